@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack, cast
 from ottla import arguments
 from ottla.arguments import Timeout
 from ottla.client.admin import calls
+from ottla.client.admin.calls import ResultT
 from ottla.client.admin.groups import describe_groups
 from ottla.client.admin.log_dirs import describe_log_dirs
 from ottla.client.admin.manager import AdminManager, BeginCall, CallEnded
@@ -124,7 +125,7 @@ class Admin:
         settings = cast("dict[str, str]", arguments.settings(configs, "configs"))
         only_check = arguments.boolean(validate_only, "validate_only")
         call = calls.create_topics(wanted, copies, settings, only_check, self._config.request_timeout_ms)
-        self._call("create_topics", call, timeout, needed=bool(wanted))
+        self._call_unless_empty(wanted, "create_topics", call, timeout)
 
     def delete_topics(self, topics: Iterable[str], *, timeout: Timeout = None) -> None:
         """Delete topics and their records, and wait until they are deleted.
@@ -132,21 +133,21 @@ class Admin:
         Raises ``UnknownTopicOrPartitionError`` and similar errors; the other topics are deleted.
         """
         names = arguments.names(topics, "topics")
-        self._call("delete_topics", calls.delete_topics(names, self._config.request_timeout_ms), timeout, needed=bool(names))
+        self._call_unless_empty(names, "delete_topics", calls.delete_topics(names, self._config.request_timeout_ms), timeout)
 
     def list_topics(self, *, include_internal: bool = False, timeout: Timeout = None) -> dict[str, TopicDescription]:
         """All topics that the principal may see, by name."""
         call = calls.list_topics(arguments.boolean(include_internal, "include_internal"))
-        return cast("dict[str, TopicDescription]", self._call("list_topics", call, timeout))
+        return self._call("list_topics", call, timeout)
 
     def describe_topics(self, topics: Iterable[str], *, timeout: Timeout = None) -> dict[str, TopicDescription]:
         """These topics, by name. Raises ``UnknownTopicOrPartitionError`` if one does not exist."""
         call = calls.describe_topics(arguments.names(topics, "topics"))
-        return cast("dict[str, TopicDescription]", self._call("describe_topics", call, timeout))
+        return self._call("describe_topics", call, timeout)
 
     def describe_cluster(self, *, timeout: Timeout = None) -> ClusterDescription:
         """The cluster's id, its brokers and its controller."""
-        return cast("ClusterDescription", self._call("describe_cluster", calls.describe_cluster(), timeout))
+        return self._call("describe_cluster", calls.describe_cluster(), timeout)
 
     def describe_log_dirs(
         self, brokers: Collection[int] | None = None, *, timeout: Timeout = None
@@ -156,13 +157,12 @@ class Admin:
         Raises ``BrokerIdNotRegisteredError`` for a broker that does not exist.
         """
         wanted = None if brokers is None else arguments.integers(brokers, "brokers")
-        found = self._call("describe_log_dirs", describe_log_dirs(wanted), timeout)
-        return cast("dict[int, dict[str, LogDirDescription]]", found)
+        return self._call("describe_log_dirs", describe_log_dirs(wanted), timeout)
 
     def describe_configs(self, kind: str, name: str, *, timeout: Timeout = None) -> dict[str, ConfigEntry]:
         """All settings of a ``"topic"``, a ``"broker"`` (by its node id) or a ``"group"``, by name."""
         call = calls.describe_configs(*_resource(kind, name))
-        return cast("dict[str, ConfigEntry]", self._call("describe_configs", call, timeout))
+        return self._call("describe_configs", call, timeout)
 
     def alter_configs(
         self,
@@ -179,7 +179,7 @@ class Admin:
         """
         wanted = arguments.settings(changes, "changes", may_be_none=True)
         call = calls.alter_configs(*_resource(kind, name), wanted, arguments.boolean(validate_only, "validate_only"))
-        self._call("alter_configs", call, timeout, needed=bool(wanted))
+        self._call_unless_empty(wanted, "alter_configs", call, timeout)
 
     def create_partitions(self, counts: Mapping[str, int], *, validate_only: bool = False, timeout: Timeout = None) -> None:
         """Increase topics to these total numbers of partitions, and wait until the new ones have leaders.
@@ -189,7 +189,7 @@ class Admin:
         wanted = arguments.counts(counts, "counts")
         only_check = arguments.boolean(validate_only, "validate_only")
         call = calls.create_partitions(wanted, only_check, self._config.request_timeout_ms)
-        self._call("create_partitions", call, timeout, needed=bool(wanted))
+        self._call_unless_empty(wanted, "create_partitions", call, timeout)
 
     def delete_records(self, offsets: Mapping[TopicPartition, int | str], *, timeout: Timeout = None) -> dict[TopicPartition, int]:
         """Delete all records before an offset (``"latest"``: all records); return the new first offset of each partition.
@@ -198,35 +198,35 @@ class Admin:
         """
         wanted = arguments.ends(offsets, calls.LATEST)
         call = calls.delete_records(wanted, self._config.request_timeout_ms)
-        return cast("dict[TopicPartition, int]", self._call("delete_records", call, timeout, needed=bool(wanted)) or {})
+        return self._call_unless_empty(wanted, "delete_records", call, timeout) or {}
 
     # -- groups -----------------------------------------------------------------------------------------------------------
 
     def list_groups(self, *, timeout: Timeout = None) -> tuple[GroupListing, ...]:
         """All groups, in the order of their ids."""
-        return cast("tuple[GroupListing, ...]", self._call("list_groups", calls.list_groups(), timeout))
+        return self._call("list_groups", calls.list_groups(), timeout)
 
     def describe_groups(self, groups: Iterable[str], *, timeout: Timeout = None) -> dict[str, GroupDescription]:
         """Groups of either protocol and their members, by id. Raises ``GroupIdNotFoundError`` if one does not exist."""
         call = describe_groups(arguments.names(groups, "groups"))
-        return cast("dict[str, GroupDescription]", self._call("describe_groups", call, timeout))
+        return self._call("describe_groups", call, timeout)
 
     def delete_groups(self, groups: Iterable[str], *, timeout: Timeout = None) -> None:
         """Delete groups and their offsets. Raises ``NonEmptyGroupError`` for groups with members; the others are deleted."""
         names = arguments.names(groups, "groups")
-        self._call("delete_groups", calls.delete_groups(names), timeout, needed=bool(names))
+        self._call_unless_empty(names, "delete_groups", calls.delete_groups(names), timeout)
 
     def group_offsets(self, group: str, *, timeout: Timeout = None) -> dict[TopicPartition, OffsetAndMetadata]:
         """The committed offsets of a group: for each partition the next offset to read. Empty if there is no such group."""
         call = calls.group_offsets(arguments.text(group, "group"))
-        return cast("dict[TopicPartition, OffsetAndMetadata]", self._call("group_offsets", call, timeout))
+        return self._call("group_offsets", call, timeout)
 
     def alter_group_offsets(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], *, timeout: Timeout = None
     ) -> None:
         """Commit offsets for a group, which must have no members (it raises ``UnknownMemberIdError`` if there are any)."""
         name, wanted = arguments.text(group, "group"), arguments.positions(offsets)
-        self._call("alter_group_offsets", calls.alter_group_offsets(name, wanted), timeout, needed=bool(wanted))
+        self._call_unless_empty(wanted, "alter_group_offsets", calls.alter_group_offsets(name, wanted), timeout)
 
     # -- offsets ----------------------------------------------------------------------------------------------------------
 
@@ -244,16 +244,21 @@ class Admin:
         """
         wanted = arguments.times(times, _TIMES)
         call = calls.list_offsets(wanted, arguments.isolation_level(isolation_level))
-        found = self._call("list_offsets", call, timeout, needed=bool(wanted))
-        return cast("dict[TopicPartition, OffsetAndTimestamp | None]", found or {})
+        return self._call_unless_empty(wanted, "list_offsets", call, timeout) or {}
 
     # -- the wait ---------------------------------------------------------------------------------------------------------
 
-    def _call(self, name: str, call: calls.Call, timeout: Timeout, *, needed: bool = True) -> Any:
-        """The result of a call. A call that is not needed, since its argument is empty, returns ``None``."""
+    def _call_unless_empty(
+        self, argument: Collection[object], name: str, call: calls.Call[ResultT], timeout: Timeout
+    ) -> ResultT | None:
+        """The result of a call; ``None`` without a request if its argument is empty."""
+        if argument:
+            return self._call(name, call, timeout)
+        arguments.milliseconds(timeout, self._config.default_api_timeout_ms)
+        return None
+
+    def _call(self, name: str, call: calls.Call[ResultT], timeout: Timeout) -> ResultT:
         milliseconds = arguments.milliseconds(timeout, self._config.default_api_timeout_ms)
-        if not needed:
-            return None
         begun, me = clock.now().mono, (threading.get_ident(), object())
         try:
             with self._turn:
@@ -272,7 +277,8 @@ class Admin:
             call_id = next(self._ids)
             waited = min(clock.now().mono - begun, milliseconds)
             thread.submit(BeginCall(call_id, name, call, begun + milliseconds, milliseconds, waited))
-            return self._outcome(thread, call_id, name, begun + milliseconds + _ANSWER_GRACE)
+            outcome: ResultT = self._outcome(thread, call_id, name, begun + milliseconds + _ANSWER_GRACE)
+            return outcome
         finally:
             with self._turn:
                 if self._caller is me:

@@ -17,7 +17,7 @@ from ottla.assignors.range import RangeAssignor
 from ottla.assignors.roundrobin import RoundRobinAssignor
 from ottla.assignors.server import Assignment, GroupSpec, MemberSpec, PartitionAssignor, TopicSpec, checked
 from ottla.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
-from ottla.assignors.strategy import OWN, Strategy, client_strategy, strategy
+from ottla.assignors.strategy import OWN, OwnAssignor, Strategy, client_strategy, strategy
 
 __all__ = [
     "ASSIGNORS",
@@ -42,7 +42,7 @@ __all__ = [
     "strategy",
 ]
 
-ASSIGNORS: Mapping[str, type[ConsumerPartitionAssignor]] = MappingProxyType(OWN)
+ASSIGNORS: Mapping[str, type[OwnAssignor]] = MappingProxyType(OWN)
 """Name on the wire -> assignor of a classic group."""
 
 SERVER_ASSIGNORS: Mapping[str, Callable[[GroupSpec], dict[str, Assignment]]] = MappingProxyType(

@@ -19,7 +19,9 @@ from ottla.types import is_utf8, shown
 
 _T = TypeVar("_T")
 
-OWN: Mapping[str, type[ConsumerPartitionAssignor]] = {
+OwnAssignor = RangeAssignor | RoundRobinAssignor | StickyAssignor | CooperativeStickyAssignor
+
+OWN: Mapping[str, type[OwnAssignor]] = {
     kind.name: kind for kind in (RangeAssignor, RoundRobinAssignor, StickyAssignor, CooperativeStickyAssignor)
 }
 """Name on the wire -> assignor of a classic group that Ottla brings along."""

@@ -33,8 +33,8 @@ from ottla.config import ConsumerConfig
 from ottla.errors import OttlaError
 from ottla.types import Now
 
-_NOTHING: frozenset[type[Any]] = frozenset()
-_REPORTS: frozenset[type[Any]] = frozenset({commands.Drained})
+_NOTHING: frozenset[type[object]] = frozenset()
+_REPORTS: frozenset[type[object]] = frozenset({commands.Drained})
 """Commands that matter only while a manager waits for what they report."""
 
 _RESET_TO: Mapping[str, Reset | None] = {"earliest": EARLIEST, "latest": LATEST, "none": None}
@@ -89,7 +89,7 @@ class ConsumerAssembly:
         self._register()
 
     def _register(self) -> None:
-        handlers: dict[type[Any], Callable[[Any, Now], None]] = {
+        handlers: dict[type[object], Callable[[Any, Now], None]] = {
             commands.Polled: self._polled,
             commands.Drained: lambda command, _: self.fetches.drained(command.numbers),
             commands.Subscribe: self._subscribe,
@@ -117,13 +117,13 @@ class ConsumerAssembly:
         for command, handler in handlers.items():
             self.core.register(command, self._guarded(handler))
 
-    def _may_wait(self) -> frozenset[type[Any]]:
+    def _may_wait(self) -> frozenset[type[object]]:
         return _NOTHING if self.fetches.awaits_memory or self.validator.awaits_consumption else _REPORTS
 
     def _guarded(self, handler: Callable[[Any, Now], None]) -> Callable[[Any, Now], None]:
         """A handler that fails settles its command, so no call waits for ever."""
 
-        def guarded(command: Any, now: Now) -> None:
+        def guarded(command: object, now: Now) -> None:
             try:
                 handler(command, now)
             except Exception as error:
@@ -139,7 +139,7 @@ class ConsumerAssembly:
         return guarded
 
     def _reply_to(self, command: commands.Command) -> Reply:
-        def reply(value: Any, error: OttlaError | None) -> None:
+        def reply(value: object, error: OttlaError | None) -> None:
             self.publisher.publish()
             self.core.notify(Completed(command.completion, value, error))
 

@@ -43,7 +43,7 @@ class Completion:
     def __repr__(self) -> str:
         return f"<Completion {self.error or self.value!r}>" if self.done else "<Completion pending>"
 
-    def settle(self, value: Any, error: OttlaError | None) -> None:
+    def settle(self, value: object, error: OttlaError | None) -> None:
         """Write the outcome down. The first one stands."""
         if not self.done:
             self.done, self.value, self.error = True, value, error

@@ -29,7 +29,7 @@ class CorePoll(NamedTuple):
 
     effects: list[ConnectionEffect]
     wake_at: int | None
-    may_wait: frozenset[type[Any]] = frozenset()
+    may_wait: frozenset[type[object]] = frozenset()
     """Classes of commands that need not wake the shell before then: nothing would come of them."""
 
 
@@ -44,13 +44,13 @@ class ClientCore:
         self.metadata_manager = MetadataManager(config, random, self.notify, allow_auto_create=allow_auto_create)
         self.observe: Callable[[Completion, Now], None] = lambda completion, now: None
         """Told of every request that came to its end."""
-        self.may_wait: Callable[[], frozenset[type[Any]]] = frozenset
+        self.may_wait: Callable[[], frozenset[type[object]]] = frozenset
         """Classes of commands that no call waits for."""
         self.before_telling: Callable[[], None] = lambda: None
         """Called before the notifications are taken, to add related ones."""
         self._managers: list[RequestManager] = []
         self._watchers: list[RequestManager] = []
-        self._handlers: dict[type[Any], Callable[[Any, Now], None]] = {}
+        self._handlers: dict[type[object], Callable[[Any, Now], None]] = {}
         self._ended: list[Completion] = []
         """Requests that came to their end, and of which ``observe`` was not told yet."""
         self._notifications: list[object] = []
@@ -72,7 +72,7 @@ class ClientCore:
         """Ask this one, which has no requests, when the connections have moved: for what depends on where they stand then."""
         self._watchers.append(manager)
 
-    def register(self, command: type[Any], handler: Callable[[Any, Now], None]) -> None:
+    def register(self, command: type[object], handler: Callable[[Any, Now], None]) -> None:
         """Register the handler of a class of commands; a second handler for a class is a mistake."""
         if command in self._handlers:
             raise ValueError(f"{command.__name__} has a handler already")
@@ -105,9 +105,9 @@ class ClientCore:
             request, message, error = completion
             try:
                 if error is not None:
-                    request.manager.on_failure(request.send.tag, error, now)
+                    request.send.on_failure(error, now)
                 else:
-                    request.manager.on_response(request.send.tag, message, now)
+                    request.send.on_response(message, now)
             except Exception as bug:
                 self._surface(bug, type(request.manager).__name__)
             self._ended.append(completion)

@@ -1,17 +1,18 @@
-"""What the request managers ask of the network, as values.
+"""The requests of the managers, as values.
 
-Owns the two shapes that every manager takes and gives. Must not know sockets, threads or clocks. Invariant: each ``Send`` comes
-back exactly once to the manager that asked for it, as ``on_response`` or as ``on_failure``.
+Owns the shape of a manager and of its requests. Must not know sockets, threads or clocks. Invariant: exactly one of ``on_response``
+and ``on_failure`` of each ``Send`` is called, once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol
 
 from ottla.errors import OttlaError
 from ottla.protocol.apis import Api
+from ottla.protocol.rpcs import RequestT, ResponseT, Rpc
 from ottla.types import Now
 
 
@@ -38,23 +39,34 @@ Target = AnyNode | ToNode | ToCoordinator
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
-    """One request. ``timeout`` (milliseconds) covers the wait for a connection and the wait for the answer.
+class Send(Generic[RequestT, ResponseT]):
+    """One request. ``timeout`` (milliseconds) covers the wait for a connection and the wait for the response.
 
-    ``tag`` is the manager's own note of what it asked; it comes back with the answer or the failure.
+    ``on_failure`` gets the error of a request without a response: disconnected, timed out, not supported, node unknown,
+    authentication ...
     """
 
-    api: Api
-    message: Any
+    rpc: Rpc[RequestT, ResponseT]
+    message: RequestT
     target: Target
-    tag: Any
     timeout: int
+    on_response: Callable[[ResponseT, Now], None]
+    on_failure: Callable[[OttlaError, Now], None]
+
+    @property
+    def api(self) -> Api:
+        """The API of the request."""
+        return self.rpc.api
+
+
+AnySend = Send[Any, Any]
+"""A request where its types do not matter: the manager that made it and mypy have matched them."""
 
 
 class Poll(NamedTuple):
     """What a manager wants now, and when it wants to be asked again at the latest (monotonic ms; ``None``: on the next event)."""
 
-    sends: tuple[Send, ...] = ()
+    sends: tuple[AnySend, ...] = ()
     wake_at: int | None = None
 
 
@@ -65,24 +77,8 @@ class Unreachable(Protocol):
         """Why no broker is connected; or, though some are, why one of ``targets`` is not, which are called ``who`` in the error."""
 
 
-class AsksNothing:
-    """A manager that is asked in each pass and has no requests."""
-
-    def on_response(self, tag: Any, message: Any, now: Now) -> None:
-        """Nothing was asked."""
-
-    def on_failure(self, tag: Any, error: OttlaError, now: Now) -> None:
-        """Nothing was asked."""
-
-
 class RequestManager(Protocol):
     """Asked, never acts. ``poll`` must not block and may be called at any time, also when nothing changed."""
 
     def poll(self, now: Now) -> Poll:
         """Requests to send now, and the latest time to be asked again."""
-
-    def on_response(self, tag: Any, message: Any, now: Now) -> None:
-        """The neutral answer to a request of this manager."""
-
-    def on_failure(self, tag: Any, error: OttlaError, now: Now) -> None:
-        """A request of this manager got no answer: disconnected, timed out, not supported, node unknown, authentication ..."""

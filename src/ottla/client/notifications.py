@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ottla.assignors import Cluster, MemberAssignment, MemberSubscription
 from ottla.client.commands import Completion
@@ -37,7 +36,7 @@ class Completed:
     """A command came to its end: the application settles ``completion`` when it reads this."""
 
     completion: Completion
-    value: Any = None
+    value: object = None
     error: OttlaError | None = None
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ottla.client.cluster.metadata import MetadataManager
 from ottla.client.core import ClientCore
-from ottla.client.effects import AsksNothing, Poll, ToCoordinator, ToNode
+from ottla.client.effects import Poll, ToCoordinator, ToNode
 from ottla.client.groups.coordinator import COORDINATOR, CoordinatorManager
 from ottla.client.groups.membership import Membership
 from ottla.client.notifications import Published
@@ -22,7 +22,7 @@ from ottla.types import Now
 _NO_TOPICS: frozenset[str] = frozenset()
 
 
-class FollowedTopics(AsksNothing):
+class FollowedTopics:
     """Tells the metadata which topics matter. Asked behind all that may change it."""
 
     def __init__(self, subscription: Subscription, membership: Membership | None, metadata: MetadataManager) -> None:
@@ -44,7 +44,7 @@ class FollowedTopics(AsksNothing):
         return Poll()
 
 
-class Publisher(AsksNothing):
+class Publisher:
     """Tells the application what the subscription looks like. Asked when the connections have moved."""
 
     def __init__(self, core: ClientCore, subscription: Subscription, membership: Membership | None, problems: Problems) -> None:

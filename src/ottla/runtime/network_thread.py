@@ -11,7 +11,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ottla.client.connections.connections import Authenticate, Close, Connect, ConnectionEffect, Resolve, Write
 from ottla.client.core import ClientCore
@@ -56,7 +56,7 @@ class NetworkThread:
         self._pid = os.getpid()
         self._closing = False
         self._asleep = False
-        self._may_wait: frozenset[type[Any]] = frozenset()
+        self._may_wait: frozenset[type[object]] = frozenset()
 
     @property
     def running(self) -> bool:

@@ -22,10 +22,10 @@ from ottla.client.backoff import ExponentialBackoff
 from ottla.client.calls.calls import ConsumerCalls
 from ottla.client.calls.rebalancing import Listeners
 from ottla.client.cluster.metadata import MetadataManager
-from ottla.client.effects import Send, ToCoordinator
+from ottla.client.effects import AnySend, ToCoordinator
 from ottla.client.groups.membership import NO_MEMBER, MemberIdentity
 from ottla.config import ConsumerConfig
-from ottla.errors import OttlaError, broker_error
+from ottla.errors import DisconnectedError, OttlaError, OttlaTimeoutError, broker_error
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import metadata_response
@@ -110,7 +110,7 @@ class Cluster:
         self.tell(**answer)
 
     def tell(self, mono: int = 0, **answer: Any) -> None:
-        self.manager.on_response(None, metadata_answer(**answer), now(mono))
+        self.manager.on_response(metadata_answer(**answer), now(mono))
 
     @property
     def asked(self) -> bool:
@@ -124,30 +124,30 @@ class Asked:
         self.manager = manager
         self.mono = 0
         self.wake_at: int | None = None
-        self.sent: list[Send] = []
+        self.sent: list[AnySend] = []
 
     @property
     def now(self) -> Now:
         return now(self.mono)
 
-    def poll(self, at: int | None = None) -> list[Send]:
+    def poll(self, at: int | None = None) -> list[AnySend]:
         if at is not None:
             self.mono = at
         sends, self.wake_at = self.manager.poll(self.now)
         self.sent += sends
         return list(sends)
 
-    def one(self, api: Api, at: int | None = None) -> Send:
+    def one(self, api: Api, at: int | None = None) -> AnySend:
         """The only request that goes out now."""
         (send,) = self.poll(at)
         assert send.api is api
         return send
 
-    def answer(self, send: Send, message: Any) -> None:
-        self.manager.on_response(send.tag, message, self.now)
+    def answer(self, send: AnySend, message: Any) -> None:
+        send.on_response(message, self.now)
 
-    def fail(self, send: Send, error: OttlaError) -> None:
-        self.manager.on_failure(send.tag, error, self.now)
+    def fail(self, send: AnySend, error: OttlaError) -> None:
+        send.on_failure(error, self.now)
 
 
 class FixedCoordinator:
@@ -163,6 +163,10 @@ class FixedCoordinator:
 
     def target(self) -> ToCoordinator | None:
         return ToCoordinator(self.node_id) if self.node_id is not None else None
+
+    def request_failed(self, error: OttlaError, now: Now) -> None:
+        if isinstance(error, DisconnectedError | OttlaTimeoutError):
+            self.mark_unknown(str(error), now)
 
     def mark_unknown(self, reason: str, now: Now) -> None:
         if self.node_id is not None:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from ottla.client.core import ClientCore
-from ottla.client.effects import AnyNode, Poll, Send, ToNode
+from ottla.client.effects import AnyNode, AnySend, Poll, Send, ToNode
 from ottla.client.notifications import ErrorNotification
 from ottla.config import ClientConfig, ConsumerConfig
 from ottla.errors import IllegalStateError, OttlaError
-from ottla.protocol import ErrorCode
+from ottla.protocol import ErrorCode, rpcs
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import heartbeat_request, heartbeat_response, metadata_response
 from ottla.types import Now
@@ -35,7 +35,7 @@ class Manager:
     """Sends the given requests, and fails on demand."""
 
     def __init__(self) -> None:
-        self.wanted: list[Send] = []
+        self.wanted: list[AnySend] = []
         self.answered: list[Any] = []
         self.failed: dict[Any, OttlaError] = {}
         self.breaks_in: set[str] = set()
@@ -43,7 +43,16 @@ class Manager:
 
     def want(self, tag: str, node: int | None = None) -> None:
         target = AnyNode() if node is None else ToNode(node)
-        self.wanted.append(Send(Api.HEARTBEAT, REQUEST, target, tag, 5_000))
+        self.wanted.append(
+            Send(
+                rpcs.HEARTBEAT,
+                REQUEST,
+                target,
+                5_000,
+                lambda response, now: self.on_response(tag),
+                lambda error, now: self.on_failure(tag, error),
+            )
+        )
 
     def poll(self, now: Now) -> Poll:
         self.polled += 1
@@ -51,11 +60,11 @@ class Manager:
         sends, self.wanted = tuple(self.wanted), []
         return Poll(sends)
 
-    def on_response(self, tag: Any, message: Any, now: Now) -> None:
+    def on_response(self, tag: Any) -> None:
         self._break("on_response")
         self.answered.append(tag)
 
-    def on_failure(self, tag: Any, error: OttlaError, now: Now) -> None:
+    def on_failure(self, tag: Any, error: OttlaError) -> None:
         self._break("on_failure")
         self.failed[tag] = error
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+import typing
 from pathlib import Path
 
 import pytest
 
-from ottla.protocol import messages
+from ottla.protocol import messages, rpcs
 from ottla.protocol.apis import SPOKEN, Api
 from ottla.protocol.messages import load, message_class
 
@@ -44,6 +45,13 @@ def test_every_api_has_a_neutral_request_and_response() -> None:
         stem = "".join(part.capitalize() for part in api.name.split("_"))
         assert message_class(api, "request").__name__ == f"{stem}Request"
         assert message_class(api, "response").__name__ == f"{stem}Response"
+
+
+def test_the_types_of_an_rpc_are_the_classes_that_the_codec_uses() -> None:
+    for name, annotation in typing.get_type_hints(rpcs).items():
+        api = getattr(rpcs, name).api
+        assert api.name == name
+        assert typing.get_args(annotation) == (message_class(api, "request"), message_class(api, "response"))
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

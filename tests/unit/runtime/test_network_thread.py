@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from ottla.client.core import ClientCore
-from ottla.client.effects import AnyNode, Poll, Send
+from ottla.client.effects import AnyNode, AnySend, Poll, Send
 from ottla.client.notifications import ErrorNotification
 from ottla.config import ClientConfig
 from ottla.errors import ForkedError, IllegalStateError, OttlaError
-from ottla.protocol import ErrorCode
+from ottla.protocol import ErrorCode, rpcs
 from ottla.protocol.apis import SPOKEN, Api
 from ottla.protocol.codec import decode_request, encode_response
 from ottla.protocol.framing import FrameReader
@@ -68,17 +68,17 @@ class Manager:
             self.break_next_poll = False
             raise ZeroDivisionError
         wanted, self.wanted = self.wanted, []
-        sends = []
-        for command in wanted:
-            message = find_coordinator_request.FindCoordinatorRequest(coordinator_keys=("k" * command.size,))
-            sends.append(Send(Api.FIND_COORDINATOR, message, AnyNode(), command.tag, 5_000))
-        return Poll(tuple(sends))
+        return Poll(tuple(self.look_up(command.tag, command.size) for command in wanted))
 
-    def on_response(self, tag: Any, message: Any, now: Now) -> None:
-        self.core.notify((tag, sum(len(item.key) for item in message.coordinators)))
+    def look_up(self, tag: int, size: int) -> AnySend:
+        def on_response(response: find_coordinator_response.FindCoordinatorResponse, now: Now) -> None:
+            self.core.notify((tag, sum(len(item.key) for item in response.coordinators)))
 
-    def on_failure(self, tag: Any, error: OttlaError, now: Now) -> None:
-        self.core.notify((tag, error))
+        def on_failure(error: OttlaError, now: Now) -> None:
+            self.core.notify((tag, error))
+
+        message = find_coordinator_request.FindCoordinatorRequest(coordinator_keys=("k" * size,))
+        return Send(rpcs.FIND_COORDINATOR, message, AnyNode(), 5_000, on_response, on_failure)
 
 
 def respond(header: Any, message: Any, port: int) -> Any:

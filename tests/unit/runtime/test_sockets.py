@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 
 from ottla.client.connections.connections import Close, Connect, Connections, Write
-from ottla.client.effects import AnyNode, Poll, Send
+from ottla.client.effects import AnyNode, AnySend, Poll, Send
 from ottla.config import ClientConfig
-from ottla.errors import OttlaError
-from ottla.protocol.apis import Api
+from ottla.protocol import rpcs
 from ottla.protocol.messages import heartbeat_request
 from ottla.runtime import clock, sockets
 from ottla.runtime.sockets import Sockets
@@ -41,11 +40,15 @@ class Nobody:
     def poll(self, now: Now) -> Poll:
         return Poll()
 
-    def on_response(self, tag: Any, message: Any, now: Now) -> None:
-        raise AssertionError("nothing is answered here")
 
-    def on_failure(self, tag: Any, error: OttlaError, now: Now) -> None:
-        raise AssertionError("nothing fails here")
+def heartbeat() -> AnySend:
+    """A request without an outcome."""
+
+    def on_outcome(outcome: object, now: Now) -> None:
+        raise AssertionError("nothing is answered here, and nothing fails")
+
+    message = heartbeat_request.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+    return Send(rpcs.HEARTBEAT, message, AnyNode(), 10_000, on_outcome, on_outcome)
 
 
 class Line:
@@ -58,8 +61,7 @@ class Line:
             self.connections = Counting(config, random.Random(1))
             self.connections.counts = []
             self.sockets = Sockets(config, self.connections, clock.now)
-            message = heartbeat_request.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
-            self.connections.enqueue(Nobody(), Send(Api.HEARTBEAT, message, AnyNode(), None, 10_000), clock.now())
+            self.connections.enqueue(Nobody(), heartbeat(), clock.now())
             self.step()
             self.peer, _ = server.accept()
         self.peer.settimeout(60)
@@ -170,8 +172,7 @@ def test_a_socket_that_cannot_be_watched_is_closed_and_has_not_connected(monkeyp
         config = ClientConfig.parse(bootstrap_servers=f"127.0.0.1:{server.getsockname()[1]}")
         connections = Connections(config, random.Random(1))
         mine = Sockets(config, connections, clock.now)
-        message = heartbeat_request.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
-        connections.enqueue(Nobody(), Send(Api.HEARTBEAT, message, AnyNode(), None, 10_000), clock.now())
+        connections.enqueue(Nobody(), heartbeat(), clock.now())
         (effect,) = connections.poll(clock.now()).effects
         assert isinstance(effect, Connect)
         monkeypatch.setattr(selectors.DefaultSelector, "register", register)

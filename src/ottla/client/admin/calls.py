@@ -3,16 +3,17 @@
 Owns which broker gets which request and what an answer means. Must not know time, retries, connections or threads. Invariant: a
 call may be begun again after any failure: what is done already it does not do twice, nor take for an error.
 
-A dialogue yields a tuple of ``Ask`` and gets the answers in the same order. It raises ``Refused`` for an error that
-a retry cannot fix, and any other ``OttlaError`` to be begun again where that is ``retriable``.
+A dialogue yields a tuple of ``Ask`` and gets the responses in the same order, through ``ask`` and ``ask_each``. It raises
+``Refused`` for an error that a retry cannot fix, and any other ``OttlaError`` to be begun again where that is ``retriable``.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from ottla.client.admin.results import (
     ClusterDescription,
@@ -29,8 +30,7 @@ from ottla.errors import (
     UnknownTopicOrPartitionError,
     broker_error,
 )
-from ottla.protocol import ErrorCode, duration
-from ottla.protocol.apis import Api
+from ottla.protocol import ErrorCode, duration, rpcs
 from ottla.protocol.messages import (
     create_partitions_request,
     create_topics_request,
@@ -43,9 +43,11 @@ from ottla.protocol.messages import (
     list_groups_request,
     list_offsets_request,
     metadata_request,
+    metadata_response,
     offset_commit_request,
     offset_fetch_request,
 )
+from ottla.protocol.rpcs import RequestT, ResponseT, Rpc
 from ottla.types import IsolationLevel, Node, OffsetAndMetadata, OffsetAndTimestamp, PartitionInfo, TopicPartition
 
 EARLIEST, LATEST = -2, -1
@@ -80,14 +82,29 @@ class Pending(OttlaError):
 class Ask:
     """One request; ``node=None``: any broker will do."""
 
-    api: Api
+    rpc: Rpc[Any, Any]
     message: Any
     node: Node | None = None
 
 
-Dialogue = Generator[tuple[Ask, ...], list[Any], Any]
-Call = Callable[[], Dialogue]
+ResultT = TypeVar("ResultT")
+ValueT = TypeVar("ValueT")
+
+Dialogue = Generator[tuple[Ask, ...], list[Any], ResultT]
+Call = Callable[[], Dialogue[ResultT]]
 """Begins the dialogue again each time."""
+
+
+def ask(rpc: Rpc[RequestT, ResponseT], message: RequestT, node: Node | None = None) -> Dialogue[ResponseT]:
+    """Return the response of one broker; ``node=None``: of any."""
+    (response,) = yield from ask_each(rpc, [(message, node)])
+    return response
+
+
+def ask_each(rpc: Rpc[RequestT, ResponseT], requests: Iterable[tuple[RequestT, Node | None]]) -> Dialogue[list[ResponseT]]:
+    """Return the response to each request; all are sent at once."""
+    responses: list[ResponseT] = yield tuple(Ask(rpc, message, node) for message, node in requests)
+    return responses
 
 
 # -- topics ---------------------------------------------------------------------------------------------------------------
@@ -95,12 +112,12 @@ Call = Callable[[], Dialogue]
 
 def create_topics(
     topics: Mapping[str, int], replication_factor: int, configs: Mapping[str, str], validate_only: bool, timeout: int
-) -> Call:
+) -> Call[None]:
     """Create topics, and wait until brokers name a leader for each partition."""
     missing = dict(topics)
     asked: set[str] = set()
 
-    def dialogue() -> Dialogue:
+    def dialogue() -> Dialogue[None]:
         if missing:
             controller, _ = yield from cluster()
             settings = tuple(create_topics_request.CreatableTopicConfig(name=name, value=value) for name, value in configs.items())
@@ -115,70 +132,69 @@ def create_topics(
             )
             again = set(asked)
             asked.update(missing)
-            (answer,) = yield (Ask(Api.CREATE_TOPICS, message, controller),)
+            answer = yield from ask(rpcs.CREATE_TOPICS, message, controller)
             results = {item.name: item for item in answer.topics}
             _settle(missing, results, "topic", already=ErrorCode.topic_already_exists if again else None)
         if validate_only:
-            return None
+            return
         found = yield from _topics(list(topics))
         for topic in found.values():
             if not topic.partitions or any(part.leader is None for part in topic.partitions):
                 raise Pending(f"topic {topic.name!r} is new and has no leader yet")
-        return found
 
     return dialogue
 
 
-def delete_topics(names: Iterable[str], timeout: int) -> Call:
+def delete_topics(names: Iterable[str], timeout: int) -> Call[None]:
     """Delete topics, and wait until brokers do not name them any more, or name others of the same name."""
     left = dict.fromkeys(names)
     asked: set[str] = set()
-    deleted: dict[str, Any] = {}
+    deleted: dict[str, uuid.UUID | None] = {}
 
-    def dialogue() -> Dialogue:
+    def dialogue() -> Dialogue[None]:
         if left:
             controller, _ = yield from cluster()
             topics = tuple(delete_topics_request.DeleteTopicState(name=name, topic_id=None) for name in left)
             again = set(asked)
             asked.update(left)
             message = delete_topics_request.DeleteTopicsRequest(topics=topics, timeout=duration(timeout))
-            (answer,) = yield (Ask(Api.DELETE_TOPICS, message, controller),)
-            deleted.update((item.name, item.topic_id) for item in answer.responses if not item.error_code)
-            results = {item.name: item for item in answer.responses}
+            answer = yield from ask(rpcs.DELETE_TOPICS, message, controller)
+            results = {item.name: item for item in answer.responses if item.name is not None}
+            deleted.update((name, item.topic_id) for name, item in results.items() if not item.error_code)
             _settle(left, results, "topic", already=ErrorCode.unknown_topic_or_partition if again else None)
         found = yield from _metadata(deleted)
         for topic in found.topics:
-            if not topic.error_code and deleted[topic.name] in (None, topic.topic_id):
+            if topic.name is not None and not topic.error_code and deleted[topic.name] in (None, topic.topic_id):
                 raise Pending(f"topic {topic.name!r} is not deleted yet")
 
     return dialogue
 
 
-def list_topics(include_internal: bool) -> Call:
+def list_topics(include_internal: bool) -> Call[dict[str, TopicDescription]]:
     """All topics, by name."""
 
-    def dialogue() -> Dialogue:
+    def dialogue() -> Dialogue[dict[str, TopicDescription]]:
         found = yield from _topics(None)
         return {name: topic for name, topic in sorted(found.items()) if include_internal or not topic.is_internal}
 
     return dialogue
 
 
-def describe_topics(names: Iterable[str]) -> Call:
+def describe_topics(names: Iterable[str]) -> Call[dict[str, TopicDescription]]:
     """These topics, by name."""
     wanted = list(dict.fromkeys(names))
 
-    def dialogue() -> Dialogue:
+    def dialogue() -> Dialogue[dict[str, TopicDescription]]:
         found = yield from _topics(wanted, refuse_unknown=True)
         return {name: found[name] for name in wanted}
 
     return dialogue
 
 
-def describe_cluster() -> Call:
+def describe_cluster() -> Call[ClusterDescription]:
     """The brokers and the controller."""
 
-    def dialogue() -> Dialogue:
+    def dialogue() -> Dialogue[ClusterDescription]:
         answer = yield from _metadata(())
         nodes = tuple(sorted(_nodes(answer).values()))
         controller = next((node for node in nodes if node.node_id == answer.controller_id), None)
@@ -187,15 +203,16 @@ def describe_cluster() -> Call:
     return dialogue
 
 
-def describe_configs(kind: str, name: str) -> Call:
+def describe_configs(kind: str, name: str) -> Call[dict[str, ConfigEntry]]:
     """All settings of one topic, broker or group."""
 
-    def dialogue() -> Dialogue:
+    def dialogue() -> Dialogue[dict[str, ConfigEntry]]:
         node = yield from _keeper(kind, name)
         resource = describe_configs_request.DescribeConfigsResource(
             resource_type=RESOURCES[kind], resource_name=name, configuration_keys=None
         )
-        (answer,) = yield (Ask(Api.DESCRIBE_CONFIGS, describe_configs_request.DescribeConfigsRequest(resources=(resource,)), node),)
+        message = describe_configs_request.DescribeConfigsRequest(resources=(resource,))
+        answer = yield from ask(rpcs.DESCRIBE_CONFIGS, message, node)
         (result,) = answer.results
         if result.error_code:
             raise Refused(broker_error(int(result.error_code), result.error_message or f"{kind} {name!r}"))
@@ -209,12 +226,12 @@ def describe_configs(kind: str, name: str) -> Call:
     return dialogue
 
 
-def create_partitions(counts: Mapping[str, int], validate_only: bool, timeout: int) -> Call:
+def create_partitions(counts: Mapping[str, int], validate_only: bool, timeout: int) -> Call[None]:
     """Let topics have so many partitions, and wait until brokers name a leader for each."""
     missing = dict(counts)
     asked: set[str] = set()
 
-    def dialogue() -> Dialogue:
+    def dialogue() -> Dialogue[None]:
         if missing:
             controller, _ = yield from cluster()
             topics = tuple(
@@ -226,7 +243,7 @@ def create_partitions(counts: Mapping[str, int], validate_only: bool, timeout: i
             message = create_partitions_request.CreatePartitionsRequest(
                 topics=topics, timeout=duration(timeout), validate_only=validate_only
             )
-            (answer,) = yield (Ask(Api.CREATE_PARTITIONS, message, controller),)
+            answer = yield from ask(rpcs.CREATE_PARTITIONS, message, controller)
             results = {item.name: item for item in answer.results}
             _settle(missing, results, "topic", already=ErrorCode.invalid_partitions if again else None)
         if validate_only:
@@ -239,14 +256,14 @@ def create_partitions(counts: Mapping[str, int], validate_only: bool, timeout: i
     return dialogue
 
 
-def delete_records(offsets: Mapping[TopicPartition, int], timeout: int) -> Call:
+def delete_records(offsets: Mapping[TopicPartition, int], timeout: int) -> Call[dict[TopicPartition, int]]:
     """Give up the records before an offset, -1 meaning all; returns where each partition begins then."""
     found: dict[TopicPartition, int] = {}
 
-    def dialogue() -> Dialogue:
+    def dialogue() -> Dialogue[dict[TopicPartition, int]]:
         left = [tp for tp in offsets if tp not in found]
         leaders = yield from _leaders(left)
-        asks = []
+        requests: list[tuple[delete_records_request.DeleteRecordsRequest, Node | None]] = []
         for node in dict.fromkeys(leaders.values()):
             topics = tuple(
                 delete_records_request.DeleteRecordsTopic(
@@ -258,10 +275,8 @@ def delete_records(offsets: Mapping[TopicPartition, int], timeout: int) -> Call:
                 )
                 for name, tps in _by_topic(tp for tp in left if leaders[tp] == node).items()
             )
-            asks.append(
-                Ask(Api.DELETE_RECORDS, delete_records_request.DeleteRecordsRequest(topics=topics, timeout=duration(timeout)), node)
-            )
-        answers = yield tuple(asks)
+            requests.append((delete_records_request.DeleteRecordsRequest(topics=topics, timeout=duration(timeout)), node))
+        answers = yield from ask_each(rpcs.DELETE_RECORDS, requests)
         for answer in answers:
             for topic in answer.topics:
                 for part in topic.partitions:
@@ -276,10 +291,10 @@ def delete_records(offsets: Mapping[TopicPartition, int], timeout: int) -> Call:
     return dialogue
 
 
-def alter_configs(kind: str, name: str, changes: Mapping[str, str | None], validate_only: bool) -> Call:
+def alter_configs(kind: str, name: str, changes: Mapping[str, str | None], validate_only: bool) -> Call[None]:
     """Change settings of one topic, broker or group; ``None`` takes one back. The others stay as they are."""
 
-    def dialogue() -> Dialogue:
+    def dialogue() -> Dialogue[None]:
         node = yield from _keeper(kind, name)
         configs = tuple(
             incremental_alter_configs_request.AlterableConfig(
@@ -293,7 +308,7 @@ def alter_configs(kind: str, name: str, changes: Mapping[str, str | None], valid
         message = incremental_alter_configs_request.IncrementalAlterConfigsRequest(
             resources=(resource,), validate_only=validate_only
         )
-        (answer,) = yield (Ask(Api.INCREMENTAL_ALTER_CONFIGS, message, node),)
+        answer = yield from ask(rpcs.INCREMENTAL_ALTER_CONFIGS, message, node)
         (result,) = answer.responses
         check(result.error_code, result.error_message or f"{kind} {name!r}", {ErrorCode.unknown_topic_or_partition})
 
@@ -303,12 +318,13 @@ def alter_configs(kind: str, name: str, changes: Mapping[str, str | None], valid
 # -- groups ---------------------------------------------------------------------------------------------------------------
 
 
-def list_groups() -> Call:
+def list_groups() -> Call[tuple[GroupListing, ...]]:
     """The groups of all brokers."""
 
-    def dialogue() -> Dialogue:
+    def dialogue() -> Dialogue[tuple[GroupListing, ...]]:
         _, nodes = yield from cluster()
-        answers = yield tuple(Ask(Api.LIST_GROUPS, list_groups_request.ListGroupsRequest(), node) for node in nodes.values())
+        requests = [(list_groups_request.ListGroupsRequest(), node) for node in nodes.values()]
+        answers = yield from ask_each(rpcs.LIST_GROUPS, requests)
         for answer in answers:
             check(answer.error_code, "the groups of a broker")
         found = {
@@ -321,29 +337,29 @@ def list_groups() -> Call:
     return dialogue
 
 
-def delete_groups(group_ids: Iterable[str]) -> Call:
+def delete_groups(group_ids: Iterable[str]) -> Call[None]:
     """Delete groups that have no members."""
     left = dict.fromkeys(group_ids)
 
-    def dialogue() -> Dialogue:
+    def dialogue() -> Dialogue[None]:
         coordinators = yield from coordinators_of(left)
-        asks = tuple(
-            Ask(Api.DELETE_GROUPS, delete_groups_request.DeleteGroupsRequest(groups_names=(name,)), node)
-            for name, node in coordinators.items()
+        answers = yield from ask_each(
+            rpcs.DELETE_GROUPS,
+            [(delete_groups_request.DeleteGroupsRequest(groups_names=(name,)), node) for name, node in coordinators.items()],
         )
-        answers = yield asks
         _settle(left, {item.group_id: item for answer in answers for item in answer.results}, "group")
 
     return dialogue
 
 
-def group_offsets(group_id: str) -> Call:
+def group_offsets(group_id: str) -> Call[dict[TopicPartition, OffsetAndMetadata]]:
     """All that a group has committed."""
 
-    def dialogue() -> Dialogue:
+    def dialogue() -> Dialogue[dict[TopicPartition, OffsetAndMetadata]]:
         coordinators = yield from coordinators_of([group_id])
         group = offset_fetch_request.OffsetFetchRequestGroup(group_id=group_id, topics=None)
-        (answer,) = yield (Ask(Api.OFFSET_FETCH, offset_fetch_request.OffsetFetchRequest(groups=(group,)), coordinators[group_id]),)
+        message = offset_fetch_request.OffsetFetchRequest(groups=(group,))
+        answer = yield from ask(rpcs.OFFSET_FETCH, message, coordinators[group_id])
         (result,) = answer.groups
         check(result.error_code, f"group {group_id!r}")
         offsets = {}
@@ -359,10 +375,10 @@ def group_offsets(group_id: str) -> Call:
     return dialogue
 
 
-def alter_group_offsets(group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Call:
+def alter_group_offsets(group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Call[None]:
     """Commit for a group that has no members."""
 
-    def dialogue() -> Dialogue:
+    def dialogue() -> Dialogue[None]:
         coordinators = yield from coordinators_of([group_id])
         topics = tuple(
             offset_commit_request.OffsetCommitRequestTopic(
@@ -380,7 +396,7 @@ def alter_group_offsets(group_id: str, offsets: Mapping[TopicPartition, OffsetAn
             for topic, partitions in _by_topic(offsets).items()
         )
         message = offset_commit_request.OffsetCommitRequest(group_id=group_id, member_id="", topics=topics)
-        (answer,) = yield (Ask(Api.OFFSET_COMMIT, message, coordinators[group_id]),)
+        answer = yield from ask(rpcs.OFFSET_COMMIT, message, coordinators[group_id])
         for topic in answer.topics:
             for part in topic.partitions:
                 what = f"the offset of {topic.name}-{part.partition_index} of group {group_id!r}"
@@ -392,17 +408,20 @@ def alter_group_offsets(group_id: str, offsets: Mapping[TopicPartition, OffsetAn
 # -- offsets --------------------------------------------------------------------------------------------------------------
 
 
-def list_offsets(times: Mapping[TopicPartition, int], isolation: IsolationLevel) -> Call:
+def list_offsets(
+    times: Mapping[TopicPartition, int], isolation: IsolationLevel
+) -> Call[dict[TopicPartition, OffsetAndTimestamp | None]]:
     """For each partition the first offset at or after a time; ``None`` where there is none."""
     found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
 
-    def dialogue() -> Dialogue:
+    def dialogue() -> Dialogue[dict[TopicPartition, OffsetAndTimestamp | None]]:
         left = [tp for tp in times if tp not in found]
         leaders = yield from _leaders(left)
         by_node: dict[Node, list[TopicPartition]] = defaultdict(list)
         for tp in left:
             by_node[leaders[tp]].append(tp)
-        answers = yield tuple(Ask(Api.LIST_OFFSETS, _times_of(tps, times, isolation), node) for node, tps in by_node.items())
+        requests = [(_times_of(tps, times, isolation), node) for node, tps in by_node.items()]
+        answers = yield from ask_each(rpcs.LIST_OFFSETS, requests)
         for answer in answers:
             for topic in answer.topics:
                 for part in topic.partitions:
@@ -415,7 +434,9 @@ def list_offsets(times: Mapping[TopicPartition, int], isolation: IsolationLevel)
     return dialogue
 
 
-def _times_of(tps: list[TopicPartition], times: Mapping[TopicPartition, int], isolation: IsolationLevel) -> Any:
+def _times_of(
+    tps: list[TopicPartition], times: Mapping[TopicPartition, int], isolation: IsolationLevel
+) -> list_offsets_request.ListOffsetsRequest:
     topics = tuple(
         list_offsets_request.ListOffsetsTopic(
             name=name,
@@ -433,28 +454,28 @@ def _times_of(tps: list[TopicPartition], times: Mapping[TopicPartition, int], is
 # -- what several calls need ----------------------------------------------------------------------------------------------
 
 
-def _metadata(names: Iterable[str] | None) -> Dialogue:
+def _metadata(names: Iterable[str] | None) -> Dialogue[metadata_response.MetadataResponse]:
     topics = None if names is None else tuple(metadata_request.MetadataRequestTopic(topic_id=None, name=name) for name in names)
     message = metadata_request.MetadataRequest(
         topics=topics, allow_auto_topic_creation=False, include_topic_authorized_operations=False
     )
-    (answer,) = yield (Ask(Api.METADATA, message),)
+    answer = yield from ask(rpcs.METADATA, message)
     check(answer.error_code, "the cluster")
     return answer
 
 
-def _nodes(answer: Any) -> dict[int, Node]:
+def _nodes(answer: metadata_response.MetadataResponse) -> dict[int, Node]:
     return {item.node_id: Node(item.node_id, item.host, item.port, item.rack) for item in answer.brokers}
 
 
-def cluster() -> Generator[tuple[Ask, ...], list[Any], tuple[Node | None, dict[int, Node]]]:
+def cluster() -> Dialogue[tuple[Node | None, dict[int, Node]]]:
     """The controller, ``None`` if no broker names one, and all brokers."""
     answer = yield from _metadata(())
     nodes = _nodes(answer)
     return nodes.get(answer.controller_id), nodes
 
 
-def _keeper(kind: str, name: str) -> Generator[Any, Any, Node | None]:
+def _keeper(kind: str, name: str) -> Dialogue[Node | None]:
     """Which broker is asked about the settings of a resource: a broker about its own, else any."""
     _, nodes = yield from cluster()
     node = nodes.get(int(name)) if kind == "broker" and name.isdecimal() else None
@@ -463,17 +484,18 @@ def _keeper(kind: str, name: str) -> Generator[Any, Any, Node | None]:
     return node
 
 
-def _topics(names: list[str] | None, *, refuse_unknown: bool = False) -> Generator[Any, Any, dict[str, TopicDescription]]:
+def _topics(names: list[str] | None, *, refuse_unknown: bool = False) -> Dialogue[dict[str, TopicDescription]]:
     answer = yield from _metadata(names)
-    return {topic.name: _topic(topic, refuse_unknown) for topic in answer.topics}
+    topics = [_topic(topic, refuse_unknown) for topic in answer.topics]
+    return {topic.name: topic for topic in topics}
 
 
-def _topic(topic: Any, refuse_unknown: bool) -> TopicDescription:
-    final = (ErrorCode.unknown_topic_or_partition,) if refuse_unknown else ()
-    check(topic.error_code, f"topic {topic.name!r}", final)
+def _topic(topic: metadata_response.MetadataResponseTopic, refuse_unknown: bool) -> TopicDescription:
+    name = topic.name or ""
+    check(topic.error_code, f"topic {name!r}", (ErrorCode.unknown_topic_or_partition,) if refuse_unknown else ())
     partitions = tuple(
         PartitionInfo(
-            topic.name,
+            name,
             part.partition_index,
             part.leader_id if part.leader_id >= 0 else None,
             part.leader_epoch if part.leader_epoch >= 0 else None,
@@ -482,10 +504,10 @@ def _topic(topic: Any, refuse_unknown: bool) -> TopicDescription:
         )
         for part in sorted(topic.partitions, key=lambda part: int(part.partition_index))
     )
-    return TopicDescription(topic.name, topic.topic_id, topic.is_internal, partitions)
+    return TopicDescription(name, topic.topic_id, topic.is_internal, partitions)
 
 
-def _leaders(tps: Iterable[TopicPartition]) -> Generator[Any, Any, dict[TopicPartition, Node]]:
+def _leaders(tps: Iterable[TopicPartition]) -> Dialogue[dict[TopicPartition, Node]]:
     wanted = list(tps)
     answer = yield from _metadata(dict.fromkeys(tp.topic for tp in wanted))
     nodes = _nodes(answer)
@@ -501,12 +523,12 @@ def _leaders(tps: Iterable[TopicPartition]) -> Generator[Any, Any, dict[TopicPar
     return {tp: nodes[leader] for tp in wanted if (leader := leaders[tp]) is not None}
 
 
-def coordinators_of(group_ids: Iterable[str]) -> Generator[Any, Any, dict[str, Node]]:
+def coordinators_of(group_ids: Iterable[str]) -> Dialogue[dict[str, Node]]:
     wanted = list(group_ids)
     # One key in each request: brokers before 2.8 take no more.
-    answers = yield tuple(
-        Ask(Api.FIND_COORDINATOR, find_coordinator_request.FindCoordinatorRequest(key_type=0, coordinator_keys=(key,)))
-        for key in wanted
+    answers = yield from ask_each(
+        rpcs.FIND_COORDINATOR,
+        [(find_coordinator_request.FindCoordinatorRequest(key_type=0, coordinator_keys=(key,)), None) for key in wanted],
     )
     found = {}
     for group_id, answer in zip(wanted, answers, strict=True):
@@ -523,13 +545,18 @@ def _by_topic(tps: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
     return topics
 
 
-def check(code: Any, what: str, final: Iterable[int] = ()) -> None:
+def check(code: ErrorCode, what: str, final: Iterable[int] = ()) -> None:
     if code:
         error = broker_error(int(code), what)
         raise Refused(error) if int(code) in final or not error.retriable else error
 
 
-def _settle(left: dict[str, Any], results: Mapping[str, Any], kind: str, *, already: int | None = None) -> None:
+class _Result(Protocol):
+    @property
+    def error_code(self) -> ErrorCode: ...
+
+
+def _settle(left: dict[str, ValueT], results: Mapping[str, _Result], kind: str, *, already: int | None = None) -> None:
     """Take what is done out of ``left`` (the code ``already`` says that an earlier try did it) and raise for what is not."""
     errors: dict[str, BrokerError] = {}
     for name, item in results.items():

@@ -7,22 +7,26 @@ not know which protocol a group has.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TypeAlias
 
-from ottla.client.admin.calls import Ask, Call, Dialogue, Refused, check, coordinators_of
+from ottla.client.admin.calls import Call, Dialogue, Refused, ask_each, check, coordinators_of
 from ottla.client.admin.results import GroupDescription, GroupMember
 from ottla.errors import GroupIdNotFoundError, ProtocolError
-from ottla.protocol import ErrorCode
-from ottla.protocol.apis import Api
+from ottla.protocol import ErrorCode, rpcs
 from ottla.protocol.consumer_protocol import decode_assignment
-from ottla.protocol.messages import consumer_group_describe_request, describe_groups_request
+from ottla.protocol.messages import (
+    consumer_group_describe_request,
+    consumer_group_describe_response,
+    describe_groups_request,
+    describe_groups_response,
+)
 from ottla.types import Node, TopicPartition
 
 _OTHER_TYPE = "is not a consumer group"
 """What Kafka 4 adds to that error for a share group or a streams group."""
 
 
-def describe_groups(group_ids: Iterable[str]) -> Call:
+def describe_groups(group_ids: Iterable[str]) -> Call[dict[str, GroupDescription]]:
     """Groups and their members, by group id.
 
     DescribeGroups knows classic groups alone. One that it says is not there is asked for again as a consumer group; brokers that
@@ -30,43 +34,47 @@ def describe_groups(group_ids: Iterable[str]) -> Call:
     """
     wanted = list(dict.fromkeys(group_ids))
 
-    def dialogue() -> Dialogue:
+    def dialogue() -> Dialogue[dict[str, GroupDescription]]:
         nodes = yield from coordinators_of(wanted)
-        answers = yield tuple(
-            Ask(
-                Api.DESCRIBE_GROUPS,
-                describe_groups_request.DescribeGroupsRequest(groups=(group_id,), include_authorized_operations=False),
-                node,
-            )
-            for group_id, node in nodes.items()
+        classic = yield from ask_each(
+            rpcs.DESCRIBE_GROUPS,
+            [
+                (describe_groups_request.DescribeGroupsRequest(groups=(group_id,), include_authorized_operations=False), node)
+                for group_id, node in nodes.items()
+            ],
         )
-        found = {group.group_id: group for answer in answers for group in answer.groups}
+        found: dict[str, _Group] = {group.group_id: group for response in classic for group in response.groups}
         missing = [group_id for group_id, group in found.items() if group.error_code == ErrorCode.group_id_not_found]
         if missing:
-            answers = yield tuple(
-                Ask(
-                    Api.CONSUMER_GROUP_DESCRIBE,
-                    consumer_group_describe_request.ConsumerGroupDescribeRequest(
-                        group_ids=(group_id,), include_authorized_operations=False
-                    ),
-                    nodes[group_id],
-                )
-                for group_id in missing
+            consumer = yield from ask_each(
+                rpcs.CONSUMER_GROUP_DESCRIBE,
+                [
+                    (
+                        consumer_group_describe_request.ConsumerGroupDescribeRequest(
+                            group_ids=(group_id,), include_authorized_operations=False
+                        ),
+                        nodes[group_id],
+                    )
+                    for group_id in missing
+                ],
             )
-            found |= {group.group_id: group for answer in answers for group in answer.groups}
+            found |= {group.group_id: group for response in consumer for group in response.groups}
         return {group_id: _described(group, nodes[group_id]) for group_id, group in found.items()}
 
     return dialogue
 
 
-def _described(group: Any, coordinator: Node) -> GroupDescription:
+_Group: TypeAlias = "describe_groups_response.DescribedGroup | consumer_group_describe_response.DescribedGroup"
+
+
+def _described(group: _Group, coordinator: Node) -> GroupDescription:
     if group.error_code == ErrorCode.group_id_not_found or (not group.error_code and group.group_state == "Dead"):
         text = f"there is no group {group.group_id!r}"
         if _OTHER_TYPE in (group.error_message or ""):
             text = f"group {group.group_id!r} is neither a classic group nor a consumer group, and others cannot be described"
         raise Refused(GroupIdNotFoundError(text))
     check(group.error_code, group.error_message or f"group {group.group_id!r}")
-    if hasattr(group, "assignor_name"):
+    if isinstance(group, consumer_group_describe_response.DescribedGroup):
         return _consumer_group(group, coordinator)
     members = tuple(
         GroupMember(
@@ -81,8 +89,8 @@ def _described(group: Any, coordinator: Node) -> GroupDescription:
     return GroupDescription(group.group_id, group.group_state, group.protocol_type, group.protocol_data, coordinator, members)
 
 
-def _consumer_group(group: Any, coordinator: Node) -> GroupDescription:
-    def assigned(member: Any) -> tuple[TopicPartition, ...]:
+def _consumer_group(group: consumer_group_describe_response.DescribedGroup, coordinator: Node) -> GroupDescription:
+    def assigned(member: consumer_group_describe_response.Member) -> tuple[TopicPartition, ...]:
         topics = member.assignment.topic_partitions
         return tuple(sorted(TopicPartition(topic.topic_name, number) for topic in topics for number in topic.partitions))
 

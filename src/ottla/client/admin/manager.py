@@ -12,7 +12,7 @@ from typing import Any
 
 from ottla.client.admin.calls import Ask, Call, Dialogue, Refused
 from ottla.client.backoff import ExponentialBackoff, RandomPort
-from ottla.client.effects import AnyNode, Poll, Send, ToNode
+from ottla.client.effects import AnyNode, AnySend, Poll, Send, ToNode
 from ottla.config import ClientConfig
 from ottla.errors import ConnectionFailedError, OttlaError, OttlaTimeoutError
 from ottla.types import Node, Now
@@ -28,7 +28,7 @@ class BeginCall:
 
     call_id: int
     name: str
-    call: Call
+    call: Call[Any]
     deadline: int
     timeout: int
     waited: int = 0
@@ -48,16 +48,12 @@ class _Open:
     """A call that has not ended: its dialogue if one is going on, and the answers of the present round of it."""
 
     command: BeginCall
-    dialogue: Dialogue | None = None
+    dialogue: Dialogue[Any] | None = None
     answers: list[Any] = field(default_factory=list)
     missing: int = 0
     attempts: int = 0
     begin_at: int = 0
     last_error: OttlaError | None = None
-
-
-_Tag = tuple[_Open, Dialogue, int]
-"""Which call, which dialogue of it (an answer to an older one is of no use), and which of its questions."""
 
 
 class AdminManager:
@@ -75,7 +71,7 @@ class AdminManager:
         self._notify = notify
         self._learn_node = learn_node
         self._open: list[_Open] = []
-        self._sends: list[Send] = []
+        self._sends: list[AnySend] = []
 
     def begin(self, command: BeginCall, now: Now) -> None:
         """Handle a command."""
@@ -94,19 +90,17 @@ class AdminManager:
         wake_at = [min(call.begin_at, deadline) if call.dialogue is None else deadline for call, deadline in deadlines]
         return Poll(sends, min((at for at in wake_at if at > now.mono), default=None))
 
-    def on_response(self, tag: _Tag, message: Any, now: Now) -> None:
-        """One answer; the last of a round lets the dialogue go on."""
-        call, dialogue, index = tag
+    def _on_response(self, call: _Open, dialogue: Dialogue[Any], index: int, response: object, now: Now) -> None:
+        """One answer; the last of a round lets the dialogue go on. An answer to an earlier dialogue is of no use."""
         if call.dialogue is not dialogue:
             return
-        call.answers[index] = message
+        call.answers[index] = response
         call.missing -= 1
         if not call.missing:
             self._go_on(call, call.answers, now)
 
-    def on_failure(self, tag: _Tag, error: OttlaError, now: Now) -> None:
+    def _on_failure(self, call: _Open, dialogue: Dialogue[Any], error: OttlaError, now: Now) -> None:
         """One question without an answer: the dialogue is over."""
-        call, dialogue, _ = tag
         if call.dialogue is dialogue:
             dialogue.close()
             self._failed(call, error, now)
@@ -130,13 +124,19 @@ class AdminManager:
             call.answers, call.missing = [None] * len(asks), len(asks)
             timeout = max(min(self._config.request_timeout_ms, call.command.deadline - now.mono), 1)
             for index, ask in enumerate(asks):
-                self._sends.append(self._send(ask, (call, dialogue, index), timeout, now))
+                if ask.node is not None:
+                    self._learn_node(ask.node, now)
+                self._sends.append(self._send(call, dialogue, index, ask, timeout))
 
-    def _send(self, ask: Ask, tag: _Tag, timeout: int, now: Now) -> Send:
-        if ask.node is None:
-            return Send(ask.api, ask.message, AnyNode(), tag, timeout)
-        self._learn_node(ask.node, now)
-        return Send(ask.api, ask.message, ToNode(ask.node.node_id), tag, timeout)
+    def _send(self, call: _Open, dialogue: Dialogue[Any], index: int, ask: Ask, timeout: int) -> AnySend:
+        return Send(
+            ask.rpc,
+            ask.message,
+            AnyNode() if ask.node is None else ToNode(ask.node.node_id),
+            timeout,
+            lambda response, now: self._on_response(call, dialogue, index, response, now),
+            lambda error, now: self._on_failure(call, dialogue, error, now),
+        )
 
     def _failed(self, call: _Open, error: OttlaError, now: Now) -> None:
         call.dialogue, call.missing, call.last_error = None, 0, error
@@ -158,7 +158,7 @@ class AdminManager:
             within += f", of which it waited {waited / 1000:g} s for calls of other threads"
         return self._end(call, error=OttlaTimeoutError(f"{within}: {cause}" if cause else within, cause=cause))
 
-    def _end(self, call: _Open, value: Any = None, error: OttlaError | None = None) -> None:
+    def _end(self, call: _Open, value: object = None, error: OttlaError | None = None) -> None:
         self._open.remove(call)
         call.dialogue = None
         self._notify(CallEnded(call.command.call_id, value, error))

@@ -25,6 +25,7 @@ from ottla.client.calls.metrics import PollMetrics
 from ottla.client.calls.positions import PositionCalls
 from ottla.client.calls.rebalancing import Listeners, Rebalancing
 from ottla.client.cluster import patterns
+from ottla.client.cluster.metadata import TopicMetadata
 from ottla.client.groups.membership import DEFAULT
 from ottla.client.health.metrics import MetricName
 from ottla.client.health.verdicts import Consumed
@@ -62,7 +63,7 @@ class ConsumerCalls:
     """
 
     def __init__(self, config: ConsumerConfig, submit: Callable[[object], None], news: Callable[[], News]) -> None:
-        handlers: dict[type[Any], Callable[[Any], None]] = {
+        handlers: dict[type[object], Callable[[Any], None]] = {
             Fetched: lambda item: self.collector.on_fetched(item.response, self._mailbox.now),
             Published: lambda item: self._on_published(item.snapshot),
             RebalanceNeeded: lambda item: self._rebalancing.needed(item),
@@ -290,12 +291,13 @@ class ConsumerCalls:
 
     # -- the cluster and the group ----------------------------------------------------------------------------------------
 
-    def describe_topics(self, topics: Iterable[str] | None, timeout: int, now: Now) -> Call[Mapping[str, Any]]:
+    def describe_topics(self, topics: Iterable[str] | None, timeout: int, now: Now) -> Call[Mapping[str, TopicMetadata]]:
         """The cluster's description of topics; ``None``: of all."""
         self._mailbox.now = now
         command = commands.DescribeTopics(None if topics is None else frozenset(topics), now.mono + timeout)
-        found: Mapping[str, Any] = yield from self._mailbox.ask(command, "describing topics", command.deadline, wakeable=True)
-        return found
+        topics_by_name: Mapping[str, TopicMetadata]
+        topics_by_name = yield from self._mailbox.ask(command, "describing topics", command.deadline, wakeable=True)
+        return topics_by_name
 
     def group_metadata(self) -> ConsumerGroupMetadata:
         """See ``Consumer.group_metadata``. The snapshot has it, so no broker is asked."""

@@ -22,7 +22,7 @@ lasts longer. Measured with eleven busy processes on two cores: it is 2 ms late 
 
 T = TypeVar("T")
 
-News = deque[Any] | list[Any]
+News = deque[object] | list[object]
 """What there is to handle, oldest first."""
 
 
@@ -39,7 +39,7 @@ class Await(NamedTuple):
     Then it sends the time, or throws what was raised. A call that is closed here goes on as if the listener had returned.
     """
 
-    awaitable: Awaitable[Any]
+    awaitable: Awaitable[object]
 
 
 Call = Generator[Wait | Await, Now, T]
@@ -55,7 +55,7 @@ class Mailbox:
         self,
         submit: Callable[[object], None],
         news: Callable[[], News],
-        handlers: Mapping[type[Any], Callable[[Any], None]],
+        handlers: Mapping[type[object], Callable[[Any], None]],
         default_timeout: int,
     ) -> None:
         self.submit = submit

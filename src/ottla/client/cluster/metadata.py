@@ -13,16 +13,15 @@ import uuid
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ottla.client.backoff import ExponentialBackoff, RandomPort
 from ottla.client.effects import AnyNode, Poll, Send
 from ottla.client.notifications import TopicErrorNotification
 from ottla.config import ClientConfig
 from ottla.errors import BrokerError, OttlaError, UnknownTopicOrPartitionError, broker_error
-from ottla.protocol import ErrorCode
-from ottla.protocol.apis import Api
-from ottla.protocol.messages import metadata_request
+from ottla.protocol import ErrorCode, rpcs
+from ottla.protocol.messages import metadata_request, metadata_response
 from ottla.types import Leader, Node, Now, PartitionInfo, TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -244,18 +243,18 @@ class MetadataManager:
         due_at = self._not_before if self._wanted or self._refresh_at is None else max(self._refresh_at, self._not_before)
         if now.mono < due_at:
             return Poll(wake_at=due_at)
-        send = Send(Api.METADATA, self._request(), AnyNode(), None, self._config.request_timeout_ms)
+        timeout = self._config.request_timeout_ms
+        send = Send(rpcs.METADATA, self._request(), AnyNode(), timeout, self.on_response, self.on_failure)
         self._in_flight, self._wanted, self._urgent = True, False, False
         return Poll((send,))
 
-    def on_response(self, tag: Any, message: Any, now: Now) -> None:
-        """Make the next snapshot of an answer."""
-        del tag
+    def on_response(self, response: metadata_response.MetadataResponse, now: Now) -> None:
+        """Make the next snapshot of a response."""
         self._in_flight = False
-        if message.error_code:
-            return self._failed(broker_error(int(message.error_code), "the broker refused to describe the cluster"), now)
+        if response.error_code:
+            return self._failed(broker_error(int(response.error_code), "the broker refused to describe the cluster"), now)
         self.failure = self._failing_since = None
-        self.current = merge(self.current, message)
+        self.current = merge(self.current, response)
         self._refused_epochs.keep(self.current._partitions)
         self._refresh_at = now.mono + self._config.metadata_max_age_ms
         refused = [topic for topic in self.current.topics.values() if topic.error is not None]
@@ -267,9 +266,8 @@ class MetadataManager:
         self._wanted = self._wanted or bool(refused)
         return None
 
-    def on_failure(self, tag: Any, error: OttlaError, now: Now) -> None:
+    def on_failure(self, error: OttlaError, now: Now) -> None:
         """Try again after a while."""
-        del tag
         self._in_flight = False
         self._failed(error, now)
 
@@ -296,7 +294,7 @@ class MetadataManager:
             elif expires <= now.mono:
                 del self._transient[topic]
 
-    def _request(self) -> Any:
+    def _request(self) -> metadata_request.MetadataRequest:
         topics = None
         if self._topics is not None:
             names = sorted(self._topics | self._transient.keys())
@@ -308,19 +306,23 @@ class MetadataManager:
         )
 
 
-def merge(old: Metadata, message: Any) -> Metadata:
+def merge(old: Metadata, message: metadata_response.MetadataResponse) -> Metadata:
     """The snapshot after an answer: its topics and nodes, but no partition falls behind what was known of it."""
     nodes = {item.node_id: Node(item.node_id, item.host, item.port, item.rack) for item in message.brokers}
     epochs: dict[TopicPartition, SeenEpochs] = {}
     topics: dict[str, TopicMetadata] = {}
     for item in message.topics:
-        name = item.name if item.name is not None else old.topic_name(item.topic_id)
+        name = item.name
+        if name is None and item.topic_id is not None:
+            name = old.topic_name(item.topic_id)
         if name is not None:
             topics[name] = _topic(old, name, item, epochs)
     return _snapshot(dataclasses.replace(old, cluster_id=message.cluster_id), old.version + 1, nodes, topics, epochs)
 
 
-def _topic(old: Metadata, name: str, item: Any, epochs: dict[TopicPartition, SeenEpochs]) -> TopicMetadata:
+def _topic(
+    old: Metadata, name: str, item: metadata_response.MetadataResponseTopic, epochs: dict[TopicPartition, SeenEpochs]
+) -> TopicMetadata:
     error = broker_error(int(item.error_code), f"topic {name!r}") if item.error_code else None
     before = old.topic_id(name)
     made_anew = item.topic_id is not None and before is not None and before != item.topic_id

@@ -6,18 +6,17 @@ a topic.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ottla.client.backoff import ExponentialBackoff
-from ottla.client.cluster.metadata import Metadata, merge
+from ottla.client.cluster.metadata import Metadata, TopicMetadata, merge
 from ottla.client.commands import Reply
-from ottla.client.effects import AnyNode, Poll, Send, Unreachable
+from ottla.client.effects import AnyNode, AnySend, Poll, Send, Unreachable
 from ottla.config import ClientConfig
 from ottla.errors import OttlaError, OttlaTimeoutError, broker_error
-from ottla.protocol import ErrorCode
-from ottla.protocol.apis import Api
-from ottla.protocol.messages import metadata_request
+from ottla.protocol import ErrorCode, rpcs
+from ottla.protocol.messages import metadata_request, metadata_response
 from ottla.types import Now
 
 
@@ -52,35 +51,43 @@ class TopicsManager:
             return Poll()
         for question in [item for item in self._questions if item.deadline <= now.mono and not item.in_flight]:
             self._finish(question, self._too_late(question))
-        sends = []
-        for question in self._questions:
-            if not question.in_flight and question.not_before <= now.mono:
-                timeout = max(1, min(self._config.request_timeout_ms, question.deadline - now.mono))
-                sends.append(Send(Api.METADATA, _request(question.topics), AnyNode(), question, timeout))
-        for send in sends:
-            send.tag.in_flight = True
+        due = [question for question in self._questions if not question.in_flight and question.not_before <= now.mono]
+        sends = [self._send(question, now) for question in due]
+        for question in due:
+            question.in_flight = True
         times = [at for item in self._questions if not item.in_flight for at in (item.deadline, item.not_before) if at > now.mono]
         return Poll(tuple(sends), min(times, default=None))
 
-    def on_response(self, tag: _Question, message: Any, now: Now) -> None:
+    def _send(self, question: _Question, now: Now) -> AnySend:
+        timeout = max(1, min(self._config.request_timeout_ms, question.deadline - now.mono))
+        return Send(
+            rpcs.METADATA,
+            _request(question.topics),
+            AnyNode(),
+            timeout,
+            lambda response, now: self._on_response(question, response, now),
+            lambda error, now: self._on_failure(question, error, now),
+        )
+
+    def _on_response(self, question: _Question, response: metadata_response.MetadataResponse, now: Now) -> None:
         """Answer, or ask again while brokers are still making up their minds."""
-        tag.in_flight = False
-        if message.error_code:
-            return self._retry(tag, broker_error(int(message.error_code), "the broker refused to describe topics"), now)
-        topics = merge(Metadata(), message).topics
-        if tag.topics is None:
-            return self._finish(tag, None, {name: topic for name, topic in topics.items() if topic.error is None})
-        for name in sorted(tag.topics):
+        question.in_flight = False
+        if response.error_code:
+            return self._retry(question, broker_error(int(response.error_code), "the broker refused to describe topics"), now)
+        topics = merge(Metadata(), response).topics
+        if question.topics is None:
+            return self._finish(question, None, {name: topic for name, topic in topics.items() if topic.error is None})
+        for name in sorted(question.topics):
             topic = topics.get(name)
             if topic is not None and topic.error is not None:
                 unknown = topic.error.code == ErrorCode.unknown_topic_or_partition
-                return self._finish(tag, topic.error) if unknown else self._retry(tag, topic.error, now)
-        return self._finish(tag, None, dict(topics))
+                return self._finish(question, topic.error) if unknown else self._retry(question, topic.error, now)
+        return self._finish(question, None, dict(topics))
 
-    def on_failure(self, tag: _Question, error: OttlaError, now: Now) -> None:
+    def _on_failure(self, question: _Question, error: OttlaError, now: Now) -> None:
         """Try another broker."""
-        tag.in_flight = False
-        self._retry(tag, error, now)
+        question.in_flight = False
+        self._retry(question, error, now)
 
     def _retry(self, question: _Question, error: OttlaError, now: Now) -> None:
         question.failure = error
@@ -96,12 +103,12 @@ class TopicsManager:
             return reason
         return OttlaTimeoutError(f"no broker described the topics in time: {reason or 'no answer'}")
 
-    def _finish(self, question: _Question, error: OttlaError | None, value: Any = None) -> None:
+    def _finish(self, question: _Question, error: OttlaError | None, value: Mapping[str, TopicMetadata] | None = None) -> None:
         self._questions.remove(question)
         question.reply(value, error)
 
 
-def _request(topics: frozenset[str] | None) -> Any:
+def _request(topics: frozenset[str] | None) -> metadata_request.MetadataRequest:
     named = (
         None
         if topics is None

@@ -13,7 +13,6 @@ import ipaddress
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
 
 from ottla.client.backoff import ExponentialBackoff, RandomPort
 from ottla.client.connections.effects import (
@@ -38,7 +37,7 @@ from ottla.client.connections.node_connections import (
     NodeState,
     PendingRequest,
 )
-from ottla.client.effects import AnyNode, RequestManager, Send, ToCoordinator, ToNode
+from ottla.client.effects import AnyNode, AnySend, RequestManager, ToCoordinator, ToNode
 from ottla.config import ClientConfig
 from ottla.errors import (
     AuthenticationError,
@@ -93,7 +92,7 @@ class Connections:
 
     # -- calls of the core ------------------------------------------------------------------------------------------------
 
-    def enqueue(self, manager: RequestManager, send: Send, now: Now) -> None:
+    def enqueue(self, manager: RequestManager, send: AnySend, now: Now) -> None:
         """Add a request; the next ``poll`` that finds a connection for it sends it."""
         self._requests.add(PendingRequest(manager, send, now.mono + send.timeout))
 
@@ -435,7 +434,7 @@ class Connections:
         broker.on_sent(request, now)
         self._effects.append(Write(broker.connection_id, pieces))
 
-    def _on_response(self, broker: NodeConnection, message: Any, now: Now) -> None:
+    def _on_response(self, broker: NodeConnection, message: object, now: Now) -> None:
         if broker.failures:
             _log.info("%s at %s answers again", broker.who, broker.name)
         if not broker.worked:
@@ -549,7 +548,7 @@ class _RequestQueue:
         waiting, self._waiting = self._waiting, deque()
         self._waiting.extend(request for request in waiting if not handled(request))
 
-    def complete(self, request: PendingRequest, message: Any = None, error: OttlaError | None = None) -> bool:
+    def complete(self, request: PendingRequest, message: object = None, error: OttlaError | None = None) -> bool:
         """Add the outcome of a request. Return ``True``, for use in ``remove_if``."""
         request.done = True
         self._completions.append(Completion(request, message, error))

@@ -76,7 +76,7 @@ class ConnectionsPoll(NamedTuple):
 
 
 class Completion(NamedTuple):
-    """The outcome of a ``Send``: a response, or an error."""
+    """The outcome of a ``Send``: a response of the type that its ``Rpc`` names, or an error."""
 
     request: PendingRequest
     message: Any

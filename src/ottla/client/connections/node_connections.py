@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
-from ottla.client.effects import RequestManager, Send
+from ottla.client.effects import AnySend, RequestManager
 from ottla.errors import AuthenticationError, DisconnectedError
 from ottla.protocol import milliseconds
 from ottla.protocol.apis import Api
@@ -156,7 +156,7 @@ class PendingRequest:
     """A ``Send`` without an outcome: its manager, its deadline, and the time at which it was sent, if it was."""
 
     manager: RequestManager
-    send: Send
+    send: AnySend
     deadline: int
     sent_at: int = 0
     done: bool = False
@@ -495,7 +495,7 @@ class NodeConnections:
             "no broker could be reached", failures, hint="check bootstrap_servers and that the brokers are up"
         )
 
-    def unsent_error(self, send: Send) -> OttlaError:
+    def unsent_error(self, send: AnySend) -> OttlaError:
         """Return the error of a request that was not sent before its deadline."""
         within = f"within {send.timeout / 1000:g} s"
         if isinstance(send.target, AnyNode):

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import enum
 import logging
+import uuid
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ottla.client.backoff import ExponentialBackoff
 from ottla.client.cluster.metadata import Metadata, MetadataManager
-from ottla.client.effects import Poll, Send, ToNode
+from ottla.client.effects import AnySend, Poll, Send, ToNode
 from ottla.client.fetch.session import FetchSession, SessionRequest, Wanted, fetch_request, leaders_of, partitions_of
 from ottla.client.notifications import Fetched, FetchedPartition, FetchedResponse
 from ottla.client.subscription import PartitionState, Phase, Subscription
 from ottla.config import ConsumerConfig
 from ottla.errors import CorruptRecordError, OttlaError, broker_error
-from ottla.protocol import ErrorCode
-from ottla.protocol.apis import Api
+from ottla.protocol import ErrorCode, rpcs
+from ottla.protocol.messages import fetch_response
 from ottla.records import last_header
 from ottla.types import IsolationLevel, Leader, Now, TopicPartition
 
@@ -115,7 +116,7 @@ class FetchManager:
         self._ending = 0
         """Sessions that brokers were asked to end, without an answer yet."""
         self._when_ended: list[Callable[[], None]] = []
-        self._unsent: list[Send] = []
+        self._unsent: list[AnySend] = []
         """What was noted as sent. The next step may raise; then these leave with the next poll."""
 
     def __repr__(self) -> str:
@@ -160,19 +161,16 @@ class FetchManager:
             wake_at.append(self._plan_until)
         return Poll(self._take_unsent(), min(wake_at, default=None))
 
-    def on_response(self, tag: _Asked | None, message: Any, now: Now) -> None:
+    def _on_response(self, asked: _Asked, response: fetch_response.FetchResponse, now: Now) -> None:
         """Hand the records over; note what went wrong."""
-        if tag is None:
-            self._ended()
-            return
-        node, names = tag.node, tag.session.names
+        node, names = asked.node, asked.session.names
         self._answered(node)
-        if tag.session is not node.session:
+        if asked.session is not node.session:
             return
-        parts = list(partitions_of(message, names))
-        code = int(message.error_code)
-        kept = tag.session.answered(
-            tag.request, code, message.session_id, [tp for tp, _ in parts], throttled=bool(message.throttle_time)
+        parts = list(partitions_of(response, names))
+        code = int(response.error_code)
+        kept = asked.session.answered(
+            asked.request, code, response.session_id, [tp for tp, _ in parts], throttled=bool(response.throttle_time)
         )
         if code or not kept:
             error = broker_error(code, "the broker refused a Fetch") if code else OttlaError("the answer does not fit the session")
@@ -180,30 +178,27 @@ class FetchManager:
             return
         node.failures = 0
         if any(data.error_code for _, data in parts):
-            self._learn_leaders(message, names)
+            self._learn_leaders(response, names)
         fetched: list[FetchedPartition] = []
         for tp, data in parts:
             assert tp is not None
-            part = self._partition(tag, tp, data, now)
+            part = self._partition(asked, tp, data, now)
             if part is not None:
                 fetched.append(part)
         if fetched:
-            self._hand_over(tag, tuple(fetched))
+            self._hand_over(asked, tuple(fetched))
 
-    def on_failure(self, tag: _Asked | None, error: OttlaError, now: Now) -> None:
+    def _on_failure(self, asked: _Asked, error: OttlaError, now: Now) -> None:
         """The broker gave no answer: refresh the metadata, and fetch again after a while. A permanent error is also a problem."""
-        if tag is None:
-            self._ended()
-            return
-        self._answered(tag.node)
-        tag.session.failed()
-        for tp in tag.request.all:
+        self._answered(asked.node)
+        asked.session.failed()
+        for tp in asked.request.all:
             if self.replicas.forget(tp):
                 self._planned = None
             state = self._subscription.partitions.get(tp)
             if not error.retriable and state is not None:
                 self._subscription.set_problem(tp, state.epoch, error)
-        self._refused(tag.node, error, now, patient=True)
+        self._refused(asked.node, error, now, patient=True)
 
     # -- asking -----------------------------------------------------------------------------------------------------------
 
@@ -240,7 +235,7 @@ class FetchManager:
     def _is_halted(self, tp: TopicPartition, epoch: int) -> bool:
         return self._blocked.get(tp) == epoch or self._out_of_range.get(tp) == epoch
 
-    def _fetch(self, node: _Node, room: int) -> Send:
+    def _fetch(self, node: _Node, room: int) -> AnySend:
         self._number += 1
         request = node.session.request()
         try:
@@ -250,8 +245,15 @@ class FetchManager:
             raise
         node.in_flight = True
         self.memory.ask(node.node_id, room)
-        tag = _Asked(self._number, node, node.session, request)
-        return Send(Api.FETCH, message, ToNode(node.node_id), tag, self._config.request_timeout_ms)
+        asked = _Asked(self._number, node, node.session, request)
+        return Send(
+            rpcs.FETCH,
+            message,
+            ToNode(node.node_id),
+            self._config.request_timeout_ms,
+            lambda response, now: self._on_response(asked, response, now),
+            lambda error, now: self._on_failure(asked, error, now),
+        )
 
     def _end_sessions(self) -> None:
         """Nothing is read any more: tell the brokers."""
@@ -259,12 +261,12 @@ class FetchManager:
         for node in self._nodes.values():
             last = node.session.end()
             if last is not None:
-                message = fetch_request(self._config, last, 0)
+                message, timeout = fetch_request(self._config, last, 0), self._config.request_timeout_ms
                 self._ending += 1
-                self._unsent.append(Send(Api.FETCH, message, ToNode(node.node_id), None, self._config.request_timeout_ms))
+                self._unsent.append(Send(rpcs.FETCH, message, ToNode(node.node_id), timeout, self._on_ended, self._on_ended))
             node.session = FetchSession()
 
-    def _take_unsent(self) -> tuple[Send, ...]:
+    def _take_unsent(self) -> tuple[AnySend, ...]:
         sends, self._unsent = tuple(self._unsent), []
         return sends
 
@@ -272,7 +274,9 @@ class FetchManager:
         """Nothing is read any more: tell when no broker keeps a session for us, as far as they can be asked."""
         self._when_ended.append(tell)
 
-    def _ended(self) -> None:
+    def _on_ended(self, outcome: fetch_response.FetchResponse | OttlaError, now: Now) -> None:
+        """A request to end a session was answered or has failed: there is nothing more to do about that session."""
+        del outcome, now
         self._ending -= 1
         self._tell_ended()
 
@@ -288,9 +292,11 @@ class FetchManager:
 
     # -- answers ----------------------------------------------------------------------------------------------------------
 
-    def _partition(self, tag: _Asked, tp: TopicPartition, data: Any, now: Now) -> FetchedPartition | None:
+    def _partition(
+        self, fetch: _Asked, tp: TopicPartition, data: fetch_response.PartitionData, now: Now
+    ) -> FetchedPartition | None:
         """What there is to hand over of one partition; nothing of one that is wanted from elsewhere by now."""
-        asked = tag.request.all[tp]
+        asked = fetch.request.all[tp]
         state = self._subscription.partitions.get(tp)
         if state is None or not state.fetchable or state.fetch != asked.offset:
             return None
@@ -310,7 +316,7 @@ class FetchManager:
         end = data.last_stable_offset if committed_only and data.last_stable_offset >= 0 else data.high_watermark
         records = data.records or b""
         if records:
-            self._advance(tag.session, tp, state, records)
+            self._advance(fetch.session, tp, state, records)
         aborted = tuple([(item.producer_id, item.first_offset) for item in data.aborted_transactions or ()])
         return FetchedPartition(tp, state.epoch, asked.offset, records, end, aborted, data.log_start_offset)
 
@@ -340,12 +346,12 @@ class FetchManager:
         elif self.replicas.prefer(tp, node_id, now):
             self._planned = None
 
-    def _hand_over(self, tag: _Asked, fetched: tuple[FetchedPartition, ...]) -> None:
+    def _hand_over(self, asked: _Asked, fetched: tuple[FetchedPartition, ...]) -> None:
         size = sum([len(part.data) for part in fetched])
         if size:
-            self._held[tag.number] = frozenset([part.tp for part in fetched if part.data])
-            self.memory.hold(tag.number, tag.node.node_id, size)
-        self._notify(Fetched(FetchedResponse(tag.number, tag.node.node_id, fetched, size)))
+            self._held[asked.number] = frozenset([part.tp for part in fetched if part.data])
+            self.memory.hold(asked.number, asked.node.node_id, size)
+        self._notify(Fetched(FetchedResponse(asked.number, asked.node.node_id, fetched, size)))
 
     # -- what goes wrong --------------------------------------------------------------------------------------------------
 
@@ -383,9 +389,9 @@ class FetchManager:
                 self._subscription.reset((tp,), self._subscription.reset_to)
         return self._subscription.version != version
 
-    def _learn_leaders(self, message: Any, names: Mapping[Any, str]) -> None:
+    def _learn_leaders(self, response: fetch_response.FetchResponse, names: Mapping[uuid.UUID, str]) -> None:
         """Errors may name the leader that the client should have asked (KIP-951)."""
-        leaders, nodes = leaders_of(message, names)
+        leaders, nodes = leaders_of(response, names)
         if leaders:
             self._metadata.update_leaders(leaders, nodes)
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 import enum
 import uuid
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ottla.config import ConsumerConfig
 from ottla.protocol import ErrorCode, duration
-from ottla.protocol.messages import fetch_request as messages
+from ottla.protocol.messages import fetch_request as messages, fetch_response
 from ottla.types import Node, TopicPartition
 
 NO_SESSION = 0
@@ -238,12 +238,12 @@ class FetchSession:
             self._epoch = FULL_EPOCH
 
 
-def fetch_request(config: ConsumerConfig, session: SessionRequest, max_bytes: int) -> Any:
+def fetch_request(config: ConsumerConfig, session: SessionRequest, max_bytes: int) -> messages.FetchRequest:
     """One Fetch for at most ``max_bytes``.
 
     Without any topic id it is sent in a version that has names.
     """
-    topics: dict[tuple[str, uuid.UUID | None], list[Any]] = {}
+    topics: dict[tuple[str, uuid.UUID | None], list[messages.FetchPartition]] = {}
     for tp, wanted in session.named.items():
         topics.setdefault((tp.topic, wanted.topic_id if session.by_id else None), []).append(
             messages.FetchPartition(
@@ -275,19 +275,23 @@ def fetch_request(config: ConsumerConfig, session: SessionRequest, max_bytes: in
     )
 
 
-def partitions_of(message: Any, names: Mapping[uuid.UUID, str]) -> Iterator[tuple[TopicPartition | None, Any]]:
+def partitions_of(
+    response: fetch_response.FetchResponse, names: Mapping[uuid.UUID, str]
+) -> Iterator[tuple[TopicPartition | None, fetch_response.PartitionData]]:
     """Each partition of an answer with its data; ``None`` for one of a topic that is known by no name."""
-    for topic in message.responses:
-        name = topic.topic or names.get(topic.topic_id)
+    for topic in response.responses:
+        name = topic.topic or (names.get(topic.topic_id) if topic.topic_id is not None else None)
         for data in topic.partitions:
             yield (TopicPartition(name, data.partition_index) if name else None), data
 
 
-def leaders_of(message: Any, names: Mapping[uuid.UUID, str]) -> tuple[dict[TopicPartition, tuple[int, int]], list[Node]]:
+def leaders_of(
+    response: fetch_response.FetchResponse, names: Mapping[uuid.UUID, str]
+) -> tuple[dict[TopicPartition, tuple[int, int]], list[Node]]:
     """The leaders (node id, epoch) that an answer names beside its errors, and their nodes (KIP-951)."""
     leaders = {
         tp: (int(data.current_leader.leader_id), int(data.current_leader.leader_epoch))
-        for tp, data in partitions_of(message, names)
+        for tp, data in partitions_of(response, names)
         if tp is not None and data.error_code and data.current_leader.leader_id >= 0
     }
-    return leaders, [Node(item.node_id, item.host, item.port, item.rack) for item in message.node_endpoints]
+    return leaders, [Node(item.node_id, item.host, item.port, item.rack) for item in response.node_endpoints]

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
 
 from ottla.client.backoff import ExponentialBackoff
 from ottla.client.effects import AnyNode, Poll, Send, ToCoordinator
 from ottla.config import ConsumerConfig
-from ottla.errors import OttlaError, ProtocolError, broker_error
-from ottla.protocol.apis import Api
-from ottla.protocol.messages import find_coordinator_request
+from ottla.errors import DisconnectedError, OttlaError, OttlaTimeoutError, ProtocolError, broker_error
+from ottla.protocol import rpcs
+from ottla.protocol.messages import find_coordinator_request, find_coordinator_response
 from ottla.types import Node, Now
 
 _log = logging.getLogger(__name__)
@@ -85,6 +84,11 @@ class CoordinatorManager:
         if self.node_id is not None:
             self._disconnect(ToCoordinator(self.node_id), reason, now)
 
+    def request_failed(self, error: OttlaError, now: Now) -> None:
+        """A request to the coordinator has no response. If the node was lost or is silent, it may no longer be the coordinator."""
+        if isinstance(error, DisconnectedError | OttlaTimeoutError):
+            self.mark_unknown(str(error), now)
+
     def mark_unknown(self, reason: str, now: Now) -> None:
         """The coordinator does not answer. What is in flight there fails at once."""
         self.mark_moved(reason)
@@ -109,13 +113,13 @@ class CoordinatorManager:
             return Poll(wake_at=self._not_before)
         message = find_coordinator_request.FindCoordinatorRequest(key_type=_GROUP, coordinator_keys=(self._group_id,))
         self._in_flight = True
-        return Poll((Send(Api.FIND_COORDINATOR, message, AnyNode(), None, self._request_timeout),))
+        send = Send(rpcs.FIND_COORDINATOR, message, AnyNode(), self._request_timeout, self._on_response, self._on_failure)
+        return Poll((send,))
 
-    def on_response(self, tag: Any, message: Any, now: Now) -> None:
+    def _on_response(self, response: find_coordinator_response.FindCoordinatorResponse, now: Now) -> None:
         """Take the node, or back off."""
-        del tag
         self._in_flight = False
-        answer = next((item for item in message.coordinators if item.key in (self._group_id, "")), None)
+        answer = next((item for item in response.coordinators if item.key in (self._group_id, "")), None)
         if answer is None:
             return self._failed(ProtocolError(f"the answer to FindCoordinator does not name group {self._group_id!r}"), now)
         if answer.error_code:
@@ -131,9 +135,8 @@ class CoordinatorManager:
         self.found += 1
         return None
 
-    def on_failure(self, tag: Any, error: OttlaError, now: Now) -> None:
+    def _on_failure(self, error: OttlaError, now: Now) -> None:
         """Back off and try again."""
-        del tag
         self._in_flight = False
         self._failed(error, now)
 

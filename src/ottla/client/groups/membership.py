@@ -8,7 +8,7 @@ decides the member's identity and partitions; both machines get the same context
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from ottla.client.backoff import ExponentialBackoff
 from ottla.client.cluster.metadata import MetadataManager
@@ -149,12 +149,6 @@ class Membership(Protocol):
         """
 
     def poll(self, now: Now) -> Poll:
-        """See ``RequestManager``."""
-
-    def on_response(self, tag: Any, message: Any, now: Now) -> None:
-        """See ``RequestManager``."""
-
-    def on_failure(self, tag: Any, error: OttlaError, now: Now) -> None:
         """See ``RequestManager``."""
 
 

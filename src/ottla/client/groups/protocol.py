@@ -10,10 +10,8 @@ new or speaks the consumer protocol already. What the cluster offers was told wh
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Callable
-from typing import Any, NamedTuple
 
 from ottla.client.commands import Assigned, Reply, UserData
 from ottla.client.connections.node_connections import NodeConnection
@@ -21,10 +19,10 @@ from ottla.client.effects import Poll, Send, ToCoordinator
 from ottla.client.groups.classic.membership import ClassicMembership
 from ottla.client.groups.consumer.membership import ConsumerMembership
 from ottla.client.groups.membership import DEFAULT, MemberIdentity, Membership, MembershipContext, MemberStatus, Refusals
-from ottla.errors import COORDINATOR, BrokerError, DisconnectedError, OttlaError, OttlaTimeoutError, broker_error
-from ottla.protocol import ErrorCode
+from ottla.errors import COORDINATOR, BrokerError, DisconnectedError, OttlaError, broker_error
+from ottla.protocol import ErrorCode, rpcs
 from ottla.protocol.apis import Api
-from ottla.protocol.messages import describe_groups_request
+from ottla.protocol.messages import describe_groups_request, describe_groups_response
 from ottla.types import ConsumerGroupMetadata, GroupMembershipOperation, Now
 
 _log = logging.getLogger(__name__)
@@ -47,13 +45,6 @@ def membership_of(context: MembershipContext, *, link_to: LinkTo) -> Membership:
     if protocol == "consumer":
         return ConsumerMembership(context)
     return AutoMembership(context, link_to)
-
-
-class _Tag(NamedTuple):
-    """Whose request it was, and that member's own tag."""
-
-    member: Membership
-    tag: Any
 
 
 class AutoMembership:
@@ -86,24 +77,22 @@ class AutoMembership:
             self._decide_by_settings(now)
         if not self._is_decided:
             return self._ask(now)
-        sends, wake_at = self.chosen.poll(now)
+        poll = self.chosen.poll(now)
         # A choice is good for one attempt.
         self._decided = self._decided and self.chosen.joins_as_new_member
-        return Poll(tuple(dataclasses.replace(send, tag=_Tag(self.chosen, send.tag)) for send in sends), wake_at)
+        return poll
 
-    def on_response(self, tag: Any, message: Any, now: Now) -> None:
-        """The kind of the group, or an answer to a member."""
-        if isinstance(tag, _Tag):
-            return tag.member.on_response(tag.tag, message, now)
+    def _on_response(self, asked: ToCoordinator, response: describe_groups_response.DescribeGroupsResponse, now: Now) -> None:
+        """The kind of the group, as the coordinator ``asked`` knows it."""
         self._in_flight = False
         if not self.chosen.joins_as_new_member:
             return None
-        (group,) = message.groups
+        (group,) = response.groups
         error = broker_error(int(group.error_code), f"asking what group {self._config.group_id!r} is") if group.error_code else None
         if error is not None and error.retriable:
             return self._try_later(error, now)
         try:
-            link = self._link_to(tag)
+            link = self._link_to(asked)
             lacking = link.lacks(Api.CONSUMER_GROUP_HEARTBEAT, FEATURE) if link is not None else "the coordinator is gone"
         except DisconnectedError as lost:
             return self._try_later(lost, now)
@@ -116,13 +105,10 @@ class AutoMembership:
             return self._decide(self._classic, f"the group's protocol cannot be determined: {error}", now)
         return self._decide(self._consumer, "the cluster offers it, and the group is new, empty or already uses it", now)
 
-    def on_failure(self, tag: Any, error: OttlaError, now: Now) -> None:
+    def _on_failure(self, error: OttlaError, now: Now) -> None:
         """No answer."""
-        if isinstance(tag, _Tag):
-            return tag.member.on_failure(tag.tag, error, now)
         self._in_flight = False
-        if isinstance(error, DisconnectedError | OttlaTimeoutError):
-            self._coordinator.mark_unknown(str(error), now)
+        self._coordinator.request_failed(error, now)
         if error.retriable:
             return self._try_later(error, now)
         return self._decide(self._classic, f"the group's protocol cannot be determined: {error}", now)
@@ -139,7 +125,15 @@ class AutoMembership:
             groups=(self._config.group_id or "",), include_authorized_operations=False
         )
         self._in_flight = True
-        return Poll((Send(Api.DESCRIBE_GROUPS, message, target, target, self._config.request_timeout_ms),))
+        send = Send(
+            rpcs.DESCRIBE_GROUPS,
+            message,
+            target,
+            self._config.request_timeout_ms,
+            lambda response, now: self._on_response(target, response, now),
+            self._on_failure,
+        )
+        return Poll((send,))
 
     def _decide_by_settings(self, now: Now) -> None:
         if self._config.means_classic:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ottla.client.commands import GivenUp
-from ottla.client.effects import AsksNothing, Poll
+from ottla.client.effects import Poll
 from ottla.client.groups.membership import Membership
 from ottla.client.subscription import Subscription
 from ottla.config import ConsumerConfig
@@ -101,7 +101,7 @@ class _Draft:
     in_listeners: int = 0
 
 
-class RebalanceRecorder(AsksNothing):
+class RebalanceRecorder:
     """See the module. A manager without requests, which is polled after the membership."""
 
     def __init__(self, config: ConsumerConfig, subscription: Subscription, membership: Membership) -> None:

@@ -19,19 +19,18 @@ import uuid
 from bisect import insort
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from ottla.client.backoff import ExponentialBackoff
-from ottla.client.cluster.metadata import MetadataManager
+from ottla.client.cluster.metadata import Metadata, MetadataManager
 from ottla.client.commands import Offsets, Reply
-from ottla.client.effects import Poll, Send, ToCoordinator, Unreachable
+from ottla.client.effects import AnySend, Poll, Send, ToCoordinator, Unreachable
 from ottla.client.groups.coordinator import COORDINATOR, CoordinatorManager
 from ottla.client.groups.membership import MemberIdentity, Membership
 from ottla.config import ConsumerConfig
 from ottla.errors import (
     BrokerError,
     CommitFailedError,
-    DisconnectedError,
     OttlaError,
     OttlaTimeoutError,
     TopicAuthorizationFailedError,
@@ -39,9 +38,13 @@ from ottla.errors import (
     broker_error,
     too_late,
 )
-from ottla.protocol import ErrorCode
-from ottla.protocol.apis import Api
-from ottla.protocol.messages import offset_commit_request, offset_fetch_request
+from ottla.protocol import ErrorCode, rpcs
+from ottla.protocol.messages import (
+    offset_commit_request,
+    offset_commit_response,
+    offset_fetch_request,
+    offset_fetch_response,
+)
 from ottla.types import Now, OffsetAndMetadata, TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -124,7 +127,7 @@ class _Job:
             else:
                 self.waiting.append((reply, deadline))
 
-    def done(self, value: Any, error: OttlaError | None) -> None:
+    def done(self, value: object, error: OttlaError | None) -> None:
         """Complete the commands that are still waiting."""
         waiting, self.waiting = self.waiting, []
         for reply, _ in waiting:
@@ -180,7 +183,7 @@ class CommitManager:
         self._auto_failure: str | None = None
         """The error of the latest automatic commit: it is logged when it changes."""
         self._auto_in_flight = False
-        self._unsent: list[Send] = []
+        self._unsent: list[AnySend] = []
         """What was noted as sent. The next step may raise; then these leave with the next poll."""
         coordinator.on_fatal(self._give_up)
 
@@ -250,7 +253,7 @@ class CommitManager:
         """The next auto-commit is a whole interval away."""
         self._auto_due = now.mono + self._config.auto_commit_interval_ms
 
-    def _auto_committed(self, value: Any, error: OttlaError | None) -> None:
+    def _auto_committed(self, value: object, error: OttlaError | None) -> None:
         del value
         self._auto_in_flight = False
         before, self._auto_failure = self._auto_failure, None if error is None else str(error)
@@ -284,36 +287,38 @@ class CommitManager:
             if message is not None:
                 self._order.sent(job.number)
                 self._in_flight[job.number] = job
-                self._unsent.append(Send(Api.OFFSET_COMMIT, message, target, job, self._config.request_timeout_ms))
+                self._unsent.append(self._commit_send(job, message, target))
 
     def _send_lookups(self, target: ToCoordinator, now: Now) -> None:
         for partitions, lookup in self._lookups.items():
             if partitions not in self._asked and lookup.not_before <= now.mono:
                 message = self._fetch_request(partitions)
                 self._asked.add(partitions)
-                self._unsent.append(Send(Api.OFFSET_FETCH, message, target, lookup, self._config.request_timeout_ms))
-
-    def on_response(self, tag: _Job, message: Any, now: Now) -> None:
-        """Settle a job, or have it tried again."""
-        if isinstance(tag, _CommitJob):
-            self._on_committed(tag, message, now)
-        elif isinstance(tag, _FetchJob):
-            self._asked.discard(tag.partitions)
-            self._on_fetched(tag, message, now)
-
-    def on_failure(self, tag: _Job, error: OttlaError, now: Now) -> None:
-        """No answer: the node may no longer be the coordinator."""
-        if isinstance(tag, _FetchJob):
-            self._asked.discard(tag.partitions)
-        elif isinstance(tag, _CommitJob):
-            self._ended(tag)
-        if isinstance(error, DisconnectedError | OttlaTimeoutError):
-            self._coordinator.mark_unknown(str(error), now)
-        self._failed(tag, error, now)
+                self._unsent.append(self._fetch_send(lookup, message, target))
 
     # -- requests ---------------------------------------------------------------------------------------------------------
 
-    def _commit_request(self, job: _CommitJob) -> Any:
+    def _commit_send(self, job: _CommitJob, message: offset_commit_request.OffsetCommitRequest, target: ToCoordinator) -> AnySend:
+        return Send(
+            rpcs.OFFSET_COMMIT,
+            message,
+            target,
+            self._config.request_timeout_ms,
+            lambda response, now: self._on_committed(job, response, now),
+            lambda error, now: self._on_commit_failure(job, error, now),
+        )
+
+    def _fetch_send(self, job: _FetchJob, message: offset_fetch_request.OffsetFetchRequest, target: ToCoordinator) -> AnySend:
+        return Send(
+            rpcs.OFFSET_FETCH,
+            message,
+            target,
+            self._config.request_timeout_ms,
+            lambda response, now: self._on_fetched(job, response, now),
+            lambda error, now: self._on_fetch_failure(job, error, now),
+        )
+
+    def _commit_request(self, job: _CommitJob) -> offset_commit_request.OffsetCommitRequest | None:
         left = self._order.left(job.number, job.offsets)
         if not left:
             job.done(job.offsets, None)
@@ -329,7 +334,7 @@ class CommitManager:
             except OttlaError as error:
                 job.done(None, error)
                 return None
-        topics: dict[str, list[Any]] = {}
+        topics: dict[str, list[offset_commit_request.OffsetCommitRequestPartition]] = {}
         # The topic may be deleted by what is known of the cluster, and recreated already.
         ids = {tp.topic: topic_id for tp, topic_id in job.topic_ids.items() if tp not in job.recreated}
         for tp, position in left.items():
@@ -377,7 +382,7 @@ class CommitManager:
             )
         job.signed = self._membership.identity()
 
-    def _fetch_request(self, partitions: frozenset[TopicPartition]) -> Any:
+    def _fetch_request(self, partitions: frozenset[TopicPartition]) -> offset_fetch_request.OffsetFetchRequest:
         signed = self._membership.reader()
         topics: dict[str, list[int]] = {}
         for tp in sorted(partitions):
@@ -397,16 +402,13 @@ class CommitManager:
 
     # -- answers ----------------------------------------------------------------------------------------------------------
 
-    def _on_committed(self, job: _CommitJob, message: Any, now: Now) -> None:
+    def _on_committed(self, job: _CommitJob, response: offset_commit_response.OffsetCommitResponse, now: Now) -> None:
         """The first failing partition decides, but lacking authorisations are named together."""
         names = {topic_id: tp.topic for tp, topic_id in job.topic_ids.items()}
         current = self._metadata.current
         codes = {
-            TopicPartition(
-                topic.name or names.get(topic.topic_id) or current.topic_name(topic.topic_id) or str(topic.topic_id),
-                part.partition_index,
-            ): int(part.error_code)
-            for topic in message.topics
+            TopicPartition(topic.name or _name_of(topic.topic_id, names, current), part.partition_index): int(part.error_code)
+            for topic in response.topics
             for part in topic.partitions
         }
         self._ended(job, (tp for tp, code in codes.items() if not code))
@@ -428,9 +430,10 @@ class CommitManager:
             return self._finish(job, broker_error(code, what))
         return self._react(job, reaction, broker_error(code, what), now)
 
-    def _on_fetched(self, job: _FetchJob, message: Any, now: Now) -> None:
+    def _on_fetched(self, job: _FetchJob, response: offset_fetch_response.OffsetFetchResponse, now: Now) -> None:
         """All partitions, or an error of one of them for all."""
-        group = next((item for item in message.groups if item.group_id in (self._config.group_id, "")), None)
+        self._asked.discard(job.partitions)
+        group = next((item for item in response.groups if item.group_id in (self._config.group_id, "")), None)
         what = f"looking up the commits of group {self._config.group_id!r}"
         if group is None:
             return self._failed(job, OttlaError(f"{what}: the answer does not name the group"), now)
@@ -439,7 +442,7 @@ class CommitManager:
             return self._react(job, _FETCH_REACTIONS.get(code), broker_error(code, what), now)
         found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(job.partitions)
         for topic in group.topics:
-            name = topic.name or self._metadata.current.topic_name(topic.topic_id) or ""
+            name = topic.name or _name_of(topic.topic_id, {}, self._metadata.current)
             for part in topic.partitions:
                 if part.error_code:
                     code = int(part.error_code)
@@ -451,6 +454,16 @@ class CommitManager:
                     found[tp] = OffsetAndMetadata(part.committed_offset, part.metadata or "", epoch)
         self._lookups.pop(job.partitions, None)
         return job.done(found, None)
+
+    def _on_commit_failure(self, job: _CommitJob, error: OttlaError, now: Now) -> None:
+        self._ended(job)
+        self._coordinator.request_failed(error, now)
+        self._failed(job, error, now)
+
+    def _on_fetch_failure(self, job: _FetchJob, error: OttlaError, now: Now) -> None:
+        self._asked.discard(job.partitions)
+        self._coordinator.request_failed(error, now)
+        self._failed(job, error, now)
 
     def _react(self, job: _Job, reaction: Reaction | None, error: OttlaError, now: Now) -> None:
         if reaction is None:
@@ -514,6 +527,13 @@ class CommitManager:
         waiting: list[_Job] = [*self._queue, *self._in_flight.values(), *self._lookups.values()]
         times = [at for job in waiting for at in (job.deadline, job.not_before) if at is not None and at > now.mono]
         return min(times, default=None)
+
+
+def _name_of(topic_id: uuid.UUID | None, names: Mapping[uuid.UUID, str], metadata: Metadata) -> str:
+    """The name of a topic that a response names by its id."""
+    if topic_id is None:
+        return ""
+    return names.get(topic_id) or metadata.topic_name(topic_id) or str(topic_id)
 
 
 class CommitOrder:

@@ -11,19 +11,17 @@ import enum
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from ottla.client.backoff import ExponentialBackoff
 from ottla.client.cluster.metadata import MetadataManager
 from ottla.client.commands import Reply
-from ottla.client.effects import Poll, Send, ToNode, Unreachable
+from ottla.client.effects import AnySend, Poll, Send, ToNode, Unreachable
 from ottla.client.positions.commit import OffsetStore
 from ottla.client.subscription import LATEST, Ago, Phase, Reset, Subscription
 from ottla.config import ConsumerConfig
 from ottla.errors import DisconnectedError, NoOffsetForPartitionError, OttlaError, OttlaTimeoutError, broker_error, too_late
-from ottla.protocol import ErrorCode, duration
-from ottla.protocol.apis import Api
-from ottla.protocol.messages import list_offsets_request
+from ottla.protocol import ErrorCode, duration, rpcs
+from ottla.protocol.messages import list_offsets_request, list_offsets_response
 from ottla.types import Now, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 
 _CONSUMER = -1
@@ -49,6 +47,10 @@ _REACTIONS: Mapping[int, Reaction] = {
 """Error codes of a partition in ListOffsets -> what to do; after any other it is tried again."""
 
 
+LeaderEpochs = Mapping[TopicPartition, int | None]
+"""The partitions of a request, with the leader epoch that it names for each."""
+
+
 @dataclass(slots=True, eq=False)
 class Query:
     """Timestamps to be turned into offsets, for a call or for partitions that need a position."""
@@ -68,13 +70,6 @@ class Query:
     def missing(self) -> list[TopicPartition]:
         """Partitions not requested yet, or to be requested again."""
         return [tp for tp in self.wanted if tp not in self.found and tp not in self.in_flight]
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    query: Query
-    partitions: Mapping[TopicPartition, int | None]
-    """With the leader epoch of each request."""
 
 
 class OffsetsManager:
@@ -98,7 +93,7 @@ class OffsetsManager:
         self._queries: list[Query] = []
         self._looking_up: dict[TopicPartition, int] = {}
         self._resetting: dict[TopicPartition, int] = {}
-        self._unsent: list[Send] = []
+        self._unsent: list[AnySend] = []
         """What was noted as sent. The next step may raise; then these leave with the next poll."""
         metadata.on_fatal(self._give_up)
 
@@ -132,29 +127,29 @@ class OffsetsManager:
         sends, self._unsent = tuple(self._unsent), []
         return Poll(sends, self._wake_at(now))
 
-    def on_response(self, tag: _Asked, message: Any, now: Now) -> None:
+    def _on_response(
+        self, query: Query, asked: LeaderEpochs, response: list_offsets_response.ListOffsetsResponse, now: Now
+    ) -> None:
         """Note what was found, and what has to be asked for again."""
-        query = tag.query
-        query.in_flight -= tag.partitions.keys()
-        for topic in message.topics:
+        query.in_flight -= asked.keys()
+        for topic in response.topics:
             for part in topic.partitions:
                 tp = TopicPartition(topic.name, part.partition_index)
-                if tp in tag.partitions:
-                    self._note_epoch(tp, int(part.error_code), tag.partitions[tp], now)
+                if tp in asked:
+                    self._note_epoch(tp, int(part.error_code), asked[tp], now)
                     self._on_partition(query, tp, part)
-        self._settle(query, tag, now)
+        self._settle(query, asked, now)
 
-    def on_failure(self, tag: _Asked, error: OttlaError, now: Now) -> None:
+    def _on_failure(self, query: Query, asked: LeaderEpochs, error: OttlaError, now: Now) -> None:
         """Another broker may lead by now: ask for metadata, then again."""
-        query = tag.query
-        query.in_flight -= tag.partitions.keys()
+        query.in_flight -= asked.keys()
         query.failure = error
         if not error.retriable and not isinstance(query, _ResetQuery):
             return self._finish(query, error)
         if not error.retriable and isinstance(query, _ResetQuery):
-            for tp in tag.partitions:
+            for tp in asked:
                 self._subscription.set_problem(tp, query.epochs[tp], error)
-        return self._settle(query, tag, now)
+        return self._settle(query, asked, now)
 
     # -- positions --------------------------------------------------------------------------------------------------------
 
@@ -176,12 +171,13 @@ class OffsetsManager:
             return
         self._looking_up.update(new)
 
-        def committed(found: Any, error: OttlaError | None) -> None:
-            nothing = _no_offset(tp for tp in new if error is None and found[tp] is None)
+        def committed(found: Mapping[TopicPartition, OffsetAndMetadata | None] | None, error: OttlaError | None) -> None:
+            offsets = found or {}
+            nothing = _no_offset(tp for tp in new if offsets.get(tp) is None)
             for tp, epoch in new.items():
                 if self._looking_up.get(tp) == epoch:
                     del self._looking_up[tp]
-                self._committed(tp, epoch, None if error is not None else found[tp], error or nothing, now)
+                self._committed(tp, epoch, offsets.get(tp), error or nothing, now)
 
         # A look-up that ended before its request became a problem, and was begun again, while a slow coordinator was still at it.
         # No call depends on this time-out: a call that waits for a position has its own.
@@ -219,7 +215,7 @@ class OffsetsManager:
             self._queries.append(_ResetQuery(wanted, None, self._ignored, epochs=epochs))
 
     @staticmethod
-    def _ignored(found: Any, error: OttlaError | None) -> None:
+    def _ignored(found: object, error: OttlaError | None) -> None:
         """A reset takes each partition's answer as it comes."""
 
     def _on_reset(self, query: _ResetQuery, tp: TopicPartition, offset: int, leader_epoch: int) -> None:
@@ -232,7 +228,7 @@ class OffsetsManager:
     def _ask(self, query: Query, now: Now) -> None:
         self._forget_stale(query)
         query.waits_for_version = sys.maxsize
-        by_node: dict[int, dict[str, list[Any]]] = {}
+        by_node: dict[int, dict[str, list[list_offsets_request.ListOffsetsPartition]]] = {}
         asked: dict[int, dict[TopicPartition, int | None]] = {}
         for tp in query.missing:
             leader = self._metadata.current.leader(tp)
@@ -258,8 +254,17 @@ class OffsetsManager:
                 timeout=duration(self._config.request_timeout_ms),
             )
             query.in_flight |= asked[node_id].keys()
-            tag = _Asked(query, asked[node_id])
-            self._unsent.append(Send(Api.LIST_OFFSETS, message, ToNode(node_id), tag, self._config.request_timeout_ms))
+            self._unsent.append(self._send(node_id, message, query, asked[node_id]))
+
+    def _send(self, node_id: int, message: list_offsets_request.ListOffsetsRequest, query: Query, asked: LeaderEpochs) -> AnySend:
+        return Send(
+            rpcs.LIST_OFFSETS,
+            message,
+            ToNode(node_id),
+            self._config.request_timeout_ms,
+            lambda response, now: self._on_response(query, asked, response, now),
+            lambda error, now: self._on_failure(query, asked, error, now),
+        )
 
     def _without_leader(self, query: Query, tp: TopicPartition) -> None:
         """No leader to ask: find out whether there will be one."""
@@ -283,7 +288,7 @@ class OffsetsManager:
         elif code == ErrorCode.unknown_leader_epoch:
             self._metadata.epoch_refused(tp, epoch, now)
 
-    def _on_partition(self, query: Query, tp: TopicPartition, part: Any) -> None:
+    def _on_partition(self, query: Query, tp: TopicPartition, part: list_offsets_response.ListOffsetsPartitionResponse) -> None:
         code = int(part.error_code)
         reaction = _REACTIONS.get(code, Reaction.AGAIN) if code else None
         if reaction is Reaction.NONE_THERE or (reaction is None and part.offset < 0):
@@ -305,12 +310,12 @@ class OffsetsManager:
             elif reaction is Reaction.FATAL:
                 self._finish(query, query.failure)
 
-    def _settle(self, query: Query, tag: _Asked, now: Now) -> None:
+    def _settle(self, query: Query, asked: LeaderEpochs, now: Now) -> None:
         if query not in self._queries:
             return
         if len(query.found) == len(query.wanted):
             self._finish(query, None)
-        elif any(tp not in query.found for tp in tag.partitions):
+        elif any(tp not in query.found for tp in asked):
             self._metadata.request_update()
             self._back_off(query, now)
 

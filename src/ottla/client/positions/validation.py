@@ -11,17 +11,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ottla.client.backoff import ExponentialBackoff
 from ottla.client.cluster.metadata import Metadata, MetadataManager
-from ottla.client.effects import Poll, Send, ToNode
+from ottla.client.effects import AnySend, Poll, Send, ToNode
 from ottla.client.subscription import EARLIEST, Mode, PartitionState, Phase, Subscription
 from ottla.config import ConsumerConfig
 from ottla.errors import BrokerError, LogTruncationError, OttlaError, UnsupportedApiError, broker_error
-from ottla.protocol import ErrorCode
-from ottla.protocol.apis import Api
-from ottla.protocol.messages import offset_for_leader_epoch_request
+from ottla.protocol import ErrorCode, rpcs
+from ottla.protocol.messages import offset_for_leader_epoch_request, offset_for_leader_epoch_response
 from ottla.types import Leader, Now, OffsetAndMetadata, TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -44,9 +43,7 @@ class _Question(NamedTuple):
     leader: Leader
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    partitions: Mapping[TopicPartition, _Question]
+_Questions = Mapping[TopicPartition, _Question]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +75,7 @@ class PositionValidator:
         """Version of the subscription and metadata for which leaders were compared last."""
         self._in_flight: dict[TopicPartition, _Question] = {}
         self._misfits: dict[TopicPartition, _Misfit] = {}
-        self._unsent: list[Send] = []
+        self._unsent: list[AnySend] = []
         """What was noted as sent. The next step may raise; then these leave with the next poll."""
 
     def __repr__(self) -> str:
@@ -109,10 +106,12 @@ class PositionValidator:
         sends, self._unsent = tuple(self._unsent), []
         return Poll(sends, min(wake_at, default=None))
 
-    def on_response(self, tag: _Asked, message: Any, now: Now) -> None:
+    def _on_response(
+        self, questions: _Questions, response: offset_for_leader_epoch_response.OffsetForLeaderEpochResponse, now: Now
+    ) -> None:
         """Confirm positions, or find out how far they fit."""
-        answered = {TopicPartition(topic.topic, part.partition): part for topic in message.topics for part in topic.partitions}
-        for tp, question in tag.partitions.items():
+        answered = {TopicPartition(topic.topic, part.partition): part for topic in response.topics for part in topic.partitions}
+        for tp, question in questions.items():
             state = self._take(tp, question)
             if state is None:
                 continue
@@ -133,9 +132,9 @@ class PositionValidator:
                 self._subscription.confirm(tp, question.leader)
         self._settle_misfits()
 
-    def on_failure(self, tag: _Asked, error: OttlaError, now: Now) -> None:
+    def _on_failure(self, questions: _Questions, error: OttlaError, now: Now) -> None:
         """Try again; a broker that is too old to be asked is believed."""
-        for tp, question in tag.partitions.items():
+        for tp, question in questions.items():
             state = self._take(tp, question)
             if state is None:
                 continue
@@ -191,8 +190,8 @@ class PositionValidator:
     def _is_asked(self, tp: TopicPartition, state: PartitionState) -> bool:
         return self._in_flight.get(tp) == _question(state)
 
-    def _ask(self, leader: Leader, states: Mapping[TopicPartition, PartitionState]) -> Send:
-        topics: dict[str, list[Any]] = {}
+    def _ask(self, leader: Leader, states: Mapping[TopicPartition, PartitionState]) -> AnySend:
+        topics: dict[str, list[offset_for_leader_epoch_request.OffsetForLeaderPartition]] = {}
         for tp, state in states.items():
             item = offset_for_leader_epoch_request.OffsetForLeaderPartition(
                 partition=tp.partition,
@@ -210,11 +209,12 @@ class PositionValidator:
         questions = {tp: _question(state) for tp, state in states.items()}
         self._in_flight.update(questions)
         return Send(
-            Api.OFFSET_FOR_LEADER_EPOCH,
+            rpcs.OFFSET_FOR_LEADER_EPOCH,
             message,
             ToNode(leader.node.node_id),
-            _Asked(questions),
             self._config.request_timeout_ms,
+            lambda response, now: self._on_response(questions, response, now),
+            lambda error, now: self._on_failure(questions, error, now),
         )
 
     # -- answers ----------------------------------------------------------------------------------------------------------

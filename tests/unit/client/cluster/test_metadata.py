@@ -79,7 +79,7 @@ class Metadatas:
         return send.message
 
     def answer(self, *topics: Any, **more: Any) -> None:
-        self.manager.on_response(None, answer(*topics, **more), self.now)
+        self.manager.on_response(answer(*topics, **more), self.now)
 
     def refresh(self, *topics: Any, **more: Any) -> None:
         """One full round."""
@@ -182,7 +182,7 @@ def test_a_failed_request_is_repeated_with_growing_delays() -> None:
     delays = []
     metadata.ask()
     for _ in range(8):
-        metadata.manager.on_failure(None, OttlaTimeoutError("no"), metadata.now)
+        metadata.manager.on_failure(OttlaTimeoutError("no"), metadata.now)
         wake_at = metadata.poll().wake_at
         assert wake_at is not None
         delays.append(wake_at - metadata.mono)
@@ -302,7 +302,7 @@ def test_a_broker_can_send_the_client_back_to_the_bootstrap_servers() -> None:
 def test_five_minutes_without_an_answer_lead_back_to_the_bootstrap_servers() -> None:
     metadata = Metadatas()
     metadata.ask()
-    metadata.manager.on_failure(None, OttlaTimeoutError("no"), metadata.now)
+    metadata.manager.on_failure(OttlaTimeoutError("no"), metadata.now)
     metadata.mono += 299_999
     assert not metadata.manager.rebootstrap_required(metadata.now)
     metadata.mono += 1

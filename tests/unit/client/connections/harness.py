@@ -16,6 +16,7 @@ from ottla.errors import OttlaError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import heartbeat_request, heartbeat_response
+from ottla.protocol.rpcs import Rpc
 from ottla.types import Node, Now
 from tests.simulation.network import VirtualNetwork
 
@@ -38,11 +39,11 @@ class Recorder:
     def poll(self, now: Now) -> Poll:
         return Poll()
 
-    def on_response(self, tag: Any, message: Any, now: Now) -> None:
+    def on_response(self, tag: Any) -> None:
         assert tag not in self.outcomes
         self.answered.append(tag)
 
-    def on_failure(self, tag: Any, error: OttlaError, now: Now) -> None:
+    def on_failure(self, tag: Any, error: OttlaError) -> None:
         assert tag not in self.outcomes
         self.failed[tag] = error
 
@@ -60,15 +61,24 @@ class ConnectionsOnNetwork:
         effects, wake_at = self.connections.poll(now)
         for request, message, error in self.connections.take_completions():
             if error is None:
-                request.manager.on_response(request.send.tag, message, now)
+                request.send.on_response(message, now)
             else:
-                request.manager.on_failure(request.send.tag, error, now)
+                request.send.on_failure(error, now)
         return effects, wake_at
 
     def send(
         self, tag: Any, target: Target | None = None, timeout: int = 30_000, api: Api = Api.HEARTBEAT, request: Any = REQUEST
     ) -> None:
-        self.connections.enqueue(self.manager, Send(api, request, target or AnyNode(), tag, timeout), self.network.now)
+        rpc: Rpc[Any, Any] = Rpc(api)
+        send = Send(
+            rpc,
+            request,
+            target or AnyNode(),
+            timeout,
+            lambda response, now: self.manager.on_response(tag),
+            lambda error, now: self.manager.on_failure(tag, error),
+        )
+        self.connections.enqueue(self.manager, send, self.network.now)
 
     def know(self, *nodes: Node) -> None:
         self.connections.set_nodes({node.node_id: node for node in nodes}, self.network.now)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ottla.client.effects import Send, ToNode
+from ottla.client.effects import AnySend, ToNode
 from ottla.client.fetch.manager import FetchManager, partition_limit
 from ottla.client.notifications import Fetched, FetchedResponse
 from ottla.client.subscription import EARLIEST, Phase, Subscription
@@ -40,7 +40,7 @@ class Fetches(Asked):
         return self.subscription.partitions[tp]
 
 
-def asked(send: Send) -> dict[TopicPartition, int]:
+def asked(send: AnySend) -> dict[TopicPartition, int]:
     """The offsets that a request asks from."""
     assert send.api is Api.FETCH
     return {
@@ -278,7 +278,7 @@ def test_an_error_that_passes_is_tried_again() -> None:
     assert asked(fetches.one(Api.FETCH, 100)) == {T0: 10}
 
 
-def epoch_asked(send: Send) -> int:
+def epoch_asked(send: AnySend) -> int:
     return int(send.message.topics[0].partitions[0].current_leader_epoch)
 
 

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from ottla.client.effects import Send
+from ottla.client.effects import AnySend
 from ottla.client.groups.consumer.membership import ConsumerMembership
 from ottla.client.groups.consumer.states import State
 from ottla.client.groups.membership import MembershipContext
@@ -68,10 +68,12 @@ class ConsumerGroupMember(GroupMember):
     def state(self) -> State:
         return self.manager.state
 
-    def beat(self, at: int | None = None) -> Send:
+    def beat(self, at: int | None = None) -> AnySend:
         return self.one(Api.CONSUMER_GROUP_HEARTBEAT, at)
 
-    def answer_beat(self, send: Send, partitions: Mapping[uuid.UUID, Collection[int]] | None, *, epoch: int, code: int = 0) -> None:
+    def answer_beat(
+        self, send: AnySend, partitions: Mapping[uuid.UUID, Collection[int]] | None, *, epoch: int, code: int = 0
+    ) -> None:
         """Answer a heartbeat; without ``partitions`` the assignment is left out, which means that it is as before."""
         assignment = None
         if partitions is not None:

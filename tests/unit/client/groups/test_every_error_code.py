@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ottla.client.backoff import ExponentialBackoff
-from ottla.client.effects import Send
+from ottla.client.effects import AnySend
 from ottla.client.groups.coordinator import CoordinatorManager
 from ottla.client.notifications import ErrorNotification, RebalanceNeeded
 from ottla.client.positions.commit import CommitManager
@@ -58,7 +58,7 @@ def found_again(coordinator: FixedCoordinator) -> None:
         coordinator.found += 1
 
 
-def live(member: GroupMember, answer: Callable[[Send], None], heard: Callable[[], bool]) -> int:
+def live(member: GroupMember, answer: Callable[[AnySend], None], heard: Callable[[], bool]) -> int:
     """Poll as an application does until something is heard; gives how many requests that took."""
     count = 0
     end = member.mono + LIMIT
@@ -84,7 +84,7 @@ def told_error(member: GroupMember) -> bool:
 def test_a_join_that_is_refused_for_ever(api: Api, code: int) -> None:
     member = Member()
 
-    def answer(send: Send) -> None:
+    def answer(send: AnySend) -> None:
         if send.api is api:
             member.refused(send, code, member="m-1") if api is Api.JOIN_GROUP else member.refused(send, code)
         elif send.api is Api.JOIN_GROUP:
@@ -100,7 +100,7 @@ def test_a_heartbeat_that_is_refused_for_ever(code: int) -> None:
     member.join(T0)
     gone: list[bool] = []
 
-    def answer(send: Send) -> None:
+    def answer(send: AnySend) -> None:
         member.beaten(send, code)
         gone.extend(item.lost for item in member.told if isinstance(item, RebalanceNeeded))
 
@@ -116,7 +116,7 @@ def test_a_heartbeat_of_a_consumer_group_that_is_refused_for_ever(joined: bool, 
         member.join()
     lost: list[bool] = []
 
-    def answer(send: Send) -> None:
+    def answer(send: AnySend) -> None:
         member.refused(send, code)
         lost.extend(item.lost for item in member.told if isinstance(item, RebalanceNeeded))
 
@@ -155,7 +155,7 @@ class Commits(Asked):
             )
         )
 
-    def live(self, answer: Callable[[Send], Any], replies: Replies) -> int:
+    def live(self, answer: Callable[[AnySend], Any], replies: Replies) -> int:
         count = 0
         while not replies.got and self.mono < LIMIT:
             found_again(self.coordinator)

@@ -296,9 +296,9 @@ def test_who_waits_for_leaders_that_nobody_will_name_is_told_at_once_and_a_reset
     replies = offsets.list({T0: EARLIEST}, 500)
     offsets.poll()
     refused = AuthenticationError("no such user")
-    offsets.cluster.manager.on_failure(None, DisconnectedError("broke"), offsets.now)
+    offsets.cluster.manager.on_failure(DisconnectedError("broke"), offsets.now)
     assert replies.got == []
-    offsets.cluster.manager.on_failure(None, refused, offsets.now)
+    offsets.cluster.manager.on_failure(refused, offsets.now)
     assert replies.error is refused
     offsets.cluster.tell()
     assert [send.api for send in offsets.poll(100)] == [Api.LIST_OFFSETS]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ottla.client.effects import Send, ToNode
+from ottla.client.effects import AnySend, ToNode
 from ottla.client.positions.validation import PositionValidator
 from ottla.client.subscription import EARLIEST, LATEST, Phase, Reset, Subscription
 from ottla.errors import DisconnectedError, LogTruncationError, ProtocolError, UnsupportedApiError, error_class
@@ -55,7 +55,7 @@ class Validating(Asked):
         assert self.phase() is Phase.FETCHING
 
 
-def about(send: Send) -> dict[TopicPartition, tuple[int, int]]:
+def about(send: AnySend) -> dict[TopicPartition, tuple[int, int]]:
     """Partition -> (current leader's epoch, epoch asked about)."""
     return {
         TopicPartition(topic.topic, part.partition): (part.current_leader_epoch, part.leader_epoch)

@@ -9,24 +9,23 @@ flight; an answer to a request that was abandoned changes nothing.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from ottla.assignors import MemberAssignment, strategy
 from ottla.client.cluster.patterns import PatternTopics
 from ottla.client.commands import Assigned, UserData
-from ottla.client.effects import Send, ToCoordinator
+from ottla.client.effects import AnySend, Send, ToCoordinator
 from ottla.client.groups.classic.leader import GroupLeader
 from ottla.client.groups.classic.session import REASON_LENGTH
-from ottla.client.groups.classic.states import Generation, Reaction, State, Tag
+from ottla.client.groups.classic.states import Generation, Reaction, State
 from ottla.client.groups.membership import MembershipContext, Refusals
 from ottla.client.notifications import AssignmentNeeded
 from ottla.config import ConsumerConfig
-from ottla.errors import BrokerError, InconsistentGroupProtocolError, ProtocolError
-from ottla.protocol import duration
-from ottla.protocol.apis import Api
+from ottla.errors import BrokerError, InconsistentGroupProtocolError, OttlaError, ProtocolError
+from ottla.protocol import duration, rpcs
 from ottla.protocol.consumer_protocol import Subscription, decode_assignment, encode_subscription
-from ottla.protocol.messages import join_group_request, sync_group_request
+from ottla.protocol.messages import join_group_request, join_group_response, sync_group_request, sync_group_response
+from ottla.protocol.rpcs import RequestT, ResponseT, Rpc
 from ottla.types import Now
 
 PROTOCOL_TYPE = "consumer"
@@ -44,7 +43,17 @@ _INT_MAX = 2**31 - 1
 class JoinSync:
     """See the module. It asks the coordinator where to send and reports doubts about it, and it asks the metadata for updates."""
 
-    def __init__(self, context: MembershipContext) -> None:
+    def __init__(
+        self,
+        context: MembershipContext,
+        on_joined: Callable[[join_group_response.JoinGroupResponse, Now], None],
+        on_synced: Callable[[sync_group_response.SyncGroupResponse, Now], None],
+        on_failure: Callable[[OttlaError, Now], None],
+    ) -> None:
+        """The last three get the outcome of a request, unless it was abandoned."""
+        self._on_joined = on_joined
+        self._on_synced = on_synced
+        self._on_failure = on_failure
         self.leader: GroupLeader | None = None
         """The work of the leader, from its JoinGroup to the end of the generation; ``None``: this member does not lead."""
         self._config = config = context.config
@@ -58,7 +67,9 @@ class JoinSync:
         self._strategy = strategy(config.partition_assignment_strategy)
         self._user_data: dict[str, bytes | None] = dict.fromkeys(self._strategy.assignors)
         """What each of the application's assignors sends to the leader."""
-        self._in_flight: Tag | None = None
+        self._in_flight = 0
+        """The number of the request in flight; 0: none."""
+        self._sent = 0
         self._attempts = 0
         self._send_at = 0
         self._joined_topics: frozenset[str] = frozenset()
@@ -67,7 +78,7 @@ class JoinSync:
     @property
     def in_flight(self) -> bool:
         """Whether JoinGroup or SyncGroup is in flight."""
-        return self._in_flight is not None
+        return self._in_flight != 0
 
     @property
     def cooperative(self) -> bool:
@@ -112,7 +123,7 @@ class JoinSync:
 
     def abandon(self) -> None:
         """The member has another identity now: what is in flight does not matter any more, and this member does not lead."""
-        self._in_flight = self.leader = None
+        self._in_flight, self.leader = 0, None
 
     @property
     def wake_at(self) -> list[int]:
@@ -121,7 +132,7 @@ class JoinSync:
 
     # -- requests ---------------------------------------------------------------------------------------------------------
 
-    def poll(self, state: State, generation: Generation, reason: str, now: Now) -> list[Send]:
+    def poll(self, state: State, generation: Generation, reason: str, now: Now) -> list[AnySend]:
         """The request that ``state`` calls for, once it may be sent."""
         if self.in_flight or state not in (State.JOINING, State.SYNCING) or self._send_at > now.mono:
             return []
@@ -129,24 +140,42 @@ class JoinSync:
         if target is None or (state is State.JOINING and self._pattern.awaits_metadata()):
             return []
         if state is State.SYNCING:
-            return [self._send(Api.SYNC_GROUP, sync_group(self._config, generation, self._assignments), target, generation)]
+            sync = sync_group(self._config, generation, self._assignments)
+            return [self._send(rpcs.SYNC_GROUP, sync, target, self._config.request_timeout_ms, self._on_synced)]
         self._joined_topics = self._subscription.topics
         timeout = max(self._config.request_timeout_ms, min(self._config.poll_interval("classic") + JOIN_LAPSE, _INT_MAX))
         owned = tuple(self._subscription.partitions)
         topics = tuple(sorted(self._joined_topics))
         subscription = Subscription(topics, None, owned, generation.number, self._config.client_rack or None)
         message = join_group(self._config, generation, subscription, self._user_data, reason)
-        return [self._send(Api.JOIN_GROUP, message, target, generation, timeout)]
+        return [self._send(rpcs.JOIN_GROUP, message, target, timeout, self._on_joined)]
 
-    def _send(self, api: Api, message: Any, target: ToCoordinator, generation: Generation, timeout: int = 0) -> Send:
-        self._in_flight = tag = Tag(api, generation)
-        return Send(api, message, target, tag, timeout or self._config.request_timeout_ms)
+    def _send(
+        self,
+        rpc: Rpc[RequestT, ResponseT],
+        message: RequestT,
+        target: ToCoordinator,
+        timeout: int,
+        handler: Callable[[ResponseT, Now], None],
+    ) -> Send[RequestT, ResponseT]:
+        self._sent = self._in_flight = number = self._sent + 1
 
-    def ended(self, tag: Tag) -> bool:
+        def on_response(response: ResponseT, now: Now) -> None:
+            if self._ended(number):
+                handler(response, now)
+
+        def on_failure(error: OttlaError, now: Now) -> None:
+            self._coordinator.request_failed(error, now)
+            if self._ended(number):
+                self._on_failure(error, now)
+
+        return Send(rpc, message, target, timeout, on_response, on_failure)
+
+    def _ended(self, number: int) -> bool:
         """A request was answered or has failed; False if it was abandoned before."""
-        if tag is not self._in_flight:
+        if number != self._in_flight:
             return False
-        self._in_flight = None
+        self._in_flight = 0
         return True
 
     def user_data(self, command: UserData) -> None:
@@ -176,30 +205,31 @@ class JoinSync:
 
     # -- answers ----------------------------------------------------------------------------------------------------------
 
-    def joined(self, message: Any, now: Now) -> Generation:
+    def joined(self, response: join_group_response.JoinGroupResponse, now: Now) -> Generation:
         """JoinGroup has succeeded. Raises ``BrokerError`` for a protocol that this member did not offer."""
-        _check_protocol(message, tuple(self._strategy.assignors))
+        _check_protocol(response.protocol_type, response.protocol_name, tuple(self._strategy.assignors))
         self._attempts, self._send_at = 0, now.mono
         self._assignments, self.leader = {}, None
-        return Generation(message.generation_id, message.member_id, message.protocol_name)
+        return Generation(response.generation_id, response.member_id, response.protocol_name)
 
-    def lead(self, message: Any) -> None:
+    def lead(self, response: join_group_response.JoinGroupResponse) -> None:
         """This member leads the generation. Raises ``ProtocolError`` if a member's subscription cannot be read."""
         racks = bool(self._config.client_rack)
-        self.leader = GroupLeader(message.protocol_name, message.members, self._metadata, self._strategy, follows_racks=racks)
-        if message.skip_assignment:
+        assert response.protocol_name is not None  # ``joined`` has checked it
+        self.leader = GroupLeader(response.protocol_name, response.members, self._metadata, self._strategy, follows_racks=racks)
+        if response.skip_assignment:
             self.leader.keep_assignment()
 
-    def synced(self, message: Any, generation: Generation) -> MemberAssignment | None:
+    def synced(self, response: sync_group_response.SyncGroupResponse, generation: Generation) -> MemberAssignment | None:
         """SyncGroup has succeeded: the assignment; ``None`` if it is for another subscription.
 
         The application may have subscribed to other topics while the requests were under way; the leader assigned by the old ones.
         Raises ``BrokerError`` for a protocol that this member did not offer, and ``ProtocolError`` if it cannot be read.
         """
         self._refusals.accepted()
-        _check_protocol(message, (None, generation.protocol))
+        _check_protocol(response.protocol_type, response.protocol_name, (None, generation.protocol))
         try:
-            assignment = decode_assignment(message.assignment)
+            assignment = decode_assignment(response.assignment)
         except ProtocolError as error:
             text = f"the assignment by the leader of the group cannot be read: {error.args[0]}"
             raise ProtocolError(text, hint="which client does the leader run?", cause=error) from error
@@ -220,7 +250,7 @@ class JoinSync:
 
 def join_group(
     config: ConsumerConfig, generation: Generation, subscription: Subscription, user_data: Mapping[str, bytes | None], reason: str
-) -> Any:
+) -> join_group_request.JoinGroupRequest:
     """JoinGroup. Each assignor is offered, with the same subscription (version 3) and user data of its own."""
     return join_group_request.JoinGroupRequest(
         group_id=config.group_id or "",
@@ -239,7 +269,9 @@ def join_group(
     )
 
 
-def sync_group(config: ConsumerConfig, generation: Generation, assignments: Mapping[str, bytes]) -> Any:
+def sync_group(
+    config: ConsumerConfig, generation: Generation, assignments: Mapping[str, bytes]
+) -> sync_group_request.SyncGroupRequest:
     """SyncGroup: with the assignments of all members from the leader, with none from the others."""
     return sync_group_request.SyncGroupRequest(
         group_id=config.group_id or "",
@@ -255,9 +287,9 @@ def sync_group(config: ConsumerConfig, generation: Generation, assignments: Mapp
     )
 
 
-def _check_protocol(message: Any, known: tuple[str | None, ...]) -> None:
+def _check_protocol(protocol_type: str | None, name: str | None, known: tuple[str | None, ...]) -> None:
     """Raise ``BrokerError`` if an answer names a protocol that this member did not offer."""
-    if message.protocol_type in (None, PROTOCOL_TYPE) and message.protocol_name in known:
+    if protocol_type in (None, PROTOCOL_TYPE) and name in known:
         return
-    chosen = f"{message.protocol_type or PROTOCOL_TYPE}/{message.protocol_name}"
+    chosen = f"{protocol_type or PROTOCOL_TYPE}/{name}"
     raise InconsistentGroupProtocolError(f"the group chose {chosen}, which this member did not offer")

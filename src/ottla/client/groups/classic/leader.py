@@ -7,14 +7,14 @@ topic of the group; no assignment has a partition twice, whichever assignor made
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 from ottla.assignors import ASSIGNORS, Cluster, MemberAssignment, MemberSubscription, Strategy
 from ottla.client.cluster.metadata import Metadata, MetadataManager
 from ottla.errors import AssignmentError, ProtocolError
 from ottla.protocol import ErrorCode
 from ottla.protocol.consumer_protocol import Assignment, Subscription, decode_subscription, encode_assignment
+from ottla.protocol.messages import join_group_response
 from ottla.types import TopicPartition
 
 
@@ -25,7 +25,13 @@ class GroupLeader:
     """
 
     def __init__(
-        self, assignor: str, members: Any, metadata: MetadataManager, strategy: Strategy, *, follows_racks: bool = False
+        self,
+        assignor: str,
+        members: Iterable[join_group_response.JoinGroupResponseMember],
+        metadata: MetadataManager,
+        strategy: Strategy,
+        *,
+        follows_racks: bool = False,
     ) -> None:
         subscriptions = {item.member_id: (item.group_instance_id, _subscription(item)) for item in members}
         self.members = {
@@ -121,7 +127,7 @@ class GroupLeader:
         return False
 
 
-def _subscription(member: Any) -> Subscription:
+def _subscription(member: join_group_response.JoinGroupResponseMember) -> Subscription:
     try:
         return decode_subscription(member.metadata)
     except ProtocolError as error:
@@ -135,7 +141,7 @@ def _cluster(metadata: Metadata, topics: frozenset[str], *, with_racks: bool) ->
     return Cluster(found, metadata.replica_racks(found) if with_racks else {})
 
 
-def _encoded(shares: Mapping[str, Any]) -> dict[str, bytes]:
+def _encoded(shares: Mapping[str, MemberAssignment]) -> dict[str, bytes]:
     return {member_id: encode_assignment(Assignment(share.partitions, share.user_data)) for member_id, share in shares.items()}
 
 

@@ -15,8 +15,8 @@ A member that joins, from the first poll on::
                                  \\- as leader --> ASSIGNING -- assigned --> SYNCING
     STABLE -- heartbeat says: rebalance --> PREPARING -- the application is ready --> JOINING
 
-``JoinSync``, ``Session`` and ``PendingLeave`` have the requests. They never call the membership: it asks them what to send, and
-passes them the answers.
+``JoinSync``, ``Session`` and ``PendingLeave`` make the requests when the membership polls them. They call it only with the outcome
+of a request.
 
 Sources: KIP-62, KIP-429, KIP-394 (MEMBER_ID_REQUIRED), KIP-345 (static members), KIP-814 (skipAssignment), the protocol guide.
 """
@@ -25,11 +25,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from ottla.assignors import MemberAssignment
 from ottla.client.commands import Assigned, Reply, UserData
-from ottla.client.effects import Poll, Send
+from ottla.client.effects import AnySend, Poll
 from ottla.client.groups.classic.join_sync import JoinSync
 from ottla.client.groups.classic.session import PendingLeave, Session
 from ottla.client.groups.classic.states import (
@@ -43,7 +42,6 @@ from ottla.client.groups.classic.states import (
     Input,
     Reaction,
     State,
-    Tag,
     reaction_to,
 )
 from ottla.client.groups.membership import DEFAULT, NO_MEMBER, MemberIdentity, MembershipContext, MemberStatus, not_a_member
@@ -52,16 +50,14 @@ from ottla.client.poll_watch import PollWatch
 from ottla.client.subscription import Mode, Subscription
 from ottla.errors import (
     BrokerError,
-    DisconnectedError,
     FencedInstanceIdError,
     OttlaError,
-    OttlaTimeoutError,
     ProtocolError,
     RebalanceInProgressError,
     broker_error,
 )
 from ottla.protocol import ErrorCode
-from ottla.protocol.apis import Api
+from ottla.protocol.messages import heartbeat_response, join_group_response, sync_group_response
 from ottla.types import ConsumerGroupMetadata, GroupMembershipOperation, Now, TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -79,9 +75,9 @@ class ClassicMembership:
         self._coordinator = context.coordinator
         self._notify = context.notify
         self._polls = context.polls
-        self._join_sync = JoinSync(context)
-        self._session = Session(config, context.coordinator, context.backoff, context.notify)
-        self._leave = PendingLeave(config, context.coordinator)
+        self._join_sync = JoinSync(context, self._on_joined, self._on_synced, self._on_join_failure)
+        self._session = Session(config, context.coordinator, context.backoff, context.notify, self._on_heartbeat)
+        self._leave = PendingLeave(config, context.coordinator, self._left)
         self._revocation = Revocation(context.subscription, context.notify, context.polls, cooperative=self._join_sync.cooperative)
         self._reason = ""
         """Why the member rebalances, which JoinGroup tells the coordinator (KIP-800)."""
@@ -238,9 +234,9 @@ class ClassicMembership:
         heartbeats = self._session.poll(self.generation, now) if self._in_session else []
         return Poll((*heartbeats, *self._requests(now)), self._wake_at(now))
 
-    def _requests(self, now: Now) -> list[Send]:
+    def _requests(self, now: Now) -> list[AnySend]:
         if self._leave.due:
-            return self._leave.poll(self.generation, awaited=self.state is State.LEAVING)
+            return self._leave.poll(awaited=self.state is State.LEAVING)
         if self.state is State.ASSIGNING and self._join_sync.assign(self.generation):
             self._move(Input.ASSIGNED)
         return self._join_sync.poll(self.state, self.generation, self._reason, now)
@@ -257,47 +253,16 @@ class ClassicMembership:
         """Whether it is heartbeats that keep the member alive."""
         return self.state in IN_GENERATION and self.generation.number >= 0
 
-    def on_response(self, tag: Tag, message: Any, now: Now) -> None:
-        """The answer to one of the four requests."""
-        if tag.api is Api.HEARTBEAT:
-            self._on_heartbeat(tag, message, now)
-        elif tag.api is Api.LEAVE_GROUP:
-            if self._leave.awaits(tag):
-                self._left(message)
-        elif self._join_sync.ended(tag):
-            if tag.api is Api.JOIN_GROUP:
-                self._on_joined(message, now)
-            else:
-                self._on_synced(message, now)
-
-    def on_failure(self, tag: Tag, error: OttlaError, now: Now) -> None:
-        """No answer: look the coordinator up again, and try again; member id and generation stay."""
-        if isinstance(error, DisconnectedError | OttlaTimeoutError):
-            self._coordinator.mark_unknown(str(error), now)
-        if tag.api is Api.HEARTBEAT:
-            self._session.on_failure(error, now)
-        elif tag.api is Api.LEAVE_GROUP:
-            if self._leave.awaits(tag):
-                self._left()
-        elif self._join_sync.ended(tag):
-            if not error.retriable:
-                self._fail(error)
-                return
-            self._join_sync.try_later(now)
-            if self.state is State.SYNCING:
-                # The coordinator may have answered, and the group may have gone on since: only another join shows it.
-                self._move(Input.REJOIN)
-
     # -- what sets a rebalance off ----------------------------------------------------------------------------------------
 
-    def _on_heartbeat(self, tag: Tag, message: Any, now: Now) -> None:
-        reaction = self._session.on_answer(tag, message, self.generation if self.state in IN_GENERATION else None, now)
+    def _on_heartbeat(self, sent_in: Generation, response: heartbeat_response.HeartbeatResponse, now: Now) -> None:
+        reaction = self._session.on_answer(sent_in, response, self.generation if self.state in IN_GENERATION else None, now)
         if reaction is Reaction.REJOIN:
             self._begin_rebalance("group is already rebalancing")
         elif reaction is Reaction.FENCED:
             self._fence("a heartbeat was refused")
         elif reaction is not None:
-            self._dropped(reaction, f"{broker_error(int(message.error_code)).name} in answer to a heartbeat")
+            self._dropped(reaction, f"{broker_error(int(response.error_code)).name} in answer to a heartbeat")
 
     def _watch_poll_interval(self, now: Now) -> None:
         """KIP-62: a member whose application does not poll leaves the group, and logs one line."""
@@ -332,35 +297,45 @@ class ClassicMembership:
 
     # -- answers ----------------------------------------------------------------------------------------------------------
 
-    def _on_joined(self, message: Any, now: Now) -> None:
-        if message.error_code:
-            self._refused(JOIN_REACTIONS, message, now)
+    def _on_join_failure(self, error: OttlaError, now: Now) -> None:
+        """JoinGroup or SyncGroup has no response: try again; member id and generation stay."""
+        if not error.retriable:
+            self._fail(error)
+            return
+        self._join_sync.try_later(now)
+        if self.state is State.SYNCING:
+            # The coordinator may have answered, and the group may have gone on since: only another join shows it.
+            self._move(Input.REJOIN)
+
+    def _on_joined(self, response: join_group_response.JoinGroupResponse, now: Now) -> None:
+        if response.error_code:
+            self._refused(JOIN_REACTIONS, int(response.error_code), now, response.member_id)
             return
         try:
-            self.generation = self._join_sync.joined(message, now)
+            self.generation = self._join_sync.joined(response, now)
         except BrokerError as mismatch:
             self._fail(mismatch)
             return
         self._session.begin(now)
         self._polls.joined()
-        if message.leader != message.member_id:
+        if response.leader != response.member_id:
             self._move(Input.JOINED)
             return
         try:
-            self._join_sync.lead(message)
+            self._join_sync.lead(response)
         except ProtocolError as error:
             self._fail(error)
             return
         self._move(Input.LEADS)
-        if message.skip_assignment:
+        if response.skip_assignment:
             self._move(Input.ASSIGNED)
 
-    def _on_synced(self, message: Any, now: Now) -> None:
-        if message.error_code:
-            self._refused(SYNC_REACTIONS, message, now)
+    def _on_synced(self, response: sync_group_response.SyncGroupResponse, now: Now) -> None:
+        if response.error_code:
+            self._refused(SYNC_REACTIONS, int(response.error_code), now)
             return
         try:
-            assignment = self._join_sync.synced(message, self.generation)
+            assignment = self._join_sync.synced(response, self.generation)
         except (BrokerError, ProtocolError) as error:
             self._fail(error)
             return
@@ -378,10 +353,10 @@ class ClassicMembership:
     def _hand_over(self) -> None:
         self._revocation.hand_over(self.generation.protocol or "", self.metadata())
 
-    def _refused(self, reactions: Mapping[int, Reaction], message: Any, now: Now) -> None:
-        """JoinGroup or SyncGroup was answered with an error."""
+    def _refused(self, reactions: Mapping[int, Reaction], code: int, now: Now, member_id: str = "") -> None:
+        """JoinGroup or SyncGroup was answered with an error; the response to JoinGroup may give the member its id."""
         what = f"joining group {self._config.group_id!r}"
-        error = broker_error(int(message.error_code), what)
+        error = broker_error(code, what)
         reaction = reaction_to(error, reactions)
         self._reason = f"rebalance failed due to {error.name}"
         if reaction is Reaction.FENCED:
@@ -398,14 +373,14 @@ class ClassicMembership:
             return
         if reaction is Reaction.ADOPT:
             # KIP-394: the coordinator gives a new member its id first, so that one that never joins leaves nothing behind.
-            self.generation = Generation(-1, message.member_id)
-            self._reason = f"need to re-join with the given member-id: {message.member_id}"
+            self.generation = Generation(-1, member_id)
+            self._reason = f"need to re-join with the given member-id: {member_id}"
         self._move(Input.REJOIN)
 
-    def _left(self, answer: Any = None) -> None:
+    def _left(self) -> None:
         if self.state is State.LEAVING:
             self._move(Input.LEFT)
-        self._leave.end(answer)
+        self._leave.end()
 
     # -- the end of a generation ------------------------------------------------------------------------------------------
 

@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
 
 from ottla.client.backoff import ExponentialBackoff
 from ottla.client.commands import Reply
-from ottla.client.effects import Send
-from ottla.client.groups.classic.states import HEARTBEAT_REACTIONS, Generation, Reaction, Tag, reaction_to
+from ottla.client.effects import AnySend, Send
+from ottla.client.groups.classic.states import HEARTBEAT_REACTIONS, Generation, Reaction, reaction_to
 from ottla.client.groups.coordinator import CoordinatorManager
 from ottla.client.groups.membership import DEFAULT, Refusals, leaves
 from ottla.client.notifications import ErrorNotification
 from ottla.config import ConsumerConfig
 from ottla.errors import OttlaError, broker_error
-from ottla.protocol import ErrorCode
-from ottla.protocol.apis import Api
-from ottla.protocol.messages import heartbeat_request, leave_group_request
+from ottla.protocol import ErrorCode, rpcs
+from ottla.protocol.messages import heartbeat_request, heartbeat_response, leave_group_request, leave_group_response
 from ottla.types import GroupMembershipOperation, Now
 
 _log = logging.getLogger(__name__)
@@ -40,11 +38,14 @@ class Session:
         coordinator: CoordinatorManager,
         backoff: ExponentialBackoff,
         notify: Callable[[object], None],
+        on_response: Callable[[Generation, heartbeat_response.HeartbeatResponse, Now], None],
     ) -> None:
+        """``on_response`` gets the response to each heartbeat, with the generation in which that was sent."""
         self._config = config
         self._coordinator = coordinator
         self._backoff = backoff
         self._notify = notify
+        self._on_response = on_response
         self._refusals = Refusals(config.default_api_timeout_ms, notify)
         self._heartbeat_at = 0
         self._expires_at = 0
@@ -60,7 +61,7 @@ class Session:
         self._expires_at = now.mono + self._config.session_timeout_ms
         self._refusals.accepted()
 
-    def poll(self, generation: Generation, now: Now) -> list[Send]:
+    def poll(self, generation: Generation, now: Now) -> list[AnySend]:
         """A heartbeat when it is due."""
         target = self._coordinator.target()
         if target is None:
@@ -75,18 +76,27 @@ class Session:
             return []
         if self._in_flight or now.mono < self._heartbeat_at:
             return []
-        message, tag = heartbeat(self._config, generation), Tag(Api.HEARTBEAT, generation)
+        send = Send(
+            rpcs.HEARTBEAT,
+            heartbeat(self._config, generation),
+            target,
+            self._config.request_timeout_ms,
+            lambda response, now: self._on_response(generation, response, now),
+            self._on_failure,
+        )
         self._in_flight = True
         self._heartbeat_at = now.mono + self._config.heartbeat_interval_ms
-        return [Send(Api.HEARTBEAT, message, target, tag, self._config.request_timeout_ms)]
+        return [send]
 
     def deadlines(self) -> list[int]:
         """When to poll the session again."""
         return [self._expires_at] if self._in_flight else [self._heartbeat_at, self._expires_at]
 
-    def on_answer(self, tag: Tag, message: Any, generation: Generation | None, now: Now) -> Reaction | None:
+    def on_answer(
+        self, sent_in: Generation, response: heartbeat_response.HeartbeatResponse, generation: Generation | None, now: Now
+    ) -> Reaction | None:
         """What an answer calls for from the member, which is now in ``generation``; ``None``: nothing."""
-        code = int(message.error_code)
+        code = int(response.error_code)
         if not code or code == ErrorCode.rebalance_in_progress:
             self._in_flight, self._failures = False, 0
             self._expires_at = now.mono + self._config.session_timeout_ms
@@ -99,7 +109,7 @@ class Session:
         reaction = reaction_to(error, HEARTBEAT_REACTIONS)
         if reaction is Reaction.LOOK_UP:
             self._coordinator.mark_moved(error.name)
-        if tag.generation != generation:
+        if sent_in != generation:
             # The heartbeat left before the JoinGroup that was answered meanwhile: ILLEGAL_GENERATION is about the old generation.
             return None
         if reaction in (Reaction.LATER, Reaction.LOOK_UP):
@@ -111,8 +121,9 @@ class Session:
             self._notify(ErrorNotification(error))
         return reaction
 
-    def on_failure(self, error: OttlaError, now: Now) -> None:
+    def _on_failure(self, error: OttlaError, now: Now) -> None:
         """A heartbeat without an answer. Only errors that a retry does not help, such as a refused login, are reported."""
+        self._coordinator.request_failed(error, now)
         if not error.retriable:
             self._notify(ErrorNotification(error))
         self._try_later(now)
@@ -126,13 +137,17 @@ class Session:
 class PendingLeave:
     """The LeaveGroup of a member, and the calls that wait for its answer."""
 
-    def __init__(self, config: ConsumerConfig, coordinator: CoordinatorManager) -> None:
+    def __init__(self, config: ConsumerConfig, coordinator: CoordinatorManager, on_end: Callable[[], None]) -> None:
+        """``on_end`` is called when the request of a member that waits for it was answered, or has failed."""
         self._config = config
         self._coordinator = coordinator
+        self._on_end = on_end
         self._replies: list[Reply] = []
         self._to_send: tuple[str, str] | None = None
         """The member id and the reason."""
-        self._awaited: Tag | None = None
+        self._awaited = 0
+        """The number of the request that the member waits for; 0: none."""
+        self._sent = 0
 
     @property
     def due(self) -> bool:
@@ -153,32 +168,48 @@ class PendingLeave:
         """Call ``reply`` when the leave is over."""
         self._replies.append(reply)
 
-    def poll(self, generation: Generation, *, awaited: bool) -> list[Send]:
+    def poll(self, *, awaited: bool) -> list[AnySend]:
         """The LeaveGroup. Unless it is ``awaited``, its answer does not matter."""
         target = self._coordinator.target()
         if target is None or self._to_send is None:
             return []
-        message, tag = leave_group(self._config, *self._to_send), Tag(Api.LEAVE_GROUP, generation)
-        self._to_send, self._awaited = None, tag if awaited else None
-        return [Send(Api.LEAVE_GROUP, message, target, tag, self._config.request_timeout_ms)]
+        message = leave_group(self._config, *self._to_send)
+        self._to_send = None
+        self._sent = number = self._sent + 1
+        self._awaited = number if awaited else 0
+        return [
+            Send(
+                rpcs.LEAVE_GROUP,
+                message,
+                target,
+                self._config.request_timeout_ms,
+                lambda response, _: self._on_response(number, response),
+                lambda error, now: self._on_failure(number, error, now),
+            )
+        ]
 
-    def awaits(self, tag: Tag) -> bool:
-        """Whether the member waits for the answer to this request."""
-        return tag is self._awaited
+    def _on_response(self, number: int, response: leave_group_response.LeaveGroupResponse) -> None:
+        if number != self._awaited:
+            return
+        code = int(response.error_code) or next((int(item.error_code) for item in response.members if item.error_code), 0)
+        if code:
+            _log.info("%s", broker_error(code, f"leaving group {self._config.group_id!r}"))
+        self._on_end()
 
-    def end(self, answer: Any = None) -> None:
+    def _on_failure(self, number: int, error: OttlaError, now: Now) -> None:
+        self._coordinator.request_failed(error, now)
+        if number == self._awaited:
+            self._on_end()
+
+    def end(self) -> None:
         """The leave is over: it was answered, or no answer can come."""
-        self._awaited = None
-        if answer is not None:
-            code = int(answer.error_code) or next((int(item.error_code) for item in answer.members if item.error_code), 0)
-            if code:
-                _log.info("%s", broker_error(code, f"leaving group {self._config.group_id!r}"))
+        self._awaited = 0
         replies, self._replies = self._replies, []
         for reply in replies:
             reply(None, None)
 
 
-def heartbeat(config: ConsumerConfig, generation: Generation) -> Any:
+def heartbeat(config: ConsumerConfig, generation: Generation) -> heartbeat_request.HeartbeatRequest:
     """Heartbeat."""
     return heartbeat_request.HeartbeatRequest(
         group_id=config.group_id or "",
@@ -188,7 +219,7 @@ def heartbeat(config: ConsumerConfig, generation: Generation) -> Any:
     )
 
 
-def leave_group(config: ConsumerConfig, member_id: str, reason: str) -> Any:
+def leave_group(config: ConsumerConfig, member_id: str, reason: str) -> leave_group_request.LeaveGroupRequest:
     """LeaveGroup."""
     member = leave_group_request.MemberIdentity(
         member_id=member_id, group_instance_id=config.group_instance_id, reason=reason[:REASON_LENGTH]

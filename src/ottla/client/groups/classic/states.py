@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from ottla.errors import BrokerError
 from ottla.protocol import ErrorCode
-from ottla.protocol.apis import Api
 
 
 class State(enum.Enum):
@@ -149,10 +148,3 @@ class Generation(NamedTuple):
     number: int = -1
     member_id: str = ""
     protocol: str | None = None
-
-
-class Tag(NamedTuple):
-    """Which request was sent, and in which generation."""
-
-    api: Api
-    generation: Generation

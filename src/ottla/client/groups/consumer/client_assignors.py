@@ -11,8 +11,8 @@ Source: KIP-848, "Client side mode". Apache Kafka does not serve these APIs; Ott
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 from ottla.assignors import (
     ASSIGNORS,
@@ -29,17 +29,23 @@ from ottla.assignors.asking import assign_whole
 from ottla.client.backoff import ExponentialBackoff
 from ottla.client.commands import Assigned
 from ottla.client.effects import Poll, Send, ToCoordinator
+from ottla.client.groups.consumer.requests import Offers
 from ottla.client.groups.consumer.runs import RUN_REACTIONS, TRANSITIONS, RunInput, RunReaction, RunState
 from ottla.client.groups.membership import MembershipContext
 from ottla.client.notifications import AssignmentNeeded, ErrorNotification
-from ottla.errors import AssignmentError, DisconnectedError, OttlaError, OttlaTimeoutError, broker_error
+from ottla.errors import AssignmentError, OttlaError, broker_error
+from ottla.protocol import ErrorCode, rpcs
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import (
     api_versions_request,
+    api_versions_response,
     consumer_group_heartbeat_request,
     consumer_group_install_assignment_request,
+    consumer_group_install_assignment_response,
     consumer_group_prepare_assignment_request,
+    consumer_group_prepare_assignment_response,
 )
+from ottla.protocol.rpcs import RequestT, ResponseT, Rpc
 from ottla.types import Now, TopicPartition
 from ottla.version import __version__
 
@@ -60,15 +66,9 @@ _REASONS = 128
 _LONGEST_TEXT = 4_096
 """Maximum number of characters of an error that are sent to other members."""
 
-
 _NOTHING = MemberAssignment(())
 
-
-class AssignorTag(NamedTuple):
-    """The subject of a request, and its run; for ApiVersions, the coordinator."""
-
-    api: Api
-    run: int
+_Prepared: TypeAlias = "consumer_group_prepare_assignment_response.ConsumerGroupPrepareAssignmentResponse"
 
 
 class ClientAssignorManager:
@@ -76,7 +76,7 @@ class ClientAssignorManager:
 
     def __init__(self, context: MembershipContext, member_id: str) -> None:
         self.state = RunState.IDLE
-        self.offers: tuple[Any, ...] | None = None
+        self.offers: Offers = None
         """The assignors that heartbeats list; ``None``: none, since the coordinator would not use them."""
         self._config = context.config
         self._coordinator = context.coordinator
@@ -99,7 +99,7 @@ class ClientAssignorManager:
         self._epoch = self._deadline = 0
         self._in_flight = False
         self._attempts = self._retry_at = 0
-        self._question: Any = None
+        self._question: _Prepared | None = None
         """The group as the coordinator described it."""
         self._shares: Mapping[str, MemberAssignment] = {}
         self._error: OttlaError | None = None
@@ -167,36 +167,6 @@ class ClientAssignorManager:
         wishes = [one.wake_at for one in polls] + [self._assign_again_at]
         return Poll(tuple(send for one in polls for send in one.sends), min((at for at in wishes if at is not None), default=None))
 
-    def on_response(self, tag: AssignorTag, message: Any, now: Now) -> None:
-        """The answer to one of the three requests."""
-        code = int(message.error_code)
-        if tag.api is Api.API_VERSIONS:
-            self._on_versions(tag, set() if code else {item.api_key for item in message.api_keys})
-        elif tag.run == self._run:
-            self._in_flight = False
-            if code:
-                self._refused(code, message.error_message or "", now)
-            elif tag.api is Api.CONSUMER_GROUP_PREPARE_ASSIGNMENT:
-                self._shown(message)
-            else:
-                self._installed(now)
-
-    def on_failure(self, tag: AssignorTag, error: OttlaError, now: Now) -> None:
-        """No answer: look up the coordinator again, and send the request again."""
-        if isinstance(error, DisconnectedError | OttlaTimeoutError):
-            self._coordinator.mark_unknown(str(error), now)
-        if tag.api is Api.API_VERSIONS:
-            self._versions_in_flight = False
-            if not error.retriable:
-                self._notify(ErrorNotification(error))
-            self._ask_later(now)
-        elif tag.run == self._run:
-            self._in_flight = False
-            if error.retriable:
-                self._try_later(now)
-            else:
-                self._fail(error)
-
     # -- what the coordinator serves --------------------------------------------------------------------------------------------
 
     def _ask_versions(self, now: Now) -> Poll:
@@ -207,12 +177,22 @@ class ClientAssignorManager:
         if self._versions_at > now.mono:
             return Poll(wake_at=self._versions_at)
         message = api_versions_request.ApiVersionsRequest(client_software_name="ottla", client_software_version=__version__)
+        coordinator, timeout = self._coordinator.found, self._config.request_timeout_ms
         self._versions_in_flight = True
-        return Poll((self._send(Api.API_VERSIONS, message, target, self._coordinator.found),))
+        send = Send(
+            rpcs.API_VERSIONS,
+            message,
+            target,
+            timeout,
+            lambda response, _: self._on_versions(coordinator, response),
+            self._on_versions_failure,
+        )
+        return Poll((send,))
 
-    def _on_versions(self, tag: AssignorTag, served: set[int]) -> None:
+    def _on_versions(self, coordinator: int, response: api_versions_response.ApiVersionsResponse) -> None:
         self._versions_in_flight = False
-        self._asked_apis_of, self._versions_attempts = tag.run, 0
+        self._asked_apis_of, self._versions_attempts = coordinator, 0
+        served = set() if response.error_code else {item.api_key for item in response.api_keys}
         self._serves = served >= NEEDED
         if not self._serves and not self._warned:
             self._warned = True
@@ -225,7 +205,11 @@ class ClientAssignorManager:
         self.undecided = False
         self._offer()
 
-    def _ask_later(self, now: Now) -> None:
+    def _on_versions_failure(self, error: OttlaError, now: Now) -> None:
+        self._coordinator.request_failed(error, now)
+        self._versions_in_flight = False
+        if not error.retriable:
+            self._notify(ErrorNotification(error))
         self._versions_at = now.mono + self._backoff.delay(self._versions_attempts)
         self._versions_attempts += 1
 
@@ -264,32 +248,56 @@ class ClientAssignorManager:
             later = self._retry_at if self._retry_at > now.mono and target is not None else self._deadline
             return Poll(wake_at=min(later, self._deadline))
         if self.state is RunState.PREPARING:
-            send = self._send(Api.CONSUMER_GROUP_PREPARE_ASSIGNMENT, self._prepare_request(), target, self._run)
-        else:
-            send = self._send(Api.CONSUMER_GROUP_INSTALL_ASSIGNMENT, self._install_request(), target, self._run)
-        self._in_flight = True
-        return Poll((send,), self._deadline)
+            prepare = self._send(rpcs.CONSUMER_GROUP_PREPARE_ASSIGNMENT, self._prepare_request(), target, self._on_prepared)
+            return Poll((prepare,), self._deadline)
+        install = self._send(rpcs.CONSUMER_GROUP_INSTALL_ASSIGNMENT, self._install_request(), target, self._on_installed)
+        return Poll((install,), self._deadline)
 
-    def _send(self, api: Api, message: Any, target: ToCoordinator, run: int) -> Send:
-        return Send(api, message, target, AssignorTag(api, run), self._config.request_timeout_ms)
+    def _send(
+        self,
+        rpc: Rpc[RequestT, ResponseT],
+        message: RequestT,
+        target: ToCoordinator,
+        handler: Callable[[ResponseT, Now], None],
+    ) -> Send[RequestT, ResponseT]:
+        """A request of the present run; an outcome that arrives after the end of the run is ignored."""
+        self._in_flight, run = True, self._run
 
-    def _shown(self, message: Any) -> None:
+        def on_response(response: ResponseT, now: Now) -> None:
+            if run == self._run:
+                self._in_flight = False
+                handler(response, now)
+
+        def on_failure(error: OttlaError, now: Now) -> None:
+            self._coordinator.request_failed(error, now)
+            if run == self._run:
+                self._in_flight = False
+                if error.retriable:
+                    self._try_later(now)
+                else:
+                    self._fail(error)
+
+        return Send(rpc, message, target, self._config.request_timeout_ms, on_response, on_failure)
+
+    def _on_prepared(self, response: _Prepared, now: Now) -> None:
         """The group is known: run Ottla's own assignor at once, or ask the application to run its own."""
-        self._question = message
+        if response.error_code:
+            return self._refused(response.error_code, response.error_message, now)
+        self._question = response
         self._attempts = 0
         self._move(RunInput.SHOWN)
-        name = message.assignor_name
-        cluster, members = self._cluster(message), _members(message)
+        name = response.assignor_name
+        cluster, members = self._cluster(response), _members(response)
         if name in self._strategy.foreign:
-            self._notify(AssignmentNeeded(self._run, name, cluster, members, "consumer"))
-        elif name in self._strategy.assignors:
-            self._computed(assign_whole(ASSIGNORS[name](), cluster, members), None)
-        else:
-            text = f"the coordinator asks for the assignor {name!r}, which group_client_assignors does not name"
-            self._computed({}, AssignmentError(text))
+            return self._notify(AssignmentNeeded(self._run, name, cluster, members, "consumer"))
+        if name in self._strategy.assignors:
+            return self._computed(assign_whole(ASSIGNORS[name](), cluster, members), None)
+        text = f"the coordinator asks for the assignor {name!r}, which group_client_assignors does not name"
+        return self._computed({}, AssignmentError(text))
 
     def _computed(self, shares: Mapping[str, MemberAssignment], error: OttlaError | None) -> None:
         if error is None:
+            assert self._question is not None
             try:
                 _check(self._question, shares)
             except AssignmentError as wrong:
@@ -304,15 +312,19 @@ class ClientAssignorManager:
         self._error, self._told = error, _text(error)
         self._notify(ErrorNotification(error))
 
-    def _installed(self, now: Now) -> None:
+    def _on_installed(
+        self, response: consumer_group_install_assignment_response.ConsumerGroupInstallAssignmentResponse, now: Now
+    ) -> None:
+        if response.error_code:
+            return self._refused(response.error_code, response.error_message, now)
         if self._error is not None:
             self._assign_again_at = now.mono + self._pauses.delay(self._failures)
             self._failures += 1
         self._end_of_run()
-        self._move(RunInput.INSTALLED)
+        return self._move(RunInput.INSTALLED)
 
-    def _refused(self, code: int, text: str, now: Now) -> None:
-        error = broker_error(code, f"the assignment of group {self._config.group_id!r}{f': {text}' if text else ''}")
+    def _refused(self, code: ErrorCode, text: str | None, now: Now) -> None:
+        error = broker_error(int(code), f"the assignment of group {self._config.group_id!r}{f': {text}' if text else ''}")
         match RUN_REACTIONS.get(code, RunReaction.LATER if error.retriable else RunReaction.FAIL):
             case RunReaction.LATER:
                 self._try_later(now)
@@ -358,13 +370,14 @@ class ClientAssignorManager:
 
     # -- messages ---------------------------------------------------------------------------------------------------------------
 
-    def _prepare_request(self) -> Any:
+    def _prepare_request(self) -> consumer_group_prepare_assignment_request.ConsumerGroupPrepareAssignmentRequest:
         return consumer_group_prepare_assignment_request.ConsumerGroupPrepareAssignmentRequest(
             group_id=self._config.group_id or "", member_id=self._member_id, member_epoch=self._epoch
         )
 
-    def _install_request(self) -> Any:
+    def _install_request(self) -> consumer_group_install_assignment_request.ConsumerGroupInstallAssignmentRequest:
         shown, failed = self._question, self._error is not None
+        assert shown is not None
         ids = {topic.topic_name: topic.topic_id for topic in shown.topics}
         version = self._strategy.versions.get(shown.assignor_name, 0)
         return consumer_group_install_assignment_request.ConsumerGroupInstallAssignmentRequest(
@@ -391,7 +404,7 @@ class ClientAssignorManager:
             ),
         )
 
-    def _cluster(self, shown: Any) -> Cluster:
+    def _cluster(self, shown: _Prepared) -> Cluster:
         """The topics as the coordinator describes them; the racks of those that this member knows to be the same topics."""
         known = self._metadata.current
         partitions = {topic.topic_name: topic.num_partitions for topic in shown.topics}
@@ -400,7 +413,7 @@ class ClientAssignorManager:
         return Cluster(partitions, {topic: one for topic, one in racks.items() if len(one) == partitions[topic]})
 
 
-def _members(shown: Any) -> dict[str, MemberSubscription]:
+def _members(shown: _Prepared) -> dict[str, MemberSubscription]:
     """The members as the coordinator describes them: ``owned`` is from the last assignment."""
     names = {topic.topic_id: topic.topic_name for topic in shown.topics}
     return {
@@ -421,14 +434,14 @@ def _members(shown: Any) -> dict[str, MemberSubscription]:
     }
 
 
-def _check(shown: Any, shares: Mapping[str, MemberAssignment]) -> None:
+def _check(shown: _Prepared, shares: Mapping[str, MemberAssignment]) -> None:
     """Raises ``AssignmentError`` for an answer that the coordinator would refuse."""
     who = f"the assignor {shown.assignor_name!r}"
-    ids = {topic.topic_name: topic.topic_id for topic in shown.topics}
+    ids = {topic.topic_name: topic.topic_id for topic in shown.topics if topic.topic_id is not None}
     group = GroupSpec(
-        {one.member_id: MemberSpec(frozenset(one.subscribed_topic_ids)) for one in shown.members},
+        {one.member_id: MemberSpec(frozenset(filter(None, one.subscribed_topic_ids))) for one in shown.members},
         {},
-        {one.topic_id: TopicSpec(one.topic_name, one.num_partitions) for one in shown.topics},
+        {one.topic_id: TopicSpec(one.topic_name, one.num_partitions) for one in shown.topics if one.topic_id is not None},
     )
     answer = {}
     for member_id, share in shares.items():

@@ -19,11 +19,11 @@ one that it has not heard of. Sources: KIP-848, KIP-1082 (member ids), KIP-1251 
 from __future__ import annotations
 
 import logging
-from typing import Any, NamedTuple
+from typing import TypeAlias
 
 from ottla.client.commands import Assigned, Reply, UserData
-from ottla.client.effects import Poll, Send
-from ottla.client.groups.consumer.client_assignors import AssignorTag, ClientAssignorManager
+from ottla.client.effects import AnySend, Poll, Send
+from ottla.client.groups.consumer.client_assignors import ClientAssignorManager
 from ottla.client.groups.consumer.reconciliation import Reconciliation
 from ottla.client.groups.consumer.requests import JOIN_GROUP_EPOCH, AssignmentSource, Heartbeats, new_member_id
 from ottla.client.groups.consumer.states import (
@@ -52,25 +52,18 @@ from ottla.client.subscription import Mode
 from ottla.errors import (
     AssignmentError,
     BrokerError,
-    DisconnectedError,
     OttlaError,
-    OttlaTimeoutError,
     UnsupportedApiError,
     broker_error,
 )
-from ottla.protocol import ErrorCode, milliseconds
-from ottla.protocol.apis import Api
+from ottla.protocol import ErrorCode, milliseconds, rpcs
+from ottla.protocol.messages import consumer_group_heartbeat_response
 from ottla.types import ConsumerGroupMetadata, GroupMembershipOperation, Now
 
 _log = logging.getLogger(__name__)
 
 
-class _Tag(NamedTuple):
-    """Which incarnation of the member a heartbeat was sent by, when, and whether it was its last."""
-
-    incarnation: int
-    sent_at: int
-    last: bool = False
+_Response: TypeAlias = "consumer_group_heartbeat_response.ConsumerGroupHeartbeatResponse"
 
 
 class ConsumerMembership:
@@ -239,7 +232,7 @@ class ConsumerMembership:
         if self.state in BEATING and self._polls.expired(now):
             self._expel(now)
         if self.state is State.LEAVING:
-            return Poll(tuple(self._farewell(now)))
+            return Poll(tuple(self._farewell()))
         if self.state not in BEATING:
             return Poll()
         self._reconcile()
@@ -250,42 +243,6 @@ class ConsumerMembership:
         sends = (*beats, *computing.sends)
         times = (self._polls.deadline, computing.wake_at, None if self._in_flight else self._due_at())
         return Poll(sends, min((at for at in times if at is not None and at > now.mono), default=None))
-
-    def on_response(self, tag: _Tag | AssignorTag, message: Any, now: Now) -> None:
-        """Take epoch, interval and partitions from the answer to a heartbeat."""
-        if isinstance(tag, AssignorTag):
-            return self._assignors.on_response(tag, message, now)
-        code = int(message.error_code)
-        if tag.last:
-            if code:
-                _log.info("leaving group %r: %s", self._config.group_id, broker_error(code, message.error_message or ""))
-            self._farewells -= 1
-            return self._left()
-        if tag.incarnation != self._incarnation:
-            return None
-        self._in_flight = False
-        if code:
-            return self._refused(code, message.error_message or "", now)
-        return self._on_heartbeat(tag, message, now)
-
-    def on_failure(self, tag: _Tag | AssignorTag, error: OttlaError, now: Now) -> None:
-        """No answer: look the coordinator up again, and say everything again."""
-        if isinstance(tag, AssignorTag):
-            return self._assignors.on_failure(tag, error, now)
-        if isinstance(error, DisconnectedError | OttlaTimeoutError):
-            self._coordinator.mark_unknown(str(error), now)
-        if tag.last:
-            self._farewells -= 1
-            return self._left()
-        if tag.incarnation != self._incarnation:
-            return None
-        self._in_flight = False
-        if isinstance(error, UnsupportedApiError):
-            error.hint = HINTS[ErrorCode.unsupported_version] if error.hint == UnsupportedApiError.hint else error.hint
-            return self._fail(error)
-        if not error.retriable:
-            self._notify(ErrorNotification(error))
-        return self._try_later(error, now)
 
     def _reconcile(self) -> None:
         """Begin to reconcile the assignment, if the application has polled since."""
@@ -300,7 +257,7 @@ class ConsumerMembership:
         urgent = self.state is State.ACKNOWLEDGING or (self.state is State.JOINING and self.epoch == JOIN_GROUP_EPOCH)
         return self._not_before if urgent else max(self._beat_at, self._not_before)
 
-    def _heartbeat(self, now: Now) -> list[Send]:
+    def _heartbeat(self, now: Now) -> list[AnySend]:
         target = self._coordinator.target()
         if target is None or self._in_flight or self._due_at() > now.mono:
             return []
@@ -312,50 +269,83 @@ class ConsumerMembership:
         self._in_flight = self._was_asked = True
         if self.state is State.ACKNOWLEDGING:
             self._move(Input.ACKNOWLEDGED if self._partitions.reached else Input.TARGET)
-        tag = _Tag(self._incarnation, now.mono)
-        return [Send(Api.CONSUMER_GROUP_HEARTBEAT, message, target, tag, self._config.request_timeout_ms)]
+        incarnation, sent_at = self._incarnation, now.mono
+        return [
+            Send(
+                rpcs.CONSUMER_GROUP_HEARTBEAT,
+                message,
+                target,
+                self._config.request_timeout_ms,
+                lambda response, now: self._on_response(incarnation, sent_at, response, now),
+                lambda error, now: self._on_failure(incarnation, error, now),
+            )
+        ]
 
-    def _on_heartbeat(self, tag: _Tag, message: Any, now: Now) -> None:
+    def _on_failure(self, incarnation: int, error: OttlaError, now: Now) -> None:
+        """No answer: look the coordinator up again, and say everything again."""
+        self._coordinator.request_failed(error, now)
+        if incarnation != self._incarnation:
+            return None
+        self._in_flight = False
+        if isinstance(error, UnsupportedApiError):
+            error.hint = HINTS[ErrorCode.unsupported_version] if error.hint == UnsupportedApiError.hint else error.hint
+            return self._fail(error)
+        if not error.retriable:
+            self._notify(ErrorNotification(error))
+        return self._try_later(error, now)
+
+    def _on_response(self, incarnation: int, sent_at: int, response: _Response, now: Now) -> None:
+        if incarnation != self._incarnation:
+            return
+        self._in_flight = False
+        if response.error_code:
+            self._refused(int(response.error_code), response.error_message or "", now)
+        else:
+            self._on_heartbeat(sent_at, response, now)
+
+    def _on_heartbeat(self, sent_at: int, response: _Response, now: Now) -> None:
+        """Take epoch, interval and partitions."""
         if self._failures:
             _log.info("group %r: heartbeats are answered again", self._config.group_id)
         self._failures = self._not_before = 0
         self._refusals.accepted()
-        self._beat_at = tag.sent_at + milliseconds(message.heartbeat_interval)
-        if message.member_epoch <= JOIN_GROUP_EPOCH:
+        self._beat_at = sent_at + milliseconds(response.heartbeat_interval)
+        if response.member_epoch <= JOIN_GROUP_EPOCH:
             return
         if self.epoch == JOIN_GROUP_EPOCH:
             self._polls.joined()
-        moved = message.member_epoch != self.epoch
+        moved = response.member_epoch != self.epoch
         if moved:
-            self.epoch = message.member_epoch
+            self.epoch = response.member_epoch
             self._subscription.version += 1
             self._assignors.moved(self.epoch)
-        if message.should_compute_assignment:
-            self._assignors.asked(self.epoch, tag.sent_at + self._config.max_poll_interval_ms)
-        source = self._source(message, moved=moved)
+        if response.should_compute_assignment:
+            self._assignors.asked(self.epoch, sent_at + self._config.max_poll_interval_ms)
+        source = self._source(response, moved=moved)
         given = None
-        if message.assignment is not None:
-            given = {item.topic_id: frozenset(item.partitions) for item in message.assignment.topic_partitions if item.partitions}
+        if response.assignment is not None:
+            items = response.assignment.topic_partitions
+            given = {item.topic_id: frozenset(item.partitions) for item in items if item.topic_id is not None and item.partitions}
         if (given is not None or source is not None) and self._partitions.aim(given, source):
             self._given_at = now.mono
             who = "the coordinator" if source is None else f"the assignor {source.assignor!r}"
             self._reason = self._reason if self.state is State.JOINING else f"{who} has assigned again"
             self._move(Input.TARGET)
 
-    def _source(self, message: Any, *, moved: bool) -> AssignmentSource | None:
+    def _source(self, response: _Response, *, moved: bool) -> AssignmentSource | None:
         """Which member's assignor computed the assignment, if the answer says so; its failure is reported to the application,
         too."""
-        name = message.assignor_name
+        name = response.assignor_name
         self._assignor = name if moved or name else self._assignor
-        if message.assignment_error:
-            text = message.assignment_error_message or f"the assignor {name!r} failed with error {message.assignment_error}"
+        if response.assignment_error:
+            text = response.assignment_error_message or f"the assignor {name!r} failed with error {response.assignment_error}"
             if self._failed_in != self.epoch and self._assignors.heard(text, failed=True):
                 self._notify(ErrorNotification(AssignmentError(text, hint=ASSIGNOR_HINT)))
             self._failed_in = self.epoch
             return None
         if moved or name:
             self._assignors.heard("", failed=False)
-        return AssignmentSource(name, message.metadata or None, self.metadata()) if name else None
+        return AssignmentSource(name, response.metadata or None, self.metadata()) if name else None
 
     def _refused(self, code: int, text: str, now: Now) -> None:
         error = broker_error(code, f"a heartbeat of group {self._config.group_id!r}{f': {text}' if text else ''}")
@@ -392,7 +382,7 @@ class ConsumerMembership:
 
     # -- ways out ---------------------------------------------------------------------------------------------------------
 
-    def _farewell(self, now: Now) -> list[Send]:
+    def _farewell(self) -> list[AnySend]:
         """Said once, beside a heartbeat that is under way, and only to a coordinator that is known."""
         target = self._coordinator.target() if self._coordinator.node_id is not None else None
         message = self._heartbeats.farewell(self._operation)
@@ -402,8 +392,21 @@ class ConsumerMembership:
             self._left()
             return []
         self._farewells += 1
-        tag = _Tag(self._incarnation, now.mono, last=True)
-        return [Send(Api.CONSUMER_GROUP_HEARTBEAT, message, target, tag, self._config.request_timeout_ms)]
+        timeout = self._config.request_timeout_ms
+        return [Send(rpcs.CONSUMER_GROUP_HEARTBEAT, message, target, timeout, self._on_farewell, self._on_farewell_failure)]
+
+    def _on_farewell(self, response: _Response, now: Now) -> None:
+        del now
+        if response.error_code:
+            error = broker_error(int(response.error_code), response.error_message or "")
+            _log.info("leaving group %r: %s", self._config.group_id, error)
+        self._farewells -= 1
+        self._left()
+
+    def _on_farewell_failure(self, error: OttlaError, now: Now) -> None:
+        self._coordinator.request_failed(error, now)
+        self._farewells -= 1
+        self._left()
 
     def _left(self) -> None:
         replies, self._leaves = self._leaves, []

@@ -11,14 +11,14 @@ from __future__ import annotations
 import base64
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from ottla.client.backoff import RandomPort
 from ottla.client.groups.membership import leaves
 from ottla.client.subscription import Subscription
 from ottla.config import ConsumerConfig
 from ottla.protocol import duration
-from ottla.protocol.messages import consumer_group_heartbeat_request
+from ottla.protocol.messages import consumer_group_heartbeat_request as messages
 from ottla.types import ConsumerGroupMetadata, GroupMembershipOperation
 
 JOIN_GROUP_EPOCH, LEAVE_GROUP_EPOCH, LEAVE_GROUP_STATIC_EPOCH = 0, -1, -2
@@ -26,6 +26,10 @@ JOIN_GROUP_EPOCH, LEAVE_GROUP_EPOCH, LEAVE_GROUP_STATIC_EPOCH = 0, -1, -2
 
 _UNCHANGED = -1
 """What stands for "as before" where a number cannot be left out."""
+
+
+Offers: TypeAlias = "tuple[messages.ClientAssignor, ...] | None"
+"""The assignors that a member can run; ``None``: the field is not sent."""
 
 
 class AssignmentSource(NamedTuple):
@@ -56,10 +60,7 @@ def new_member_id(random: RandomPort) -> str:
 class Heartbeats:
     """Makes the heartbeats of one member. ``forget()`` after one that may not have been heard."""
 
-    def __init__(
-        self, config: ConsumerConfig, subscription: Subscription, member_id: str, offers: Callable[[], tuple[Any, ...] | None]
-    ) -> None:
-        """``offers``: the assignors that the member can run; ``None``: the field is not sent."""
+    def __init__(self, config: ConsumerConfig, subscription: Subscription, member_id: str, offers: Callable[[], Offers]) -> None:
         self._config = config
         self._offers = offers
         self._subscription = subscription
@@ -76,7 +77,7 @@ class Heartbeats:
         """Whether the coordinator has not heard yet what is subscribed to."""
         return any(self._said.get(name, value) != value for name, value in self._wish().items())
 
-    def beat(self, epoch: int, held: Assignment | None) -> Any:
+    def beat(self, epoch: int, held: Assignment | None) -> messages.ConsumerGroupHeartbeatRequest:
         """The next heartbeat of a member that holds this; ``None``: nothing was taken on yet."""
         values = {"rebalance_timeout": duration(self._config.max_poll_interval_ms), **self._wish(), "topic_partitions": held}
         news = {name: value for name, value in values.items() if name not in self._said or self._said[name] != value}
@@ -86,7 +87,7 @@ class Heartbeats:
         self._said.update(values)
         return message
 
-    def farewell(self, operation: GroupMembershipOperation) -> Any | None:
+    def farewell(self, operation: GroupMembershipOperation) -> messages.ConsumerGroupHeartbeatRequest | None:
         """The last heartbeat; ``None`` where there is none. For a static member that remains its partitions are kept."""
         self.forget()
         if leaves(self._config, operation):
@@ -109,9 +110,9 @@ class Heartbeats:
             wish["client_assignors"] = offers
         return wish
 
-    def _message(self, epoch: int, **news: Any) -> Any:
-        fields = {"rebalance_timeout": duration(_UNCHANGED), "topic_partitions": None, **news}
-        return consumer_group_heartbeat_request.ConsumerGroupHeartbeatRequest(
+    def _message(self, epoch: int, **news: Any) -> messages.ConsumerGroupHeartbeatRequest:
+        fields: dict[str, Any] = {"rebalance_timeout": duration(_UNCHANGED), "topic_partitions": None, **news}
+        return messages.ConsumerGroupHeartbeatRequest(
             group_id=self._config.group_id or "",
             member_id=self._member_id,
             member_epoch=epoch,
@@ -120,8 +121,8 @@ class Heartbeats:
         )
 
 
-def _topic_partitions(held: Assignment | None) -> tuple[Any, ...]:
+def _topic_partitions(held: Assignment | None) -> tuple[messages.TopicPartitions, ...]:
     return tuple(
-        consumer_group_heartbeat_request.TopicPartitions(topic_id=topic_id, partitions=tuple(sorted(numbers)))
+        messages.TopicPartitions(topic_id=topic_id, partitions=tuple(sorted(numbers)))
         for topic_id, numbers in (held.partitions if held is not None else {}).items()
     )

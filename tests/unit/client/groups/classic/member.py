@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ottla.client.effects import Send
+from ottla.client.effects import AnySend
 from ottla.client.groups.classic.membership import ClassicMembership
 from ottla.client.groups.classic.states import State
 from ottla.client.notifications import AssignmentReceived
@@ -31,7 +31,7 @@ class Member(GroupMember):
     def state(self) -> State:
         return self.manager.state
 
-    def joined(self, send: Send, *, member: str = "m-1", leader: str = "m-9", generation: int = 4, **fields: Any) -> None:
+    def joined(self, send: AnySend, *, member: str = "m-1", leader: str = "m-9", generation: int = 4, **fields: Any) -> None:
         values = {
             "error_code": ErrorCode.none,
             "generation_id": generation,
@@ -44,19 +44,19 @@ class Member(GroupMember):
         }
         self.answer(send, join_group_response.JoinGroupResponse(throttle_time=NO_THROTTLE, **values))
 
-    def refused(self, send: Send, code: int, member: str = "") -> None:
+    def refused(self, send: AnySend, code: int, member: str = "") -> None:
         fields = {"error_code": ErrorCode(code), "generation_id": -1, "protocol_name": None, "leader": "", "protocol_type": None}
         if send.api is Api.JOIN_GROUP:
             self.joined(send, member=member, **fields)
         else:
             self.synced(send, code=code)
 
-    def synced(self, send: Send, *partitions: Any, code: int = 0, **fields: Any) -> None:
+    def synced(self, send: AnySend, *partitions: Any, code: int = 0, **fields: Any) -> None:
         blob = encode_assignment(Assignment(partitions)) if not code else b""
         values = {"protocol_type": "consumer", "protocol_name": "range", "assignment": blob, **fields}
         self.answer(send, sync_group_response.SyncGroupResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode(code), **values))
 
-    def beaten(self, send: Send, code: int = 0) -> None:
+    def beaten(self, send: AnySend, code: int = 0) -> None:
         self.answer(send, heartbeat_response.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode(code)))
 
     def join(self, *partitions: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 
-from ottla.client.effects import Send
+from ottla.client.effects import AnySend
 from ottla.client.groups.consumer.states import State
 from ottla.client.notifications import AssignmentReceived
 from tests.unit.client.groups.members import INTERVAL, ConsumerGroupMember
@@ -16,12 +16,12 @@ class Member(ConsumerGroupMember):
     """A member, and the coordinator's answers to it."""
 
     def given(
-        self, send: Send, partitions: Mapping[uuid.UUID, tuple[int, ...]] | None = None, *, epoch: int = 4, code: int = 0
+        self, send: AnySend, partitions: Mapping[uuid.UUID, tuple[int, ...]] | None = None, *, epoch: int = 4, code: int = 0
     ) -> None:
         """Answer a heartbeat; without ``partitions`` the assignment is left out, which means that it is as before."""
         self.answer_beat(send, partitions, epoch=epoch, code=code)
 
-    def refused(self, send: Send, code: int) -> None:
+    def refused(self, send: AnySend, code: int) -> None:
         self.given(send, code=code, epoch=0)
 
     def take(self) -> AssignmentReceived:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from ottla.assignors import ConsumerPartitionAssignor, MemberAssignment
 from ottla.client.commands import Assigned
-from ottla.client.effects import Send
+from ottla.client.effects import AnySend
 from ottla.client.groups.consumer.client_assignors import FIRST_RETRY, NEEDED, ClientAssignorManager
 from ottla.client.groups.consumer.runs import RUN_REACTIONS, TRANSITIONS, RunInput, RunReaction, RunState
 from ottla.client.groups.membership import MembershipContext
@@ -66,19 +66,19 @@ class Computing(Asked):
     def state(self) -> RunState:
         return self.manager.state
 
-    def serves(self, send: Send, *apis: Api) -> None:
+    def serves(self, send: AnySend, *apis: Api) -> None:
         keys = [api_versions_response.ApiVersion(api_key=api, min_version=0, max_version=0) for api in apis or sorted(NEEDED)]
         answer = api_versions_response.ApiVersionsResponse(
             error_code=ErrorCode.none, api_keys=tuple(keys), throttle_time=NO_THROTTLE
         )
         self.answer(send, answer)
 
-    def asks(self, epoch: int = 3) -> Send:
+    def asks(self, epoch: int = 3) -> AnySend:
         """A heartbeat's answer asks; what the member sends then."""
         self.manager.asked(epoch, self.mono + TIMEOUT)
         return self.one(PREPARE)
 
-    def shows(self, send: Send, group_epoch: int = 4, *, code: int = 0, assignor: str = "mine") -> None:
+    def shows(self, send: AnySend, group_epoch: int = 4, *, code: int = 0, assignor: str = "mine") -> None:
         """The group in an epoch: one member, and as many partitions as the epoch's number."""
         member = prepared.Member(member_id=ME, member_epoch=3, subscribed_topic_ids=(TOPIC_ID,))
         topic = prepared.TopicMetadata(topic_id=TOPIC_ID, topic_name="t", num_partitions=group_epoch)
@@ -94,7 +94,7 @@ class Computing(Asked):
             ),
         )
 
-    def takes(self, send: Send, code: int = 0) -> None:
+    def takes(self, send: AnySend, code: int = 0) -> None:
         answer = installed.ConsumerGroupInstallAssignmentResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode(code))
         self.answer(send, answer)
 
@@ -312,6 +312,13 @@ EVENTS = st.tuples(st.sampled_from([*OFTEN, "forget", "refuse", "fail", "wait", 
 CODES = (*sorted(RUN_REACTIONS), 29, 30, -1)
 
 
+class InFlight(NamedTuple):
+    """A request without an outcome, and the run that it belongs to."""
+
+    send: AnySend
+    run: int
+
+
 class AnyOrder(Computing):
     """Answers come in any order, or never. What is sent is checked against what was asked last."""
 
@@ -321,7 +328,7 @@ class AnyOrder(Computing):
         self.group_epoch = 10
         self.deadline: int | None = None
         """Until when the member is asked for an assignment; ``None``: it is not, as far as it knows."""
-        self.in_flight: list[Send] = []
+        self.in_flight: list[InFlight] = []
         self.questions: list[AssignmentNeeded] = []
         self.shown: dict[int, tuple[int, int]] = {}
         """Group epoch that was shown -> the member epoch, and the run, of the request."""
@@ -334,22 +341,23 @@ class AnyOrder(Computing):
             assert self.deadline is not None
             assert self.mono < self.deadline
             assert send.message.member_epoch == self.epoch
-            assert not [one for one in self.in_flight if one.tag.run == send.tag.run], "one request of a run at a time"
+            sent_in = self.manager._run
+            assert not [one for one in self.in_flight if one.run == sent_in], "one request of a run at a time"
             if send.api is INSTALL:
                 epoch, run = self.shown[send.message.group_epoch]
-                assert (epoch, run) == (self.epoch, send.tag.run), "nothing that was shown for an earlier epoch or run"
+                assert (epoch, run) == (self.epoch, sent_in), "nothing that was shown for an earlier epoch or run"
                 for one in send.message.members:
                     assert one.metadata == b"%d" % send.message.group_epoch, "what was computed for this epoch"
-            self.in_flight.append(send)
+            self.in_flight.append(InFlight(send, sent_in))
         self.questions += [item for item in self.told if isinstance(item, AssignmentNeeded)]
         self.told.clear()
         assert self.poll() == []
 
-    def latest(self, api: Api) -> Send:
+    def latest(self, api: Api) -> InFlight:
         """The request that is not void, which is answered now."""
-        (send,) = [one for one in self.in_flight if one.api is api and one.tag.run == self.manager._run]
-        self.in_flight.remove(send)
-        return send
+        (latest,) = [one for one in self.in_flight if one.send.api is api and one.run == self.manager._run]
+        self.in_flight.remove(latest)
+        return latest
 
     def happen(self, event: str, number: int) -> None:
         if event == "ask":
@@ -369,11 +377,11 @@ class AnyOrder(Computing):
         elif event == "assign" and self.questions:
             self.assigns(self.questions.pop(number % len(self.questions)), AssignmentError("no") if number == 15 else None)
         elif event in ("answer", "refuse", "fail") and self.in_flight:
-            send = self.in_flight.pop(number % len(self.in_flight))
-            self.reply(send, event, number)
+            self.reply(self.in_flight.pop(number % len(self.in_flight)), event, number)
             self.coordinator.node_id = 1
 
-    def reply(self, send: Send, event: str, number: int) -> None:
+    def reply(self, in_flight: InFlight, event: str, number: int) -> None:
+        send = in_flight.send
         code = CODES[number % len(CODES)] if event == "refuse" else 0
         if event == "fail":
             self.fail(send, DisconnectedError("gone") if number % 2 else UnsupportedApiError("none"))
@@ -383,7 +391,7 @@ class AnyOrder(Computing):
             self.shows(send, code=code)
         else:
             self.group_epoch += 1
-            self.shown[self.group_epoch] = (send.message.member_epoch, send.tag.run)
+            self.shown[self.group_epoch] = (send.message.member_epoch, in_flight.run)
             self.shows(send, self.group_epoch)
 
 
@@ -404,5 +412,5 @@ def test_whatever_comes_in_which_order_nothing_stale_is_sent(events: list[tuple[
     member.look()
     member.assigns(member.questions[-1])
     member.look()
-    member.takes(member.latest(INSTALL))
+    member.takes(member.latest(INSTALL).send)
     assert member.state is RunState.IDLE

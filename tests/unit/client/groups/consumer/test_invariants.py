@@ -9,12 +9,12 @@ import dataclasses
 import random
 import uuid
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from ottla.client.effects import Send
+from ottla.client.effects import AnySend
 from ottla.client.groups.consumer.requests import new_member_id
 from ottla.client.groups.consumer.states import BEATING, TRANSITIONS, Input, State
 from ottla.client.groups.membership import NO_MEMBER
@@ -36,7 +36,7 @@ class Member(ConsumerGroupMember):
         super().__init__(**settings)
         self.epoch = 1
 
-    def beaten(self, send: Send, given: Given | None = None, code: int = 0, epoch: int | None = None) -> None:
+    def beaten(self, send: AnySend, given: Given | None = None, code: int = 0, epoch: int | None = None) -> None:
         """Answer a heartbeat."""
         if given is not None:
             self.epoch += 1
@@ -52,7 +52,7 @@ class Member(ConsumerGroupMember):
         self.beaten(self.beat())
         assert self.state is State.STABLE
 
-    def next_beat(self) -> Send:
+    def next_beat(self) -> AnySend:
         self.mono += INTERVAL
         return self.beat()
 
@@ -63,7 +63,7 @@ class Member(ConsumerGroupMember):
         assert self.poll() == []
 
 
-def owned(send: Send) -> dict[uuid.UUID, tuple[int, ...]] | None:
+def owned(send: AnySend) -> dict[uuid.UUID, tuple[int, ...]] | None:
     found = send.message.topic_partitions
     return None if found is None else {item.topic_id: tuple(item.partitions) for item in found}
 
@@ -240,7 +240,7 @@ def test_a_member_that_joins_waits_for_names_rather_than_to_be_told_of_nothing(m
 
 def test_a_topic_made_anew_goes_and_comes(member: Member) -> None:
     member.join(0, 1)
-    member.cluster.manager.on_response(None, renamed(OTHER_ID), member.now)
+    member.cluster.manager.on_response(renamed(OTHER_ID), member.now)
     member.give({OTHER_ID: {0}})
     needed = member.tell(RebalanceNeeded)
     assert needed.partitions == {T0, T1}
@@ -326,12 +326,20 @@ EVENTS = st.sampled_from(
 )
 
 
+class InFlight(NamedTuple):
+    """A heartbeat without an outcome, which incarnation of the member sent it, and whether it was its last."""
+
+    send: AnySend
+    incarnation: int
+    last: bool
+
+
 class Checked(Member):
     """A member whose every step is checked against the table and the invariants of a membership."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.in_flight: list[Send] = []
+        self.in_flight: list[InFlight] = []
         self.answers: list[Any] = []
         self.manager._move = self.check_move(self.manager._move)  # type: ignore[method-assign]
 
@@ -346,15 +354,15 @@ class Checked(Member):
     def look(self) -> None:
         """One pass of the network thread, and what has to hold after it."""
         for send in self.poll():
-            epoch = send.message.member_epoch
+            epoch, incarnation = send.message.member_epoch, self.manager._incarnation
             last = epoch < 0
-            assert last or not [one for one in self.in_flight if one.tag.incarnation == send.tag.incarnation and not one.tag.last]
+            assert last or not [one for one in self.in_flight if one.incarnation == incarnation and not one.last]
             assert not last or (epoch == -2) == (self.config.group_instance_id is not None)
             if send.message.topic_partitions and not last:
                 said = {number for item in send.message.topic_partitions for number in item.partitions}
                 held = {tp.partition for tp in self.subscription.partitions}
                 assert said <= held, "what is said to be held is held"
-            self.in_flight.append(send)
+            self.in_flight.append(InFlight(send, incarnation, last))
         self.answers += self.told
         self.told.clear()
         assert self.manager.epoch <= 0 or self.manager.member_id
@@ -362,8 +370,8 @@ class Checked(Member):
         for tp, state in self.subscription.partitions.items():
             assert not (state.revoking and state.fetchable), tp
 
-    def take(self) -> Send | None:
-        return self.in_flight.pop(0) if self.in_flight else None
+    def take(self) -> AnySend | None:
+        return self.in_flight.pop(0).send if self.in_flight else None
 
 
 @settings(max_examples=examples(150), deadline=None)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ottla.client.effects import Send
+from ottla.client.effects import AnySend
 from ottla.client.groups.consumer.states import HEARTBEAT_REACTIONS, TRANSITIONS, Input, Reaction, State
 from ottla.client.notifications import AssignmentReceived, ErrorNotification, RebalanceNeeded
 from ottla.errors import CommitFailedError, DisconnectedError, OttlaTimeoutError, error_class
@@ -24,7 +24,7 @@ def member() -> Member:
     return Member()
 
 
-def held(send: Send) -> set[int] | None:
+def held(send: AnySend) -> set[int] | None:
     """What a heartbeat says is held."""
     items = send.message.topic_partitions
     return None if items is None else {number for item in items for number in item.partitions}

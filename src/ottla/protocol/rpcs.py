@@ -1,0 +1,140 @@
+"""The APIs that the client calls, each with the types of its request and its response.
+
+Owns that pairing, by which mypy checks a request and the handler of its response. Must not know versions, sockets or cores.
+Invariant: the types are the neutral classes that ``codec`` encodes and decodes for the API (a test compares them).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from ottla.protocol.apis import Api
+from ottla.protocol.messages import (
+    api_versions_request,
+    api_versions_response,
+    consumer_group_describe_request,
+    consumer_group_describe_response,
+    consumer_group_heartbeat_request,
+    consumer_group_heartbeat_response,
+    consumer_group_install_assignment_request,
+    consumer_group_install_assignment_response,
+    consumer_group_prepare_assignment_request,
+    consumer_group_prepare_assignment_response,
+    create_partitions_request,
+    create_partitions_response,
+    create_topics_request,
+    create_topics_response,
+    delete_groups_request,
+    delete_groups_response,
+    delete_records_request,
+    delete_records_response,
+    delete_topics_request,
+    delete_topics_response,
+    describe_configs_request,
+    describe_configs_response,
+    describe_groups_request,
+    describe_groups_response,
+    describe_log_dirs_request,
+    describe_log_dirs_response,
+    fetch_request,
+    fetch_response,
+    find_coordinator_request,
+    find_coordinator_response,
+    heartbeat_request,
+    heartbeat_response,
+    incremental_alter_configs_request,
+    incremental_alter_configs_response,
+    join_group_request,
+    join_group_response,
+    leave_group_request,
+    leave_group_response,
+    list_groups_request,
+    list_groups_response,
+    list_offsets_request,
+    list_offsets_response,
+    metadata_request,
+    metadata_response,
+    offset_commit_request,
+    offset_commit_response,
+    offset_fetch_request,
+    offset_fetch_response,
+    offset_for_leader_epoch_request,
+    offset_for_leader_epoch_response,
+    sync_group_request,
+    sync_group_response,
+)
+
+RequestT = TypeVar("RequestT")
+ResponseT = TypeVar("ResponseT")
+
+
+@dataclass(frozen=True, slots=True)
+class Rpc(Generic[RequestT, ResponseT]):
+    """An API whose request is a ``RequestT`` and whose response is a ``ResponseT``."""
+
+    api: Api
+
+
+API_VERSIONS: Rpc[api_versions_request.ApiVersionsRequest, api_versions_response.ApiVersionsResponse] = Rpc(Api.API_VERSIONS)
+FETCH: Rpc[fetch_request.FetchRequest, fetch_response.FetchResponse] = Rpc(Api.FETCH)
+LIST_OFFSETS: Rpc[list_offsets_request.ListOffsetsRequest, list_offsets_response.ListOffsetsResponse] = Rpc(Api.LIST_OFFSETS)
+OFFSET_FOR_LEADER_EPOCH: Rpc[
+    offset_for_leader_epoch_request.OffsetForLeaderEpochRequest,
+    offset_for_leader_epoch_response.OffsetForLeaderEpochResponse,
+] = Rpc(Api.OFFSET_FOR_LEADER_EPOCH)
+METADATA: Rpc[metadata_request.MetadataRequest, metadata_response.MetadataResponse] = Rpc(Api.METADATA)
+FIND_COORDINATOR: Rpc[
+    find_coordinator_request.FindCoordinatorRequest,
+    find_coordinator_response.FindCoordinatorResponse,
+] = Rpc(Api.FIND_COORDINATOR)
+OFFSET_COMMIT: Rpc[offset_commit_request.OffsetCommitRequest, offset_commit_response.OffsetCommitResponse] = Rpc(Api.OFFSET_COMMIT)
+OFFSET_FETCH: Rpc[offset_fetch_request.OffsetFetchRequest, offset_fetch_response.OffsetFetchResponse] = Rpc(Api.OFFSET_FETCH)
+JOIN_GROUP: Rpc[join_group_request.JoinGroupRequest, join_group_response.JoinGroupResponse] = Rpc(Api.JOIN_GROUP)
+SYNC_GROUP: Rpc[sync_group_request.SyncGroupRequest, sync_group_response.SyncGroupResponse] = Rpc(Api.SYNC_GROUP)
+HEARTBEAT: Rpc[heartbeat_request.HeartbeatRequest, heartbeat_response.HeartbeatResponse] = Rpc(Api.HEARTBEAT)
+LEAVE_GROUP: Rpc[leave_group_request.LeaveGroupRequest, leave_group_response.LeaveGroupResponse] = Rpc(Api.LEAVE_GROUP)
+CONSUMER_GROUP_HEARTBEAT: Rpc[
+    consumer_group_heartbeat_request.ConsumerGroupHeartbeatRequest,
+    consumer_group_heartbeat_response.ConsumerGroupHeartbeatResponse,
+] = Rpc(Api.CONSUMER_GROUP_HEARTBEAT)
+CONSUMER_GROUP_PREPARE_ASSIGNMENT: Rpc[
+    consumer_group_prepare_assignment_request.ConsumerGroupPrepareAssignmentRequest,
+    consumer_group_prepare_assignment_response.ConsumerGroupPrepareAssignmentResponse,
+] = Rpc(Api.CONSUMER_GROUP_PREPARE_ASSIGNMENT)
+CONSUMER_GROUP_INSTALL_ASSIGNMENT: Rpc[
+    consumer_group_install_assignment_request.ConsumerGroupInstallAssignmentRequest,
+    consumer_group_install_assignment_response.ConsumerGroupInstallAssignmentResponse,
+] = Rpc(Api.CONSUMER_GROUP_INSTALL_ASSIGNMENT)
+DESCRIBE_GROUPS: Rpc[
+    describe_groups_request.DescribeGroupsRequest,
+    describe_groups_response.DescribeGroupsResponse,
+] = Rpc(Api.DESCRIBE_GROUPS)
+CONSUMER_GROUP_DESCRIBE: Rpc[
+    consumer_group_describe_request.ConsumerGroupDescribeRequest,
+    consumer_group_describe_response.ConsumerGroupDescribeResponse,
+] = Rpc(Api.CONSUMER_GROUP_DESCRIBE)
+LIST_GROUPS: Rpc[list_groups_request.ListGroupsRequest, list_groups_response.ListGroupsResponse] = Rpc(Api.LIST_GROUPS)
+DELETE_GROUPS: Rpc[delete_groups_request.DeleteGroupsRequest, delete_groups_response.DeleteGroupsResponse] = Rpc(Api.DELETE_GROUPS)
+CREATE_TOPICS: Rpc[create_topics_request.CreateTopicsRequest, create_topics_response.CreateTopicsResponse] = Rpc(Api.CREATE_TOPICS)
+DELETE_TOPICS: Rpc[delete_topics_request.DeleteTopicsRequest, delete_topics_response.DeleteTopicsResponse] = Rpc(Api.DELETE_TOPICS)
+CREATE_PARTITIONS: Rpc[
+    create_partitions_request.CreatePartitionsRequest,
+    create_partitions_response.CreatePartitionsResponse,
+] = Rpc(Api.CREATE_PARTITIONS)
+DELETE_RECORDS: Rpc[
+    delete_records_request.DeleteRecordsRequest,
+    delete_records_response.DeleteRecordsResponse,
+] = Rpc(Api.DELETE_RECORDS)
+DESCRIBE_CONFIGS: Rpc[
+    describe_configs_request.DescribeConfigsRequest,
+    describe_configs_response.DescribeConfigsResponse,
+] = Rpc(Api.DESCRIBE_CONFIGS)
+INCREMENTAL_ALTER_CONFIGS: Rpc[
+    incremental_alter_configs_request.IncrementalAlterConfigsRequest,
+    incremental_alter_configs_response.IncrementalAlterConfigsResponse,
+] = Rpc(Api.INCREMENTAL_ALTER_CONFIGS)
+DESCRIBE_LOG_DIRS: Rpc[
+    describe_log_dirs_request.DescribeLogDirsRequest,
+    describe_log_dirs_response.DescribeLogDirsResponse,
+] = Rpc(Api.DESCRIBE_LOG_DIRS)
