@@ -18,6 +18,7 @@ import confluent_kafka
 from ottla import AsyncConsumer, Consumer, TopicPartition
 from ottla.client import commands
 from ottla.client.assembly import ConsumerAssembly
+from ottla.client.calls.shared_state import SharedState
 from ottla.client.notifications import Fetched
 from ottla.config import ConsumerConfig
 from ottla.records import iter_headers
@@ -104,7 +105,8 @@ def fetching(servers: str, topic: str, partitions: int, count: int, settings: Se
     """The consumer's own fetches and nothing behind them: no checksum, no record is looked at, only headers of batches."""
     seen, watch = 0, _Stopwatch()
     config = ConsumerConfig.parse(bootstrap_servers=servers, auto_offset_reset="earliest", **settings)
-    network = NetworkThread(ConsumerAssembly(config, random_source()).core)
+    shared = SharedState()
+    network = NetworkThread(ConsumerAssembly(config, random_source(), shared).core, shared=shared)
     network.start()
     try:
         network.submit(commands.Assign(frozenset(TopicPartition(topic, number) for number in range(partitions))))

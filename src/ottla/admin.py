@@ -29,6 +29,7 @@ from ottla.client.admin.results import (
     LogDirDescription,
     TopicDescription,
 )
+from ottla.client.calls.shared_state import SharedState
 from ottla.client.core import ClientCore
 from ottla.config import AdminConfig
 from ottla.errors import ClosedError, ConcurrentAccessError, OttlaError, OttlaTimeoutError
@@ -82,11 +83,11 @@ class Admin:
         """Whose turn it is: a thread, and one call of it."""
         self._ids = itertools.count(1)
         self._thread: NetworkThread | None = None
-        self._closed = False
+        self._shared = SharedState()
 
     def __repr__(self) -> str:
         servers = ",".join(map(str, self._config.bootstrap_servers))
-        return f"<Admin {servers}{', closed' if self._closed else ''}>"
+        return f"<Admin {servers}{', closed' if self._shared.closed else ''}>"
 
     def __reduce__(self) -> NoReturn:
         # A copy would share the thread, and close it when it is closed.
@@ -100,7 +101,7 @@ class Admin:
 
     def close(self) -> None:
         """Close all connections. Closing twice does no harm."""
-        self._closed = True
+        self._shared.closed = True
         if self._thread is not None:
             self._thread.close(_CLOSE_TIMEOUT)
 
@@ -287,14 +288,14 @@ class Admin:
                     self._turn.notify()
 
     def _running(self) -> NetworkThread:
-        if self._closed:
+        if self._shared.closed:
             raise ClosedError("the Admin is closed")
         if self._thread is None:
             core = ClientCore(self._config, random_source())
             manager = AdminManager(self._config, core.random, core.notify, core.learn_node)
             core.add_manager(manager)
             core.register(BeginCall, manager.begin)
-            self._thread = NetworkThread(core, name="ottla-admin")
+            self._thread = NetworkThread(core, shared=self._shared, name="ottla-admin")
             self._thread.start()
             # An Admin that was not closed stops its thread when it is garbage collected or the process ends.
             weakref.finalize(self, self._thread.close, 0)

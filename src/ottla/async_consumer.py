@@ -20,8 +20,8 @@ from typing import Any, Self, TypeVar
 from ottla import arguments
 from ottla.arguments import Offset, Partitions, Timeout
 from ottla.caller import Caller
-from ottla.client.calls.collector import Delivery
 from ottla.client.calls.commits import CommitCallback
+from ottla.client.calls.delivery import Delivery
 from ottla.client.calls.mailbox import Await, Call, T, Wait
 from ottla.client.calls.rebalancing import Listeners
 from ottla.client.subscription import EARLIEST, LATEST
@@ -198,7 +198,7 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
                 for record in walk.records:
                     return record
         except ClosedError:
-            if not (self._closing or self._closed):
+            if not (self._closing or self._shared.closed):
                 raise  # a listener used another client, which was closed
             raise StopAsyncIteration from None
 
@@ -317,7 +317,7 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
     async def _close(self, timeout: float, operation: GroupMembershipOperation, processed: Delivery | None) -> None:
         """``processed``: see ``_LastPoll.processed``. Records returned since then are not."""
         self._check_process()
-        if self._closed:
+        if self._shared.closed:
             return
         self._check_loop()
         if self._closing:
@@ -325,7 +325,7 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
             return
         self._closing, self._service_at = True, 0.0
         if self._network is None:
-            self._closed = True
+            self._shared.closed = True
             return
         deadline = clock.monotonic() + timeout
         try:
@@ -339,7 +339,7 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
 
     async def _closed_by_another_task(self) -> None:
         """Another ``close()`` is running: wait for it, unless it waits for the calling listener."""
-        while not self._closed and asyncio.current_task() not in self._listeners:
+        while not self._shared.closed and asyncio.current_task() not in self._listeners:
             await self._waiters.sleep()
 
     async def _end_turn(self, deadline: float) -> None:
@@ -354,7 +354,7 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
         try:
             await self._listeners.end(deadline)
         finally:
-            self._closed = True
+            self._shared.closed = True
             self._waiters.wake()
             self._listeners.log_unraised()
             self._calls.leave_at_once(operation)

@@ -65,6 +65,8 @@ class Consumer(ConsumerBase[K_co, V_co]):
     """
 
     def _prepare(self) -> None:
+        # Re-entrant, since the handler of a signal may call the consumer while its own thread is in ``_enter``.
+        self._guard = threading.RLock()
         self._owner: int | None = None
         self._inside: object | None = None
         """Identifies the outermost running call."""
@@ -366,7 +368,7 @@ class Consumer(ConsumerBase[K_co, V_co]):
     def _close(self, timeout: float, operation: GroupMembershipOperation, error: BaseException | None = None) -> None:
         """``error``: the exception that left the ``with`` block."""
         self._check_process()
-        if self._closed:
+        if self._shared.closed:
             if self._network is not None:
                 self._network.close(timeout)  # nothing to do, unless the first close was interrupted
             return
@@ -374,14 +376,14 @@ class Consumer(ConsumerBase[K_co, V_co]):
         try:
             self._enter(call)
             if self._network is None:
-                self._closed = True
+                self._shared.closed = True
                 return
             started = clock.now()
             try:
                 processed = self._last_poll.is_processed(error)
                 self._drive(self._calls.close(round(timeout * 1000), started, operation, done_with_last=processed))
             finally:
-                self._closed = True
+                self._shared.closed = True
                 self._calls.leave_at_once(operation)
                 self._network.close(max(END_GRACE, timeout - (clock.now().mono - started.mono) / 1000))
         finally:

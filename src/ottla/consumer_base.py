@@ -20,18 +20,19 @@ from typing import TYPE_CHECKING, Any, Generic, Never, NoReturn, Unpack
 from ottla.arguments import LONGEST_POLL, Timeout, duration, milliseconds
 from ottla.client.assembly import ConsumerAssembly
 from ottla.client.calls.calls import ConsumerCalls, ProcessingJob
-from ottla.client.calls.collector import Delivery, FetchCollector
-from ottla.client.calls.mailbox import News
+from ottla.client.calls.collector import FetchCollector
+from ottla.client.calls.delivery import Delivery
 from ottla.client.calls.rebalancing import Listener
+from ottla.client.calls.shared_state import SharedState
 from ottla.client.commands import Inspect
-from ottla.client.groups.rebalances import Rebalance, RebalanceRecorder
+from ottla.client.groups.rebalances import Rebalance
 from ottla.client.health.metrics import MetricName
 from ottla.client.health.verdicts import Assessor, Health, NetworkView
 from ottla.client.notifications import WakeupRequested
 from ottla.client.subscription import Mode
 from ottla.config import ConsumerConfig, OttlaConfigWarning
 from ottla.errors import ClosedError, ForkedError, IllegalStateError
-from ottla.runtime.network_thread import NetworkThread
+from ottla.runtime.network_thread import NetworkThread, NotificationQueue
 from ottla.runtime.randomness import random_source
 from ottla.types import ConsumerGroupMetadata, K_co, TopicPartition, V_co, shown
 
@@ -85,40 +86,36 @@ class _LastPoll:
 
 
 class _Monitor:
-    """What other threads may ask of a consumer: health, metrics, rebalances. Nothing of it costs anything unless it is called.
+    """The health and the metrics of a consumer, for any thread. It costs nothing unless it is called.
 
-    It reads what the application thread counts (``ConsumerCalls``) and asks the network thread for the rest.
+    It reads ``SharedState`` and sends the network thread an ``Inspect`` for the rest.
     """
 
-    def __init__(self, config: ConsumerConfig, calls: ConsumerCalls, recorder: RebalanceRecorder | None) -> None:
+    def __init__(self, config: ConsumerConfig, shared: SharedState) -> None:
         self.assessing = threading.Lock()
-        """Held while the assessor, which remembers the last progress of each partition, judges."""
+        """Held during an assessment: several threads may ask, and the assessor remembers the last progress of each partition."""
         self._group_id = config.group_id
-        self._calls = calls
-        self._recorder = recorder
+        self._shared = shared
         self._assessor = Assessor(config.group_id, config.session_timeout_ms)
 
-    @property
-    def rebalances(self) -> tuple[Rebalance, ...]:
-        return () if self._recorder is None else self._recorder.records
-
-    def health(self, network: NetworkThread | None, stuck_after: int, *, closed: bool) -> Health:
+    def health(self, network: NetworkThread | None, stuck_after: int) -> Health:
         view = _view(network)
         if view is None:
+            closed = self._shared.closed
             dead = closed or network is not None
             what = "the consumer is closed" if closed else "its network thread does not answer"
             reason = what if dead else "no call was made yet"
             return Health(live=not dead, ready=False, healthy=False, reasons=(reason,), group_id=self._group_id)
         with self.assessing:
-            return self._assessor.assess(view, self._calls.consumed(), stuck_after)
+            return self._assessor.assess(view, self._shared.consumed(), stuck_after)
 
     def metrics(self, network: NetworkThread | None) -> dict[MetricName, float]:
         view = _view(network)
-        return {} if view is None else {**view.metrics, **self._calls.metrics(view.at)}
+        return {} if view is None else {**view.metrics, **self._shared.metrics(view.at)}
 
 
 def _view(network: NetworkThread | None) -> NetworkView | None:
-    """What the network thread knows; ``None`` if none is running and answers."""
+    """The network thread's view of the consumer; ``None`` if no network thread is running, or it does not answer."""
     if network is None or not network.running:
         return None
     answer: Future[NetworkView] = Future()
@@ -151,17 +148,13 @@ class ConsumerBase(Generic[K_co, V_co]):
         deserializers = {"key_deserializer": key_deserializer, "value_deserializer": value_deserializer}
         given = {name: value for name, value in deserializers.items() if value is not None}
         self._config = ConsumerConfig.parse(config, **given, **settings)
-        self._calls = ConsumerCalls(self._config, self._submit, self._news)
-        self._assembly = ConsumerAssembly(self._config, random_source(), self._calls.collector.in_hand)
-        recorder = self._assembly.recorder
-        self._calls.jobs.rebalancing = lambda: recorder is not None and recorder.under_way
-        self._monitor = _Monitor(self._config, self._calls, recorder)
+        self._notifications = NotificationQueue()
+        self._calls = ConsumerCalls(self._config, self._submit, self._notifications.news)
+        self._shared = self._calls.shared
+        self._assembly = ConsumerAssembly(self._config, random_source(), self._shared)
+        self._monitor = _Monitor(self._config, self._shared)
         self._last_poll = _LastPoll(self._calls.collector)
-        self._closed = False
         self._warned_of_wait = False
-        self._woken_early = False
-        # Re-entrant, since a signal may call wakeup() while its own thread is in here.
-        self._guard = threading.RLock()
         self._prepare()
 
     def _prepare(self) -> None:
@@ -169,7 +162,7 @@ class ConsumerBase(Generic[K_co, V_co]):
 
     def __repr__(self) -> str:
         what = f"group {self._config.group_id!r}" if self._config.group_id is not None else "no group"
-        state = "closed" if self._closed else f"{len(self._calls.snapshot.partitions)} partitions"
+        state = "closed" if self._shared.closed else f"{len(self._calls.snapshot.partitions)} partitions"
         return f"<{type(self).__name__} {what}, {state}>"
 
     def __reduce__(self) -> NoReturn:
@@ -211,7 +204,7 @@ class ConsumerBase(Generic[K_co, V_co]):
     def rebalances(self) -> tuple[Rebalance, ...]:
         """The latest rebalances of this member, oldest first, at most a hundred. May be read from any thread."""
         self._check_process()
-        return self._monitor.rebalances
+        return self._shared.rebalances
 
     def health(self, stuck_after: float | timedelta = STUCK_AFTER) -> Health:
         """The health of the consumer, as a whole and by partition. May be called from any thread; costs nothing unless called.
@@ -220,7 +213,7 @@ class ConsumerBase(Generic[K_co, V_co]):
         detected between calls, so call this regularly, as a probe does. ``ottla.health.serve`` is a server for probes.
         """
         self._check_process()
-        return self._monitor.health(self._network, duration(stuck_after, "stuck_after"), closed=self._closed)
+        return self._monitor.health(self._network, duration(stuck_after, "stuck_after"))
 
     def metrics(self) -> dict[MetricName, float]:
         """The metrics of the consumer, with the names of Kafka's own consumer. May be called from any thread.
@@ -258,21 +251,13 @@ class ConsumerBase(Generic[K_co, V_co]):
         May be called from any thread, and from a signal handler.
         """
         self._check_process()
-        with self._guard:
-            network = self._network
-            self._woken_early = network is None
-        # If there was none, the call that makes it passes the wake-up on. Passed on twice, it would end two calls.
-        if network is not None:
-            network.notifications.put_all([WakeupRequested()])
+        self._notifications.put_all([WakeupRequested()])
 
     def _network_thread(self) -> NetworkThread:
         """The network thread, started when it is first needed."""
         if self._network is None:
-            network = NetworkThread(self._assembly.core, name=f"ottla-{self._config.client_id}")
-            with self._guard:
-                self._network = network
-            if self._woken_early:
-                network.notifications.put_all([WakeupRequested()])
+            name = f"ottla-{self._config.client_id}"
+            self._network = NetworkThread(self._assembly.core, notifications=self._notifications, shared=self._shared, name=name)
         if not self._started:
             self._network.start()
             self._started = True
@@ -280,9 +265,6 @@ class ConsumerBase(Generic[K_co, V_co]):
 
     def _submit(self, command: object) -> None:
         self._network_thread().submit(command)
-
-    def _news(self) -> News:
-        return self._network.notifications.news() if self._network is not None else []
 
     def _bound(self, listener: Callable[[Any, list[TopicPartition]], object] | None) -> Listener | None:
         """A listener that is called with this consumer."""
@@ -314,5 +296,5 @@ class ConsumerBase(Generic[K_co, V_co]):
 
     def _check_open(self) -> None:
         self._check_process()
-        if self._closed:
+        if self._shared.closed:
             raise ClosedError("the consumer is closed")

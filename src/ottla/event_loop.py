@@ -17,7 +17,7 @@ from typing import Any
 
 from ottla.errors import IllegalStateError
 from ottla.runtime import clock
-from ottla.runtime.notifications import NotificationQueue
+from ottla.runtime.network_thread import NotificationQueue
 
 _log = logging.getLogger(__name__)
 

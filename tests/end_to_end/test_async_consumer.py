@@ -468,7 +468,7 @@ async def _live(consumer: AsyncConsumer, name: str, steps: Steps, seen: Counter[
         await turn()
     except asyncio.CancelledError:
         task.uncancel()
-        if not consumer._closed:
+        if not consumer._shared.closed:
             await turn()
 
 

@@ -385,7 +385,7 @@ def test_a_listener_may_close_the_consumer_in_whose_poll_it_runs(served: str, to
             await this.poll(PATIENCE)
         while asyncio.all_tasks() != {asyncio.current_task()}:  # the listener still ends the network thread
             await asyncio.sleep(0.01)
-        assert this._closed
+        assert this._shared.closed
 
     began = time.monotonic()
     run(main())
@@ -398,7 +398,7 @@ def test_two_tasks_that_close_both_return_when_it_is_closed(served: str, topic: 
 
     async def close(this: AsyncConsumer) -> bool:
         await this.close()
-        return this._closed
+        return this._shared.closed
 
     async def main() -> None:
         this = consumer(served, f"g-{name}")

@@ -16,4 +16,4 @@ class Probe:
 
     def look(self, stuck_after: int = 60_000) -> Health:
         view = self._app.assembly.inspection.view(self._app.now)
-        return self._assessor.assess(view, self._app.calls.consumed(), stuck_after)
+        return self._assessor.assess(view, self._app.calls.shared.consumed(), stuck_after)

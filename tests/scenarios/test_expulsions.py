@@ -54,7 +54,7 @@ def world(tmp_path: Path) -> World:
 
 @pytest.fixture
 def expulsions(world: World) -> Iterator[Expulsions]:
-    handler, log = Expulsions(world), logging.getLogger("ottla.client.poll_watch")
+    handler, log = Expulsions(world), logging.getLogger("ottla.client.poll_timer")
     log.addHandler(handler)
     yield handler
     log.removeHandler(handler)

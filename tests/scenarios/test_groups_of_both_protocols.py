@@ -118,7 +118,7 @@ def test_a_handler_beyond_the_poll_interval_leaves_once_and_is_told_why(world: W
         while not slow.stop:
             yield from slow.calls.poll(500, slow.now)
 
-    with caplog.at_level(logging.WARNING, "ottla.client.poll_watch"):
+    with caplog.at_level(logging.WARNING, "ottla.client.poll_timer"):
         slow.start(handle_slowly())
         world.run_until(lambda: bool(slow.told and slow.told[-1][1]))
         asleep_since = world.now.mono

@@ -180,4 +180,4 @@ def test_metrics_go_by_kafkas_names(world: World) -> None:
     assert metrics[MetricName("last-heartbeat-seconds-ago", COORDINATOR)] < 2
     assert metrics[MetricName("fetch-latency-max", FETCH)] >= 500
     assert metrics[MetricName("bytes-fetched-total", FETCH)] > 50
-    assert app.calls.metrics(world.now)[MetricName("records-consumed-total", FETCH)] == 50
+    assert app.calls.shared.metrics(world.now)[MetricName("records-consumed-total", FETCH)] == 50

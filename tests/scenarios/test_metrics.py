@@ -25,7 +25,7 @@ RECORD = 8
 def metrics_of(app: App) -> dict[MetricName, float]:
     """As ``Consumer.metrics``."""
     view = app.assembly.inspection.view(app.now)
-    return {**view.metrics, **app.calls.metrics(view.at)}
+    return {**view.metrics, **app.calls.shared.metrics(view.at)}
 
 
 def consumer(app: App, name: str) -> float:

@@ -66,15 +66,13 @@ class App:
         """Connection -> until when the broker does not read it."""
         self._pass_due: int | None = None
         self._halfway = False
-        self._may_wait: frozenset[type[Any]] = frozenset()
         self._program: Program | None = None
         self._wait_number = 0
         self.result: Any = None
         self.error: BaseException | None = None
         self.calls = ConsumerCalls(config, self._submit, self._drain)
-        self.assembly = ConsumerAssembly(config, chance, self.calls.collector.in_hand)
-        recorder = self.assembly.recorder
-        self.calls.jobs.rebalancing = lambda: recorder is not None and recorder.under_way
+        self._shared = self.calls.shared
+        self.assembly = ConsumerAssembly(config, chance, self._shared)
 
     # -- the application thread -------------------------------------------------------------------------------------------
 
@@ -159,7 +157,7 @@ class App:
 
     def _submit(self, command: object) -> None:
         self._inbox.append(command)
-        if type(command) not in self._may_wait:
+        if type(command) not in self._shared.deferrable:
             self._pass_soon(self.lag)
             if self.eager and self._pass_due == self.now.mono:
                 self._pass(self.now.mono)
@@ -198,23 +196,23 @@ class App:
         self._halfway = False
         if not self.alive:
             return
-        effects, wake_at, self._may_wait = self.assembly.core.poll(self.now)
+        effects, wake_at, self._shared.deferrable = self.assembly.core.poll(self.now)
         for effect in effects:
             self._perform(effect)
         self._tell()
         if wake_at is None or wake_at > self.now.mono:
             self._check_that_nothing_is_left(wake_at)
-        if any(type(command) not in self._may_wait for command in self._inbox):
+        if any(type(command) not in self._shared.deferrable for command in self._inbox):
             self._pass_soon(0)
         if wake_at is not None:
             self._pass_soon(max(0, wake_at - self.now.mono))
 
     def _check_that_nothing_is_left(self, wake_at: int | None) -> None:
         """One pass does all that can be done now: nothing else may come that makes a second one."""
-        effects, again_at, may_wait = self.assembly.core.poll(self.now)
+        effects, again_at, deferrable = self.assembly.core.poll(self.now)
         assert not effects, effects
         assert again_at is None or (wake_at is not None and again_at >= wake_at), f"wakes at {again_at}, it said at {wake_at}"
-        assert may_wait == self._may_wait
+        assert deferrable == self._shared.deferrable
         told = self.assembly.core.take_notifications()
         assert not told, told
 

@@ -16,7 +16,7 @@ import pytest
 
 from ottla import AsyncConsumer, Consumer, OffsetAndMetadata, TopicPartition
 from ottla.errors import ConcurrentAccessError, ConnectionFailedError, IllegalStateError, WakeupError, error_class
-from ottla.runtime.notifications import NotificationQueue
+from ottla.runtime.network_thread import NotificationQueue
 
 TP = TopicPartition("t", 0)
 PLAIN = {"assignment", "subscription", "paused", "group_metadata", "wakeup"}

@@ -13,6 +13,7 @@ from typing import Any
 
 from ottla.client import commands
 from ottla.client.backoff import ExponentialBackoff, RandomPort
+from ottla.client.calls.shared_state import SharedState
 from ottla.client.cluster.topics import TopicsManager
 from ottla.client.commands import Reply
 from ottla.client.core import ClientCore
@@ -23,7 +24,7 @@ from ottla.client.groups.protocol import membership_of
 from ottla.client.groups.rebalances import RebalanceRecorder
 from ottla.client.health.inspection import Inspection
 from ottla.client.notifications import Completed
-from ottla.client.poll_watch import InHand, PollWatch, nothing_in_hand
+from ottla.client.poll_timer import PollTimer
 from ottla.client.positions.commit import CommitManager
 from ottla.client.positions.offsets import OffsetsManager
 from ottla.client.positions.validation import PositionValidator
@@ -43,10 +44,9 @@ _RESET_TO: Mapping[str, Reset | None] = {"earliest": EARLIEST, "latest": LATEST,
 class ConsumerAssembly:
     """A ``ClientCore`` that is a consumer. ``core`` is what a shell runs; the rest is for tests to look at."""
 
-    def __init__(self, config: ConsumerConfig, random: RandomPort, in_hand: Callable[[], InHand] = nothing_in_hand) -> None:
-        """``in_hand`` tells what the application was handed; it is asked by the network thread, and rarely."""
+    def __init__(self, config: ConsumerConfig, random: RandomPort, shared: SharedState) -> None:
         self.core = core = ClientCore(config, random)
-        self.polls = PollWatch(config, in_hand)
+        self.polls = PollTimer(config, shared.in_hand)
         self.subscription = Subscription(_reset_to(config))
         self.membership: Membership | None = None
         self.commits: CommitManager | None = None
@@ -71,7 +71,7 @@ class ConsumerAssembly:
         self.inspection = Inspection(
             core, self.subscription, self.membership, self.polls, self.recorder, self.fetches.replicas, unreachable
         )
-        self.publisher = Publisher(core, self.subscription, self.membership, problems)
+        self.publisher = Publisher(core, self.subscription, self.membership, self.recorder, problems, shared)
         # Commits come before the membership: what a rebalance waits for leaves first. They are asked once more behind whoever has
         # something committed or looked up, as the coordinator and the metadata are behind whoever may need them: what one manager
         # asks of another leaves in the same pass, for nothing else may come that makes a next one.
@@ -85,7 +85,7 @@ class ConsumerAssembly:
         core.add_manager(FollowedTopics(self.subscription, self.membership, metadata))
         core.add_watcher(self.publisher)
         core.before_telling = self.publisher.publish
-        core.may_wait = self._may_wait
+        core.deferrable_commands = self._deferrable_commands
         self._register()
 
     def _register(self) -> None:
@@ -101,6 +101,7 @@ class ConsumerAssembly:
             commands.RebalancePrepared: self._prepared,
             commands.AssignmentAccepted: self._accepted,
             commands.ProcessingBegan: lambda command, now: self.polls.begin(command.limit, now),
+            commands.ProcessingProgressed: lambda _, now: self.polls.progress(now),
             commands.ProcessingEnded: lambda _, now: self.polls.end(now),
             commands.Inspect: lambda command, now: command.reply(self.inspection.view(now)),
             commands.Seek: self._seek,
@@ -117,7 +118,7 @@ class ConsumerAssembly:
         for command, handler in handlers.items():
             self.core.register(command, self._guarded(handler))
 
-    def _may_wait(self) -> frozenset[type[object]]:
+    def _deferrable_commands(self) -> frozenset[type[object]]:
         return _NOTHING if self.fetches.awaits_memory or self.validator.awaits_consumption else _REPORTS
 
     def _guarded(self, handler: Callable[[Any, Now], None]) -> Callable[[Any, Now], None]:

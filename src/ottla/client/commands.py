@@ -148,12 +148,18 @@ class AssignmentAccepted:
 
 @dataclass(frozen=True, slots=True)
 class ProcessingBegan:
-    """The application is at work that it has announced, and gives no other sign of life for ``limit`` ms from now on.
-
-    Said again with each progress it reports.
-    """
+    """The application begins a long job, and does not poll for up to ``limit`` ms after this and after each report of progress."""
 
     limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessingProgressed:
+    """The job reports progress, perhaps from another thread than the one that begins and ends it.
+
+    So it may come after ``ProcessingEnded``: 1. A thread finds that the job is running. 2. The application ends the job. 3. The
+    thread submits this. It then has no effect, since otherwise the limit of the job would replace ``max_poll_interval``.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +172,7 @@ class Inspect:
 
 @dataclass(frozen=True, slots=True)
 class ProcessingEnded:
-    """That work is done."""
+    """The job has ended."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -29,8 +29,8 @@ class CorePoll(NamedTuple):
 
     effects: list[ConnectionEffect]
     wake_at: int | None
-    may_wait: frozenset[type[object]] = frozenset()
-    """Classes of commands that need not wake the shell before then: nothing would come of them."""
+    deferrable: frozenset[type[object]] = frozenset()
+    """The classes of commands that need not wake the shell before then, since they would have no effect."""
 
 
 class ClientCore:
@@ -44,7 +44,7 @@ class ClientCore:
         self.metadata_manager = MetadataManager(config, random, self.notify, allow_auto_create=allow_auto_create)
         self.observe: Callable[[Completion, Now], None] = lambda completion, now: None
         """Told of every request that came to its end."""
-        self.may_wait: Callable[[], frozenset[type[object]]] = frozenset
+        self.deferrable_commands: Callable[[], frozenset[type[object]]] = frozenset
         """Classes of commands that no call waits for."""
         self.before_telling: Callable[[], None] = lambda: None
         """Called before the notifications are taken, to add related ones."""
@@ -123,7 +123,7 @@ class ClientCore:
         wake_at += [at for at in (next_at, *(self._ask(watcher, now) for watcher in self._watchers)) if at is not None]
         if self.connections.has_completions or self.connections.failures != self._lost:
             wake_at.append(now.mono)
-        return CorePoll(effects, min(wake_at, default=None), self.may_wait())
+        return CorePoll(effects, min(wake_at, default=None), self.deferrable_commands())
 
     def shut_down(self, error: OttlaError, now: Now) -> list[ConnectionEffect]:
         """Close everything: whatever was asked and not answered fails with ``error``, and every manager hears of it."""

@@ -8,11 +8,13 @@ there is no problem of the whole consumer (single partitions have their own).
 
 from __future__ import annotations
 
+from ottla.client.calls.shared_state import SharedState
 from ottla.client.cluster.metadata import MetadataManager
 from ottla.client.core import ClientCore
 from ottla.client.effects import Poll, ToCoordinator, ToNode
 from ottla.client.groups.coordinator import COORDINATOR, CoordinatorManager
 from ottla.client.groups.membership import Membership
+from ottla.client.groups.rebalances import RebalanceRecorder
 from ottla.client.notifications import Published
 from ottla.client.subscription import Mode, Phase, Snapshot, Subscription
 from ottla.errors import LeaderNotAvailableError, OttlaError, UnknownTopicOrPartitionError
@@ -45,13 +47,23 @@ class FollowedTopics:
 
 
 class Publisher:
-    """Tells the application what the subscription looks like. Asked when the connections have moved."""
+    """Publishes the subscription to the application, and the rebalances to all threads. Polled after the connections."""
 
-    def __init__(self, core: ClientCore, subscription: Subscription, membership: Membership | None, problems: Problems) -> None:
+    def __init__(
+        self,
+        core: ClientCore,
+        subscription: Subscription,
+        membership: Membership | None,
+        recorder: RebalanceRecorder | None,
+        problems: Problems,
+        shared: SharedState,
+    ) -> None:
         self._core = core
         self._subscription = subscription
         self._membership = membership
+        self._recorder = recorder
         self._problems = problems
+        self._shared = shared
         self._published = 0
         self._problem: OttlaError | None = None
 
@@ -64,7 +76,9 @@ class Publisher:
         return Poll(wake_at=self._problems.wake_at(now))
 
     def publish(self) -> None:
-        """Tell the application, if there is anything new."""
+        """Publish what has changed."""
+        if self._recorder is not None:
+            self._shared.rebalances, self._shared.rebalancing = self._recorder.records, self._recorder.under_way
         if self._published == self._subscription.version:
             return
         self._published = self._subscription.version

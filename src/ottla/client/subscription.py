@@ -96,6 +96,16 @@ class Snapshot:
         return {tp: view.problem for tp, view in self.partitions.items() if view.problem is not None}
 
 
+@dataclass(frozen=True, slots=True)
+class Consumed:
+    """How far the application has come in a partition: offsets, and a monotonic time in ms; ``None``: not known."""
+
+    position: int | None
+    end: int | None
+    progress_at: int | None
+    begin: int | None = None
+
+
 class PartitionState:
     """One partition as the network thread holds it."""
 

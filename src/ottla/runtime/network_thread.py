@@ -1,18 +1,24 @@
-"""The network thread of a client: runs one ``ClientCore`` on real sockets and the real clock.
+"""The network thread of a client, which runs one ``ClientCore`` on real sockets and the real clock, and its two queues.
 
-Owns the thread, its inbox and the order of one pass: commands, core, sockets, sleep. Must not know what the core is for. Invariant:
-nothing kills the thread silently: an error of a pass is logged, told to the application, and the next pass comes.
+Owns the thread, the queue of commands, the queue of notifications, and the order of one pass: commands, core, sockets, sleep. Must
+not know what the core is for, what a notification means, nor event loops. Invariants: nothing ends the thread silently: an error of
+a pass is logged and reported to the application, and the next pass follows; notifications stay in their queue, in order, until
+their handler removes them, so that an exception of a signal handler loses none; each ``put_all`` wakes a thread in ``wait``, or an
+event loop by the callback passed to ``arm``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
+from ottla.client.calls.shared_state import SharedState
 from ottla.client.connections.connections import Authenticate, Close, Connect, ConnectionEffect, Resolve, Write
 from ottla.client.core import ClientCore
 from ottla.client.notifications import ErrorNotification
@@ -20,7 +26,6 @@ from ottla.config import ClientConfig
 from ottla.errors import ClosedError, ForkedError, OttlaError
 from ottla.runtime import clock
 from ottla.runtime.login import NotProved, Proved, logins_of
-from ottla.runtime.notifications import NotificationQueue
 from ottla.runtime.resolver import Resolved, ResolveFailed, resolve_in_background
 from ottla.runtime.sockets import Sockets
 from ottla.types import Now
@@ -31,19 +36,130 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 GIVE_WAY, FEW = 0.0003, 1 << 16
-"""Seconds that an application which was woken by few bytes is given to handle them, before the next requests are thought of. Both
-need the GIL: measured, a lone record is in its handler 0.1 ms sooner. Of many bytes the broker should send more meanwhile."""
+"""If fewer than ``FEW`` bytes have woken the application, the network thread gives it ``GIVE_WAY`` seconds to handle them before it
+computes the next requests. Both need the GIL: measured, a single record reaches its handler 0.1 ms sooner. With more bytes the next
+Fetch goes first, so that the broker works meanwhile."""
+
+
+class NotificationQueue:
+    """The network thread adds notifications, the application thread takes them, and any thread may call ``wake``.
+
+    A signal handler may call any method while its own thread is inside another one: ``SimpleQueue`` and ``deque`` allow that.
+    """
+
+    def __init__(self) -> None:
+        self._items: deque[object] = deque()
+        self._bell: SimpleQueue[None] = SimpleQueue()
+        """One item for each ``put_all`` and ``wake``, for a thread to sleep on. The notifications are in ``_items``."""
+        self._callbacks: deque[Callable[[], object]] = deque(maxlen=1)
+        """The callback of a waiting event loop, or nothing."""
+        self._sleeping = False
+        self._application_runs = threading.Lock()
+        """Locked from a put that wakes the application until it waits again."""
+
+    @property
+    def sleeping(self) -> bool:
+        """Whether a thread or an event loop waits."""
+        return self._sleeping or bool(self._callbacks)
+
+    def put_all(self, items: Iterable[object]) -> bool:
+        """Add notifications and wake the waiting thread; return whether there was one."""
+        sleeping = self.sleeping
+        if sleeping:
+            self._application_runs.acquire(blocking=False)
+        self._items.extend(items)
+        self._ring()
+        return sleeping
+
+    def give_way(self, timeout: float) -> None:
+        """Wait until the application that was woken waits again, for at most ``timeout`` seconds.
+
+        1. ``put_all`` has woken the application. 2. It needs the GIL to run, and the network thread would keep the GIL for as long
+        as it has work. 3. Blocking on this lock releases the GIL; the application handles the notifications and, with its next
+        ``wait`` or ``arm``, releases the lock.
+        """
+        self._application_runs.acquire(timeout=timeout)
+
+    def wake(self) -> None:
+        """End the current or the next ``wait`` without a notification."""
+        self._ring()
+
+    def _ring(self) -> None:
+        self._bell.put(None)
+        with contextlib.suppress(IndexError):  # no event loop waits
+            self._callbacks.pop()()
+
+    def wait(self, timeout: float | None) -> bool:
+        """Sleep until there is a notification, ``wake`` is called or ``timeout`` seconds have passed.
+
+        Return whether there is a notification.
+        """
+        self._release_network_thread()
+        if not self._items:
+            self._sleeping = True
+            try:
+                self._bell.get(timeout=timeout)
+            except Empty:
+                return False
+            finally:
+                self._sleeping = False
+        return bool(self._items)
+
+    def arm(self, callback: Callable[[], object]) -> bool:
+        """For an event loop, instead of ``wait``: the next put or wake calls ``callback``, once.
+
+        Return False, and do not call it, if there is a notification or a wake-up already. The callback runs on any thread, so it
+        must neither block nor raise.
+        """
+        self._release_network_thread()
+        # First the callback, then the check; ``put_all`` first adds its items and then takes the callback. So the check finds what
+        # arrives in between, or the callback is called.
+        self._callbacks.append(callback)
+        if self._items or not self._bell.empty():
+            self._callbacks.clear()
+            return False
+        return True
+
+    def _release_network_thread(self) -> None:
+        """End a ``give_way``."""
+        if self._application_runs.locked():
+            self._application_runs.release()
+
+    def disarm(self) -> None:
+        """Undo ``arm``."""
+        self._callbacks.clear()
+
+    def news(self) -> deque[object]:
+        """All notifications, oldest first. The caller removes each one, from the left, once it is handled."""
+        with contextlib.suppress(Empty):
+            while True:
+                self._bell.get_nowait()
+        return self._items
+
+    def drain(self) -> list[object]:
+        """Remove and return all notifications. If the caller is interrupted, they are lost."""
+        news = self.news()
+        return [news.popleft() for _ in range(len(news))]
 
 
 class NetworkThread:
-    """A daemon thread that owns a core. ``submit`` and ``close`` may be called from any thread of the process that made it.
+    """A daemon thread that owns a core. ``submit`` and ``close`` may be called from any thread of the process that created it.
 
-    Making one raises ``ConfigError`` for certificates that cannot be used.
+    ``notifications`` and ``shared`` connect it with the application. The constructor raises ``ConfigError`` for certificates that
+    cannot be used.
     """
 
-    def __init__(self, core: ClientCore, *, name: str = "ottla-network", now: Callable[[], Now] = clock.now) -> None:
-        self.notifications = NotificationQueue()
-        """What the core tells the application."""
+    def __init__(
+        self,
+        core: ClientCore,
+        *,
+        notifications: NotificationQueue | None = None,
+        shared: SharedState | None = None,
+        name: str = "ottla-network",
+        now: Callable[[], Now] = clock.now,
+    ) -> None:
+        self.notifications = NotificationQueue() if notifications is None else notifications
+        self._shared = SharedState() if shared is None else shared
         self._core = core
         self._now = now
         self._sockets: Sockets | None = None
@@ -52,19 +168,16 @@ class NetworkThread:
         self._inbox: deque[object] = deque()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._runs = threading.Lock()
-        """Taken for good by the thread: there is one, whatever interrupts its start."""
+        """The thread acquires it and keeps it: only one thread runs, even if a signal handler interrupted the first ``start``."""
         self._pid = os.getpid()
-        self._closing = False
-        self._asleep = False
-        self._may_wait: frozenset[type[object]] = frozenset()
 
     @property
     def running(self) -> bool:
-        """Whether commands are still handled."""
-        return self._thread.is_alive() and not self._closing
+        """Whether the thread handles commands."""
+        return self._thread.is_alive() and not self._shared.stopping
 
     def start(self) -> None:
-        """Begin; nothing was opened before. Where the handler of a signal raises in here, it can be called again."""
+        """Open the sockets and start the thread. If a signal handler raises in here, this can be called again."""
         self._check_fork()
         if self._sockets is None:
             self._sockets = Sockets(self._core.config, self._core.connections, self._now, self._context)
@@ -77,18 +190,18 @@ class NetworkThread:
         Raises ``ClosedError`` once closed, ``ForkedError`` in a forked child.
         """
         self._check_fork()
-        if self._closing:
+        if self._shared.stopping:
             raise ClosedError("the client is closed")
         self._post(command)
 
     def close(self, timeout: float) -> bool:
-        """End the thread: commands that were submitted are handled, what is not answered fails.
+        """End the thread: it handles the commands that were submitted, and unanswered requests fail.
 
-        Gives whether it ended within ``timeout`` (seconds). Does nothing in a forked child: thread and sockets are the parent's.
+        Return whether it ended within ``timeout`` seconds. Does nothing in a forked child: thread and sockets are the parent's.
         """
         if os.getpid() != self._pid:
             return True
-        self._closing = True
+        self._shared.stopping = True
         if self._sockets is not None:
             self._sockets.wake()
             if self._thread.ident is not None:
@@ -100,9 +213,9 @@ class NetworkThread:
             raise ForkedError(f"this client belongs to process {self._pid}, this is process {os.getpid()}")
 
     def _post(self, item: object) -> None:
-        # First the item, then the check whether the thread sleeps; the thread does it in reverse order, so no wake-up is lost.
+        # In this order: see ``SharedState.asleep`` and ``SharedState.deferrable``.
         self._inbox.append(item)
-        if self._asleep and type(item) not in self._may_wait and self._sockets is not None:
+        if self._shared.asleep and type(item) not in self._shared.deferrable and self._sockets is not None:
             self._sockets.wake()
 
     def _run(self) -> None:
@@ -111,7 +224,7 @@ class NetworkThread:
             return
         sockets = self._sockets
         try:
-            while not self._closing:
+            while not self._shared.stopping:
                 try:
                     self._sleep(sockets, self._pass(sockets))
                 except Exception as error:
@@ -122,41 +235,42 @@ class NetworkThread:
             self._on_error(error)
             raise
         finally:
-            self._closing = True
+            self._shared.stopping = True
             sockets.close_all()
             self.notifications.wake()
 
     def _pass(self, sockets: Sockets) -> int | None:
-        """One pass; gives the time to wake at the latest."""
+        """Run one pass; return the time at which the next one is due (monotonic ms), if there is one."""
         now = self._now()
         while self._inbox:
             self._handle(self._inbox.popleft(), now)
-        # A few records come first, the next Fetch afterwards; but while many are handled the broker should send more.
+        # Few records go to the application before the next Fetch leaves; if there are many, the broker sends more meanwhile.
         self._core.deliver(now)
         if sockets.take_received() < FEW and self._publish():
             self.notifications.give_way(GIVE_WAY)
-        effects, wake_at, self._may_wait = self._core.poll(now)
+        effects, wake_at, self._shared.deferrable = self._core.poll(now)
         for effect in effects:
             self._perform(sockets, effect)
         self._publish()
         return wake_at
 
     def _sleep(self, sockets: Sockets, wake_at: int | None) -> None:
-        """Until there is something to think about: parts of a long answer are only read."""
-        self._asleep = True
+        """Wait until a pass has something to do. Parts of a long response are read without a pass."""
+        self._shared.asleep = True
         news = False
         while not news:
-            if self._closing or self._is_pressed():
+            if self._shared.stopping or self._has_urgent_command():
                 timeout: float | None = 0
             else:
                 timeout = None if wake_at is None else max(wake_at - self._now().mono, 0) / 1000
-            news = sockets.wait(timeout) or self._closing or self._is_pressed()
+            news = sockets.wait(timeout) or self._shared.stopping or self._has_urgent_command()
             news = news or (wake_at is not None and self._now().mono >= wake_at)
-        self._asleep = False
+        self._shared.asleep = False
 
-    def _is_pressed(self) -> bool:
-        """Whether there is a command that cannot wait."""
-        return bool(self._inbox) and any(type(item) not in self._may_wait for item in self._inbox.copy())
+    def _has_urgent_command(self) -> bool:
+        """Whether there is a command that ends a sleep."""
+        deferrable = self._shared.deferrable
+        return bool(self._inbox) and any(type(item) not in deferrable for item in self._inbox.copy())
 
     def _handle(self, item: object, now: Now) -> None:
         if isinstance(item, Resolved):
@@ -186,7 +300,7 @@ class NetworkThread:
                 resolve_in_background(host, port, self._post)
 
     def _publish(self) -> bool:
-        """Tell the application what there is to tell; whether that woke it."""
+        """Pass the core's notifications to the application; return whether that woke it."""
         notifications = self._core.take_notifications()
         return bool(notifications) and self.notifications.put_all(notifications)
 

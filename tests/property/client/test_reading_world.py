@@ -15,6 +15,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from ottla.client.calls.collector import FetchCollector
+from ottla.client.calls.shared_state import SharedState
 from ottla.client.notifications import FetchedPartition, FetchedResponse
 from ottla.client.subscription import Mode, PartitionView, Snapshot
 from ottla.records import ControlType, NewRecord, encode_batch, encode_end_transaction
@@ -198,7 +199,7 @@ def test_read_committed_gives_what_was_committed_and_nothing_else(
             case "commit" | "abort":
                 log.finish(producer, commit=what == "commit")
     start = min(start, log.stable)
-    collector = FetchCollector(config(isolation_level="read_committed"))
+    collector = FetchCollector(config(isolation_level="read_committed"), SharedState())
     view = PartitionView(1, OffsetAndMetadata(start), paused=False, fetchable=True, since=1)
     collector.on_snapshot(Snapshot(Mode.MANUAL, frozenset({"t"}), MappingProxyType({T0: view})))
     seen: list[int] = []
@@ -219,4 +220,4 @@ def test_read_committed_gives_what_was_committed_and_nothing_else(
         position = found.offset
     assert seen == sorted(offset for offset in log.visible if start <= offset < log.stable)
     assert position == log.stable
-    assert collector.end(T0) in (None, log.stable)
+    assert collector.log_end(T0) in (None, log.stable)

@@ -8,6 +8,7 @@ from hypothesis import example, given, settings, strategies as st
 
 from ottla import Record
 from ottla.client.calls.collector import FetchCollector
+from ottla.client.calls.shared_state import SharedState
 from ottla.client.notifications import FetchedPartition, FetchedResponse
 from ottla.client.subscription import Mode, PartitionView, Snapshot
 from ottla.records import NewRecord, encode_batch
@@ -35,7 +36,7 @@ class Walker:
     """An application that walks, and a network thread that changes what is wanted."""
 
     def __init__(self) -> None:
-        self.collector = FetchCollector(config())
+        self.collector = FetchCollector(config(), SharedState())
         self.wanted = dict.fromkeys(PARTITIONS, True)
         self.fetched = dict.fromkeys(PARTITIONS, 0)
         self.seen: dict[TopicPartition, int] = dict.fromkeys(PARTITIONS, 0)

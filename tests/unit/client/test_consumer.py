@@ -8,7 +8,6 @@ from datetime import timedelta
 import pytest
 
 from ottla import Consumer, OffsetAndMetadata, TopicPartition
-from ottla.client.notifications import WakeupRequested
 from ottla.errors import ConfigError, IllegalStateError, WakeupError, error_class
 
 TP = TopicPartition("t", 0)
@@ -71,34 +70,12 @@ def test_without_a_group_there_is_no_group_to_speak_of() -> None:
             alone.subscribe(["t"])
 
 
-class MeanwhileACall:
-    """A lock behind which, as soon as it is free, the first call of another thread makes the network thread."""
-
-    def __init__(self, consumer: Consumer) -> None:
-        self._consumer = consumer
-        self._lock = threading.RLock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *error: object) -> None:
-        self._lock.release()
-        if self._consumer._network is None:
-            self._consumer._network_thread()
-
-
-def test_a_wakeup_beside_the_first_call_ends_one_call(consumer: Consumer) -> None:
-    consumer._guard = MeanwhileACall(consumer)  # type: ignore[assignment]
-    consumer.wakeup()
-    assert [type(told) for told in consumer._news()].count(WakeupRequested) == 1
-    consumer.close()
-
-
 def test_a_wakeup_before_the_first_poll_is_remembered(consumer: Consumer) -> None:
     consumer.wakeup()
     consumer.assign([TP])
     with pytest.raises(WakeupError):
         consumer.poll(10)
+    assert not consumer.poll(0)
     consumer.close(timeout=0)
 
 

@@ -180,7 +180,7 @@ def test_no_wake_up_is_lost(client: Client) -> None:
 
 def test_a_command_that_may_wait_ends_no_sleep_and_comes_with_the_next_pass(client: Client) -> None:
     client.core.register(Report, lambda command, now: client.core.notify(command.number))
-    client.core.may_wait = lambda: frozenset({Report})
+    client.core.deferrable_commands = lambda: frozenset({Report})
     client.thread.submit(Begin(1))
     client.until(lambda seen: len(seen) == 1)
     client.thread.submit(Report(2))
@@ -191,7 +191,7 @@ def test_a_command_that_may_wait_ends_no_sleep_and_comes_with_the_next_pass(clie
 
 def test_a_command_that_may_wait_ends_the_sleep_as_soon_as_somebody_waits_for_it(client: Client) -> None:
     client.core.register(Report, lambda command, now: client.core.notify(command.number))
-    client.core.may_wait = frozenset
+    client.core.deferrable_commands = frozenset
     client.thread.submit(Begin(1))
     client.until(lambda seen: len(seen) == 1)
     client.thread.submit(Report(2))

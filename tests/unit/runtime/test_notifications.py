@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from ottla.runtime.notifications import NotificationQueue
+from ottla.runtime.network_thread import NotificationQueue
 
 LONG = 30.0
 """Seconds that nothing here takes, unless it hangs."""

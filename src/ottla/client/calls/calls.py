@@ -17,18 +17,18 @@ from types import TracebackType
 from typing import Any, Self
 
 from ottla.client import commands
-from ottla.client.calls.collector import Delivery, FetchCollector
+from ottla.client.calls.collector import FetchCollector
 from ottla.client.calls.commits import STEP_TIME, CommitCalls, step_deadline
+from ottla.client.calls.delivery import Delivery
 from ottla.client.calls.errors import CallErrors, log_others
 from ottla.client.calls.mailbox import Call, Mailbox, News
-from ottla.client.calls.metrics import PollMetrics
 from ottla.client.calls.positions import PositionCalls
 from ottla.client.calls.rebalancing import Listeners, Rebalancing
+from ottla.client.calls.shared_state import SharedState
 from ottla.client.cluster import patterns
 from ottla.client.cluster.metadata import TopicMetadata
 from ottla.client.groups.membership import DEFAULT
-from ottla.client.health.metrics import MetricName
-from ottla.client.health.verdicts import Consumed
+from ottla.client.health.metrics import PollMetrics
 from ottla.client.notifications import (
     AssignmentNeeded,
     AssignmentReceived,
@@ -59,10 +59,12 @@ class ConsumerCalls:
     """See the module. ``submit`` sends a command to the network thread, ``news`` returns its unhandled notifications.
 
     The parts share one consumer's state, and each state has one writer: the collector writes positions and deliveries, ``errors``
-    the errors to be raised, ``commits`` the unanswered commits, the rebalancing the owned partitions.
+    the errors to be raised, ``commits`` the unanswered commits, the rebalancing the owned partitions. Other threads read
+    ``shared`` and nothing else of this.
     """
 
     def __init__(self, config: ConsumerConfig, submit: Callable[[object], None], news: Callable[[], News]) -> None:
+        self.shared = shared = SharedState()
         handlers: dict[type[object], Callable[[Any], None]] = {
             Fetched: lambda item: self.collector.on_fetched(item.response, self._mailbox.now),
             Published: lambda item: self._on_published(item.snapshot),
@@ -76,24 +78,22 @@ class ConsumerCalls:
         """Set by a driver: the handler of a signal has raised, or something else from outside, in the middle of a call."""
         self._config = config
         self._mailbox = mailbox = Mailbox(submit, news, handlers, config.default_api_timeout_ms)
-        self.collector = collector = FetchCollector(config)
-        self.jobs = Processing(submit)
-        self._poll_metrics = metrics = PollMetrics()
+        self.collector = collector = FetchCollector(config, shared)
+        self.jobs = Processing(submit, shared)
+        self._poll_metrics = metrics = shared.poll_metrics = PollMetrics()
         self._errors = errors = CallErrors(config, mailbox, collector)
         self.commits = CommitCalls(config, mailbox, collector, errors, metrics)
         self.positions = PositionCalls(mailbox, collector, errors)
         self._rebalancing = Rebalancing(config, mailbox, collector, metrics, errors.add)
         self._polled_at: int | None = None
         """When ``Polled`` was last sent; ``None``: the subscription has changed since, and the network thread waits for it."""
-        self._progress_at: dict[TopicPartition, int] = {}
-        """When the application was last handed records of a partition."""
         self._leaves_at_end = False
         """``close()`` has begun to leave the group."""
 
     @property
     def snapshot(self) -> Snapshot:
         """The subscription as the network thread last published it."""
-        return self.collector.snapshot
+        return self.shared.snapshot
 
     @property
     def owned(self) -> frozenset[TopicPartition]:
@@ -146,24 +146,12 @@ class ConsumerCalls:
     def _begin_poll(self, now: Now) -> None:
         self._mailbox.now = now
         self._poll_metrics.poll_began(now)
-        self.collector.consumption.mark_when_due(now)
+        self.shared.consumption.mark_when_due(now)
 
     def _count(self, delivery: Delivery) -> None:
         """Once a poll and partition, never once a record."""
         for part in delivery.parts:
-            self._progress_at[part.tp] = self._mailbox.now.mono
-
-    def consumed(self) -> dict[TopicPartition, Consumed]:
-        """How far the application is. Any thread may ask; each value is whole, and they are of about the same moment."""
-        collector, progress_at = self.collector, self._progress_at
-        return {
-            tp: Consumed(collector.handed_out(tp), collector.end(tp), progress_at.get(tp), collector.begin(tp))
-            for tp in collector.snapshot.partitions
-        }
-
-    def metrics(self, now: Now) -> dict[MetricName, float]:
-        """What the application does, in numbers. Any thread may ask."""
-        return {**self._poll_metrics.metrics(now), **self.collector.consumption.metrics(self.consumed(), now)}
+            self.shared.progress_at[part.tp] = self._mailbox.now.mono
 
     def service(self, now: Now) -> Call[None]:
         """In the middle of walking records one by one: stay alive, and take part in a rebalance."""
@@ -237,8 +225,9 @@ class ConsumerCalls:
         self._polled_at = None
         self.collector.on_snapshot(snapshot)
         self._errors.on_published(snapshot)
-        for tp in self._progress_at.keys() - snapshot.partitions.keys():
-            del self._progress_at[tp]
+        progress_at = self.shared.progress_at
+        for tp in progress_at.keys() - snapshot.partitions.keys():
+            del progress_at[tp]
 
     # -- what is read -----------------------------------------------------------------------------------------------------
 
@@ -416,7 +405,7 @@ class ProcessingJob:
     @property
     def rebalancing(self) -> bool:
         """Whether the group waits for this member to give up partitions: end early if you can, commit, and ``poll()``."""
-        return self._processing.rebalancing()
+        return self._processing.rebalancing
 
     def progress(self) -> None:
         """Report progress: the limit counts from now."""
@@ -429,11 +418,14 @@ class Processing:
     However a job ends, the application's usual deadline applies again. ``submit`` sends a command to the network thread.
     """
 
-    def __init__(self, submit: Callable[[object], None]) -> None:
-        self.rebalancing: Callable[[], bool] = lambda: False
-        """Whether a rebalance is in progress; set by the owner."""
+    def __init__(self, submit: Callable[[object], None], shared: SharedState) -> None:
         self._submit = submit
-        self._job: ProcessingJob | None = None
+        self._shared = shared
+
+    @property
+    def rebalancing(self) -> bool:
+        """Whether the member is in a rebalance."""
+        return self._shared.rebalancing
 
     def job(self, limit: int) -> ProcessingJob:
         """A job that may be silent for ``limit`` ms; it begins when it is entered."""
@@ -441,7 +433,7 @@ class Processing:
 
     def check_idle(self) -> None:
         """Raises ``IllegalStateError`` while a job is running."""
-        if self._job is not None:
+        if self._shared.job is not None:
             raise IllegalStateError(
                 "a processing() block is open: poll() would count its records as processed",
                 hint="leave the processing() block first",
@@ -450,16 +442,16 @@ class Processing:
     def begin(self, job: ProcessingJob) -> None:
         """A job begins."""
         self.check_idle()
-        self._job = job
+        self._shared.job = job
         self._submit(commands.ProcessingBegan(job.limit_ms))
 
     def go_on(self, job: ProcessingJob) -> None:
-        """A job reports progress; a late report does no harm."""
-        if self._job is job:
-            self._submit(commands.ProcessingBegan(job.limit_ms))
+        """A job reports progress, from any thread. A report after the end of the job has no effect."""
+        if self._shared.job is job:
+            self._submit(commands.ProcessingProgressed())
 
     def end(self, job: ProcessingJob) -> None:
         """A job has ended, or was abandoned."""
-        if self._job is job:
-            self._job = None
+        if self._shared.job is job:
+            self._shared.job = None
             self._submit(commands.ProcessingEnded())

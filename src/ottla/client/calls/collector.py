@@ -6,128 +6,26 @@ partition's records come in order and without a gap or a repetition, from its po
 never covers a record that was not handed out, nor, while records are walked one by one, one that is not done with, unless the
 application has committed that far by a call of its own.
 
-The handler of a signal may raise after any call that is made here. What the positions are derived from (``_positions``, the
-delivery, what is left over) therefore changes by plain assignments without a call between them; ``start_over`` recreates everything
-else.
+The handler of a signal may raise after any call that is made here. What the positions are derived from (positions and delivery in
+the shared state, what is left over) therefore changes by plain assignments without a call between them; ``start_over`` recreates
+everything else.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from ottla.client.calls.metrics import Consumption
+from ottla.client.calls.delivery import Delivery, HandedOut
+from ottla.client.calls.shared_state import SharedState
+from ottla.client.health.metrics import Consumption
 from ottla.client.notifications import FetchedPartition, FetchedResponse
-from ottla.client.poll_watch import InHand
 from ottla.client.subscription import PartitionView, Snapshot
 from ottla.config import ConsumerConfig
 from ottla.errors import CorruptRecordError
-from ottla.records import PartitionReader, PartitionRecords, Record, Records, Walk
+from ottla.records import PartitionReader, Walk
 from ottla.types import Now, OffsetAndMetadata, TopicPartition
-
-
-class HandedOut(NamedTuple):
-    """Records of one partition as they were handed out, with the position before them."""
-
-    tp: TopicPartition
-    epoch: int
-    start: OffsetAndMetadata
-    records: PartitionRecords
-    number: int
-    """The response that the records came with."""
-
-    @property
-    def end(self) -> OffsetAndMetadata:
-        """The position after them."""
-        return OffsetAndMetadata(self.records.next_offset, leader_epoch=self.records.next_leader_epoch)
-
-
-class PolledBy(Protocol):
-    """The code that a poll returned to; the driver knows which that is."""
-
-    interrupted: str | None
-
-    def unfinished(self) -> str | None:
-        """Why the records may be unprocessed; ``None``: nothing says so."""
-        ...
-
-    def is_running(self) -> bool:
-        """Whether the calling code is that code."""
-        ...
-
-
-class Delivery:
-    """What one poll handed out, and how much of it the application is done with.
-
-    Handed out ``whole``, all of it counts as done with as soon as the application comes back. Walked record by record, ``at`` is
-    the part that the application is in. Neither: it has not got anything yet.
-    """
-
-    whole = False
-    walk: Walk | None = None
-    caller: PolledBy | None = None
-    """The caller that has it and has not called again yet."""
-    unprocessed = False
-    """The consumer is being closed, and the application may not have processed its records."""
-    finished: Record | None = None
-    """The record that the application has processed, if it has requested the next one and not received it yet."""
-
-    def __init__(self, parts: list[HandedOut]) -> None:
-        self.parts = parts
-
-    @property
-    def at(self) -> int:
-        """The part that is walked; -1: none yet."""
-        return -1 if self.walk is None else self.walk.at
-
-    def records(self) -> Records[Any, Any]:
-        """All of it."""
-        return Records(part.records for part in self.parts)
-
-    @property
-    def current(self) -> Record | None:
-        """The record that the application holds, while it walks."""
-        return None if self.walk is None else self.walk.current
-
-    def positions(self, *, with_current: bool) -> dict[TopicPartition, tuple[int, OffsetAndMetadata]]:
-        """Epoch and position of the partitions whose records are not all done with; ``with_current``: the one in hand is."""
-        at = max(0, self.at)
-        undone: dict[TopicPartition, tuple[int, OffsetAndMetadata]] = {}
-        for number, part in enumerate(self.parts[at:], at):
-            position = part.start
-            if number == self.at and self.current is not None:
-                done = with_current or self.current is self.finished
-                position = OffsetAndMetadata(self.current.offset + done, leader_epoch=self.current.leader_epoch)
-                if done and self.current.offset == part.records.last_offset:
-                    position = part.end
-            undone.setdefault(part.tp, (part.epoch, position))
-        return undone
-
-    def rest(self) -> list[HandedOut]:
-        """What the application has not got yet."""
-        if self.whole:
-            return []
-        rest = self.parts[max(0, self.at) :]
-        if rest and self.current is not None:
-            left = _behind(rest[0], self.current.offset)
-            rest = [left, *rest[1:]] if left is not None else rest[1:]
-        return rest
-
-
-def _behind(part: HandedOut, offset: int) -> HandedOut | None:
-    """The records of a part whose offsets are above ``offset``."""
-    segments = []
-    for index, start, stop in part.records.segments:
-        row = max(start, index.first_from(offset + 1))
-        if row < stop:
-            segments.append((index, row, stop))
-    count = sum(stop - start for _, start, stop in segments)
-    if not count:
-        return None
-    whole = part.records
-    records = PartitionRecords(whole.topic, whole.partition, segments, count, whole.next_offset, whole.next_leader_epoch)
-    return part._replace(start=OffsetAndMetadata(offset + 1, leader_epoch=part.start.leader_epoch), records=records)
 
 
 class _Open(NamedTuple):
@@ -210,17 +108,13 @@ class FetchBuffer:
 class FetchCollector:
     """See the module."""
 
-    def __init__(self, config: ConsumerConfig) -> None:
-        self.snapshot = Snapshot()
+    def __init__(self, config: ConsumerConfig, shared: SharedState) -> None:
         self.buffer = FetchBuffer()
-        self.consumption = Consumption()
-        self.delivery: Delivery | None = None
         self._config = config
-        self._positions: dict[TopicPartition, tuple[int, OffsetAndMetadata]] = {}
+        self._shared = shared
+        self._consumption = shared.consumption = Consumption()
         self._committed: dict[TopicPartition, tuple[int, OffsetAndMetadata]] = {}
         """What the application has committed by its own calls since the last poll: it has processed the records before that."""
-        self._edges: dict[TopicPartition, tuple[int, tuple[int, int]]] = {}
-        """Epoch, and the first and last offset of the log in the latest response."""
         self._open: _Open | None = None
         self._aside: deque[_Waiting] = deque()
         """Responses of partitions that are paused or about to be revoked, in the order in which they came.
@@ -235,39 +129,49 @@ class FetchCollector:
         """Numbers of the responses that were read to their end, and whose last records the application may still hold."""
 
     def __repr__(self) -> str:
-        return f"<FetchCollector {len(self._positions)} positions, {self.buffer}>"
+        return f"<FetchCollector {len(self._shared.positions)} positions, {self.buffer}>"
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The subscription as the network thread last published it."""
+        return self._shared.snapshot
+
+    @property
+    def delivery(self) -> Delivery | None:
+        """The records of the last poll, until the application comes back."""
+        return self._shared.delivery
 
     # -- what arrives -----------------------------------------------------------------------------------------------------
 
     def on_snapshot(self, snapshot: Snapshot) -> None:
         """The subscription changed. Positions of older epochs are void from now on."""
-        self.snapshot = snapshot
+        self._shared.snapshot = snapshot
         self._ready.extendleft(reversed(self._aside))
         self._aside.clear()
         self._interrupt_walk()
         known: dict[TopicPartition, tuple[int, Any]]
-        for known in (self._positions, self._edges):
+        for known in (self._shared.positions, self._shared.log_ranges):
             for tp in [tp for tp, (epoch, _) in known.items() if not self._is_current(tp, epoch)]:
                 del known[tp]
-        self.consumption.keep(snapshot.partitions)
+        self._consumption.keep(snapshot.partitions)
 
     def on_fetched(self, response: FetchedResponse, now: Now) -> None:
         """Records arrived."""
         for part in response.partitions:
-            self._edges[part.tp] = (part.epoch, (part.begin, part.end))
+            self._shared.log_ranges[part.tp] = (part.epoch, (part.begin, part.end))
         self.buffer.add(response)
-        self.consumption.arrived(response, self.handed_out, now)
+        self._consumption.arrived(response, self._shared.returned_offset, now)
 
     def report_drained(self, tell: Callable[[tuple[int, ...]], object], now: Now) -> None:
         """Report the responses that were consumed or dropped since the last report: their memory is free."""
-        self.consumption.settle(self.buffer.holds, now)
+        self._consumption.settle(self.buffer.holds, now)
         self.buffer.report_drained(tell)
 
     # -- positions --------------------------------------------------------------------------------------------------------
 
     def position(self, tp: TopicPartition) -> OffsetAndMetadata | None:
         """The next offset that the application gets of a partition; ``None`` while it is not known."""
-        view = self.snapshot.partitions.get(tp)
+        view = self._shared.snapshot.partitions.get(tp)
         return None if view is None else self._position_in(view, tp, self._undone(with_current=True, with_last=True))
 
     def positions(self, *, with_current: bool, with_last: bool = True) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -276,14 +180,15 @@ class FetchCollector:
         ``with_current``: the current record of an iteration is processed. ``with_last``: so are the records of the last poll.
         """
         undone = self._undone(with_current=with_current, with_last=with_last)
-        found = {tp: self._position_in(view, tp, undone) for tp, view in self.snapshot.partitions.items()}
+        found = {tp: self._position_in(view, tp, undone) for tp, view in self._shared.snapshot.partitions.items()}
         return {tp: position for tp, position in found.items() if position is not None}
 
     def _undone(self, *, with_current: bool, with_last: bool) -> dict[TopicPartition, tuple[int, OffsetAndMetadata]]:
         """Where what was handed out and is not processed begins, with the epoch of its partition."""
         undone: dict[TopicPartition, tuple[int, OffsetAndMetadata]] = {}
-        if self.delivery is not None and not (self.delivery.whole and with_last):
-            undone = self.delivery.positions(with_current=with_current and not self.delivery.unprocessed)
+        delivery = self._shared.delivery
+        if delivery is not None and not (delivery.whole and with_last):
+            undone = delivery.positions(with_current=with_current and not delivery.unprocessed)
         # What is left over of a partition comes before all that was handed out of it since: the earliest of it counts.
         return undone | {
             left.tp: (left.epoch, left.start) for left in reversed(self._leftover) if self._is_current(left.tp, left.epoch)
@@ -293,14 +198,14 @@ class FetchCollector:
         self, view: PartitionView, tp: TopicPartition, undone: Mapping[TopicPartition, tuple[int, OffsetAndMetadata]]
     ) -> OffsetAndMetadata | None:
         # A partition that is paused while its records are processed has another epoch, and they are undone even so.
-        epoch, position = undone.get(tp) or self._positions.get(tp) or (-1, None)
+        epoch, position = undone.get(tp) or self._shared.positions.get(tp) or (-1, None)
         return position if view.follows(epoch) else view.position
 
     def to_commit(self, *, with_current: bool, with_last: bool = True) -> dict[TopicPartition, OffsetAndMetadata]:
         """As ``positions``, for an automatic commit: none is before one that the application has committed since the last poll."""
-        positions = self.positions(with_current=with_current, with_last=with_last)
+        positions, views = self.positions(with_current=with_current, with_last=with_last), self._shared.snapshot.partitions
         for tp, (epoch, committed) in self._committed.items():
-            if tp in positions and self.snapshot.partitions[tp].follows(epoch) and positions[tp].offset < committed.offset:
+            if tp in positions and views[tp].follows(epoch) and positions[tp].offset < committed.offset:
                 positions[tp] = committed
         return positions
 
@@ -309,51 +214,31 @@ class FetchCollector:
 
         While the consumer is being closed and the last records may be unprocessed, it is what ``close()`` commits.
         """
-        if self.delivery is not None and self.delivery.unprocessed:
+        delivery = self._shared.delivery
+        if delivery is not None and delivery.unprocessed:
             return self.to_commit(with_current=True)
         return self.positions(with_current=True)
 
     def on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """The application commits these positions explicitly."""
-        views = self.snapshot.partitions
+        views = self._shared.snapshot.partitions
         self._committed |= {tp: (views[tp].epoch, position) for tp, position in offsets.items() if tp in views}
 
     def take_back(self) -> None:
         """The application's records count as not returned: the consumer is being closed, and they may be unprocessed."""
-        if self.delivery is not None:
-            self.delivery.unprocessed, self.delivery.whole = True, False
+        delivery = self._shared.delivery
+        if delivery is not None:
+            delivery.unprocessed, delivery.whole = True, False
 
     def came_back(self) -> None:
         """The application requests the next record of its iteration, so it has processed the current one."""
-        if self.delivery is not None:
-            self.delivery.caller, self.delivery.finished = None, self.delivery.current
+        delivery = self._shared.delivery
+        if delivery is not None:
+            delivery.caller, delivery.finished = None, delivery.current
 
-    def end(self, tp: TopicPartition) -> int | None:
-        """Up to where the partition could be read at the latest response; ``None`` before the first one."""
-        known = self._edges.get(tp)
-        return known[1][1] if known is not None else None
-
-    def begin(self, tp: TopicPartition) -> int | None:
-        """Where the partition's log begins, at the latest response; ``None`` if it is not known."""
-        known = self._edges.get(tp)
-        return known[1][0] if known is not None and known[1][0] >= 0 else None
-
-    def handed_out(self, tp: TopicPartition) -> int | None:
-        """The offset after all returned records of a partition. Any thread may call it."""
-        view = self.snapshot.partitions.get(tp)
-        if view is None:
-            return None
-        epoch, position = self._positions.get(tp, (-1, view.position))
-        found = position if epoch == view.epoch else view.position
-        return None if found is None else found.offset
-
-    def in_hand(self) -> InHand:
-        """What the application was handed and has not come back for. Any thread may ask: a delivery's parts never change."""
-        delivery = self.delivery
-        if delivery is None:
-            return InHand()
-        parts = delivery.parts[max(0, delivery.at) :]
-        return InHand(sum(len(part.records) for part in parts), tuple(dict.fromkeys(part.tp for part in parts)))
+    def log_end(self, tp: TopicPartition) -> int | None:
+        """The offset up to which a partition could be read at the latest response; ``None`` before the first one."""
+        return self._shared.log_end(tp)
 
     @property
     def has_waiting(self) -> bool:
@@ -362,20 +247,21 @@ class FetchCollector:
 
     def acknowledge(self) -> None:
         """The application came back: it is done with what it was given. What it was in the middle of walking is still to come."""
-        if self.delivery is not None:
-            leftover = self._leftover + deque(self.delivery.rest())
+        delivery = self._shared.delivery
+        if delivery is not None:
+            leftover = self._leftover + deque(delivery.rest())
             self._interrupt_walk()
-            self._leftover, self.delivery, self._committed = leftover, None, {}
+            self._leftover, self._shared.delivery, self._committed = leftover, None, {}
         self._release_read_out()
 
     def start_over(self) -> dict[TopicPartition, tuple[int, OffsetAndMetadata]]:
         """Drop all that has arrived; it is to be fetched again from these positions, each with its epoch. The application came
         back."""
-        positions = self.positions(with_current=True)
-        known = {tp: (self.snapshot.partitions[tp].epoch, position) for tp, position in positions.items()}
+        positions, views = self.positions(with_current=True), self._shared.snapshot.partitions
+        known = {tp: (views[tp].epoch, position) for tp, position in positions.items()}
         nothing: deque[HandedOut] = deque()
         self._interrupt_walk()
-        self._positions, self._leftover, self.delivery = known, nothing, None
+        self._shared.positions, self._leftover, self._shared.delivery = known, nothing, None
         self._open = None
         for held in (self._aside, self._ready, self._corrupt, self._read_out):
             held.clear()
@@ -391,13 +277,13 @@ class FetchCollector:
         """
         parts, leftover, left = self._choose_leftover(limit)
         delivery = Delivery(parts)
-        self._leftover, self.delivery = leftover, delivery
+        self._leftover, self._shared.delivery = leftover, delivery
         while left > 0 and (self._open is not None or self._open_next()):
             opened = self._open
             assert opened is not None
             left -= self._read(opened, left, delivery)
         if not delivery.parts:
-            self.delivery = None
+            self._shared.delivery = None
             self._release_read_out()  # without a record: the memory is needed for the next response
             self._raise_corrupt()
             return None
@@ -415,7 +301,7 @@ class FetchCollector:
 
     def go_on(self, walk: Walk) -> bool:
         """Continue a walk in its part, if that is still wanted, or with the next part; False: the delivery has no more records."""
-        delivery = self.delivery
+        delivery = self._shared.delivery
         if delivery is None or delivery.walk is not walk:
             walk.take(())
             return False
@@ -423,7 +309,7 @@ class FetchCollector:
             part = delivery.parts[delivery.at]
             if self._is_wanted(part.tp, part.epoch):
                 return True
-            self._keep(part if walk.current is None else _behind(part, walk.current.offset))
+            self._keep(part if walk.current is None else part.after(walk.current.offset))
         for at in range(walk.at + 1, len(delivery.parts)):
             part = delivery.parts[at]
             if self._may_follow(part):
@@ -434,8 +320,9 @@ class FetchCollector:
         return False
 
     def _interrupt_walk(self) -> None:
-        if self.delivery is not None and self.delivery.walk is not None:
-            self.delivery.walk.interrupt()
+        delivery = self._shared.delivery
+        if delivery is not None and delivery.walk is not None:
+            delivery.walk.interrupt()
 
     def _keep(self, part: HandedOut | None) -> None:
         """Records that may not be handed out now: their partition is about to be revoked. They must not count as done with."""
@@ -519,10 +406,10 @@ class FetchCollector:
         end = OffsetAndMetadata(reader.next_offset, leader_epoch=reader.next_leader_epoch)
         read: list[HandedOut] = [] if records is None else [HandedOut(part.tp, part.epoch, start, records, number)]
         delivery.parts += read
-        self._positions[part.tp] = (part.epoch, end)
+        self._shared.positions[part.tp] = (part.epoch, end)
         count = 0 if records is None else len(records)
         if count:
-            self.consumption.read(number, part.tp.topic, count, reader.bytes_read - before)
+            self._consumption.read(number, part.tp.topic, count, reader.bytes_read - before)
         if reader.exhausted:
             # Not released yet. ``PositionValidator`` moves the position of a truncated log (KIP-320) only while no response of the
             # partition is held: moved now, it would skip the rest of these records, or be committed behind them.
@@ -550,8 +437,8 @@ class FetchCollector:
                 opened.reader.read(1)
 
     def _position(self, tp: TopicPartition) -> OffsetAndMetadata:
-        view = self.snapshot.partitions[tp]
-        epoch, position = self._positions.get(tp, (-1, None))
+        view = self._shared.snapshot.partitions[tp]
+        epoch, position = self._shared.positions.get(tp, (-1, None))
         found = position if epoch == view.epoch else view.position
         assert found is not None
         return found
@@ -560,9 +447,9 @@ class FetchCollector:
         return self._position(tp).offset
 
     def _is_current(self, tp: TopicPartition, epoch: int) -> bool:
-        view = self.snapshot.partitions.get(tp)
+        view = self._shared.snapshot.partitions.get(tp)
         return view is not None and view.epoch == epoch
 
     def _is_wanted(self, tp: TopicPartition, epoch: int) -> bool:
-        view = self.snapshot.partitions.get(tp)
+        view = self._shared.snapshot.partitions.get(tp)
         return view is not None and view.epoch == epoch and view.fetchable

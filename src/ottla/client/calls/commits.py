@@ -18,8 +18,8 @@ from ottla.client import commands
 from ottla.client.calls.collector import FetchCollector
 from ottla.client.calls.errors import CallErrors
 from ottla.client.calls.mailbox import Call, Mailbox
-from ottla.client.calls.metrics import PollMetrics
 from ottla.client.commands import Completion, Offsets
+from ottla.client.health.metrics import PollMetrics
 from ottla.config import ConsumerConfig
 from ottla.errors import OttlaError, WakeupError
 from ottla.types import Now, OffsetAndMetadata, TopicPartition

@@ -100,7 +100,7 @@ class PositionCalls:
         """See ``Consumer.lag``."""
         deadline = now.mono + timeout
         position = yield from self.position(tp, timeout, now)
-        end = self._collector.end(tp)
+        end = self._collector.log_end(tp)
         if end is None:
             found = yield from self.list_offsets({tp: LATEST}, max(0, deadline - self._mailbox.now.mono), self._mailbox.now)
             answer = found[tp]

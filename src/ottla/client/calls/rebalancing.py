@@ -17,8 +17,8 @@ from ottla.assignors.asking import UnusableAnswer, assign, assign_whole, user_da
 from ottla.client import commands
 from ottla.client.calls.collector import FetchCollector
 from ottla.client.calls.mailbox import ANSWER_GRACE, Call, Mailbox
-from ottla.client.calls.metrics import ListenerCall, PollMetrics
 from ottla.client.commands import GivenUp
+from ottla.client.health.metrics import ListenerCall, PollMetrics
 from ottla.client.notifications import AssignmentNeeded, AssignmentReceived, RebalanceNeeded
 from ottla.config import ConsumerConfig
 from ottla.errors import AssignmentError, OttlaError

@@ -16,7 +16,7 @@ from ottla.client.commands import Assigned, Reply, UserData
 from ottla.client.effects import Poll
 from ottla.client.groups.coordinator import CoordinatorManager
 from ottla.client.notifications import ErrorNotification
-from ottla.client.poll_watch import PollWatch
+from ottla.client.poll_timer import PollTimer
 from ottla.client.subscription import Subscription
 from ottla.config import ConsumerConfig
 from ottla.errors import BrokerError, CommitFailedError, OttlaError
@@ -62,7 +62,7 @@ class MembershipContext(NamedTuple):
     metadata: MetadataManager
     notify: Callable[[object], None]
     backoff: ExponentialBackoff
-    polls: PollWatch
+    polls: PollTimer
 
 
 class Refusals:

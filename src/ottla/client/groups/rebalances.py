@@ -1,9 +1,8 @@
 """The record of each rebalance: when, why, who, the assigned and revoked partitions, and how long they were not fetched.
 
 Owns the record of a member's rebalances, the line in the log, and the latest of them. Must not know which
-protocol the group speaks: it watches the member's state and the requests to the application. Invariants: every change of
-what the application holds is in exactly one record; a record never changes, and the tuple of them is replaced, never changed, so
-that any thread may read it.
+protocol the group speaks: it watches the member's state and the requests to the application. Invariants: every change of the
+application's partitions is in exactly one record; a record never changes, and the tuple of them is replaced, never changed.
 """
 
 from __future__ import annotations
@@ -122,7 +121,7 @@ class RebalanceRecorder:
 
     @property
     def under_way(self) -> bool:
-        """Whether the member is in a rebalance. May be read from any thread."""
+        """Whether the member is in a rebalance."""
         return self._draft is not None
 
     def failed_within(self, milliseconds: int, now: Now) -> int:

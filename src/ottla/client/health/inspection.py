@@ -16,7 +16,7 @@ from ottla.client.groups.membership import Membership
 from ottla.client.groups.rebalances import RebalanceRecorder
 from ottla.client.health.metrics import CONSUMER, COORDINATOR, FETCH, Meters, MetricName
 from ottla.client.health.verdicts import NetworkView, PartitionSeen
-from ottla.client.poll_watch import PollWatch
+from ottla.client.poll_timer import PollTimer
 from ottla.client.subscription import Subscription
 from ottla.types import Now
 
@@ -31,7 +31,7 @@ class Inspection:
         core: ClientCore,
         subscription: Subscription,
         membership: Membership | None,
-        polls: PollWatch,
+        polls: PollTimer,
         recorder: RebalanceRecorder | None,
         replicas: ReadReplicas,
         unreachable: Unreachable,

@@ -1,22 +1,26 @@
-"""What a consumer counts of its own doing, under the names that Kafka's own consumer gives it.
+"""The numbers that a consumer counts, under the names that Kafka's own consumer gives them.
 
-Owns the meters and their names. Must not know who asked for what: it sees each request that came to an end. Invariant: an answer
-costs the same whatever it holds, but for a Fetch, which costs by its partitions; no record costs anything.
+Owns the meters: ``Meters`` counts requests, on the network thread; ``PollMetrics`` and ``Consumption`` count what the application
+does, on its thread. Must not know why a request was sent, what a poll does, nor clocks. Invariant: counting takes the same time for
+every response and every poll, but for the partitions in it; a record costs nothing.
 
 Averages, maxima and rates are those of the last half to whole minute, as Kafka's are (two samples of 30 s).
 """
 
 from __future__ import annotations
 
+import enum
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ottla.client.connections.effects import Completion
+from ottla.client.notifications import FetchedResponse
+from ottla.client.subscription import Consumed
 from ottla.protocol import ErrorCode, milliseconds
 from ottla.protocol.apis import Api
-from ottla.types import Now
+from ottla.types import Now, TopicPartition
 
 WINDOW = 30_000
 SAMPLES = 2
@@ -188,3 +192,233 @@ class Meters:
             request_latency_max=self._requests.maximum(now),
         )
         return found
+
+
+# -- the application's thread --------------------------------------------------------------------------------------------
+
+_NANOSECONDS = 1_000_000
+"""In a millisecond: Kafka reports the commit times in nanoseconds."""
+
+_Tags = tuple[tuple[str, str], ...]
+
+KEPT_MARKS = SAMPLES + 1
+"""Marks of a topic that is not read any more before it is forgotten: a rebalance may give it back."""
+
+
+class ListenerCall(enum.Enum):
+    """What a listener was called for: the partitions were ..."""
+
+    ASSIGNED = "assigned"
+    REVOKED = "revoked"
+    LOST = "lost"
+
+
+class PollMetrics:
+    """How the application spends its time, in milliseconds: between polls, inside them, in listeners, in commits.
+
+    The names are those of KIP-517 (polls) and KIP-761 (commits).
+    """
+
+    def __init__(self) -> None:
+        self.in_commit = self.in_committed = 0
+        """The total time in ``commit()`` and ``committed()``."""
+        self._polled_at: int | None = None
+        self._waited = 0
+        self._between, self._inside = Meter(), Meter()
+        self._in_listeners = {call: Meter() for call in ListenerCall}
+
+    def poll_began(self, now: Now) -> None:
+        """The application polls, or requests the next record of an iteration."""
+        if self._polled_at is not None:
+            self._between.record(now.mono - self._polled_at, now)
+            self._inside.record(self._waited, now)
+        self._polled_at, self._waited = now.mono, 0
+
+    def poll_ended(self, now: Now) -> None:
+        """The application has the result of its poll."""
+        if self._polled_at is not None:
+            self._waited = now.mono - self._polled_at
+
+    def listened(self, call: ListenerCall, milliseconds: int, now: Now) -> None:
+        """A listener has run."""
+        self._in_listeners[call].record(milliseconds, now)
+
+    def metrics(self, now: Now) -> dict[MetricName, float]:
+        """The metrics now. Any thread may ask."""
+        polled_at, between = self._polled_at, self._between.average(now)
+        found = {
+            MetricName("last-poll-seconds-ago", CONSUMER): -1.0 if polled_at is None else max(0, now.mono - polled_at) / 1000,
+            MetricName("time-between-poll-avg", CONSUMER): between,
+            MetricName("time-between-poll-max", CONSUMER): self._between.maximum(now),
+            MetricName("poll-idle-ratio-avg", CONSUMER): min(1.0, self._inside.average(now) / between) if between else 0.0,
+            MetricName("commit-sync-time-ns-total", CONSUMER): float(self.in_commit * _NANOSECONDS),
+            MetricName("committed-time-ns-total", CONSUMER): float(self.in_committed * _NANOSECONDS),
+        }
+        for call, meter in self._in_listeners.items():
+            found[MetricName(f"partition-{call.value}-latency-avg", COORDINATOR)] = meter.average(now)
+            found[MetricName(f"partition-{call.value}-latency-max", COORDINATOR)] = meter.maximum(now)
+        return found
+
+
+class _Amount:
+    """Records and bytes of one topic, or of all. Rates are between two marks, which are set once in a while."""
+
+    __slots__ = ("_marks", "bytes", "fetched", "records", "requests")
+
+    def __init__(self) -> None:
+        self.records = self.bytes = 0
+        self.fetched = Meter()
+        """Bytes of each response, as they were sent."""
+        self.requests = Meter()
+        """Records of each response, once all of it was consumed."""
+        self._marks: tuple[tuple[int, int, int], ...] = ()
+
+    def mark(self, now: Now) -> None:
+        self._marks = (*self._marks[1 - KEPT_MARKS :], (now.mono, self.records, self.bytes))
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing came for as long as marks are kept."""
+        return len(self._marks) == KEPT_MARKS and self._marks[0][1] == self.records
+
+    def rates(self, now: Now) -> tuple[float, float]:
+        """Records and bytes a second, lately."""
+        marks = self._marks[-SAMPLES:]
+        if not marks:
+            return 0.0, 0.0
+        at, records, size = marks[0]
+        seconds = max(now.mono - at, WINDOW) / 1000
+        return (self.records - records) / seconds, (self.bytes - size) / seconds
+
+
+class _Distances:
+    """How far an application was from both ends of a partition whenever records came."""
+
+    __slots__ = ("lag", "lead")
+
+    def __init__(self) -> None:
+        self.lag, self.lead = Meter(), Meter()
+
+
+class Consumption:
+    """Records and bytes by topic, responses, lags and leads. A poll costs by its partitions, a response by its own."""
+
+    def __init__(self) -> None:
+        self._all = _Amount()
+        self._topics: dict[str, _Amount] = {}
+        self._distances: dict[TopicPartition, _Distances] = {}
+        self._open: dict[int, dict[str, int]] = {}
+        """Records that were handed out of each response that is not consumed yet, by topic."""
+        self._mark_at: int | None = None
+        self._assigned: frozenset[str] = frozenset()
+
+    def __repr__(self) -> str:
+        return f"<Consumption {self._all.records} records of {len(self._topics)} topics>"
+
+    # -- what happens -----------------------------------------------------------------------------------------------------
+
+    def keep(self, partitions: Collection[TopicPartition]) -> None:
+        """These are assigned; what was measured of others goes, as in Kafka."""
+        self._assigned = frozenset(tp.topic for tp in partitions)
+        for tp in [tp for tp in self._distances if tp not in partitions]:
+            del self._distances[tp]
+
+    def arrived(self, response: FetchedResponse, position: Callable[[TopicPartition], int | None], now: Now) -> None:
+        """A broker sent records. ``position`` returns the offset of the next record to hand out."""
+        sizes: dict[str, int] = {}
+        for part in response.partitions:
+            if not part.data:
+                continue
+            sizes[part.tp.topic] = sizes.get(part.tp.topic, 0) + len(part.data)
+            at = position(part.tp)
+            if at is not None:
+                known = self._distances.get(part.tp) or self._distances.setdefault(part.tp, _Distances())
+                known.lag.record(max(0, part.end - at), now)
+                if part.begin >= 0:
+                    known.lead.record(max(0, at - part.begin), now)
+        for topic, size in sizes.items():
+            self._topic(topic, now).fetched.record(size, now)
+        if sizes:
+            self._open[response.number] = dict.fromkeys(sizes, 0)
+
+    def read(self, number: int, topic: str, records: int, size: int) -> None:
+        """Records of a response are handed out, ``size`` bytes of them."""
+        for amount in (self._all, self._topics.get(topic)):
+            if amount is not None:
+                amount.records += records
+                amount.bytes += size
+        opened = self._open.get(number)
+        if opened is not None:
+            opened[topic] += records
+
+    def settle(self, holds: Callable[[int], bool], now: Now) -> None:
+        """Take note of the responses that are consumed by now."""
+        for number in [number for number in self._open if not holds(number)]:
+            by_topic = self._open.pop(number)
+            self._all.requests.record(sum(by_topic.values()), now)
+            for topic, records in by_topic.items():
+                self._topic(topic, now).requests.record(records, now)
+
+    def mark_when_due(self, now: Now) -> None:
+        """Set the marks between which rates are computed; called with each poll."""
+        if self._mark_at is not None and now.mono < self._mark_at:
+            return
+        self._mark_at = now.mono + WINDOW
+        self._all.mark(now)
+        for topic, amount in list(self._topics.items()):
+            amount.mark(now)
+            if amount.is_idle and topic not in self._assigned:
+                del self._topics[topic]
+
+    def _topic(self, topic: str, now: Now) -> _Amount:
+        amount = self._topics.get(topic)
+        if amount is None:
+            amount = self._topics[topic] = _Amount()
+            amount.mark(now)
+        return amount
+
+    # -- what they say ----------------------------------------------------------------------------------------------------
+
+    def metrics(self, consumed: Mapping[TopicPartition, Consumed], now: Now) -> dict[MetricName, float]:
+        """``consumed``: how far the application is. Any thread may ask."""
+        found = dict(self._of_amount(self._all, (), now))
+        for topic, amount in self._topics.copy().items():
+            tags: _Tags = (("topic", topic),)
+            found.update(self._of_amount(amount, tags, now))
+            found[MetricName("fetch-size-avg", FETCH, tags)] = amount.fetched.average(now)
+            found[MetricName("fetch-size-max", FETCH, tags)] = amount.fetched.maximum(now)
+        lags, leads = [0.0], []
+        for tp, part in consumed.items():
+            tags = (("topic", tp.topic), ("partition", str(tp.partition)))
+            distances = self._distances.get(tp) or _Distances()
+            if part.position is not None and part.end is not None:
+                lags.append(float(max(0, part.end - part.position)))
+                found.update(self._of_lag(distances.lag, lags[-1], tags, now))
+            if part.position is not None and part.begin is not None:
+                lead = float(max(0, part.position - part.begin))
+                found.update(self._of_lead(distances.lead, lead, tags, now))
+                if part.end is not None and part.end > part.begin:  # in an empty log nothing can go unread
+                    leads.append(lead)
+        found[MetricName("records-lag-max", FETCH)] = max(lags)
+        if leads:
+            found[MetricName("records-lead-min", FETCH)] = min(leads)
+        return found
+
+    def _of_amount(self, amount: _Amount, tags: _Tags, now: Now) -> Iterator[tuple[MetricName, float]]:
+        records, size = amount.rates(now)
+        yield MetricName("records-consumed-total", FETCH, tags), float(amount.records)
+        yield MetricName("records-consumed-rate", FETCH, tags), records
+        yield MetricName("bytes-consumed-total", FETCH, tags), float(amount.bytes)
+        yield MetricName("bytes-consumed-rate", FETCH, tags), size
+        yield MetricName("records-per-request-avg", FETCH, tags), amount.requests.average(now)
+
+    def _of_lag(self, meter: Meter, lag: float, tags: _Tags, now: Now) -> Iterator[tuple[MetricName, float]]:
+        yield MetricName("records-lag", FETCH, tags), lag
+        yield MetricName("records-lag-avg", FETCH, tags), meter.average(now) if meter.minimum(now) is not None else lag
+        yield MetricName("records-lag-max", FETCH, tags), max(lag, meter.maximum(now))
+
+    def _of_lead(self, meter: Meter, lead: float, tags: _Tags, now: Now) -> Iterator[tuple[MetricName, float]]:
+        least = meter.minimum(now)
+        yield MetricName("records-lead", FETCH, tags), lead
+        yield MetricName("records-lead-avg", FETCH, tags), meter.average(now) if least is not None else lead
+        yield MetricName("records-lead-min", FETCH, tags), lead if least is None else min(lead, least)

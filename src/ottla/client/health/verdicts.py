@@ -13,7 +13,7 @@ from typing import Any
 
 from ottla.client.groups.membership import MemberStatus
 from ottla.client.health.metrics import MetricName
-from ottla.client.subscription import Mode, PartitionState, Phase
+from ottla.client.subscription import Consumed, Mode, PartitionState, Phase
 from ottla.types import ConsumerGroupMetadata, FrozenMapping, Now, TopicPartition
 
 
@@ -155,16 +155,6 @@ class NetworkView:
     processing: bool
     partitions: Mapping[TopicPartition, PartitionSeen]
     metrics: Mapping[MetricName, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Consumed:
-    """What the application thread knows of a partition."""
-
-    position: int | None
-    end: int | None
-    progress_at: int | None
-    begin: int | None = None
 
 
 @dataclass(slots=True)

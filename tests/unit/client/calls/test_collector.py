@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from ottla.client.calls.collector import Delivery, FetchCollector, HandedOut
+from ottla.client.calls.collector import FetchCollector
+from ottla.client.calls.delivery import Delivery, HandedOut
+from ottla.client.calls.shared_state import SharedState
 from ottla.client.notifications import FetchedPartition, FetchedResponse
 from ottla.client.subscription import Mode, PartitionView, Snapshot
 from ottla.errors import CorruptRecordError
@@ -34,7 +36,7 @@ class Collecting:
     """A collector and the responses that it is given."""
 
     def __init__(self, *, partitions: Mapping[TopicPartition, PartitionView] | None = None, **settings: Any) -> None:
-        self.collector = FetchCollector(config(**settings))
+        self.collector = FetchCollector(config(**settings), SharedState())
         self.number = 0
         self.show(partitions or {T0: view(), T1: view(epoch=2)})
 
@@ -398,8 +400,8 @@ def test_a_rebalance_in_the_body_keeps_the_rest_out_of_the_commit() -> None:
 
 def test_the_end_of_a_partition_is_the_last_that_a_broker_told() -> None:
     collecting = Collecting()
-    assert collecting.collector.end(T0) is None
+    assert collecting.collector.log_end(T0) is None
     collecting.arrive((T0, 0, b""))
-    assert collecting.collector.end(T0) == 1_000
+    assert collecting.collector.log_end(T0) == 1_000
     collecting.show({T0: view(0, epoch=9)})
-    assert collecting.collector.end(T0) is None
+    assert collecting.collector.log_end(T0) is None

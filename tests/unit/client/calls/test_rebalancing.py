@@ -192,11 +192,11 @@ def test_a_network_thread_that_says_nothing_at_all_does_not_hold_the_group_up_fo
 def test_nothing_is_kept_of_partitions_that_went() -> None:
     one = Held()
     one.poll()
-    one.calls._progress_at.update({STAYS: 1, GOES: 1})
+    one.calls.shared.progress_at.update({STAYS: 1, GOES: 1})
     views = {STAYS: PartitionView(1, OffsetAndMetadata(5), paused=False, fetchable=True, since=1)}
     one.told.append(Published(Snapshot(Mode.TOPICS, frozenset({"t"}), views)))
     one.poll()
-    assert one.calls._progress_at == {STAYS: 1}
+    assert one.calls.shared.progress_at == {STAYS: 1}
 
 
 def test_the_commit_before_a_revocation_has_the_record_behind_which_the_application_asks_for_the_next() -> None:

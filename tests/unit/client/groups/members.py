@@ -14,7 +14,7 @@ from ottla.client.effects import AnySend
 from ottla.client.groups.consumer.membership import ConsumerMembership
 from ottla.client.groups.consumer.states import State
 from ottla.client.groups.membership import MembershipContext
-from ottla.client.poll_watch import PollWatch
+from ottla.client.poll_timer import InHand, PollTimer
 from ottla.client.subscription import Subscription
 from ottla.protocol import ErrorCode, duration
 from ottla.protocol.apis import Api
@@ -41,7 +41,7 @@ class GroupMember(Asked):
             self.cluster.manager,
             self.told.append,
             backoff(),
-            PollWatch(self.config),
+            PollTimer(self.config, InHand),
         )
         super().__init__(membership(context))
         self.subscription.subscribe(frozenset({"t"}))

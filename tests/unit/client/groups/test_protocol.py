@@ -13,7 +13,7 @@ from ottla.client.groups.classic.membership import ClassicMembership
 from ottla.client.groups.consumer.membership import ConsumerMembership
 from ottla.client.groups.membership import MembershipContext
 from ottla.client.groups.protocol import FEATURE, AutoMembership, membership_of
-from ottla.client.poll_watch import PollWatch
+from ottla.client.poll_timer import InHand, PollTimer
 from ottla.client.subscription import Subscription
 from ottla.errors import DisconnectedError, UnsupportedApiError
 from ottla.protocol import ErrorCode, milliseconds
@@ -45,7 +45,7 @@ class Auto(Asked):
             Cluster().manager,
             self.told.append,
             backoff(),
-            PollWatch(parsed),
+            PollTimer(parsed, InHand),
         )
         manager = membership_of(context, link_to=lambda target: self.link)
         super().__init__(manager)

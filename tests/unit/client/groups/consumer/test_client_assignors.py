@@ -15,7 +15,7 @@ from ottla.client.groups.consumer.client_assignors import FIRST_RETRY, NEEDED, C
 from ottla.client.groups.consumer.runs import RUN_REACTIONS, TRANSITIONS, RunInput, RunReaction, RunState
 from ottla.client.groups.membership import MembershipContext
 from ottla.client.notifications import AssignmentNeeded, ErrorNotification
-from ottla.client.poll_watch import PollWatch
+from ottla.client.poll_timer import InHand, PollTimer
 from ottla.client.subscription import Subscription
 from ottla.errors import AssignmentError, DisconnectedError, UnsupportedApiError
 from ottla.protocol import ErrorCode
@@ -56,7 +56,7 @@ class Computing(Asked):
             Cluster(racks=racks, topic_id=topic_id).manager,
             self.told.append,
             backoff(),
-            PollWatch(self.config),
+            PollTimer(self.config, InHand),
         )
         super().__init__(ClientAssignorManager(context, ME))
         if offered:

@@ -33,15 +33,10 @@ class InHand(NamedTuple):
         return f"{self.records} records of {where}" if self.records else "no records"
 
 
-def nothing_in_hand() -> InHand:
-    """For cores whose application takes no records."""
-    return InHand()
-
-
-class PollWatch:
+class PollTimer:
     """See the module. Monotonic milliseconds; ``in_hand`` is asked when the deadline has passed, and only then."""
 
-    def __init__(self, config: ConsumerConfig, in_hand: Callable[[], InHand] = nothing_in_hand) -> None:
+    def __init__(self, config: ConsumerConfig, in_hand: Callable[[], InHand]) -> None:
         self._config = config
         self._in_hand = in_hand
         self._last_sign = 0
@@ -78,8 +73,13 @@ class PollWatch:
         self._last_sign = now.mono
 
     def begin(self, limit: int, now: Now) -> None:
-        """A job begins, or reports progress: no poll for ``limit`` ms from now on."""
+        """A job begins: no poll for up to ``limit`` ms."""
         self._last_sign, self._limit = now.mono, limit
+
+    def progress(self, now: Now) -> None:
+        """A job reports progress: its limit counts from now. Without a job this does nothing."""
+        if self._limit is not None:
+            self._last_sign = now.mono
 
     def end(self, now: Now) -> None:
         """The job is done: ``max.poll.interval.ms`` counts again, from now on."""
