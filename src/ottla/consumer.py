@@ -176,7 +176,7 @@ class Consumer(ConsumerBase[K_co, V_co]):
             # Handling a record may take long, so each is a chance to stay alive; but most come too soon to be worth it.
             if walk.has_more and clock.monotonic() >= walk.ask_at:
                 self._run(self._calls.service)
-            while not collector.go_on(walk):
+            while not collector.continue_walk(walk):
                 self._calls.check_not_in_listener()
                 delivery = self._run(lambda now: self._calls.deliver(1_000, now))
                 if delivery is not None:

@@ -176,7 +176,7 @@ def test_after_an_unsubscribe_that_was_cancelled_nothing_more_is_handed_out(worl
         yield from app.calls.subscribe(["t"], app.listeners(), app.now)
         while not app.handled:
             app.handled.extend((yield from app.calls.poll(500, app.now)))
-        assert app.calls.collector.has_waiting
+        assert app.calls.collector.has_buffered
         leaving = app.calls.unsubscribe(app.now)
         next(leaving)
         leaving.close()

@@ -156,7 +156,7 @@ class ConsumerCalls:
     def service(self, now: Now) -> Call[None]:
         """In the middle of walking records one by one: stay alive, and take part in a rebalance."""
         self._begin_poll(now)
-        self.collector.came_back()
+        self.collector.on_next_record()
         while not (yield from self._ready()):
             yield from self._mailbox.wait_in_poll("a turn of the network thread, or a commit", self._look_again_at())
 
@@ -203,7 +203,7 @@ class ConsumerCalls:
         now = self._mailbox.now.mono
         if self._polled_at is None or now - self._polled_at >= POST_INTERVAL:
             self._polled_at = now
-            positions = self.collector.to_commit(with_current=False) if self._config.enable_auto_commit else {}
+            positions = self.collector.positions_to_commit(with_current=False) if self._config.enable_auto_commit else {}
             self._mailbox.submit(commands.Polled(positions))
 
     def _longest_wait(self) -> int:
@@ -336,7 +336,7 @@ class ConsumerCalls:
         """
         self._mailbox.now = now
         if not done_with_last:
-            self.collector.take_back()
+            self.collector.mark_unprocessed()
         deadline = now.mono + timeout
         self._mailbox.disable_wakeups()
         self._mailbox.take()

@@ -1,14 +1,12 @@
-"""From fetched responses to the records of one poll, and the positions up to which the application has processed them.
+"""Turns fetched responses into the records of one poll, and keeps the positions up to which the application has processed them.
 
-Owns the consumed positions, for the application thread. Of the network thread it knows only the published snapshots.
-Invariants: records come only from partitions that are held, not paused and not being revoked, in the epoch that is current; a
-partition's records come in order and without a gap or a repetition, from its position on; a position that is committed by itself
-never covers a record that was not handed out, nor, while records are walked one by one, one that is not done with, unless the
-application has committed that far by a call of its own.
+Owns the consumed positions, on the application thread. Must not know requests, nor how a partition was assigned: it sees the
+published snapshots. Invariants: it delivers records only from assigned partitions that are neither paused nor being revoked, of the
+current epoch; it delivers a partition's records from its position on, in order, none twice and none left out; an automatic commit
+covers no record that was not returned, and in an iteration none that is not processed, unless the application has committed it.
 
-The handler of a signal may raise after any call that is made here. What the positions are derived from (positions and delivery in
-the shared state, what is left over) therefore changes by plain assignments without a call between them; ``start_over`` recreates
-everything else.
+A signal handler may raise after any call that this module makes. Therefore positions, delivery and undelivered records, from which
+the committed positions are computed, change by plain assignments without a call between them; ``start_over`` recreates the rest.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from ottla.client.calls.delivery import Delivery, HandedOut
+from ottla.client.calls.delivery import Delivery, DeliveryPart
 from ottla.client.calls.shared_state import SharedState
 from ottla.client.health.metrics import Consumption
 from ottla.client.notifications import FetchedPartition, FetchedResponse
@@ -28,16 +26,16 @@ from ottla.records import PartitionReader, Walk
 from ottla.types import Now, OffsetAndMetadata, TopicPartition
 
 
-class _Open(NamedTuple):
-    """The partition response that is being read."""
+class _OpenFetch(NamedTuple):
+    """The fetched data of one partition that is being read, with the number of its response."""
 
     number: int
     part: FetchedPartition
     reader: PartitionReader
 
 
-class _Waiting(NamedTuple):
-    """A partition response that has not been read to its end."""
+class _PendingFetch(NamedTuple):
+    """The fetched data of one partition that was not read, or, with a ``reader``, not to its end."""
 
     number: int
     part: FetchedPartition
@@ -45,63 +43,62 @@ class _Waiting(NamedTuple):
 
 
 class FetchBuffer:
-    """The partitions of all responses, in the order in which they came.
+    """The partitions of all responses that were not read yet, in the order of their arrival.
 
-    Responses travel in the notification queue, behind the assignment that they were fetched for. So the buffer belongs to the
-    application thread alone and nothing in it is locked. Each response is reported as drained once the last of its partitions was
-    consumed or dropped (once, unless a signal's handler interrupts that), so the network thread always knows how much memory is
-    held without looking here.
+    A response arrives as a notification, after that of the assignment that it was fetched for, so the buffer belongs to the
+    application thread. When the last partition of a response is consumed or dropped, the response is reported as drained (twice if
+    a signal handler interrupts the report): from these reports the network thread knows how much memory is in use.
     """
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[int, FetchedPartition]] = deque()
-        self._left: dict[int, int] = {}
+        self._remaining: dict[int, int] = {}
         self._drained: list[int] = []
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def __repr__(self) -> str:
-        return f"<FetchBuffer {len(self._waiting)} partitions of {len(self._left)} responses>"
+        return f"<FetchBuffer {len(self._waiting)} partitions of {len(self._remaining)} responses>"
 
     @property
     def has_drained(self) -> bool:
-        """Whether there is memory to be reported as free."""
+        """Whether a drained response was not reported yet."""
         return bool(self._drained)
 
     def add(self, response: FetchedResponse) -> None:
-        """Take a response in."""
+        """Add the partitions of a response."""
         if not response.partitions:
             self._drained.append(response.number)
             return
-        self._left[response.number] = len(response.partitions)
+        self._remaining[response.number] = len(response.partitions)
         self._waiting.extend((response.number, part) for part in response.partitions)
 
     def pop(self) -> tuple[int, FetchedPartition] | None:
-        """The next partition and the number of its response, to be given to ``release`` when it is done with."""
+        """Remove and return the next partition, with the number of its response for ``release``."""
         return self._waiting.popleft() if self._waiting else None
 
     def release(self, number: int) -> None:
-        """One partition of a response was consumed or dropped."""
-        self._left[number] -= 1
-        if not self._left[number]:
-            del self._left[number]
+        """Count a partition of a response as consumed or dropped."""
+        self._remaining[number] -= 1
+        if not self._remaining[number]:
+            del self._remaining[number]
             self._drained.append(number)
 
     def holds(self, number: int) -> bool:
-        """Whether there is something left of a response that came in."""
-        return number in self._left
+        """Whether a partition of this response is neither consumed nor dropped."""
+        return number in self._remaining
 
     def drop(self) -> None:
-        """Nothing of all this is wanted any more."""
-        self._drained.extend(self._left)
-        self._left.clear()
+        """Drop all partitions."""
+        self._drained.extend(self._remaining)
+        self._remaining.clear()
         self._waiting.clear()
 
-    def report_drained(self, tell: Callable[[tuple[int, ...]], object]) -> None:
-        """Report the responses that were drained since the last report."""
+    def report_drained(self, report: Callable[[tuple[int, ...]], object]) -> None:
+        """Call ``report`` with the numbers of the responses that were drained since the last report."""
         drained = tuple(self._drained)
-        tell(drained)
+        report(drained)
         del self._drained[: len(drained)]
 
 
@@ -114,19 +111,21 @@ class FetchCollector:
         self._shared = shared
         self._consumption = shared.consumption = Consumption()
         self._committed: dict[TopicPartition, tuple[int, OffsetAndMetadata]] = {}
-        """What the application has committed by its own calls since the last poll: it has processed the records before that."""
-        self._open: _Open | None = None
-        self._aside: deque[_Waiting] = deque()
-        """Responses of partitions that are paused or about to be revoked, in the order in which they came.
+        """Epoch and position of the application's own commits since the last poll: the records before them are processed."""
+        self._open: _OpenFetch | None = None
+        self._set_aside: deque[_PendingFetch] = deque()
+        """Data of partitions that are paused or being revoked, in the order of arrival.
 
-        The fetch position is already behind them: if they were dropped and the partition stays, their records would be skipped.
+        It is not dropped: 1. The network thread has advanced the fetch position past these records. 2. A rebalance suspends the
+        partition. 3. The new assignment contains the partition again, with the same epoch, so nothing is fetched a second time.
         """
-        self._ready: deque[_Waiting] = deque()
-        """Responses that were set aside, to be looked at again since the subscription has changed."""
-        self._corrupt: list[_Open] = []
-        self._leftover: deque[HandedOut] = deque()
-        self._read_out: list[int] = []
-        """Numbers of the responses that were read to their end, and whose last records the application may still hold."""
+        self._rechecked: deque[_PendingFetch] = deque()
+        """Data that was set aside before the latest change of the subscription: it is looked at first."""
+        self._corrupt: list[_OpenFetch] = []
+        self._undelivered: deque[DeliveryPart] = deque()
+        """Parts of earlier deliveries that the application did not receive: it left an iteration, or they were not deliverable."""
+        self._fully_read: list[int] = []
+        """Numbers of the responses of fully read partitions. The application may still process the last records of them."""
 
     def __repr__(self) -> str:
         return f"<FetchCollector {len(self._shared.positions)} positions, {self.buffer}>"
@@ -138,100 +137,101 @@ class FetchCollector:
 
     @property
     def delivery(self) -> Delivery | None:
-        """The records of the last poll, until the application comes back."""
+        """The records of the last poll, until the next one."""
         return self._shared.delivery
 
     # -- what arrives -----------------------------------------------------------------------------------------------------
 
     def on_snapshot(self, snapshot: Snapshot) -> None:
-        """The subscription changed. Positions of older epochs are void from now on."""
+        """Take a new snapshot of the subscription. Positions of other epochs are void."""
         self._shared.snapshot = snapshot
-        self._ready.extendleft(reversed(self._aside))
-        self._aside.clear()
+        self._rechecked.extendleft(reversed(self._set_aside))
+        self._set_aside.clear()
         self._interrupt_walk()
-        known: dict[TopicPartition, tuple[int, Any]]
-        for known in (self._shared.positions, self._shared.log_ranges):
-            for tp in [tp for tp, (epoch, _) in known.items() if not self._is_current(tp, epoch)]:
-                del known[tp]
+        by_partition: dict[TopicPartition, tuple[int, Any]]
+        for by_partition in (self._shared.positions, self._shared.log_ranges):
+            for tp in [tp for tp, (epoch, _) in by_partition.items() if not self._is_current(tp, epoch)]:
+                del by_partition[tp]
         self._consumption.keep(snapshot.partitions)
 
     def on_fetched(self, response: FetchedResponse, now: Now) -> None:
-        """Records arrived."""
+        """Add a response to the buffer."""
         for part in response.partitions:
             self._shared.log_ranges[part.tp] = (part.epoch, (part.begin, part.end))
         self.buffer.add(response)
         self._consumption.arrived(response, self._shared.returned_offset, now)
 
-    def report_drained(self, tell: Callable[[tuple[int, ...]], object], now: Now) -> None:
-        """Report the responses that were consumed or dropped since the last report: their memory is free."""
+    def report_drained(self, report: Callable[[tuple[int, ...]], object], now: Now) -> None:
+        """Call ``report`` with the numbers of the responses that were consumed or dropped since the last report."""
         self._consumption.settle(self.buffer.holds, now)
-        self.buffer.report_drained(tell)
+        self.buffer.report_drained(report)
 
     # -- positions --------------------------------------------------------------------------------------------------------
 
     def position(self, tp: TopicPartition) -> OffsetAndMetadata | None:
-        """The next offset that the application gets of a partition; ``None`` while it is not known."""
+        """The position of the next record of a partition that the application receives; ``None``: not known."""
         view = self._shared.snapshot.partitions.get(tp)
-        return None if view is None else self._position_in(view, tp, self._undone(with_current=True, with_last=True))
+        return None if view is None else self._position_in(view, tp, self._unprocessed(with_current=True, with_last=True))
 
     def positions(self, *, with_current: bool, with_last: bool = True) -> dict[TopicPartition, OffsetAndMetadata]:
         """The position of each partition that has one.
 
         ``with_current``: the current record of an iteration is processed. ``with_last``: so are the records of the last poll.
         """
-        undone = self._undone(with_current=with_current, with_last=with_last)
-        found = {tp: self._position_in(view, tp, undone) for tp, view in self._shared.snapshot.partitions.items()}
-        return {tp: position for tp, position in found.items() if position is not None}
+        unprocessed = self._unprocessed(with_current=with_current, with_last=with_last)
+        positions = {tp: self._position_in(view, tp, unprocessed) for tp, view in self._shared.snapshot.partitions.items()}
+        return {tp: position for tp, position in positions.items() if position is not None}
 
-    def _undone(self, *, with_current: bool, with_last: bool) -> dict[TopicPartition, tuple[int, OffsetAndMetadata]]:
-        """Where what was handed out and is not processed begins, with the epoch of its partition."""
-        undone: dict[TopicPartition, tuple[int, OffsetAndMetadata]] = {}
+    def _unprocessed(self, *, with_current: bool, with_last: bool) -> dict[TopicPartition, tuple[int, OffsetAndMetadata]]:
+        """For each partition with unprocessed records, its epoch and the position of the first of them."""
+        unprocessed: dict[TopicPartition, tuple[int, OffsetAndMetadata]] = {}
         delivery = self._shared.delivery
         if delivery is not None and not (delivery.whole and with_last):
-            undone = delivery.positions(with_current=with_current and not delivery.unprocessed)
-        # What is left over of a partition comes before all that was handed out of it since: the earliest of it counts.
-        return undone | {
-            left.tp: (left.epoch, left.start) for left in reversed(self._leftover) if self._is_current(left.tp, left.epoch)
+            unprocessed = delivery.positions(with_current=with_current and not delivery.unprocessed)
+        # The undelivered records of a partition are older than those in the delivery. ``reversed``, so that the oldest part counts.
+        return unprocessed | {
+            part.tp: (part.epoch, part.start) for part in reversed(self._undelivered) if self._is_current(part.tp, part.epoch)
         }
 
     def _position_in(
-        self, view: PartitionView, tp: TopicPartition, undone: Mapping[TopicPartition, tuple[int, OffsetAndMetadata]]
+        self, view: PartitionView, tp: TopicPartition, unprocessed: Mapping[TopicPartition, tuple[int, OffsetAndMetadata]]
     ) -> OffsetAndMetadata | None:
-        # A partition that is paused while its records are processed has another epoch, and they are undone even so.
-        epoch, position = undone.get(tp) or self._shared.positions.get(tp) or (-1, None)
+        # A partition that is paused while its records are processed has another epoch, and the records are still unprocessed.
+        epoch, position = unprocessed.get(tp) or self._shared.positions.get(tp) or (-1, None)
         return position if view.follows(epoch) else view.position
 
-    def to_commit(self, *, with_current: bool, with_last: bool = True) -> dict[TopicPartition, OffsetAndMetadata]:
-        """As ``positions``, for an automatic commit: none is before one that the application has committed since the last poll."""
+    def positions_to_commit(self, *, with_current: bool, with_last: bool = True) -> dict[TopicPartition, OffsetAndMetadata]:
+        """As ``positions``, for an automatic commit, which never takes back a later position that the application has committed
+        since the last poll."""
         positions, views = self.positions(with_current=with_current, with_last=with_last), self._shared.snapshot.partitions
         for tp, (epoch, committed) in self._committed.items():
             if tp in positions and views[tp].follows(epoch) and positions[tp].offset < committed.offset:
                 positions[tp] = committed
         return positions
 
-    def everything(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What ``commit()`` without offsets commits: the positions after all returned records.
+    def returned_positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The positions after all returned records, which ``commit()`` without offsets commits.
 
         While the consumer is being closed and the last records may be unprocessed, it is what ``close()`` commits.
         """
         delivery = self._shared.delivery
         if delivery is not None and delivery.unprocessed:
-            return self.to_commit(with_current=True)
+            return self.positions_to_commit(with_current=True)
         return self.positions(with_current=True)
 
     def on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """The application commits these positions explicitly."""
+        """The application itself commits these positions."""
         views = self._shared.snapshot.partitions
         self._committed |= {tp: (views[tp].epoch, position) for tp, position in offsets.items() if tp in views}
 
-    def take_back(self) -> None:
-        """The application's records count as not returned: the consumer is being closed, and they may be unprocessed."""
+    def mark_unprocessed(self) -> None:
+        """Count the records of the last poll as unprocessed: the consumer is being closed."""
         delivery = self._shared.delivery
         if delivery is not None:
             delivery.unprocessed, delivery.whole = True, False
 
-    def came_back(self) -> None:
-        """The application requests the next record of its iteration, so it has processed the current one."""
+    def on_next_record(self) -> None:
+        """Count the current record of an iteration as processed: the application requests the next one."""
         delivery = self._shared.delivery
         if delivery is not None:
             delivery.caller, delivery.finished = None, delivery.current
@@ -241,81 +241,83 @@ class FetchCollector:
         return self._shared.log_end(tp)
 
     @property
-    def has_waiting(self) -> bool:
-        """Whether there may be records to hand out without anything having to arrive."""
-        return self._open is not None or bool(self._leftover or self._ready or len(self.buffer))
+    def has_buffered(self) -> bool:
+        """Whether there may be records to deliver before another response arrives."""
+        return self._open is not None or bool(self._undelivered or self._rechecked or len(self.buffer))
 
     def acknowledge(self) -> None:
-        """The application came back: it is done with what it was given. What it was in the middle of walking is still to come."""
+        """Count the received records as processed, since the application polls again. The rest of an iteration is undelivered."""
         delivery = self._shared.delivery
         if delivery is not None:
-            leftover = self._leftover + deque(delivery.rest())
+            undelivered = self._undelivered + deque(delivery.rest())
             self._interrupt_walk()
-            self._leftover, self._shared.delivery, self._committed = leftover, None, {}
-        self._release_read_out()
+            self._undelivered, self._shared.delivery, self._committed = undelivered, None, {}
+        self._release_fully_read()
 
     def start_over(self) -> dict[TopicPartition, tuple[int, OffsetAndMetadata]]:
-        """Drop all that has arrived; it is to be fetched again from these positions, each with its epoch. The application came
-        back."""
-        positions, views = self.positions(with_current=True), self._shared.snapshot.partitions
-        known = {tp: (views[tp].epoch, position) for tp, position in positions.items()}
-        nothing: deque[HandedOut] = deque()
+        """Drop all fetched data; return epoch and position of each partition, from which it has to be fetched again.
+
+        The received records count as processed, since the application polls again.
+        """
+        views = self._shared.snapshot.partitions
+        positions = {tp: (views[tp].epoch, position) for tp, position in self.positions(with_current=True).items()}
+        empty: deque[DeliveryPart] = deque()
         self._interrupt_walk()
-        self._shared.positions, self._leftover, self._shared.delivery = known, nothing, None
+        self._shared.positions, self._undelivered, self._shared.delivery = positions, empty, None
         self._open = None
-        for held in (self._aside, self._ready, self._corrupt, self._read_out):
-            held.clear()
+        for fetched in (self._set_aside, self._rechecked, self._corrupt, self._fully_read):
+            fetched.clear()
         self.buffer.drop()
-        return known
+        return positions
 
     # -- records ----------------------------------------------------------------------------------------------------------
 
     def collect(self, limit: int) -> Delivery | None:
-        """At most ``limit`` records, from what has arrived; ``None``: there is nothing.
+        """Return at most ``limit`` buffered records; ``None``: there are none.
 
-        Raises ``CorruptRecordError`` at a damaged batch, again and again until a seek, but never while other records can be had.
+        Raises ``CorruptRecordError`` for a damaged batch if there are no other records, with each call until a seek.
         """
-        parts, leftover, left = self._choose_leftover(limit)
+        parts, undelivered, left = self._divide_undelivered(limit)
         delivery = Delivery(parts)
-        self._leftover, self._shared.delivery = leftover, delivery
+        self._undelivered, self._shared.delivery = undelivered, delivery
         while left > 0 and (self._open is not None or self._open_next()):
             opened = self._open
             assert opened is not None
             left -= self._read(opened, left, delivery)
         if not delivery.parts:
             self._shared.delivery = None
-            self._release_read_out()  # without a record: the memory is needed for the next response
+            self._release_fully_read()  # no record of them is in use, and the next response needs the memory
             self._raise_corrupt()
             return None
         return delivery
 
     def walk(self, delivery: Delivery, walk: Walk | None = None) -> Walk:
-        """The records of a delivery one by one, without those of partitions that are taken away or sought elsewhere meanwhile.
+        """Return an iterator over a delivery, or continue ``walk`` with it.
 
-        ``walk`` continues with them, if it is given.
+        It leaves out records of partitions that are revoked, paused or sought elsewhere meanwhile.
         """
-        walk = Walk(self.go_on) if walk is None else walk
+        walk = Walk(self.continue_walk) if walk is None else walk
         walk.take(())
         delivery.walk, delivery.whole = walk, False
         return walk
 
-    def go_on(self, walk: Walk) -> bool:
-        """Continue a walk in its part, if that is still wanted, or with the next part; False: the delivery has no more records."""
+    def continue_walk(self, walk: Walk) -> bool:
+        """Continue a walk in its part, if that is still deliverable, or with the next one; False: the delivery is finished."""
         delivery = self._shared.delivery
         if delivery is None or delivery.walk is not walk:
             walk.take(())
             return False
         if walk.at >= 0 and walk.has_more:
             part = delivery.parts[delivery.at]
-            if self._is_wanted(part.tp, part.epoch):
+            if self._is_deliverable(part.tp, part.epoch):
                 return True
-            self._keep(part if walk.current is None else part.after(walk.current.offset))
+            self._defer(part if walk.current is None else part.after(walk.current.offset))
         for at in range(walk.at + 1, len(delivery.parts)):
             part = delivery.parts[at]
-            if self._may_follow(part):
+            if self._may_deliver(part):
                 walk.take(part.records.segments, at)
                 return True
-            self._keep(part)
+            self._defer(part)
         walk.take((), len(delivery.parts))
         return False
 
@@ -324,19 +326,22 @@ class FetchCollector:
         if delivery is not None and delivery.walk is not None:
             delivery.walk.interrupt()
 
-    def _keep(self, part: HandedOut | None) -> None:
-        """Records that may not be handed out now: their partition is about to be revoked. They must not count as done with."""
+    def _defer(self, part: DeliveryPart | None) -> None:
+        """Keep records of a partition that is paused or being revoked, so that they do not count as processed."""
         if part is not None and self._is_current(part.tp, part.epoch):
-            self._leftover.append(part)
+            self._undelivered.append(part)
 
-    def _choose_leftover(self, limit: int) -> tuple[list[HandedOut], deque[HandedOut], int]:
-        """What was left over and is wanted, what waits on, and how many records may come besides: none before all of it came."""
-        kept: deque[HandedOut] = deque()
+    def _divide_undelivered(self, limit: int) -> tuple[list[DeliveryPart], deque[DeliveryPart], int]:
+        """Divide the undelivered parts into those of this poll and the others; also return how many more records it may return.
+
+        That is 0 while a deliverable part remains: newer records of its partition must not overtake it.
+        """
+        kept: deque[DeliveryPart] = deque()
         parts, left = [], limit
-        for part in self._leftover:
+        for part in self._undelivered:
             if not self._is_current(part.tp, part.epoch):
                 continue
-            if not self._may_follow(part, kept):
+            if not self._may_deliver(part, kept):
                 kept.append(part)
             elif len(part.records) <= left:
                 parts.append(part)
@@ -346,31 +351,31 @@ class FetchCollector:
                 left = 0
         return parts, kept, left
 
-    def _may_follow(self, part: HandedOut, kept: Iterable[HandedOut] | None = None) -> bool:
-        """Whether records are wanted and nothing of their partition is left over that comes before them."""
-        before = self._leftover if kept is None else kept
-        return self._is_wanted(part.tp, part.epoch) and all(left.tp != part.tp for left in before)
+    def _may_deliver(self, part: DeliveryPart, kept: Iterable[DeliveryPart] | None = None) -> bool:
+        """Whether a part is deliverable and no older part of its partition is undelivered."""
+        before = self._undelivered if kept is None else kept
+        return self._is_deliverable(part.tp, part.epoch) and all(older.tp != part.tp for older in before)
 
     def _open_next(self) -> bool:
-        """Begin, or go on, with the next response that is still wanted; False: there is none."""
-        while (waiting := self._next_waiting()) is not None:
-            number, part, reader = waiting
+        """Open the next data that is deliverable; False: there is none."""
+        while (pending := self._next_pending()) is not None:
+            number, part, reader = pending
             if not part.data or not self._is_current(part.tp, part.epoch):
                 self.buffer.release(number)
-            elif not self._is_wanted(part.tp, part.epoch):
-                self._aside.append(waiting)
+            elif not self._is_deliverable(part.tp, part.epoch):
+                self._set_aside.append(pending)
             elif reader is None and part.offset != self._offset(part.tp):
                 self.buffer.release(number)
             else:
-                self._open = _Open(number, part, self._reader(part) if reader is None else reader)
+                self._open = _OpenFetch(number, part, self._reader(part) if reader is None else reader)
                 return True
         return False
 
-    def _next_waiting(self) -> _Waiting | None:
-        if self._ready:
-            return self._ready.popleft()
+    def _next_pending(self) -> _PendingFetch | None:
+        if self._rechecked:
+            return self._rechecked.popleft()
         popped = self.buffer.pop()
-        return _Waiting(*popped) if popped is not None else None
+        return _PendingFetch(*popped) if popped is not None else None
 
     def _reader(self, part: FetchedPartition) -> PartitionReader:
         config = self._config
@@ -387,14 +392,17 @@ class FetchCollector:
             deserialize_nulls=config.deserialize_nulls,
         )
 
-    def _read(self, opened: _Open, limit: int, delivery: Delivery) -> int:
-        """Some records of the open response, which is closed at its end, or where it is damaged or no longer wanted; how many."""
+    def _read(self, opened: _OpenFetch, limit: int, delivery: Delivery) -> int:
+        """Add at most ``limit`` records of the open data to the delivery; return how many.
+
+        The data is closed at its end, at a damaged batch, and if it is not deliverable any more.
+        """
         number, part, reader = opened
-        if not self._is_wanted(part.tp, part.epoch):
-            # A listener or a seek between two polls has changed the subscription. ``_open_next`` decides: a response of an older
-            # epoch is dropped, one of a paused partition is set aside.
+        if not self._is_deliverable(part.tp, part.epoch):
+            # A listener or a seek has changed the subscription since the last poll. ``_open_next`` drops data of an older epoch and
+            # sets data of a paused partition aside.
             self._open = None
-            self._ready.appendleft(_Waiting(number, part, reader))
+            self._rechecked.appendleft(_PendingFetch(number, part, reader))
             return 0
         start, before = self._position(part.tp), reader.bytes_read
         try:
@@ -404,34 +412,36 @@ class FetchCollector:
             self._corrupt.append(opened)
             return 0
         end = OffsetAndMetadata(reader.next_offset, leader_epoch=reader.next_leader_epoch)
-        read: list[HandedOut] = [] if records is None else [HandedOut(part.tp, part.epoch, start, records, number)]
+        read: list[DeliveryPart] = [] if records is None else [DeliveryPart(part.tp, part.epoch, start, records, number)]
         delivery.parts += read
         self._shared.positions[part.tp] = (part.epoch, end)
         count = 0 if records is None else len(records)
         if count:
             self._consumption.read(number, part.tp.topic, count, reader.bytes_read - before)
         if reader.exhausted:
-            # Not released yet. ``PositionValidator`` moves the position of a truncated log (KIP-320) only while no response of the
-            # partition is held: moved now, it would skip the rest of these records, or be committed behind them.
+            # Not released before the application has processed these records: 1. The log is truncated. 2. ``PositionValidator``
+            # finds that the position does not fit any more (KIP-320); it moves the position only while no response of the partition
+            # is held. 3. Otherwise the new position, the end of the log, would skip the rest of these records, and ``close()``
+            # would commit it.
             self._open = None
-            self._read_out.append(number)
+            self._fully_read.append(number)
         return count
 
-    def _release_read_out(self) -> None:
-        """The application holds none of the records that were read, except those that are left over."""
-        held = {left.number for left in self._leftover}
-        read_out, self._read_out = self._read_out, [number for number in self._read_out if number in held]
+    def _release_fully_read(self) -> None:
+        """Release the fully read responses: their records are processed, except the undelivered ones."""
+        held = {part.number for part in self._undelivered}
+        read_out, self._fully_read = self._fully_read, [number for number in self._fully_read if number in held]
         for number in read_out:
             if number not in held:
                 self.buffer.release(number)
 
     def _raise_corrupt(self) -> None:
-        """No other records are left: raise for a damaged batch, of the next partition each time."""
+        """Raise the error of a damaged batch, of another partition each time."""
         for opened in list(self._corrupt):
             if not self._is_current(opened.part.tp, opened.part.epoch):
                 self._corrupt.remove(opened)
                 self.buffer.release(opened.number)
-            elif self._is_wanted(opened.part.tp, opened.part.epoch):
+            elif self._is_deliverable(opened.part.tp, opened.part.epoch):
                 self._corrupt.remove(opened)
                 self._corrupt.append(opened)
                 opened.reader.read(1)
@@ -439,9 +449,9 @@ class FetchCollector:
     def _position(self, tp: TopicPartition) -> OffsetAndMetadata:
         view = self._shared.snapshot.partitions[tp]
         epoch, position = self._shared.positions.get(tp, (-1, None))
-        found = position if epoch == view.epoch else view.position
-        assert found is not None
-        return found
+        current = position if epoch == view.epoch else view.position
+        assert current is not None
+        return current
 
     def _offset(self, tp: TopicPartition) -> int:
         return self._position(tp).offset
@@ -450,6 +460,6 @@ class FetchCollector:
         view = self._shared.snapshot.partitions.get(tp)
         return view is not None and view.epoch == epoch
 
-    def _is_wanted(self, tp: TopicPartition, epoch: int) -> bool:
+    def _is_deliverable(self, tp: TopicPartition, epoch: int) -> bool:
         view = self._shared.snapshot.partitions.get(tp)
         return view is not None and view.epoch == epoch and view.fetchable

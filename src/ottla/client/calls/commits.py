@@ -73,7 +73,7 @@ class CommitCalls:
         yield from self._mailbox.require_caught_up("commit()", deadline)
         self._errors.raise_failure()
         if offsets is None:
-            offsets = self._collector.everything()
+            offsets = self._collector.returned_positions()
         command = commands.Commit(dict(offsets), deadline)
         self._mailbox.submit(command)
         self._collector.on_commit(offsets)
@@ -99,7 +99,7 @@ class CommitCalls:
         self._errors.raise_failure()
         yield from self.run_callbacks()
         if offsets is None:
-            offsets = self._collector.everything()
+            offsets = self._collector.returned_positions()
         command = commands.Commit(dict(offsets), now.mono + self._config.default_api_timeout_ms, retry=False)
         # In this order: what was not sent is not answered, and a later commit() would wait for it.
         self._mailbox.submit(command)
@@ -124,7 +124,7 @@ class CommitCalls:
 
         ``close()`` waits for it, as a later ``commit()`` does.
         """
-        offsets = self._collector.to_commit(with_current=done_with_last, with_last=done_with_last)
+        offsets = self._collector.positions_to_commit(with_current=done_with_last, with_last=done_with_last)
         if offsets:
             command = commands.Commit(offsets, self._mailbox.now.mono + BACKGROUND_TIME, retry=False)
             self._mailbox.submit(command)
@@ -178,7 +178,7 @@ class CommitCalls:
         if not (yield from self._mailbox.catch_up(step_deadline(deadline, self._mailbox.now))):
             _log.warning("the last commit of group %r failed: a seek() before it was not done in time", self._config.group_id)
             return
-        offsets = self._collector.to_commit(with_current=True)
+        offsets = self._collector.positions_to_commit(with_current=True)
         if not offsets:
             return
         mine = step_deadline(deadline, self._mailbox.now)

@@ -13,7 +13,7 @@ from ottla.records import PartitionRecords, Record, Records, Walk
 from ottla.types import OffsetAndMetadata, TopicPartition
 
 
-class HandedOut(NamedTuple):
+class DeliveryPart(NamedTuple):
     """The records of one partition that a poll returned, with the position before them."""
 
     tp: TopicPartition
@@ -28,7 +28,7 @@ class HandedOut(NamedTuple):
         """The position after them."""
         return OffsetAndMetadata(self.records.next_offset, leader_epoch=self.records.next_leader_epoch)
 
-    def after(self, offset: int) -> HandedOut | None:
+    def after(self, offset: int) -> DeliveryPart | None:
         """The records whose offsets are above ``offset``; ``None``: there are none."""
         segments = []
         for index, start, stop in self.records.segments:
@@ -73,7 +73,7 @@ class Delivery:
     finished: Record | None = None
     """The record that the application has processed, if it has requested the next one and not received it yet."""
 
-    def __init__(self, parts: list[HandedOut]) -> None:
+    def __init__(self, parts: list[DeliveryPart]) -> None:
         self.parts = parts
 
     @property
@@ -109,7 +109,7 @@ class Delivery:
         parts = self.parts[max(0, self.at) :]
         return InHand(sum(len(part.records) for part in parts), tuple(dict.fromkeys(part.tp for part in parts)))
 
-    def rest(self) -> list[HandedOut]:
+    def rest(self) -> list[DeliveryPart]:
         """The records that the application has not received yet, by part."""
         if self.whole:
             return []

@@ -129,7 +129,7 @@ class CallErrors:
             raise first.afresh()
         self.raise_failure()
         for problem in self._problems:
-            if not problem.retriable and not self._collector.has_waiting:
+            if not problem.retriable and not self._collector.has_buffered:
                 self.raise_problem(problem)
                 return
 

@@ -266,7 +266,7 @@ class Rebalancing:
         It covers what the application has processed. A failure causes repetition, never loss, so it is only logged.
         """
         if self._commit is None or self._commit.rebalance is not rebalance:
-            offsets = self._collector.to_commit(with_current=False)
+            offsets = self._collector.positions_to_commit(with_current=False)
             owned = {tp: offsets[tp] for tp in offsets if tp in self.owned}
             if not owned:
                 return True

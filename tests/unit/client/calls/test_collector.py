@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ottla.client.calls.collector import FetchCollector
-from ottla.client.calls.delivery import Delivery, HandedOut
+from ottla.client.calls.delivery import Delivery, DeliveryPart
 from ottla.client.calls.shared_state import SharedState
 from ottla.client.notifications import FetchedPartition, FetchedResponse
 from ottla.client.subscription import Mode, PartitionView, Snapshot
@@ -52,7 +52,7 @@ class Collecting:
         """The offsets handed out, part by part."""
         self.collector.acknowledge()
         delivery = self.collector.collect(limit)
-        parts: list[HandedOut] = []
+        parts: list[DeliveryPart] = []
         if delivery is not None:
             delivery.whole, parts = True, delivery.parts
         return [(part.tp, [record.offset for record in part.records]) for part in parts]
@@ -166,9 +166,9 @@ def test_what_was_kept_of_an_older_epoch_is_dropped() -> None:
     collecting = Collecting(partitions={T0: view(fetchable=False)})
     collecting.arrive((T0, 0, batch(0, 3)))
     assert collecting.collect() == []
-    assert not collecting.collector.has_waiting
+    assert not collecting.collector.has_buffered
     collecting.show({T0: view(1, epoch=5)})
-    assert collecting.collector.has_waiting
+    assert collecting.collector.has_buffered
     assert collecting.collect() == []
     assert collecting.drained() == (1,)
 
@@ -250,7 +250,7 @@ def test_what_was_handed_out_is_done_with_when_the_application_comes_back() -> N
     collecting.collect(2)
     assert collecting.collector.positions(with_current=False)[T0].offset == 2
     collecting.collector.acknowledge()
-    collecting.collector.take_back()
+    collecting.collector.mark_unprocessed()
     assert collecting.collector.positions(with_current=True)[T0].offset == 2
 
 
@@ -258,7 +258,7 @@ def test_what_is_taken_back_counts_as_not_handed_out() -> None:
     collecting = Collecting()
     collecting.arrive((T0, 0, batch(0, 4)))
     collecting.collect(2)
-    collecting.collector.take_back()
+    collecting.collector.mark_unprocessed()
     assert collecting.collector.positions(with_current=True)[T0].offset == 0
 
 
@@ -271,12 +271,12 @@ def test_what_the_application_has_committed_is_not_taken_back(committed: int) ->
     collecting.collector.on_commit({T0: mine, T1: theirs})
     handed_out = collecting.collector.positions(with_current=True)
     assert {tp: position.offset for tp, position in handed_out.items()} == {T0: 4, T1: 0}
-    assert collecting.collector.everything() == handed_out, "which is what is asked for"
+    assert collecting.collector.returned_positions() == handed_out, "which is what is asked for"
     ahead = mine if committed > 4 else handed_out[T0]
-    assert collecting.collector.to_commit(with_current=True) == {T0: ahead, T1: theirs}
-    collecting.collector.take_back()
-    assert collecting.collector.to_commit(with_current=True) == {T0: mine, T1: theirs}
-    assert collecting.collector.everything() == {T0: mine, T1: theirs}
+    assert collecting.collector.positions_to_commit(with_current=True) == {T0: ahead, T1: theirs}
+    collecting.collector.mark_unprocessed()
+    assert collecting.collector.positions_to_commit(with_current=True) == {T0: mine, T1: theirs}
+    assert collecting.collector.returned_positions() == {T0: mine, T1: theirs}
     assert collecting.offset(T0) == 0
 
 
@@ -287,7 +287,7 @@ def test_what_the_application_has_committed_in_a_walk_is_not_taken_back(committe
     collecting.arrive((T0, 0, batch(0, 4)))
     next(walk(collecting))
     collecting.collector.on_commit({T0: OffsetAndMetadata(committed)})
-    assert collecting.collector.to_commit(with_current=with_current)[T0].offset == committed
+    assert collecting.collector.positions_to_commit(with_current=with_current)[T0].offset == committed
     assert collecting.offset(T0) == 1
 
 
@@ -297,7 +297,7 @@ def test_a_seek_goes_back_behind_what_the_application_has_committed() -> None:
     collecting.collect()
     collecting.collector.on_commit({T0: OffsetAndMetadata(1_000)})
     collecting.show({T0: view(2, epoch=5)})
-    assert collecting.collector.to_commit(with_current=True) == {T0: OffsetAndMetadata(2)}
+    assert collecting.collector.positions_to_commit(with_current=True) == {T0: OffsetAndMetadata(2)}
 
 
 def paused(offset: int, epoch: int, since: int) -> PartitionView:
@@ -313,9 +313,9 @@ def test_what_is_in_hand_is_not_done_with_because_its_partition_was_paused(commi
         collecting.collector.on_commit({T0: OffsetAndMetadata(committed)})
     collecting.show({T0: paused(4, epoch=5, since=1)})
     assert collecting.offset(T0) == 4
-    collecting.collector.take_back()
+    collecting.collector.mark_unprocessed()
     assert collecting.offset(T0) == 0
-    assert collecting.collector.to_commit(with_current=True)[T0].offset == committed
+    assert collecting.collector.positions_to_commit(with_current=True)[T0].offset == committed
 
 
 def test_the_record_in_hand_of_a_walk_is_not_done_with_because_its_partition_was_paused() -> None:
@@ -323,8 +323,8 @@ def test_the_record_in_hand_of_a_walk_is_not_done_with_because_its_partition_was
     collecting.arrive((T0, 0, batch(0, 4)))
     next(walk(collecting))
     collecting.show({T0: paused(1, epoch=5, since=1)})
-    assert collecting.collector.to_commit(with_current=False)[T0].offset == 0
-    assert collecting.collector.to_commit(with_current=True)[T0].offset == 1
+    assert collecting.collector.positions_to_commit(with_current=False)[T0].offset == 0
+    assert collecting.collector.positions_to_commit(with_current=True)[T0].offset == 1
 
 
 def test_a_commit_says_nothing_of_what_is_handed_out_after_it() -> None:
@@ -333,8 +333,8 @@ def test_a_commit_says_nothing_of_what_is_handed_out_after_it() -> None:
     collecting.collect(2)
     collecting.collector.on_commit({T0: OffsetAndMetadata(3)})
     collecting.collect(2)
-    collecting.collector.take_back()
-    assert collecting.collector.to_commit(with_current=True)[T0].offset == 2
+    collecting.collector.mark_unprocessed()
+    assert collecting.collector.positions_to_commit(with_current=True)[T0].offset == 2
 
 
 def walk(collecting: Collecting, limit: int = 500) -> Any:
