@@ -333,7 +333,7 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
             await self._listeners.end(deadline)
             left = max(0.0, deadline - clock.monotonic())
             done = self._calls.collector.delivery in (None, processed)
-            await self._drive(self._calls.close(round(left * 1000), clock.now(), operation, done_with_last=done))
+            await self._drive(self._calls.close(round(left * 1000), clock.now(), operation, last_processed=done))
         finally:
             await self._end(self._network, deadline, operation)
 

@@ -381,7 +381,7 @@ class Consumer(ConsumerBase[K_co, V_co]):
             started = clock.now()
             try:
                 processed = self._last_poll.is_processed(error)
-                self._drive(self._calls.close(round(timeout * 1000), started, operation, done_with_last=processed))
+                self._drive(self._calls.close(round(timeout * 1000), started, operation, last_processed=processed))
             finally:
                 self._shared.closed = True
                 self._calls.leave_at_once(operation)

@@ -56,7 +56,7 @@ def app(world: World) -> App:
 def test_close_commits_the_position_of_a_cancelled_seek(world: World, app: App, target: int, done: bool) -> None:
     def step() -> Program:
         cancelled(app.calls.positions.seek({TP0: OffsetAndMetadata(target)}, app.now))
-        yield from app.calls.close(5_000, app.now, done_with_last=done)
+        yield from app.calls.close(5_000, app.now, last_processed=done)
 
     world.call(app, ten_polled_then(app, step))
     assert world.committed("g", "t", 1) == {0: target}
@@ -181,7 +181,7 @@ def test_close_does_not_commit_records_in_hand_that_a_truncation_has_spared(two_
 
     def program() -> Program:
         yield from walking(app, lambda: lose(world, tmp_path), seen)
-        yield from app.calls.close(5_000, app.now, done_with_last=False)
+        yield from app.calls.close(5_000, app.now, last_processed=False)
 
     world.call(app, program())
     assert [record.offset for record in seen] == [0, 1]
@@ -212,7 +212,7 @@ def test_what_an_iteration_left_over_is_committed_by_no_truncation(two_batches: 
         assert [record.offset for record in records] == list(range(2, 10))
         lose(world, tmp_path)
         yield Sleep(5_000)
-        yield from app.calls.close(5_000, app.now, done_with_last=False)
+        yield from app.calls.close(5_000, app.now, last_processed=False)
 
     world.call(app, program())
     assert world.committed("g", "t", 1) == {0: 2}

@@ -1,12 +1,12 @@
-"""The application's half of a consumer: each public call as a generator that says what it waits for.
+"""The public calls of a consumer, on the application thread, as generators that yield what they wait for.
 
-Owns what a poll does and in which order, subscribing, the end, and the one announced job that may be running. The other calls are
-those of its parts ``commits`` and ``positions``. Must not know how a call waits: a driver runs the generators (``Consumer`` on a
-thread, tests under a virtual clock). Invariants: user code runs only inside a call; while a job is running nothing is polled, so
-its records do not count as processed.
+Owns the steps of a poll and their order, subscribing, closing, and the ``processing()`` block that may be running. The other calls
+are those of its parts ``commits`` and ``positions``. Must not know how a call waits: a driver runs the generators (``Consumer`` on
+a thread, tests under a virtual clock). Invariants: user code runs only inside a call; ``poll()`` raises inside a ``processing()``
+block, so the records of that block do not count as processed.
 
-A generator yields ``Wait(for_, until)`` and is sent the time when something has arrived or ``until`` has come; it returns the
-result.
+A generator yields ``Wait(for_, until)``; the driver sends it the time once a notification has arrived or ``until`` has passed. It
+returns the result of the call.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from ottla.types import ConsumerGroupMetadata, GroupMembershipOperation, Now, To
 _log = logging.getLogger(__name__)
 
 POST_INTERVAL = 50
-"""Milliseconds between two ``Polled`` commands, unless the subscription has changed meanwhile. Each wakes the network thread, which
-would cost more than a poll of few records."""
+"""Milliseconds between two ``Polled`` commands, unless the subscription has changed meanwhile. Each one wakes the network thread,
+which costs more than a poll that returns a few records."""
 
 LEAVE_TIME = 5_000
 """Milliseconds that ``unsubscribe()`` waits for the coordinator, as long as ``close()`` does by default. Java's consumer waits only
-until the request has left: what the coordinator says changes nothing."""
+until the request is sent, since the answer changes nothing."""
 
 
 class ConsumerCalls:
@@ -75,7 +75,7 @@ class ConsumerCalls:
             TopicErrorNotification: lambda item: self._errors.on_topic_error(item),
         }
         self.interrupted = False
-        """Set by a driver: the handler of a signal has raised, or something else from outside, in the middle of a call."""
+        """Set by a driver if a call was interrupted at an unknown point, by an exception of a signal handler for example."""
         self._config = config
         self._mailbox = mailbox = Mailbox(submit, news, handlers, config.default_api_timeout_ms)
         self.collector = collector = FetchCollector(config, shared)
@@ -86,7 +86,7 @@ class ConsumerCalls:
         self.positions = PositionCalls(mailbox, collector, errors)
         self._rebalancing = Rebalancing(config, mailbox, collector, metrics, errors.add)
         self._polled_at: int | None = None
-        """When ``Polled`` was last sent; ``None``: the subscription has changed since, and the network thread waits for it."""
+        """When ``Polled`` was last sent; ``None``: the subscription has changed since, so the next poll sends it at once."""
         self._leaves_at_end = False
         """``close()`` has begun to leave the group."""
 
@@ -101,7 +101,7 @@ class ConsumerCalls:
         return self._rebalancing.owned
 
     def check_not_in_listener(self) -> None:
-        """Raise if a listener is running: an iteration inside it would go on for ever, and the rebalance waits for its end."""
+        """Raise if a listener is running: an iteration inside it would never end, and the rebalance waits for the listener."""
         if self._rebalancing.is_listening:
             raise IllegalStateError(
                 "a rebalance listener iterates over its consumer, while the rebalance waits for the listener to return",
@@ -111,7 +111,7 @@ class ConsumerCalls:
     # -- records ----------------------------------------------------------------------------------------------------------
 
     def poll(self, timeout: int, now: Now) -> Call[Records[Any, Any]]:
-        """Records, as soon as there are any; none when ``timeout`` (ms) is over. See ``Consumer.poll``."""
+        """Return records as soon as there are any; none after ``timeout`` ms. See ``Consumer.poll``."""
         delivery = yield from self.deliver(timeout, now)
         if delivery is None:
             return Records.empty()
@@ -119,7 +119,7 @@ class ConsumerCalls:
         return delivery.records()
 
     def deliver(self, timeout: int, now: Now) -> Call[Delivery | None]:
-        """As ``poll``, but nothing of it counts as handed out: that is for who hands it out to say."""
+        """As ``poll``, but no record counts as returned: the caller marks the delivery when it returns the records."""
         self.jobs.check_idle()
         self._begin_poll(now)
         try:
@@ -149,12 +149,12 @@ class ConsumerCalls:
         self.shared.consumption.mark_when_due(now)
 
     def _count(self, delivery: Delivery) -> None:
-        """Once a poll and partition, never once a record."""
+        """Note the progress, once for each poll and partition, never for each record."""
         for part in delivery.parts:
             self.shared.progress_at[part.tp] = self._mailbox.now.mono
 
     def service(self, now: Now) -> Call[None]:
-        """In the middle of walking records one by one: stay alive, and take part in a rebalance."""
+        """Do what a poll does besides returning records, in the middle of an iteration: heartbeat, rebalance, commit."""
         self._begin_poll(now)
         self.collector.on_next_record()
         while not (yield from self._ready()):
@@ -163,8 +163,8 @@ class ConsumerCalls:
     def _ready(self) -> Call[bool]:
         """Do everything that a poll does except returning records; return whether records may be returned now.
 
-        It waits only for user code: the next round, or the next poll, looks again at anything else that takes longer, so deadlines,
-        wake-ups and cancellation hold at every moment.
+        It waits for user code only. The next round, or the next poll, checks again whatever else takes longer, so that deadlines,
+        wake-ups and cancellation have an effect at every moment.
         """
         self.jobs.check_idle()
         self._mailbox.take()
@@ -172,9 +172,9 @@ class ConsumerCalls:
             self._start_over()
         if not self._mailbox.settled() or self._errors.awaits_leaving:
             self._mailbox.raise_wakeup()
-            return False  # the network thread has not done yet what it was asked before
+            return False  # the network thread has not executed the earlier commands yet
         if self._rebalancing.pending or self.commits.has_callback:
-            # The application's code is about to run inside this poll: its time does not count as time before the poll.
+            # ``Polled`` goes first: listeners and callbacks run inside this poll, so their time is not time between two polls.
             self._mailbox.submit(commands.Polled({}))
             yield from self.commits.run_callbacks()
             if self._rebalancing.pending:
@@ -190,14 +190,14 @@ class ConsumerCalls:
         return self._rebalancing.hold_until <= self._mailbox.now.mono
 
     def _start_over(self) -> None:
-        """A call was interrupted at an unknown point: fetch again from the positions after the records that the application has."""
+        """Fetch again from the positions after the returned records: a call was interrupted at an unknown point."""
         positions = self.collector.start_over()
         if positions:
-            self._mailbox.submit_unattended(commands.Rewind(positions))
+            self._mailbox.submit_change(commands.Rewind(positions))
         self.interrupted = False
 
     def _post(self) -> None:
-        """Report which memory is free and, at intervals, that the application polls and which positions may be committed."""
+        """Report drained responses and, at intervals, that the application polls and which positions may be committed."""
         if self.collector.buffer.has_drained:
             self.collector.report_drained(lambda numbers: self._mailbox.submit(commands.Drained(numbers)), self._mailbox.now)
         now = self._mailbox.now.mono
@@ -207,7 +207,7 @@ class ConsumerCalls:
             self._mailbox.submit(commands.Polled(positions))
 
     def _longest_wait(self) -> int:
-        """A poll that waits is a sign of life too, to be given in time."""
+        """Milliseconds after which a waiting poll sends ``Polled`` again: it counts as polling while it waits."""
         return max(1, min(self._config.max_poll_interval_ms // 3, self._config.auto_commit_interval_ms or 1_000, 1_000))
 
     def _look_again_at(self) -> int:
@@ -218,7 +218,7 @@ class ConsumerCalls:
     # -- notifications ----------------------------------------------------------------------------------------------------
 
     def take_news(self) -> None:
-        """Handle the notifications of the network thread, outside of any call."""
+        """Handle the notifications outside of any call."""
         self._mailbox.take()
 
     def _on_published(self, snapshot: Snapshot) -> None:
@@ -254,9 +254,9 @@ class ConsumerCalls:
         yield from self._begin(command, "subscribe()")
 
     def assign(
-        self, partitions: Iterable[TopicPartition], now: Now, done_with_last: Callable[[], bool] = lambda: True
+        self, partitions: Iterable[TopicPartition], now: Now, last_processed: Callable[[], bool] = lambda: True
     ) -> Call[None]:
-        """See ``Consumer.assign``. ``done_with_last``: whether the records of the last poll count as processed."""
+        """See ``Consumer.assign``. ``last_processed``: whether the records of the last poll count as processed."""
         wanted = frozenset(partitions)
         if not wanted:
             yield from self.unsubscribe(now)
@@ -265,16 +265,16 @@ class ConsumerCalls:
         yield from self._mailbox.require_caught_up("assign()", self._mailbox.default_deadline)
         if self.snapshot.mode is Mode.TOPICS:
             raise IllegalStateError("the partitions come from the group", hint="call unsubscribe() before assign()")
-        is_done = True
+        processed = True
         if self._config.enable_auto_commit:
-            is_done = done_with_last()
-            self.commits.commit_in_background(done_with_last=is_done)
-        if is_done:  # otherwise close() would commit what is left out here
+            processed = last_processed()
+            self.commits.commit_in_background(last_processed=processed)
+        if processed:  # otherwise close() would commit the positions that are left out here
             self.collector.acknowledge()
         yield from self._begin(commands.Assign(wanted), "assign()")
 
     def _begin(self, command: commands.Command, what: str) -> Call[None]:
-        """Send what says what to read from now on. Once it is done, no error concerns what was left before."""
+        """Send a ``Subscribe`` or ``Assign`` and wait for it. Errors of an earlier membership are void once it is done."""
         self._errors.beginning(command)
         yield from self._mailbox.ask(command, what, self._mailbox.default_deadline)
 
@@ -302,9 +302,9 @@ class ConsumerCalls:
         yield from self._leave(reason)
 
     def _leave(self, reason: str, deadline: int | None = None, operation: GroupMembershipOperation = DEFAULT) -> Call[None]:
-        """Tell the listener, then leave; that the coordinator does not answer in time is no error.
+        """Call the listener, then leave the group. If the coordinator does not answer by ``deadline``, that is only logged.
 
-        Without a ``deadline`` it has ``LEAVE_TIME`` from the end of the listener on.
+        Without a ``deadline`` the coordinator has ``LEAVE_TIME`` from the end of the listener on.
         """
         self._mailbox.take()
         failure: Exception | None = None
@@ -326,16 +326,16 @@ class ConsumerCalls:
             raise failure
 
     def close(
-        self, timeout: int, now: Now, operation: GroupMembershipOperation = DEFAULT, *, done_with_last: bool = True
+        self, timeout: int, now: Now, operation: GroupMembershipOperation = DEFAULT, *, last_processed: bool = True
     ) -> Call[None]:
-        """Commit, if that is automatic, tell the listener, leave the group, end the fetches. See ``Consumer.close``.
+        """Make the automatic commit, call the listener, leave the group, and end the fetches. See ``Consumer.close``.
 
-        ``done_with_last``: whether the records of the last poll count as processed. If not, a commit that a listener makes leaves
-        them out, too. Even without answers each step is begun, and the last one ends by ``timeout`` (ms): only listeners and
+        ``last_processed``: whether the records of the last poll count as processed. If not, a commit that a listener makes leaves
+        them out, too. Even without answers each step begins, and the last one ends within ``timeout`` ms: only listeners and
         callbacks may take longer.
         """
         self._mailbox.now = now
-        if not done_with_last:
+        if not last_processed:
             self.collector.mark_unprocessed()
         deadline = now.mono + timeout
         self._mailbox.disable_wakeups()
@@ -358,9 +358,9 @@ class ConsumerCalls:
             raise OttlaTimeoutError(f"{unfinished} asynchronous commits were not answered before the consumer was closed")
 
     def leave_at_once(self, operation: GroupMembershipOperation) -> None:
-        """Leave the group without waiting and without calling the listener, unless ``close()`` came as far as that.
+        """Leave the group without waiting and without calling the listener, unless ``close()`` has begun to leave.
 
-        A cancellation, or Ctrl-C, has ended ``close()`` early. A member that did not leave would keep its partitions until its
+        1. A cancellation, or Ctrl-C, ends ``close()`` early. 2. Without this, the member would keep its partitions until its
         session expires.
         """
         if self._leaves_at_end or self.snapshot.mode is Mode.NONE:
@@ -370,9 +370,9 @@ class ConsumerCalls:
         self._mailbox.submit(commands.Unsubscribe("the consumer is being closed", given_up, operation))
 
     def _end_fetches(self, deadline: int) -> Call[None]:
-        """Brokers keep a session for each consumer that fetches; closing it makes space for another's (KIP-227).
+        """End the fetch sessions: brokers cache a limited number of them (KIP-227).
 
-        A broker answers in turn, so after the fetch that it has, which may wait for records for a while.
+        A broker answers requests of a connection in order, so after the current fetch, which may wait for records.
         """
         command = commands.EndFetches()
         self._mailbox.submit(command)
@@ -399,7 +399,7 @@ class ProcessingJob:
 
     @property
     def limit_ms(self) -> int:
-        """Milliseconds that the job may be silent for."""
+        """Milliseconds between two reports of progress, at most."""
         return self._limit
 
     @property
@@ -409,13 +409,13 @@ class ProcessingJob:
 
     def progress(self) -> None:
         """Report progress: the limit counts from now."""
-        self._processing.go_on(self)
+        self._processing.progress(self)
 
 
 class Processing:
-    """The long job that the application has announced, so that the group waits for it, but not for an unannounced silence.
+    """The ``processing()`` block that may be running, in which the limit of the job replaces ``max_poll_interval``.
 
-    However a job ends, the application's usual deadline applies again. ``submit`` sends a command to the network thread.
+    However the block ends, ``max_poll_interval`` applies again. ``submit`` sends a command to the network thread.
     """
 
     def __init__(self, submit: Callable[[object], None], shared: SharedState) -> None:
@@ -428,11 +428,11 @@ class Processing:
         return self._shared.rebalancing
 
     def job(self, limit: int) -> ProcessingJob:
-        """A job that may be silent for ``limit`` ms; it begins when it is entered."""
+        """A job that reports progress at least every ``limit`` ms. It begins when its block is entered."""
         return ProcessingJob(self, limit)
 
     def check_idle(self) -> None:
-        """Raises ``IllegalStateError`` while a job is running."""
+        """Raise ``IllegalStateError`` while a job is running."""
         if self._shared.job is not None:
             raise IllegalStateError(
                 "a processing() block is open: poll() would count its records as processed",
@@ -440,18 +440,18 @@ class Processing:
             )
 
     def begin(self, job: ProcessingJob) -> None:
-        """A job begins."""
+        """Begin a job. Raises ``IllegalStateError`` if another one is running."""
         self.check_idle()
         self._shared.job = job
         self._submit(commands.ProcessingBegan(job.limit_ms))
 
-    def go_on(self, job: ProcessingJob) -> None:
+    def progress(self, job: ProcessingJob) -> None:
         """A job reports progress, from any thread. A report after the end of the job has no effect."""
         if self._shared.job is job:
             self._submit(commands.ProcessingProgressed())
 
     def end(self, job: ProcessingJob) -> None:
-        """A job has ended, or was abandoned."""
+        """End a job, if it is the running one."""
         if self._shared.job is job:
             self._shared.job = None
             self._submit(commands.ProcessingEnded())

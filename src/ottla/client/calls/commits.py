@@ -1,10 +1,10 @@
-"""Commits, as the application makes them: ``commit``, ``commit_async`` and its callbacks, ``committed``, the commit of ``close``.
+"""The calls about commits: ``commit``, ``commit_async`` and its callbacks, ``committed``, and the commit of ``close``.
 
-Owns the asynchronous commits that are not answered yet. Must not know how a commit travels. Invariants: callbacks are called in the
+Owns the asynchronous commits that are not answered yet. Must not know how a commit is sent. Invariants: callbacks are called in the
 order of their commits, on the application's thread, inside a call; those of earlier commits before a later ``commit()`` returns.
 
-A call that has called a callback waits for what it returned. The calls of other tasks do not: like a listener, a callback may
-wait for a task that commits, perhaps for a lock that this task holds meanwhile.
+A call that has called a callback waits for the awaitable that it returned. Calls of other tasks do not wait: like a listener, a
+callback may itself wait for a task that commits, for example for a lock that this task holds.
 """
 
 from __future__ import annotations
@@ -28,14 +28,12 @@ _log = logging.getLogger(__name__)
 
 CommitCallback = Callable[[Mapping[TopicPartition, OffsetAndMetadata], Exception | None], object]
 
-
 STEP_TIME = 1_000
 """Milliseconds that a step of ``close()`` leaves for the next ones, if there is enough time."""
 
 SEND_TIME = 100
-"""Milliseconds that the network thread has to send the last commit, even if ``close()`` does not wait that long: it sends nothing
+"""Milliseconds that the network thread has to send the last commit, even if ``close()`` does not wait that long: it sends no commit
 whose deadline has passed."""
-
 
 BACKGROUND_TIME = 5_000
 """Milliseconds for finding the coordinator for the commit of ``assign()``. Another process may already read these partitions, and a
@@ -47,13 +45,13 @@ class _AsyncCommit(NamedTuple):
     completion: Completion
     callback: CommitCallback | None
     what: str = "an asynchronous commit"
-    """How the log calls it, if it fails and there is no callback."""
+    """The name in the log, if it fails and there is no callback."""
     automatic: bool = False
-    """Whether the commit is automatic, so that its failure is not the error of any call."""
+    """Whether the commit is automatic: then no call raises its error."""
 
 
 class CommitCalls:
-    """See the module. It asks the collector for positions and reports explicit commits to it; ``errors`` says whether to raise."""
+    """See the module. It reads positions from the collector and reports explicit commits to it; it raises through ``errors``."""
 
     def __init__(
         self, config: ConsumerConfig, mailbox: Mailbox, collector: FetchCollector, errors: CallErrors, metrics: PollMetrics
@@ -84,7 +82,7 @@ class CommitCalls:
             committed = yield from self._mailbox.settle(command, "commit()", deadline)
         except BaseException as error:
             if not awaited or not isinstance(error, OttlaError) or isinstance(error, WakeupError):
-                # Cancelled, woken up, or ended by the callback of an earlier commit: the outcome is still to be reported.
+                # Cancelled, woken up, or ended by the callback of an earlier commit: the commit goes on, and a failure is logged.
                 self._async_commits.append(_AsyncCommit(command.offsets, command.completion, None, "an interrupted commit()"))
             raise
         finally:
@@ -101,7 +99,7 @@ class CommitCalls:
         if offsets is None:
             offsets = self._collector.returned_positions()
         command = commands.Commit(dict(offsets), now.mono + self._config.default_api_timeout_ms, retry=False)
-        # In this order: what was not sent is not answered, and a later commit() would wait for it.
+        # In this order: if ``submit`` raises, there will be no answer, and a later commit() would wait for it.
         self._mailbox.submit(command)
         self._async_commits.append(_AsyncCommit(command.offsets, command.completion, callback))
         self._collector.on_commit(offsets)
@@ -114,24 +112,24 @@ class CommitCalls:
         self._errors.require_group("committed()")
         command = commands.FetchCommitted(frozenset(partitions), now.mono + timeout)
         try:
-            found = yield from self._mailbox.ask(command, "committed()", command.deadline, wakeable=True)
+            committed = yield from self._mailbox.ask(command, "committed()", command.deadline, wakeable=True)
         finally:
             self._metrics.in_committed += self._mailbox.now.mono - now.mono
-        return dict(found)
+        return dict(committed)
 
-    def commit_in_background(self, *, done_with_last: bool) -> None:
-        """Commit what the application has processed, in one attempt, as Java does.
+    def commit_in_background(self, *, last_processed: bool) -> None:
+        """Commit the processed positions in one attempt, as Java's consumer does.
 
-        ``close()`` waits for it, as a later ``commit()`` does.
+        ``close()`` and a later ``commit()`` wait for it.
         """
-        offsets = self._collector.positions_to_commit(with_current=done_with_last, with_last=done_with_last)
+        offsets = self._collector.positions_to_commit(with_current=last_processed, with_last=last_processed)
         if offsets:
             command = commands.Commit(offsets, self._mailbox.now.mono + BACKGROUND_TIME, retry=False)
             self._mailbox.submit(command)
             self._async_commits.append(_AsyncCommit(offsets, command.completion, None, automatic=True))
 
     def _await_async_commits(self, deadline: int, *, wakeable: bool = True) -> Call[None]:
-        """Callbacks come in the order of their commits, and before a later ``commit()`` returns."""
+        """Wait for the answers of asynchronous commits, and run their callbacks in order."""
         while self._async_commits and self._mailbox.now.mono < deadline:
             self._mailbox.take()
             yield from self.run_callbacks()
@@ -141,9 +139,9 @@ class CommitCalls:
                 yield from self._mailbox.wait(self._async_commits[0].completion, deadline)
 
     def end(self, deadline: int) -> Call[list[Exception]]:
-        """Wait for the asynchronous commits at ``close()``, which has more to do: what callbacks raise is returned."""
+        """Wait for the asynchronous commits at ``close()``; return the exceptions of callbacks, since ``close()`` has to go on."""
         raised: list[Exception] = []
-        for _ in range(len(self._async_commits)):  # one is done with each failure
+        for _ in range(len(self._async_commits)):  # each failure ends one
             try:
                 yield from self._await_async_commits(deadline, wakeable=False)
                 break
@@ -167,14 +165,14 @@ class CommitCalls:
                 _log.warning("%s of group %r failed: %s", what, self._config.group_id, completion.error)
 
     def unanswered(self) -> int:
-        """How many asynchronous commits of the application were not answered. Automatic ones are only logged."""
+        """Return how many asynchronous commits of the application were not answered. Automatic ones are only logged."""
         automatic = sum(commit.automatic for commit in self._async_commits)
         if automatic:
             _log.warning("an automatic commit of group %r was not answered before the end", self._config.group_id)
         return len(self._async_commits) - automatic
 
     def commit_on_close(self, deadline: int) -> Call[None]:
-        """The automatic commit of ``close()``. A failure is only logged: ``close()`` goes on."""
+        """Make the automatic commit of ``close()``. A failure is only logged, since ``close()`` has to go on."""
         if not (yield from self._mailbox.catch_up(step_deadline(deadline, self._mailbox.now))):
             _log.warning("the last commit of group %r failed: a seek() before it was not done in time", self._config.group_id)
             return
@@ -192,5 +190,5 @@ class CommitCalls:
 
 
 def step_deadline(deadline: int, now: Now) -> int:
-    """A deadline for one step of ``close()`` that leaves time for the next ones; half of the remaining time, if that is short."""
+    """A deadline for one step of ``close()``, which leaves ``STEP_TIME`` for the others, or half of the time if less remains."""
     return deadline - min(STEP_TIME, max(0, deadline - now.mono) // 2)

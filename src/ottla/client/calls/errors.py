@@ -1,4 +1,4 @@
-"""Which errors a call raises: those that the network thread reported, what keeps records from coming, and misuse.
+"""The errors that calls raise: those that the network thread reported, the reasons why no records arrive, and misuse.
 
 Owns the reported errors that no call has raised yet, and the problems of the latest snapshot. Must not know any one call.
 Invariants: an error is raised once, a problem for as long as it lasts; neither is raised if it concerns a membership that the
@@ -52,7 +52,7 @@ _OF_A_RESTART = (
 
 
 class CallErrors:
-    """See the module. It reads the snapshot and ``has_waiting`` of the collector; of the mailbox, the time, and it may submit."""
+    """See the module. It reads the snapshot and ``has_buffered`` of the collector and the time of the mailbox, and may submit."""
 
     def __init__(self, config: ConsumerConfig, mailbox: Mailbox, collector: FetchCollector) -> None:
         self._config = config
@@ -60,26 +60,26 @@ class CallErrors:
         self._collector = collector
         self._reported: deque[OttlaError] = deque()
         self._problems: list[OttlaError] = []
-        """All that keeps records from coming; what concerns all partitions comes first."""
+        """The reasons why no records arrive; those that concern all partitions come first."""
         self._problem_since: dict[type[OttlaError], int] = {}
         self._void_until: tuple[commands.Command, ...] = ()
-        """Until one of these is done, reported errors concern the membership that the application has left."""
+        """Until one of these is done, reported errors concern a membership that the application has left."""
         self._look_up: commands.LookUpAgain | None = None
         """Sent since ``NoOffsetForPartitionError`` was last raised."""
 
     # -- what the network thread reports ----------------------------------------------------------------------------------
 
     def report(self, error: OttlaError) -> None:
-        """Have the next poll raise ``error``. A retry may fail again before that: the same error is raised once."""
-        if not self._is_void() and all((type(error), str(error)) != (type(known), str(known)) for known in self._reported):
+        """Have the next poll raise ``error``. If a retry fails again before that, the same error is raised once."""
+        if not self._is_void() and all((type(error), str(error)) != (type(other), str(other)) for other in self._reported):
             self._reported.append(error)
 
     def add(self, error: OttlaError) -> None:
-        """Have the next poll raise what the application's own assignor has raised, whatever membership that concerns."""
+        """Have the next poll raise an error of the application's own assignor, whichever membership it concerns."""
         self._reported.append(error)
 
     def on_topic_error(self, item: TopicErrorNotification) -> None:
-        """Have the next poll raise it, if the topic is still subscribed to."""
+        """Have the next poll raise the error, if the topic is still subscribed to."""
         if item.topic in self._collector.snapshot.topics and not self._is_void():
             self._reported.append(item.error)
 
@@ -93,24 +93,25 @@ class CallErrors:
     # -- a membership that was left ---------------------------------------------------------------------------------------
 
     def leaving(self, command: commands.Command) -> None:
-        """The application leaves by ``command``: errors of the membership so far are void.
+        """The application leaves the group by ``command``: errors of the membership are void.
 
-        The network thread may report some more before it executes the command, and they arrive here afterwards.
+        Until the network thread executes the command, it may report more of them, which arrive after this call.
         """
         self._reported.clear()
         self._void_until = (command,)
 
     def beginning(self, command: commands.Command) -> None:
-        """The application begins to read something else by ``command``.
+        """The application subscribes or assigns by ``command``.
 
-        If ``unsubscribe()`` was cancelled, it may be executed later than this; either one ends the membership that was left.
+        It ends the earlier membership, too: 1. ``unsubscribe()`` submits its command and is cancelled. 2. The next call submits
+        this one. Whichever the network thread reports as done, the earlier membership has ended.
         """
         if self._void_until:
             self._void_until += (command,)
 
     @property
     def awaits_leaving(self) -> bool:
-        """Whether the snapshot is still that of the membership that was left, which is so only after a cancelled call."""
+        """Whether the snapshot is still that of the membership that was left: so only after a cancelled call."""
         return bool(self._void_until) and self._is_void() and self._collector.snapshot.mode is not Mode.NONE
 
     def _is_void(self) -> bool:
@@ -121,7 +122,7 @@ class CallErrors:
     # -- what calls raise -------------------------------------------------------------------------------------------------
 
     def raise_reported(self) -> None:
-        """Raise the first reported error and log the others; then raise an error that does not go away, each time."""
+        """Raise the first reported error and log the others; if there is none, raise the failure or a permanent problem."""
         if self._reported:
             first, *others = self._reported
             self._reported.clear()
@@ -134,7 +135,7 @@ class CallErrors:
                 return
 
     def explain_nothing(self) -> None:
-        """A poll timed out without records: raise a problem that has lasted longer than its grace."""
+        """Raise a problem that has lasted longer than its grace: a poll timed out without records."""
         now = self._mailbox.now.mono
         for problem in self._problems:
             if now - self._problem_since.get(type(problem), now) >= self._grace(problem):
@@ -142,7 +143,7 @@ class CallErrors:
                 return
 
     def raise_problem(self, problem: OttlaError) -> None:
-        """Raise it; ``NoOffsetForPartitionError`` only if another look-up finds no commit either, until then return.
+        """Raise a problem; ``NoOffsetForPartitionError`` only if another look-up finds no commit either. Until then, return.
 
         Java's consumer does the same: an operator, or the application itself, may have committed since.
         """
@@ -152,13 +153,13 @@ class CallErrors:
             self._look_up = commands.LookUpAgain()
             self._mailbox.submit(self._look_up)
         elif self._look_up.completion.done:
-            # Notifications are in order, and the network thread publishes before it completes a command: so the snapshot that shows
-            # the problem is newer than the look-up.
+            # The network thread publishes a snapshot before it completes a command, and notifications are in order: so the snapshot
+            # that shows the problem is newer than the look-up.
             self._look_up = None
             raise problem.afresh()
 
     def raise_failure(self) -> None:
-        """Raise why this consumer can never be a member of its group again, if that is so."""
+        """Raise the error that ended the membership for good, if there is one."""
         failure = self._collector.snapshot.failure
         if failure is not None:
             raise failure.afresh()
@@ -186,6 +187,6 @@ class CallErrors:
 
 
 def log_others(errors: Iterable[Exception]) -> None:
-    """A call can raise only one error."""
+    """Log the errors besides the one that a call raises."""
     for error in errors:
         _log.error("another error besides the one raised: %s", error)

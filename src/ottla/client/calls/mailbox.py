@@ -1,8 +1,8 @@
-"""The application's end of the two queues: commands out, notifications in, and how a call waits for what it asked.
+"""The application's end of the two queues: it submits commands, handles notifications, and waits for the outcome of a command.
 
-Owns the inbox, the time of the call that runs, and the wake-up. Must not know any one command or notification. Invariants:
-notifications are taken in order, and each is in the inbox until it was handled; a wake-up ends exactly one waiting call, this one
-or the next, and never one that ignores wake-ups.
+Owns the time of the running call, the unsettled commands and the wake-up. Must not know any one command or notification.
+Invariants: notifications are handled in order, and each stays in the queue until it is handled; a wake-up ends exactly one waiting
+call, the current one or the next, and never one that ignores wake-ups.
 """
 
 from __future__ import annotations
@@ -17,26 +17,28 @@ from ottla.errors import OttlaTimeoutError, WakeupError
 from ottla.types import Now
 
 ANSWER_GRACE = 100
-"""Milliseconds that the network thread is given beyond a deadline to say why nothing came of a call. Where it is stuck, no call
-lasts longer. Measured with eleven busy processes on two cores: it is 2 ms late in half of the calls, 92 ms in one of a hundred."""
+"""Milliseconds after a deadline in which the network thread may still report why a call has failed; if it is stuck, the call ends
+then. Measured with eleven busy processes on two cores: the report is 2 ms late in half of the calls, 92 ms in one of a hundred."""
 
 T = TypeVar("T")
 
 News = deque[object] | list[object]
-"""What there is to handle, oldest first."""
+"""The notifications that are not handled yet, oldest first."""
 
 
 class Wait(NamedTuple):
-    """What a call waits for. ``for_`` is for debugging; the driver obeys ``until`` (monotonic ms, ``None``: no limit)."""
+    """What a call waits for. ``for_`` is for debugging; the driver waits for a notification or ``until`` (monotonic ms, ``None``:
+    no limit)."""
 
     for_: object
     until: int | None
 
 
 class Await(NamedTuple):
-    """What a listener or a callback of the application returned, for the driver to await where it has an event loop.
+    """The awaitable that a listener or a callback of the application returned. A driver with an event loop awaits it.
 
-    Then it sends the time, or throws what was raised. A call that is closed here goes on as if the listener had returned.
+    The driver then sends the time, or throws the exception that was raised. If it closes the generator here, the call continues as
+    if the listener had returned.
     """
 
     awaitable: Awaitable[object]
@@ -46,9 +48,9 @@ Call = Generator[Wait | Await, Now, T]
 
 
 class Mailbox:
-    """``submit`` sends a command to the network thread, ``news`` returns its notifications; ``handlers``: by class of notification.
+    """``submit`` sends a command to the network thread, ``news`` returns its notifications; ``handlers`` by class of notification.
 
-    ``default_timeout``: milliseconds for a call that has no timeout of its own.
+    ``default_timeout``: milliseconds, for a call without a timeout of its own.
     """
 
     def __init__(
@@ -71,28 +73,28 @@ class Mailbox:
         self._woken = self._poll_waits = False
         self._default_timeout = default_timeout
         self._unsettled: deque[Command] = deque()
-        """Commands that the network thread executes at once. Until they are done, the snapshot is outdated."""
+        """Commands that change the subscription. Until the network thread has executed them, the snapshot is outdated."""
 
     @property
     def default_deadline(self) -> int:
-        """The deadline of a call that has no timeout of its own."""
+        """The deadline of a call without a timeout of its own."""
         return self.now.mono + self._default_timeout
 
     def take(self) -> None:
-        """Handle every notification that has come."""
+        """Handle all notifications that have arrived."""
         news = self._news()
         while news:
             item = news[0]
             self._handlers[type(item)](item)
-            # Now, not before: the handler of a signal may raise between any two of these steps.
+            # Removed only now: if a signal handler raises before this, the notification is handled again.
             del news[0]
 
     def wait(self, for_: object, until: int) -> Call[None]:
-        """Until something comes, or the time has come."""
+        """Wait for a notification, or until a time (monotonic ms)."""
         self.now = yield Wait(for_, until)
 
     def wait_in_poll(self, for_: object, until: int) -> Call[None]:
-        """As ``wait``, in a poll: if several calls wait, a wake-up ends this one."""
+        """As ``wait``, in a poll. If calls of several tasks wait, a wake-up ends the poll."""
         self._poll_waits = True
         try:
             yield from self.wait(for_, until)
@@ -100,41 +102,41 @@ class Mailbox:
             self._poll_waits = False
 
     def outcome(self, returned: object) -> Call[None]:
-        """Until what a listener or a callback returned has come to its end, if that takes any time."""
+        """Wait for what a listener or a callback returned, if that is awaitable."""
         if isinstance(returned, Awaitable):
             self.now = yield Await(returned)
 
-    def look_at_the_clock(self) -> Call[None]:
-        """What ran since the last wait may have taken its time: know what time it is."""
+    def update_time(self) -> Call[None]:
+        """Set ``now`` to the current time: user code may have taken long since the last wait."""
         self.now = yield Wait("the time", self.now.mono)
 
     def ask(self, command: Command, what: str, deadline: int, *, wakeable: bool = False) -> Call[Any]:
-        """Send a command and give its outcome. ``wakeable``: it may take as long as a broker takes, so a wake-up ends the wait."""
+        """Send a command and return its outcome. ``wakeable``: the outcome depends on a broker, so a wake-up ends the wait."""
         if wakeable:
             self.submit(command)
         else:
-            self.submit_unattended(command)
+            self.submit_change(command)
         return (yield from self.settle(command, what, deadline, wakeable=wakeable))
 
-    def submit_unattended(self, command: Command) -> None:
-        """Send a command that the network thread executes at once; ``settled`` says when it is done."""
+    def submit_change(self, command: Command) -> None:
+        """Send a command that changes the subscription; ``settled`` tells when it is executed."""
         self.settled()
         self.submit(command)
         self._unsettled.append(command)
 
     def settled(self) -> bool:
-        """Whether the network thread has executed all such commands.
+        """Whether the network thread has executed all commands that change the subscription.
 
-        Until then the snapshot is outdated, and records must not be returned by it.
+        Until then the snapshot is outdated, and no records may be returned by it.
         """
         while self._unsettled and self._unsettled[0].completion.done:
             del self._unsettled[0]
         return not self._unsettled
 
     def catch_up(self, until: int) -> Call[bool]:
-        """Wait until the network thread has executed what cancelled calls asked it for, a seek for example.
+        """Wait until the network thread has executed the commands of cancelled calls, a seek for example.
 
-        False: it has not by ``until``, so it is not known which positions are valid.
+        Return False if it has not by ``until``: then it is not known which positions are valid.
         """
         self.take()
         while not self.settled():
@@ -145,14 +147,14 @@ class Mailbox:
         return True
 
     def require_caught_up(self, what: str, deadline: int) -> Call[None]:
-        """As ``catch_up``, or raise ``OttlaTimeoutError``. A call that was cancelled may have asked for a seek."""
+        """As ``catch_up``, but raise ``OttlaTimeoutError`` after ``deadline``."""
         if not (yield from self.catch_up(deadline)):
             raise OttlaTimeoutError(f"{what} was not done in time")
 
     def settle(self, command: Command, what: str, deadline: int, *, wakeable: bool = True, grace: int = ANSWER_GRACE) -> Call[Any]:
-        """Wait for the outcome of a command that was sent. The network thread knows the deadline, too, and the error.
+        """Wait for the outcome of a command that was sent, and return it or raise its error.
 
-        ``grace``: milliseconds that it gets beyond the deadline to report it.
+        ``grace``: milliseconds after the deadline in which the network thread may still report the error.
         """
         while True:
             self.take()
@@ -165,11 +167,11 @@ class Mailbox:
             yield from self.wait(command.completion, deadline + grace)
 
     def disable_wakeups(self) -> None:
-        """From now on wake-ups are ignored."""
+        """Ignore wake-ups from now on."""
         self.wakeups_enabled = self._woken = False
 
     def raise_wakeup(self) -> None:
-        """Raise ``WakeupError`` if one was asked for, once."""
+        """Raise ``WakeupError``, once, if ``wakeup()`` was called."""
         if self._woken and not self._poll_waits:
             self._woken = False
             raise WakeupError("wakeup() was called")

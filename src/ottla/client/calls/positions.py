@@ -1,8 +1,8 @@
-"""Where a consumer reads on, and how far that is from the ends: ``seek``, ``pause``, ``resume``, ``position``, ``lag``.
+"""The calls about positions: ``seek``, ``pause``, ``resume``, ``position``, ``lag``, and the look-up of offsets.
 
-Owns these calls; the positions are the collector's and, once a call has asked for others, the network thread's. Must not know how
-offsets are looked up or fetched. Invariants: only an assigned partition has a position, so a call about any other raises an error;
-a look-up changes nothing of what is read.
+Owns these calls; the collector has the consumed positions, the network thread the fetch positions. Must not know how offsets are
+looked up or fetched. Invariants: only an assigned partition has a position, so a call about another one raises an error; a look-up
+changes no position.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ottla.types import Now, OffsetAndTimestamp, TopicPartition
 
 
 class PositionCalls:
-    """See the module. It asks the collector for positions and log ends, and ``errors`` whether to raise; it changes neither."""
+    """See the module. It reads positions and log ends from the collector, and raises through ``errors``; it changes neither."""
 
     def __init__(self, mailbox: Mailbox, collector: FetchCollector, errors: CallErrors) -> None:
         self._mailbox = mailbox
@@ -56,8 +56,8 @@ class PositionCalls:
         wanted = frozenset(partitions)
         self._errors.require_assigned(wanted)
         views, positions = self._collector.snapshot.partitions, self._collector.positions(with_current=True)
-        known = {tp: (views[tp].epoch, positions[tp]) for tp in wanted if tp in positions}
-        yield from self._mailbox.ask(commands.Pause(wanted, known), "pause()", self._mailbox.default_deadline)
+        consumed = {tp: (views[tp].epoch, positions[tp]) for tp in wanted if tp in positions}
+        yield from self._mailbox.ask(commands.Pause(wanted, consumed), "pause()", self._mailbox.default_deadline)
 
     def resume(self, partitions: Iterable[TopicPartition], now: Now) -> Call[None]:
         """See ``Consumer.resume``."""
@@ -83,7 +83,7 @@ class PositionCalls:
             if problem is not None and (not problem.retriable or self._mailbox.now.mono >= deadline):
                 self._errors.raise_problem(problem)
             if self._mailbox.now.mono >= deadline:
-                raise OttlaTimeoutError(f"the position of {tp} is not known yet", hint="poll(), or give it more time")
+                raise OttlaTimeoutError(f"the position of {tp} is not known yet", hint="call poll(), or raise the timeout")
             self._mailbox.raise_wakeup()
             yield from self._mailbox.wait("a position", deadline)
 
@@ -93,8 +93,8 @@ class PositionCalls:
         """The offsets of timestamps; see ``Consumer.offsets_for_times``."""
         self._mailbox.now = now
         command = commands.ListOffsets(dict(timestamps), now.mono + timeout)
-        found = yield from self._mailbox.ask(command, "looking offsets up", command.deadline, wakeable=True)
-        return {tp: found.get(tp) for tp in timestamps}
+        offsets = yield from self._mailbox.ask(command, "looking offsets up", command.deadline, wakeable=True)
+        return {tp: offsets.get(tp) for tp in timestamps}
 
     def lag(self, tp: TopicPartition, timeout: int, now: Now) -> Call[int]:
         """See ``Consumer.lag``."""
@@ -102,7 +102,7 @@ class PositionCalls:
         position = yield from self.position(tp, timeout, now)
         end = self._collector.log_end(tp)
         if end is None:
-            found = yield from self.list_offsets({tp: LATEST}, max(0, deadline - self._mailbox.now.mono), self._mailbox.now)
-            answer = found[tp]
-            end = position if answer is None else answer.offset
+            left = max(0, deadline - self._mailbox.now.mono)
+            latest = (yield from self.list_offsets({tp: LATEST}, left, self._mailbox.now))[tp]
+            end = position if latest is None else latest.offset
         return max(0, end - position)

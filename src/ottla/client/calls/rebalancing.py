@@ -1,8 +1,8 @@
-"""The application's half of a rebalance: commit, listeners, assignors and acknowledgement, in this order.
+"""A rebalance on the application thread: commit, listeners, assignors and acknowledgement, in this order.
 
-Owns which partitions the application holds, what it is still asked to give up or to take, and the assignors. Must not know which
-protocol asks. Invariants: every partition that ``on_assign`` got is passed exactly once to ``on_revoke`` or ``on_lost``, before it
-goes; whatever a listener or an assignor raises, the rebalance goes on and the call raises the error.
+Owns the owned partitions, the pending revocation or assignment, and the assignors. Must not know the protocol of the group.
+Invariants: every partition that was passed to ``on_assign`` is passed exactly once to ``on_revoke`` or ``on_lost``, before another
+member gets it; whatever a listener or an assignor raises, the rebalance goes on and the call raises the error.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from ottla.types import TopicPartition
 _log = logging.getLogger(__name__)
 
 COMMIT_HOLD = 100
-"""Milliseconds that a poll gives the commit before a revocation, as far as its own time-out allows, before it returns records of
-partitions that stay. Most commits end within this time: otherwise the group would wait until the application has processed
-those."""
+"""Milliseconds for which a poll waits for the commit before a revocation, within its own timeout, before it returns records of the
+partitions that stay. Most commits end within this time. If the poll returned earlier, the group would wait until the application
+has processed these records and polls again."""
 
 Partitions = list[TopicPartition]
 Listener = Callable[[Partitions], object]
-"""What it returns is awaited, where that can be."""
+"""A driver with an event loop awaits the result, if it is awaitable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """The listeners of the application, called on its own thread. The result of a listener is returned."""
+    """The listeners of the application, called on its own thread."""
 
     on_assign: Listener | None = None
     on_revoke: Listener | None = None
@@ -46,7 +46,7 @@ class Listeners:
 
 
 class _RevocationCommit(NamedTuple):
-    """The commit that has to end, successfully or not, before the partitions of ``rebalance`` are given up."""
+    """The commit that has to end, successfully or not, before the partitions of ``rebalance`` are revoked."""
 
     rebalance: RebalanceNeeded
     command: commands.Commit
@@ -56,9 +56,9 @@ class _RevocationCommit(NamedTuple):
 class ConsumerAssignors:
     """The consumer's instances of assignors, Ottla's own and the user's.
 
-    Their methods run only here, on the application's thread, except those of Ottla's own that are pure. Whatever an assignor
-    raises, the rebalance is answered, and ``report`` gets the error for the call to raise. Raises ``ConfigError`` for assignors
-    that do not go together.
+    The user's run only here, on the application thread; the network thread runs the pure methods of Ottla's own. Whatever an
+    assignor raises, the rebalance goes on, and ``report`` gets the error for the call to raise. The constructor raises
+    ``ConfigError`` for assignors without a common protocol.
     """
 
     def __init__(self, config: ConsumerConfig, report: Callable[[OttlaError], None]) -> None:
@@ -69,23 +69,23 @@ class ConsumerAssignors:
         self._report = report
 
     def user_data(self, topics: frozenset[str], protocol: str = "classic") -> commands.UserData:
-        """The user data of each assignor of a group protocol for the member that assigns.
+        """The user data that each assignor of a group protocol sends to the member that assigns.
 
-        Ottla's own have none in a consumer group: the coordinator knows the members' partitions.
+        Ottla's own send none in a consumer group: the coordinator knows the members' partitions.
         """
-        found: dict[str, bytes | None] = {}
+        data: dict[str, bytes | None] = {}
         chosen = self._strategies[protocol]
         for name, assignor in chosen.assignors.items():
             if protocol == "consumer" and name not in chosen.foreign:
                 continue
             try:
-                found[name] = user_data_of(assignor.subscription_user_data(topics))
+                data[name] = user_data_of(assignor.subscription_user_data(topics))
             except Exception as error:
                 self._report(_failed(name, "subscription_user_data", error))
-        return commands.UserData(found, protocol)
+        return commands.UserData(data, protocol)
 
     def assign(self, question: AssignmentNeeded) -> commands.Assigned:
-        """The answer of the assignor that the group uses, or why there is none."""
+        """Run the assignor that the group uses; return the assignments, or its error."""
         run = assign_whole if question.protocol == "consumer" else assign
         try:
             assignor = self._strategies[question.protocol].assignors[question.assignor]
@@ -113,7 +113,7 @@ def _failed(name: str, method: str, error: Exception) -> AssignmentError:
 
 
 class Rebalancing:
-    """See the module. It waits only for listeners: the next ``serve`` looks at a commit again."""
+    """See the module. It waits only for listeners; the next ``serve`` checks again whether a commit has ended."""
 
     def __init__(
         self,
@@ -127,8 +127,10 @@ class Rebalancing:
         """The partitions that ``on_assign`` got and that are not given up yet."""
         self.listeners = Listeners()
         self._subscribe: commands.Subscribe | None = None
-        """The command that began the membership; ``None``: there is none. Notifications before it is done concern an earlier
-        membership."""
+        """The command that began the membership; ``None``: there is none.
+
+        Notifications that arrive before it is done concern an earlier membership.
+        """
         self._config = config
         self._mailbox = mailbox
         self._collector = collector
@@ -146,9 +148,10 @@ class Rebalancing:
         self._commit: _RevocationCommit | None = None
         """Sent for this rebalance or an earlier one. It outlives the poll that sent it, which may end at any time."""
         self.given_up = GivenUp()
-        """What ``leave`` gave up."""
+        """The partitions that ``leave`` has given up."""
         self._in_listener: frozenset[TopicPartition] = frozenset()
-        """The partitions that a running listener gets as revoked or lost: if it leaves the group, it must not get them again."""
+        """The partitions that were passed to the running ``on_revoke`` or ``on_lost``. If it unsubscribes, ``leave`` must not pass
+        them a second time."""
         self._in_listeners = 0
         """Milliseconds that the latest listener took."""
         self.is_listening = False
@@ -156,14 +159,14 @@ class Rebalancing:
 
     @property
     def pending(self) -> bool:
-        """Whether there is anything to do now: not while the commit before a revocation is in flight."""
+        """Whether ``serve`` has something to do now: not while the commit before a revocation is in flight."""
         if self._unanswered is not None or self._question is not None:
             return True
         return not self._awaits_commit if self._rebalance is not None else self._assignment is not None
 
     @property
     def hold_until(self) -> int:
-        """Until when no records are returned, not even of partitions that stay. See ``COMMIT_HOLD``."""
+        """The time until which no records are returned, even of partitions that stay. See ``COMMIT_HOLD``."""
         return self._commit.hold_until if self._commit is not None and self._awaits_commit else 0
 
     @property
@@ -175,11 +178,11 @@ class Rebalancing:
 
     @property
     def lost(self) -> bool:
-        """Whether the partitions are lost already, though ``on_lost`` was not called yet."""
+        """Whether the partitions are lost and ``on_lost`` was not called yet."""
         return self._rebalance is not None and self._rebalance.lost
 
     def subscribe(self, command: commands.Subscribe, listeners: Listeners) -> None:
-        """The application is about to subscribe, or changes its subscription: send the assignors' user data for it."""
+        """Send the assignors' user data for a new subscription, before ``command`` is submitted."""
         for protocol in ("classic", "consumer"):
             self._mailbox.submit(self._assignors.user_data(command.topics, protocol))
         self.listeners = listeners
@@ -188,13 +191,13 @@ class Rebalancing:
 
     @property
     def _is_subscribed(self) -> bool:
-        """Whether notifications concern the current membership: they are handled in the order in which they were sent."""
+        """Whether the network thread has executed the subscription, so that notifications concern this membership."""
         return self._subscribe is not None and self._subscribe.completion.done
 
     def needed(self, item: RebalanceNeeded) -> None:
-        """An assignment that was not accepted yet is void; of two rebalances only the later one still counts.
+        """Partitions have to be revoked. This voids an assignment that is not accepted yet, and an earlier revocation.
 
-        A member of a consumer group may have to give partitions up while it computes an assignment for the group.
+        In a consumer group a request to assign stays: a member may have to revoke partitions while it computes an assignment.
         """
         if not self._is_subscribed:
             return
@@ -203,17 +206,17 @@ class Rebalancing:
             self._question = None
 
     def asked(self, item: AssignmentNeeded) -> None:
-        """The application is to assign partitions to all members of the group."""
+        """An assignor has to assign partitions to all members of the group."""
         if self._is_subscribed:
             self._question = item
 
     def received(self, item: AssignmentReceived) -> None:
-        """The application is to take new partitions."""
+        """The application gets new partitions."""
         if self._is_subscribed:
             self._assignment = item
 
     def serve(self) -> Call[None]:
-        """Carry out all pending notifications."""
+        """Do everything that is pending."""
         while self.pending:
             self._in_listeners = 0
             if self._unanswered is not None:
@@ -224,15 +227,15 @@ class Rebalancing:
                 question = self._question
                 self._mailbox.submit(self._assignors.assign(question))
                 self._question = None
-                yield from self._mailbox.look_at_the_clock()
+                yield from self._mailbox.update_time()
             elif self._assignment is not None:
                 yield from self._accept(self._assignment)
             self._mailbox.take()
 
     def leave(self) -> Call[None]:
-        """Give up everything, because the application leaves the group: ``given_up`` is the notification to send.
+        """Revoke all partitions, because the application leaves the group, and store them in ``given_up``.
 
-        Earlier requests of the group are void, and so are later ones until the application subscribes again.
+        Earlier notifications of the group are void, and so are later ones until the application subscribes again.
         """
         gone, lost = self.owned - self._in_listener, self.lost
         self._in_listeners = 0
@@ -246,7 +249,7 @@ class Rebalancing:
             self.listeners, self._subscribe = Listeners(), None
 
     def _give_up(self, rebalance: RebalanceNeeded) -> Call[None]:
-        """Commit; when that has ended, call the listener, and give up the partitions."""
+        """Commit; when that has ended, call the listener and give the partitions up."""
         gone = self.owned & rebalance.partitions
         if gone and not rebalance.lost and self._config.enable_auto_commit and not self._has_committed(rebalance):
             return
@@ -261,9 +264,9 @@ class Rebalancing:
             self._answer()
 
     def _has_committed(self, rebalance: RebalanceNeeded) -> bool:
-        """Whether the commit before a revocation has ended; it is sent if it was not yet, once for each rebalance.
+        """Send the commit before a revocation, once for each rebalance; return whether it has ended.
 
-        It covers what the application has processed. A failure causes repetition, never loss, so it is only logged.
+        It covers the processed records. After a failure, records are delivered twice but none is lost, so it is only logged.
         """
         if self._commit is None or self._commit.rebalance is not rebalance:
             offsets = self._collector.positions_to_commit(with_current=False)
@@ -282,7 +285,7 @@ class Rebalancing:
         return True
 
     def _commit_deadline(self, rebalance: RebalanceNeeded) -> int:
-        """The group also waits for the listener and the next join, so the commit gets half of the remaining time."""
+        """The deadline of a commit before a revocation: half of the remaining time, since listener and next join need time, too."""
         now, config = self._mailbox.now.mono, self._config
         patience = min(max(0, rebalance.deadline - now), config.max_poll_interval_ms) // 2
         return now + min(patience, config.default_api_timeout_ms)
@@ -298,7 +301,7 @@ class Rebalancing:
             self._answer()
 
     def _answer(self) -> None:
-        """Say that it is done."""
+        """Report that the listener has run, to the network thread."""
         assert self._unanswered is not None
         asked, partitions = self._unanswered
         self._submit_user_data()
@@ -310,17 +313,17 @@ class Rebalancing:
         self._unanswered = None
 
     def _submit_user_data(self) -> None:
-        """Send what the assignors tell the leader of a classic group from the next join on."""
+        """Send the assignors' user data for the next join of a classic group."""
         self._mailbox.submit(self._assignors.user_data(self._collector.snapshot.topics))
 
     def _listen_to_end(self, gone: Iterable[TopicPartition], *, lost: bool) -> Call[None]:
-        """Partitions are revoked, or already lost; without ``on_lost``, ``on_revoke`` is called, as in Kafka."""
+        """Call ``on_revoke``, or ``on_lost`` if the partitions are lost; without ``on_lost``, ``on_revoke`` as in Kafka."""
         listeners = self.listeners
         listener = (listeners.on_lost or listeners.on_revoke) if lost else listeners.on_revoke
         yield from self._listen(ListenerCall.LOST if lost else ListenerCall.REVOKED, listener, gone)
 
     def _listen(self, call: ListenerCall, listener: Listener | None, partitions: Iterable[TopicPartition]) -> Call[None]:
-        """Run a listener, await what it returned where that can be, and note how long it took, whatever it raises."""
+        """Call a listener, await its result if it is awaitable, and note how long it took. Raises what it raises."""
         if listener is None:
             return
         began, raised, outer = self._mailbox.now.mono, None, self.is_listening
@@ -331,7 +334,7 @@ class Rebalancing:
             raised = error
         finally:
             self.is_listening = outer
-        yield from self._mailbox.look_at_the_clock()
+        yield from self._mailbox.update_time()
         self._in_listeners = self._mailbox.now.mono - began
         self._metrics.listened(call, self._in_listeners, self._mailbox.now)
         if raised is not None:
