@@ -1,9 +1,9 @@
 """``AsyncConsumer``: the public API of a consumer for tasks of an event loop.
 
 Owns the signatures, the guard against two tasks that poll, and the driver that runs the calls of ``client.calls`` on an event
-loop, which it never blocks. Must not know how anything is done, nor how a call waits. Invariants: one task at a time polls or
-changes what is read, besides its own listener, while any task may make the other calls; a cancelled call leaves everything that it
-has not returned to the next one; ``close()`` ends a running poll and waits until it has ended.
+loop, which it never blocks. Must not know what a call does, nor how it waits. Invariants: one task at a time, and its own listener,
+polls or changes the subscription, while any task may make the other calls; a cancelled call leaves everything that it has not
+returned to the next call; ``close()`` ends a running poll and waits until it has ended.
 """
 
 from __future__ import annotations
@@ -52,9 +52,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 BREATH = 0.01
 """Seconds for which calls may succeed without letting other tasks run."""
 
-
 LOOK_AGAIN = 1
-"""Milliseconds between two looks at whether the network thread has ended."""
+"""Milliseconds between two checks whether the network thread has ended."""
 
 
 def _coroutine_function(function: F) -> F:
@@ -68,8 +67,8 @@ def _coroutine_function(function: F) -> F:
     return function
 
 
-def _go_on() -> None:
-    """No call ends these calls."""
+def _no_check() -> None:
+    """The check of calls that ``close()`` does not end."""
 
 
 class AsyncConsumer(ConsumerBase[K_co, V_co]):
@@ -178,7 +177,7 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
         return _AsyncWalk(self)
 
     async def _next_record(self, walk: _AsyncWalk[K_co, V_co]) -> Record[K_co, V_co]:
-        """An iteration's next record, if it has to stay alive first, or has no record left."""
+        """Return the next record of an iteration that has no record left, or has to service the group first."""
         collector = self._calls.collector
         try:
             delivery = collector.delivery
@@ -343,7 +342,7 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
             await self._waiters.sleep()
 
     async def _end_turn(self, deadline: float) -> None:
-        """End the poll, or a similar call, of another task."""
+        """End the poll of another task, or its change of the subscription."""
         until = round(max(deadline, clock.monotonic() + END_GRACE) * 1000)
         self._waiters.wake()
         while self._owner is not None and clock.now().mono < until:
@@ -379,7 +378,7 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
             raise
 
     async def _run_alone(self, call: Callable[[Now], Call[T]]) -> T:
-        """Run a call that only one task at a time may make: one that returns records or changes what is read."""
+        """Run a call that only one task at a time may make: one that returns records or changes the subscription."""
         self._check_loop()
         me = asyncio.current_task()
         if me in self._listeners:
@@ -399,7 +398,7 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
             if self._closing:
                 self._waiters.wake()
 
-    async def _breathe_and_drive(self, call: Callable[[Now], Call[T]], check: Callable[[], None] = _go_on) -> T:
+    async def _breathe_and_drive(self, call: Callable[[Now], Call[T]], check: Callable[[], None] = _no_check) -> T:
         if clock.monotonic() >= self._breathe_at:
             await asyncio.sleep(0)
             self._breathe_at = clock.monotonic() + BREATH
@@ -407,7 +406,7 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
             check()
         return await self._drive(call(clock.now()), check)
 
-    async def _drive(self, call: Call[T], check: Callable[[], None] = _go_on) -> T:
+    async def _drive(self, call: Call[T], check: Callable[[], None] = _no_check) -> T:
         """``check`` raises when the call must not wait any longer."""
         network = self._network_thread()
         of_listener: BaseException | None = None
@@ -435,7 +434,7 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
             raise
 
     async def _wait_for(self, wait: Wait, call: Call[T], network: NetworkThread, check: Callable[[], None]) -> None:
-        """Wait for news for a call. If that is cancelled, the call ends here and keeps nothing."""
+        """Wait for notifications on behalf of a call. If the wait is cancelled, end the call."""
         try:
             check()
             self._check_running(network)
@@ -469,7 +468,7 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
 class _AsyncWalk(AsyncIterator[Record[K_co, V_co]]):
     """``async for`` over a consumer.
 
-    Not an async generator: that would end for good once a time limit, or an error, has left it.
+    Not an async generator: that would end for good after the first timeout or error.
     """
 
     __slots__ = ("_consumer", "_task", "records")
@@ -480,8 +479,8 @@ class _AsyncWalk(AsyncIterator[Record[K_co, V_co]]):
         self._task = _task()
 
     async def __anext__(self) -> Record[K_co, V_co]:
-        # Other tasks have to run, and the group needs heartbeats; but most records come too soon to be worth it.
-        # After a call that may have changed what is read, and while the consumer closes, this is done at once.
+        # Other tasks have to run, and the group needs ``service``, but not for every record. ``_service_at`` is 0 after a call that
+        # may have changed the subscription and while the consumer closes: then ``_next_record`` runs at once.
         if clock.monotonic() < self._consumer._service_at:
             for record in self.records:
                 return record
@@ -490,8 +489,8 @@ class _AsyncWalk(AsyncIterator[Record[K_co, V_co]]):
     def caller(self) -> Caller:
         """The code that requests the next record.
 
-        Up to Python 3.11 ``asyncio.wait_for(anext(records), 1)`` runs in a separate task, which has ended before the record is
-        processed. The task that began the iteration then processes it.
+        Up to Python 3.11, ``asyncio.wait_for(anext(records), 1)`` requests it in a separate task, which ends before the record is
+        processed. Then it is the task that began the iteration.
         """
         task = _task()
         asks_only = task is not None and getattr(task.get_coro(), "cr_code", None) is _AsyncWalk.__anext__.__code__

@@ -1,9 +1,7 @@
 """The code that called ``poll()`` last, and whether ``close()`` may count the records of that poll as processed.
 
-Owns the rule. Must not know positions or commits. Invariant: an unfinished record never counts as processed where the interpreter,
-asyncio or the caller can tell; in doubt its records are delivered again.
-
-docs/consumer.md has the rule as a table, from the user's point of view.
+Owns the rule; docs/consumer.md has it as a table. Must not know positions or commits. Invariant: if the interpreter, asyncio or the
+call stack shows that a record may be unprocessed, it does not count as processed and is delivered again.
 """
 
 from __future__ import annotations
@@ -24,16 +22,16 @@ _polled: ContextVar[None] = ContextVar("ottla_polled")
 
 
 class Caller:
-    """What is known about the code that a poll returned to. ``task``: the asyncio task, for an ``AsyncConsumer``."""
+    """The code that a poll returned to. ``task``: its asyncio task, for an ``AsyncConsumer``."""
 
     __slots__ = ("_cancelling", "_context", "_handling", "_task", "_uncaught", "interrupted")
 
     def __init__(self, task: asyncio.Task[Any] | None = None) -> None:
         self.interrupted: str | None = None
-        """What interrupted a call that this code made while it processed the records, if anything."""
+        """What interrupted a call that this code made while it processed the records; ``None``: nothing."""
         self._task = task
-        # Before Python 3.13 a failed TaskGroup leaves its own cancellation request on the task for ever. A request from before the
-        # poll says nothing about its records; a later one leaves them in doubt.
+        # Only a cancellation request after the poll means that the records may be unprocessed. Older ones are counted here, since
+        # before Python 3.13 a failed TaskGroup leaves its own request on the task for ever.
         self._cancelling = 0 if task is None else task.cancelling()
         # A thread has its own context, and so has each call of asyncio.to_thread(), whichever thread runs it.
         self._context: Token[None] | None = _polled.set(None) if task is None else None
@@ -45,7 +43,7 @@ class Caller:
         return self._task is None or self._task is _current_task()
 
     def unfinished(self) -> str | None:
-        """Why the records may be unprocessed, called by the code that closes the consumer; ``None``: there is no indication."""
+        """Why the records may be unprocessed; ``None``: there is no indication. The code that closes the consumer calls this."""
         handling, uncaught = sys.exception(), _uncaught()
         if handling is not None and handling is not self._handling:
             return f"{type(handling).__name__} is being handled"
@@ -96,26 +94,26 @@ def _current_task() -> asyncio.Task[Any] | None:
 
 def _uncaught() -> BaseException | None:
     """The latest uncaught exception: the interactive shell, pytest and the end of the interpreter store it here."""
-    noted = vars(sys)  # getattr() takes microseconds if there is none, and each poll does this
-    error: BaseException | None = noted.get("last_exc") or noted.get("last_value")
+    attributes = vars(sys)  # getattr() takes microseconds if the attribute is missing, and each poll does this
+    error: BaseException | None = attributes.get("last_exc") or attributes.get("last_value")
     return error
 
 
 def _at_exit() -> bool:
-    """Whether this thread runs what was registered with ``atexit``.
+    """Whether this thread runs functions that were registered with ``atexit``.
 
-    The interpreter stores an uncaught exception, but not a ``SystemExit``: a program that raised it while it processed records, as
-    a SIGTERM handler does, looks like one that has reached its end.
+    The interpreter stores an uncaught exception, but not a ``SystemExit``. So a program that raised ``SystemExit`` in the middle of
+    its records, in a SIGTERM handler for example, cannot be distinguished from one that has reached its end.
     """
     main = threading.main_thread()
     return threading.current_thread() is main and not main.is_alive()
 
 
 def _in_signal_handler() -> bool:
-    """Whether this thread runs a signal handler, on top of the code that it interrupts.
+    """Whether this thread runs a signal handler.
 
-    A handler is called with the frame that it interrupts, which is then also the frame below its own. ``signal.getsignal()`` would
-    not know a handler that has replaced itself, as many do in their first line.
+    Python calls a handler with the interrupted frame as an argument, and that frame is also the one below the handler's own.
+    ``signal.getsignal()`` would not find a handler that has replaced itself, as many do in their first line.
     """
     if threading.current_thread() is not threading.main_thread():
         return False  # Python runs signal handlers only on the main thread

@@ -1,8 +1,8 @@
 """The common part of all consumers: settings, the network thread, and the queries that need no waiting.
 
-Owns the start of the network thread, ``wakeup``, the queries that are answered from the latest snapshot, and what other threads may
-ask. Must not know how a call waits: ``Consumer`` blocks its thread, ``AsyncConsumer`` its task. Invariant: nothing is opened, and
-no thread started, before the first call that needs it.
+Owns the start of the network thread, ``wakeup``, the queries that are answered from the latest snapshot, and the calls that other
+threads may make. Must not know how a call waits: ``Consumer`` blocks its thread, ``AsyncConsumer`` its task. Invariant: it opens
+nothing, and starts no thread, before the first call that needs it.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT = 5.0
-"""Seconds. Kafka's 30 are as long as Kubernetes waits before it kills: if the brokers are down, no time would be left."""
+"""Seconds. With Kafka's 30 a consumer whose brokers are down would still be closing when Kubernetes kills its process."""
 
 END_GRACE = 0.05
-"""Seconds that the network thread gets to end when a close has no time left."""
+"""Seconds that the network thread has to end when ``close()`` has no time left."""
 
 STUCK_AFTER = 60.0
 """Seconds for which a partition may make no progress before the consumer counts as unhealthy."""
@@ -55,16 +55,17 @@ ANSWER_TIMEOUT = 5.0
 
 
 class _LastPoll:
-    """The records that the last poll returned, and whether they count as processed.
+    """Whether the records of the last poll count as processed.
 
-    Its methods are called by the code that closes, or has called, the consumer: see ``ottla.caller``.
+    The code that closes the consumer, or calls it, calls these methods itself, since the answer depends on the calling code: see
+    ``ottla.caller``.
     """
 
     def __init__(self, collector: FetchCollector) -> None:
         self._collector = collector
 
     def processed(self, error: BaseException | None = None) -> Delivery | None:
-        """The records, if ``close()`` may count them as processed; ``error`` has left the ``with``."""
+        """The last delivery, if ``close()`` may count it as processed; ``error``: the exception that left the ``with`` block."""
         delivery = self._collector.delivery
         if delivery is None or delivery.caller is None:
             return delivery
@@ -79,7 +80,7 @@ class _LastPoll:
         return self._collector.delivery is self.processed(error)
 
     def on_interrupted(self, reason: str) -> None:
-        """A call was interrupted. If the records were being processed, that may have been interrupted, too."""
+        """Note that a call was interrupted: the processing of the records may have been interrupted with it."""
         delivery = self._collector.delivery
         if delivery is not None and delivery.caller is not None and delivery.caller.is_running():
             delivery.caller.interrupted = reason
@@ -103,8 +104,9 @@ class _Monitor:
         if view is None:
             closed = self._shared.closed
             dead = closed or network is not None
-            what = "the consumer is closed" if closed else "its network thread does not answer"
-            reason = what if dead else "no call was made yet"
+            reason = "no call was made yet"
+            if dead:
+                reason = "the consumer is closed" if closed else "its network thread does not answer"
             return Health(live=not dead, ready=False, healthy=False, reasons=(reason,), group_id=self._group_id)
         with self.assessing:
             return self._assessor.assess(view, self._shared.consumed(), stuck_after)
@@ -158,12 +160,12 @@ class ConsumerBase(Generic[K_co, V_co]):
         self._prepare()
 
     def _prepare(self) -> None:
-        """Initialize the attributes of a subclass."""
+        """Initialize the attributes of the subclass."""
 
     def __repr__(self) -> str:
-        what = f"group {self._config.group_id!r}" if self._config.group_id is not None else "no group"
+        group = f"group {self._config.group_id!r}" if self._config.group_id is not None else "no group"
         state = "closed" if self._shared.closed else f"{len(self._calls.snapshot.partitions)} partitions"
-        return f"<{type(self).__name__} {what}, {state}>"
+        return f"<{type(self).__name__} {group}, {state}>"
 
     def __reduce__(self) -> NoReturn:
         # A copy would share the threads, and stop them when it is closed or garbage collected.
@@ -254,7 +256,7 @@ class ConsumerBase(Generic[K_co, V_co]):
         self._notifications.put_all([WakeupRequested()])
 
     def _network_thread(self) -> NetworkThread:
-        """The network thread, started when it is first needed."""
+        """The network thread. The first call that needs it starts it."""
         if self._network is None:
             name = f"ottla-{self._config.client_id}"
             self._network = NetworkThread(self._assembly.core, notifications=self._notifications, shared=self._shared, name=name)
@@ -271,7 +273,7 @@ class ConsumerBase(Generic[K_co, V_co]):
         return None if listener is None else lambda partitions: listener(self, partitions)
 
     def _poll_timeout(self, timeout: float | timedelta) -> int:
-        """Milliseconds that a poll may wait. Infinity is fine, but a very large number is probably not meant as seconds."""
+        """Milliseconds that a poll may wait. A very large number, other than infinity, is warned of: it may not be meant as seconds."""
         wait = duration(timeout)
         if wait > LONGEST_POLL and not self._warned_of_wait and isinstance(timeout, int | float) and timeout != math.inf:
             self._warned_of_wait = True
@@ -284,8 +286,7 @@ class ConsumerBase(Generic[K_co, V_co]):
         return milliseconds(timeout, self._config.default_api_timeout_ms)
 
     def _check_process(self) -> None:
-        """In a forked child nothing works: the network thread is the parent's, and a lock may be held that no thread will
-        release."""
+        """Raise ``ForkedError`` in a forked child: it has no network thread, and no thread that would release a held lock."""
         if os.getpid() != self._pid:
             raise ForkedError(f"this consumer belongs to process {self._pid}, this is process {os.getpid()}")
 

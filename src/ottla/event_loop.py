@@ -1,10 +1,10 @@
 """How the calls of an ``AsyncConsumer`` wait on its event loop: for the network thread, for each other, and for listeners.
 
-Owns the futures of waiting calls, and the tasks that listeners run in. Must not know what a call does. Invariants: after each
-notification, every call that waits for news looks again; a listener that has begun is never interrupted by the call that waits for
-it, except when the consumer is closed and the timeout has passed.
+Owns the futures of waiting calls, and the tasks in which listeners run. Must not know what a call does. Invariants: each
+notification wakes every call that waits for one; a call that waits for a listener never interrupts it, except when the consumer is
+closed and the timeout has passed.
 
-All of it runs on the event loop, except the one function that the network thread calls.
+Everything runs on the event loop, except the callback of ``wait_for_news``, which any thread may call.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from ottla.runtime.network_thread import NotificationQueue
 
 _log = logging.getLogger(__name__)
 
-LAST_WORD = 1.0
+CANCELLATION_TIME = 1.0
 """Seconds that a cancelled listener has for its ``finally`` blocks."""
 
 
 class Waiters:
-    """The waiting calls. There may be several, and the first one that runs handles all notifications, so all are woken."""
+    """The waiting calls. The first one that runs handles all notifications, so all are woken."""
 
     def __init__(self) -> None:
         self._waiting: dict[asyncio.Future[None], None] = {}
-        """In the order in which they began to wait and are woken."""
+        """In the order in which they began to wait, which is that in which they are woken."""
         self._listening = 0
-        """How many of them wait for news."""
+        """How many of them wait for notifications."""
 
     def wake(self) -> None:
-        """Make every call look again."""
+        """Wake all waiting calls."""
         for future in self._waiting:
             if not future.done():
                 future.set_result(None)
@@ -56,15 +56,15 @@ class Waiters:
                 timer.cancel()
 
     async def wait_for_news(self, notifications: NotificationQueue, until: int | None) -> None:
-        """Wait until the network thread notifies, or until a time (monotonic ms)."""
+        """Wait for a notification of the network thread, or until a time (monotonic ms)."""
         loop = asyncio.get_running_loop()
 
-        def tell() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop was closed: no call waits
+        def wake() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: no call waits
                 loop.call_soon_threadsafe(self.wake)
 
-        if not notifications.arm(tell):
-            self.wake()  # arm() has replaced the callback of the other calls
+        if not notifications.arm(wake):
+            self.wake()  # arm() has removed the callback of the other calls
             return
         self._listening += 1
         try:
@@ -81,20 +81,20 @@ class ListenerTasks:
     def __init__(self, waiters: Waiters) -> None:
         self._waiters = waiters
         self._tasks: list[asyncio.Task[Any]] = []
-        """The latest last: before a listener are those in whose calls it was called."""
+        """The latest last. A listener may call the consumer, which may run another listener: the outer ones come first."""
         self._alone: set[asyncio.Task[Any]] = set()
-        """Those whose call was cancelled."""
+        """The listeners whose call was cancelled."""
         self._unraised: Exception | None = None
-        """What a listener has raised after its call was cancelled."""
+        """The exception of a listener whose call was cancelled."""
 
     def __contains__(self, task: object) -> bool:
         return task in self._tasks
 
     async def run(self, awaitable: Awaitable[Any], check: Callable[[], None], on_left: Callable[[], None]) -> BaseException | None:
-        """Run what a listener returned; return what it raised.
+        """Run the awaitable that a listener returned, in a task; return the exception that it raised, if any.
 
-        ``check`` may raise, after each wake-up, to stop waiting for the listener; then, and when this is cancelled, ``on_left`` is
-        called when the listener has ended.
+        ``check`` runs after each wake-up and may raise to end the wait. Then, and if this is cancelled, the listener goes on, and
+        ``on_left`` is called when it has ended.
         """
         task: asyncio.Task[Any] = asyncio.ensure_future(_awaited(awaitable))
         task.add_done_callback(lambda _: self._waiters.wake())
@@ -111,7 +111,7 @@ class ListenerTasks:
         return asyncio.CancelledError() if task.cancelled() else task.exception()
 
     async def settle(self, check: Callable[[], None]) -> None:
-        """Wait for the listeners of cancelled calls, and raise what one of them has raised."""
+        """Wait for the listeners of cancelled calls, and raise the exception of one of them."""
         while self._alone:
             await self._waiters.sleep()
             check()
@@ -120,7 +120,7 @@ class ListenerTasks:
             raise error
 
     async def end(self, deadline: float) -> None:
-        """Wait for them to end, until a deadline (monotonic seconds); then cancel them."""
+        """Wait for the listeners to end until a deadline (monotonic seconds), then cancel them."""
         others = self.others()
         if others:
             _, pending = await asyncio.wait(others, timeout=max(0.0, deadline - clock.monotonic()))
@@ -128,20 +128,20 @@ class ListenerTasks:
                 _log.warning("a listener had not finished when its consumer was closed: it is cancelled")
                 task.cancel()
             if pending:
-                await asyncio.wait(pending, timeout=LAST_WORD)
+                await asyncio.wait(pending, timeout=CANCELLATION_TIME)
 
     def others(self) -> list[asyncio.Task[Any]]:
-        """The listeners that do not wait for the current task. If a listener calls this, those before it wait for it."""
+        """The listeners that do not wait for the current task. If a listener calls this, the outer ones wait for it."""
         me = asyncio.current_task()
         return self._tasks[self._tasks.index(me) + 1 :] if me in self._tasks else self._tasks[:]
 
     def log_unraised(self) -> None:
-        """Log it, since no later call can raise it."""
+        """Log the exception of a listener whose call was cancelled: no later call can raise it."""
         if self._unraised is not None:
-            _log.warning("a listener failed whose call was cancelled: %r", self._unraised)
+            _log.warning("a listener whose call was cancelled failed: %r", self._unraised)
 
     def _end_alone(self, task: asyncio.Task[Any], on_left: Callable[[], None]) -> None:
-        """The listener of a cancelled call has ended: the rebalance goes on; the next poll raises what it raised."""
+        """End the listener of a cancelled call: the rebalance goes on, and the next poll raises the listener's exception."""
         self._tasks.remove(task)
         self._alone.remove(task)
         error = None if task.cancelled() else task.exception()
