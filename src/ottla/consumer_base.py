@@ -273,7 +273,7 @@ class ConsumerBase(Generic[K_co, V_co]):
         return None if listener is None else lambda partitions: listener(self, partitions)
 
     def _poll_timeout(self, timeout: float | timedelta) -> int:
-        """Milliseconds that a poll may wait. A very large number, other than infinity, is warned of: it may not be meant as seconds."""
+        """Milliseconds that a poll may wait. Warns of a very large number of seconds, which may be meant as milliseconds."""
         wait = duration(timeout)
         if wait > LONGEST_POLL and not self._warned_of_wait and isinstance(timeout, int | float) and timeout != math.inf:
             self._warned_of_wait = True

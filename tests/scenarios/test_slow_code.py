@@ -103,7 +103,7 @@ def test_a_job_that_hangs_is_caught_and_nothing_is_lost_or_committed(world: Worl
     world.run_until(lambda: everything(app) == ALL, 150_000)
     (line,) = lines(caplog)
     assert "30.0 s since processing() began or last reported progress, its limit is 30.0 s" in line
-    assert "It holds 20 records of t-" in line or "It holds 40 records of t-0, t-1" in line
+    assert "It is processing 20 records of t-" in line or "It is processing 40 records of t-0, t-1" in line
     (error,) = app.errors
     assert isinstance(error, CommitFailedError)
     assert "limit" in (error.hint or "")
@@ -139,7 +139,7 @@ def test_a_handler_that_announced_nothing_is_told_what_it_held(world: World, cap
     world.run_until(lambda: everything(app) == ALL, 100_000)
     (line,) = lines(caplog)
     assert "20.0 s since its last poll(), max_poll_interval is 20.0 s" in line
-    assert "It holds 7 records of t-" in line
+    assert "It is processing 7 records of t-" in line
     assert [name for name, _ in app.told] == ["assign", "lost", "assign"]
 
 

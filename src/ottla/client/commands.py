@@ -1,8 +1,8 @@
-"""What the application thread may ask of the network thread, as values.
+"""The commands of the application thread to the network thread, as values.
 
-Owns the vocabulary of the command queue. Must not know who handles a command or how. Invariant: a command never changes after it
-was sent, and only the application thread settles the ``Completion`` of a command, when the answer arrives as a
-``Completed`` notification: nothing is written by two threads.
+Owns the vocabulary of the command queue. Must not know the handlers of commands. Invariant: a command never changes after it was
+sent; only the application thread settles its ``Completion``, when the outcome arrives as a ``Completed`` notification, so no object
+is written by two threads.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 """Positions or commits: for each partition the next offset to read."""
 
 Reply = Callable[[Any, OttlaError | None], None]
-"""How the outcome of something asked for comes back: a value, or an error."""
+"""Called with the outcome of a request: a value, or an error."""
 
 
 class GivenUp(NamedTuple):
-    """The partitions that a listener got as revoked, whether they were lost, and how long the listener took (ms)."""
+    """The partitions that were passed to ``on_revoke`` or ``on_lost``, which of the two, and how long it took (ms)."""
 
     partitions: frozenset[TopicPartition] = frozenset()
     lost: bool = False
@@ -31,7 +31,7 @@ class GivenUp(NamedTuple):
 
 
 class Completion:
-    """The place where the application finds the outcome of a command. Only the application thread touches it."""
+    """The outcome of a command. Only the application thread reads and writes it."""
 
     __slots__ = ("done", "error", "value")
 
@@ -44,12 +44,12 @@ class Completion:
         return f"<Completion {self.error or self.value!r}>" if self.done else "<Completion pending>"
 
     def settle(self, value: object, error: OttlaError | None) -> None:
-        """Write the outcome down. The first one stands."""
+        """Set the outcome, unless there is one already."""
         if not self.done:
             self.done, self.value, self.error = True, value, error
 
     def result(self) -> Any:
-        """The value; raises the error, which the network thread may have kept."""
+        """Return the value, or raise a copy of the error, of which the network thread may keep the original."""
         if self.error is not None:
             raise self.error.afresh()
         return self.value
@@ -57,7 +57,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Command:
-    """A command with an outcome that a call waits for."""
+    """A command whose outcome a call waits for."""
 
     completion: Completion = field(default_factory=Completion, kw_only=True)
 
@@ -66,7 +66,7 @@ class Command:
 class Polled:
     """The application is inside ``poll()``: the one sign of life.
 
-    ``positions`` are what it has done with, that is what a *previous* poll handed out.
+    ``positions`` are those after the processed records, that is, the records of a *previous* poll.
     """
 
     positions: Offsets
@@ -74,14 +74,14 @@ class Polled:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """The application no longer needs these fetch responses. Matters only while a fetch waits for their memory."""
+    """The application no longer needs these fetch responses. This matters only while a fetch waits for their memory."""
 
     numbers: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Subscribe(Command):
-    """Join the group for these topics, or for those that ``pattern`` matches; the partitions come by and by."""
+    """Join the group for these topics, or for those that ``pattern`` matches. Done before the group has assigned partitions."""
 
     topics: frozenset[str]
     pattern: str | None = None
@@ -96,9 +96,9 @@ class Assign(Command):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unsubscribe(Command):
-    """Leave the group, if it is joined, and read nothing any more.
+    """Leave the group, if the consumer is a member, and read no more. The listeners have run.
 
-    The listeners have run. Done when the coordinator has answered, or does not have to be asked: see ``operation``.
+    Done when the coordinator has answered, or when no request is needed: see ``operation``.
     """
 
     reason: str
@@ -108,12 +108,12 @@ class Unsubscribe(Command):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EndFetches(Command):
-    """After an ``Unsubscribe``: done when the brokers have ended the sessions of fetches, or cannot be asked to."""
+    """After an ``Unsubscribe``: done when the brokers have ended the fetch sessions, or cannot be reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class UserData:
-    """The user data of each assignor, by name, for the member that assigns; of a classic member from the next join on."""
+    """The user data of each assignor, by name, for the member that assigns. A classic member sends it with its next join."""
 
     by_assignor: Mapping[str, bytes | None]
     protocol: str = "classic"
@@ -121,7 +121,7 @@ class UserData:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """What the user's assignor has made of an ``AssignmentNeeded`` of this generation, or why it has made nothing."""
+    """The assignments that the user's assignor returned for the ``AssignmentNeeded`` of this generation, or its error."""
 
     generation: int
     shares: Mapping[str, MemberAssignment]
@@ -131,7 +131,7 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class RebalancePrepared:
-    """Commits are made and ``on_revoke`` or ``on_lost`` has run: the partitions may go."""
+    """The commits are made and ``on_revoke`` or ``on_lost`` has run: other members may get the partitions."""
 
     token: int
     given_up: GivenUp
@@ -139,7 +139,7 @@ class RebalancePrepared:
 
 @dataclass(frozen=True, slots=True)
 class AssignmentAccepted:
-    """``on_assign`` has run, in ``in_listeners`` ms: the partitions may be fetched."""
+    """``on_assign`` has run, for ``in_listeners`` ms: the partitions may be fetched."""
 
     token: int
     added: frozenset[TopicPartition]
@@ -164,8 +164,7 @@ class ProcessingProgressed:
 
 @dataclass(frozen=True, slots=True)
 class Inspect:
-    """A request, from any thread, for the state of the consumer: ``reply`` is called with a ``NetworkView``, on the network
-    thread."""
+    """Have the network thread call ``reply`` with a ``NetworkView``. Any thread may send this."""
 
     reply: Callable[[Any], object]
 
@@ -177,21 +176,21 @@ class ProcessingEnded:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Seek(Command):
-    """Read on from these positions."""
+    """Continue reading from these positions."""
 
     positions: Offsets
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rewind(Command):
-    """Fetch again what the application has dropped: read on from these positions, each with its epoch, in the same topics."""
+    """Fetch again the data that the application has dropped, from these positions, each with its epoch, of the same topics."""
 
     positions: Mapping[TopicPartition, tuple[int, OffsetAndMetadata]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ResetPositions(Command):
-    """Read on from the first (-2) or behind the last (-1) offset of these partitions."""
+    """Continue reading from the first offset (-2) or the end (-1) of these partitions."""
 
     partitions: frozenset[TopicPartition]
     timestamp: int
@@ -199,12 +198,12 @@ class ResetPositions(Command):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LookUpAgain(Command):
-    """If nothing was committed, and no reset is configured, another program may have committed since: look it up again."""
+    """Look up again the committed offsets of partitions that had none, where no reset is configured: there may be some by now."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pause(Command):
-    """Fetch these partitions no more; ``positions`` is where to go on later, with its epoch, where the application has one."""
+    """Stop fetching these partitions. ``positions``: where to continue later, with the epoch, for partitions that have one."""
 
     partitions: frozenset[TopicPartition]
     positions: Mapping[TopicPartition, tuple[int, OffsetAndMetadata]]
@@ -221,7 +220,7 @@ class Resume(Command):
 class Commit(Command):
     """Commit these offsets; with ``retry`` until ``deadline`` (monotonic ms), without it once.
 
-    ``revoking``: their partitions are about to be given up, so a deleted topic is an error at once.
+    ``revoking``: the partitions are being revoked, so a deleted topic is an error at once.
     """
 
     offsets: Offsets
@@ -232,7 +231,7 @@ class Commit(Command):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FetchCommitted(Command):
-    """What the group has committed for these partitions: a mapping to ``OffsetAndMetadata`` or ``None``."""
+    """Look up the group's commits of these partitions: a mapping to ``OffsetAndMetadata`` or ``None``."""
 
     partitions: frozenset[TopicPartition]
     deadline: int
@@ -240,7 +239,7 @@ class FetchCommitted(Command):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ListOffsets(Command):
-    """The offset for each timestamp, -2 being the first and -1 the end: a mapping to ``OffsetAndTimestamp`` or ``None``."""
+    """Look up the offset of each timestamp (-2: the first, -1: the end): a mapping to ``OffsetAndTimestamp`` or ``None``."""
 
     timestamps: Mapping[TopicPartition, int]
     deadline: int
@@ -248,7 +247,7 @@ class ListOffsets(Command):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DescribeTopics(Command):
-    """What the cluster says of these topics (``None``: of all): a mapping from topic to ``TopicMetadata``."""
+    """Describe these topics (``None``: all): a mapping from topic to ``TopicMetadata``."""
 
     topics: frozenset[str] | None
     deadline: int

@@ -1,7 +1,7 @@
 """The notifications of the network thread to the application thread, as values.
 
-Owns the notifications that any client may get, and those of the consumer. Must not know who reads them.
-Invariant: a notification carries all that its reader needs; it never refers back into the core.
+Owns the notifications of every client, and those of a consumer. Must not know their handlers. Invariant: a notification never
+changes, contains everything that its handler needs, and never refers to an object of the core.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ottla.types import ConsumerGroupMetadata, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class ErrorNotification:
-    """Something failed that no call is waiting for: the application's next call raises it."""
+    """An error that no call waits for. The application's next poll raises it."""
 
     error: OttlaError
 
 
 @dataclass(frozen=True, slots=True)
 class TopicErrorNotification:
-    """The brokers refuse to describe a topic: its name is invalid or the principal may not see it. Said again with each refusal."""
+    """The brokers refuse to describe a topic: its name is invalid, or the principal may not see it. Sent with each refusal."""
 
     topic: str
     error: OttlaError
@@ -33,7 +33,7 @@ class TopicErrorNotification:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """A command came to its end: the application settles ``completion`` when it reads this."""
+    """A command is done, or has failed. The application settles ``completion`` when it handles this."""
 
     completion: Completion
     value: object = None
@@ -42,18 +42,18 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The subscription changed: this is what it looks like from now on."""
+    """The subscription has changed."""
 
     snapshot: Snapshot
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedPartition:
-    """What one response holds of one partition: whole batches, of which the first may begin before ``offset``.
+    """The data of one partition in one response: whole batches, of which the first may begin before ``offset``.
 
-    ``epoch`` is that of the position it was fetched for; ``aborted`` lists (producer id, first offset) of aborted transactions.
-    ``end`` is up to where this consumer could read when the broker answered: the high watermark, or the last stable offset;
-    ``begin`` is where the log begins (-1: the broker is too old to say).
+    ``epoch`` is that of the position it was fetched for; ``aborted`` has (producer id, first offset) of each aborted transaction.
+    ``end`` is the offset up to which this consumer could read when the broker answered: the high watermark or the last stable
+    offset. ``begin`` is the first offset of the log (-1: the broker is too old to send it).
     """
 
     tp: TopicPartition
@@ -67,7 +67,7 @@ class FetchedPartition:
 
 @dataclass(frozen=True, slots=True)
 class FetchedResponse:
-    """One answer of one broker. ``number`` names it, ``size`` is the bytes of records it holds."""
+    """One response of one broker. ``number`` identifies it; ``size`` is its bytes of records."""
 
     number: int
     node_id: int
@@ -84,10 +84,10 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class RebalanceNeeded:
-    """These partitions have to go before the member can join again.
+    """The member has to give up these partitions before it can join again.
 
-    Commit, run ``on_revoke``, or ``on_lost`` where the membership is lost already, and answer with ``RebalancePrepared(token)``.
-    ``deadline`` (monotonic ms) is when the group will not wait any longer.
+    Commit, run ``on_revoke`` (``on_lost`` if the membership is lost), and answer with ``RebalancePrepared(token)``. The group does
+    not wait longer than until ``deadline`` (monotonic ms).
     """
 
     token: int
@@ -98,10 +98,10 @@ class RebalanceNeeded:
 
 @dataclass(frozen=True, slots=True)
 class AssignmentReceived:
-    """A rebalance is through. Run ``on_assign`` with the partitions that are new, and answer with ``AssignmentAccepted(token)``.
+    """The member has a new assignment. Run ``on_assign`` with the added partitions, answer with ``AssignmentAccepted(token)``.
 
-    Where a member of the group has assigned: ``assignment`` is all that this one has now, in ``group``, by the assignor of that
-    name.
+    If a member of the group has computed it, ``assignment`` is the complete assignment of this one, ``assignor`` the name of the
+    assignor, and ``group`` the identity of this member.
     """
 
     token: int
@@ -114,7 +114,7 @@ class AssignmentReceived:
 
 @dataclass(frozen=True, slots=True)
 class AssignmentNeeded:
-    """This member assigns for its group, which uses a user's assignor: call it, and answer with ``Assigned``.
+    """This member has to assign for its group, with a user's assignor. Call it, and answer with ``Assigned``.
 
     ``generation`` is that of a classic group; in a consumer group it is the unique number of the request.
     """

@@ -1,7 +1,7 @@
-"""Whether the application is alive: the polls it owes the group, and the long jobs it has announced instead.
+"""The time by which the application has to poll, or to report progress of a ``processing()`` block.
 
-Owns the one deadline that user code has (KIP-62), whatever protocol the group speaks. Must not know states or requests, nor what
-follows from the deadline. Invariant: only a poll, the end of a listener inside one, and a job's beginning, progress and end move
+Owns the one deadline of user code (KIP-62), in both protocols. Must not know the member's states or requests, nor the consequences
+of a missed deadline. Invariant: only a poll, the end of a listener inside one, and the beginning, progress and end of a job move
 the deadline.
 """
 
@@ -17,11 +17,11 @@ from ottla.types import Now, TopicPartition
 _log = logging.getLogger(__name__)
 
 _NAMED = 5
-"""Partitions that a log line names; of more it gives the number."""
+"""The number of partitions that a log line names; it only counts the others."""
 
 
 class InHand(NamedTuple):
-    """What the application was handed and has not come back for."""
+    """The records that the application has received and has not finished: their number, and their partitions."""
 
     records: int = 0
     partitions: tuple[TopicPartition, ...] = ()
@@ -34,7 +34,7 @@ class InHand(NamedTuple):
 
 
 class PollTimer:
-    """See the module. Monotonic milliseconds; ``in_hand`` is asked when the deadline has passed, and only then."""
+    """See the module. Times are monotonic milliseconds. ``in_hand`` is called only when the deadline has passed."""
 
     def __init__(self, config: ConsumerConfig, in_hand: Callable[[], InHand]) -> None:
         self._config = config
@@ -47,17 +47,17 @@ class PollTimer:
 
     @property
     def deadline(self) -> int:
-        """When the next sign of life is due."""
+        """When the next poll, or report of progress, is due."""
         return self._last_sign + (self._interval if self._limit is None else self._limit)
 
     @property
     def last_sign(self) -> int | None:
-        """When the application last gave a sign of life; ``None``: not yet."""
+        """When the application last polled or reported progress; ``None``: not yet."""
         return self._last_sign or None
 
     @property
     def processing(self) -> bool:
-        """Whether the application is at a job that it has announced."""
+        """Whether a job is running."""
         return self._limit is not None
 
     def polled(self, now: Now, interval: int) -> None:
@@ -67,8 +67,8 @@ class PollTimer:
     def answered(self, now: Now) -> None:
         """The application has run a listener, so it is inside a poll.
 
-        The next ``polled`` follows a moment later. Without this call, a member whose listener took the whole interval, or that
-        resumes after an expulsion, would be expelled in between, as soon as it asks to join.
+        1. A listener takes the whole interval, or the member was expelled before. 2. The application answers, and the member sends
+        its join. 3. The next ``polled`` follows a moment later; without this call, the member would be expelled before it.
         """
         self._last_sign = now.mono
 
@@ -82,35 +82,35 @@ class PollTimer:
             self._last_sign = now.mono
 
     def end(self, now: Now) -> None:
-        """The job is done: ``max.poll.interval.ms`` counts again, from now on."""
+        """The job has ended: the interval between polls applies again, from now on."""
         self._last_sign, self._limit = now.mono, None
 
     def joined(self) -> None:
-        """A membership begins."""
+        """Forget that an earlier membership ended because the application did not poll."""
         self.expired_once = False
 
     def expired(self, now: Now) -> bool:
-        """Whether the application should have given a sign of life by now."""
+        """Whether the deadline has passed."""
         expired = now.mono >= self.deadline
         self.expired_once = self.expired_once or expired
         return expired
 
     def explain(self, now: Now) -> None:
-        """The one line that tells the application why it lost its place."""
+        """Log, in one line, why the member left the group."""
         config, spent = self._config, (now.mono - self._last_sign) / 1000
         if self._limit is None:
             setting = "max_poll_interval" if self._interval == config.max_poll_interval_ms else "session_timeout"
             what = f"{spent:.1f} s since its last poll(), {setting} is {self._interval / 1000:.1f} s"
             advice = (
-                f"Handle fewer records per poll (max_poll_records is {config.max_poll_records}), handle them faster, raise"
-                " max_poll_interval, or announce long work with processing()."
+                f"Process fewer records per poll (max_poll_records is {config.max_poll_records}), process them faster, raise"
+                " max_poll_interval, or use processing() for long work."
             )
         else:
             what = f"{spent:.1f} s since processing() began or last reported progress, its limit is {self._limit / 1000:.1f} s"
-            advice = "If the work does not hang, give it a higher limit or report progress."
+            advice = "If the job does not hang, raise its limit or call progress() more often."
         _log.warning(
-            "consumer of group %r left the group: %s. It holds %s: its partitions go to others, and what was not committed will be"
-            " delivered again. %s It joins again with the next poll().",
+            "consumer of group %r left the group: %s. It is processing %s: other members get its partitions, and uncommitted"
+            " records are delivered again. %s It joins again with the next poll().",
             config.group_id,
             what,
             self._in_hand(),
