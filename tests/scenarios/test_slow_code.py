@@ -176,6 +176,27 @@ def test_a_classic_group_counts_the_longer_of_poll_interval_and_session(
     assert f"max_poll_interval is {counts / 1000} s" in line if counts == interval else "session_timeout is 30.0 s" in line
 
 
+def test_progress_that_another_thread_reports_while_the_job_ends_does_not_bring_its_limit_back(world: World) -> None:
+    def work(app: App, announced: ProcessingJob) -> Program:
+        jobs = app.calls.jobs
+        submit = jobs._submit
+
+        def overtaken(command: object) -> None:
+            """The other thread has found that the job is running; the application ends it; then the command is submitted."""
+            jobs._submit = submit
+            jobs.end(announced)
+            submit(command)
+
+        jobs._submit = overtaken
+        announced.progress()
+        yield Sleep(10)
+
+    app = app_of(world, "a")
+    app.start(job(app, work, limit=1_000))
+    world.run_until(lambda: bool(app.handled))
+    assert not app.assembly.polls.processing
+
+
 def test_a_rebalance_waits_for_the_end_of_the_job_and_the_commit_after_it_counts(world: World) -> None:
     waited: list[bool] = []
 
