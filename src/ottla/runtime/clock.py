@@ -1,6 +1,6 @@
-"""The clock: where ``Now`` comes from.
+"""The real clock.
 
-Owns the reading of the time; must not know its callers. Invariant: ``mono`` never goes back.
+Owns the reading of the time; must not know its callers. Invariant: ``mono`` never decreases.
 """
 
 from __future__ import annotations
@@ -14,5 +14,5 @@ monotonic = time.monotonic
 
 
 def now() -> Now:
-    """The time now, monotonic and wall, in whole milliseconds."""
+    """Return the current monotonic and wall-clock time, in whole milliseconds."""
     return Now(time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000)

@@ -1,8 +1,8 @@
-"""What a client says in a SASL login: the mechanisms, each answering one challenge after the other, on helper threads.
+"""The SASL mechanisms of a client: PLAIN, SCRAM (with ``scramp``) and OAUTHBEARER compute the responses to a broker's challenges.
 
-Owns PLAIN, SCRAM (by ``scramp``) and OAUTHBEARER as they speak, and the threads they run on: a token may take seconds to fetch, and
-deriving a key from a password takes milliseconds on purpose. Must not know connections. Invariant: each question is reported
-exactly once, from a helper thread, as ``Proved`` or as ``NotProved``; no thread keeps the process from ending.
+Owns the mechanisms and the helper threads they run on: to fetch a token may take seconds, and to derive a key from a password takes
+milliseconds by design. Must not know connections. Invariant: each challenge is reported exactly once, from a helper thread, as
+``Proved`` or ``NotProved``; the threads do not keep the process from ending.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Protocol
 from ottla.config import ClientConfig
 from ottla.errors import AuthenticationError, ConfigError, DisconnectedError, OttlaError
 from ottla.protocol.sasl import Proof, Prove
-from ottla.runtime.tokens import Tokens
+from ottla.runtime.tokens import TokenCache
 from ottla.types import OAuthToken
 
 
 @dataclass(frozen=True, slots=True)
 class Proved:
-    """What the mechanism answered."""
+    """The mechanism's response to a challenge."""
 
     connection_id: int
     proof: Proof
@@ -29,7 +29,7 @@ class Proved:
 
 @dataclass(frozen=True, slots=True)
 class NotProved:
-    """Why it has no answer."""
+    """Why the mechanism has no response."""
 
     connection_id: int
     error: OttlaError
@@ -42,29 +42,29 @@ class Exchange(Protocol):
     """One login of one connection. May block; raises ``AuthenticationError``."""
 
     def answer(self, challenge: bytes) -> bytes | None:
-        """The bytes that answer a challenge, the first of which is empty; ``None``: it was the last, and all is well."""
+        """Return the response to a challenge; the first challenge is empty. ``None``: the exchange has succeeded."""
 
 
 class Plain:
-    """RFC 4616: name and password as they are; fit for TLS only."""
+    """RFC 4616: username and password in clear text, so it should be used with TLS only."""
 
     def __init__(self, username: str, password: str) -> None:
         self._message: bytes | None = b"\0".join((b"", username.encode(), password.encode()))
 
     def answer(self, challenge: bytes) -> bytes | None:
-        """The one message there is."""
+        """Return username and password; the next time, ``None``."""
         del challenge
         message, self._message = self._message, None
         return message
 
 
 class Scram:
-    """RFC 5802 and RFC 7677: both sides prove that they know the password, and neither tells it."""
+    """RFC 5802 and RFC 7677: client and broker prove to each other that they know the password, without sending it."""
 
     def __init__(self, mechanism: str, username: str, password: str) -> None:
         from scramp import ScramClient, ScramException
 
-        self._wrong = ScramException
+        self._exception_type = ScramException
         self._step = 0
         try:
             self._client = ScramClient([mechanism], username, password)
@@ -72,7 +72,7 @@ class Scram:
             raise AuthenticationError(f"sasl.username or sasl.password cannot be used: {error}", cause=error) from error
 
     def answer(self, challenge: bytes) -> bytes | None:
-        """The client's first message, then its proof; at last the broker's proof is checked."""
+        """Return the client's first message, then its proof; then check the broker's proof."""
         self._step += 1
         try:
             if self._step == 1:
@@ -81,25 +81,25 @@ class Scram:
                 self._client.set_server_first(challenge.decode())
                 return str(self._client.get_client_final()).encode()
             self._client.set_server_final(challenge.decode())
-        except (self._wrong, ValueError) as error:
+        except (self._exception_type, ValueError) as error:
             text = f"the broker could not prove that it knows the password: {error}"
-            raise AuthenticationError(text, hint="is this the broker that was meant?", cause=error) from error
+            raise AuthenticationError(text, hint="check that bootstrap.servers names the right broker", cause=error) from error
         return None
 
 
 class OAuthBearer:
-    """RFC 7628: a token. A broker that does not like it says so in a challenge, and fails the login when that is answered."""
+    """RFC 7628: a token. A broker refuses it with a challenge, and fails the login once the client has responded to that."""
 
-    def __init__(self, tokens: Tokens) -> None:
+    def __init__(self, tokens: TokenCache) -> None:
         self._tokens = tokens
         self._sent: OAuthToken | None = None
 
     def answer(self, challenge: bytes) -> bytes | None:
-        """The token; then whatever lets the broker come to an end."""
+        """Return the token; then, if the broker refuses it, the response after which the broker fails the login."""
         if self._sent is not None:
             if not challenge:
                 return None
-            self._tokens.refused(self._sent)
+            self._tokens.on_refused(self._sent)
             return b"\x01"
         token = self._sent = self._tokens.get()
         extensions = "".join(f"{name}={value}\x01" for name, value in token.extensions.items())
@@ -107,44 +107,44 @@ class OAuthBearer:
 
 
 class Logins:
-    """Answers the questions of all connections of one client."""
+    """Runs the mechanism for all connections of one client, on helper threads."""
 
     def __init__(self, begin: Callable[[], Exchange]) -> None:
         self._begin = begin
 
     def prove_in_background(self, connection_id: int, question: Prove, report: Report) -> None:
-        """Answer a question on a separate thread, and call ``report`` there with the outcome; here, if no thread can be started."""
+        """Compute a response on a new thread, and call ``report`` there; if no thread can be started, call it here."""
         thread = threading.Thread(
             target=lambda: report(self._outcome(connection_id, question)), name=f"ottla-login-{connection_id}", daemon=True
         )
         try:
             thread.start()
         except RuntimeError as error:
-            report(NotProved(connection_id, DisconnectedError(f"the login could not begin: {error}", cause=error)))
+            report(NotProved(connection_id, DisconnectedError(f"cannot start a thread for the login: {error}", cause=error)))
 
     def _outcome(self, connection_id: int, question: Prove) -> Proved | NotProved:
         try:
             return Proved(connection_id, self.prove(question))
         except OttlaError as error:
             return NotProved(connection_id, error)
-        except BaseException as error:  # whatever ends this thread, a login waits for its report
+        except BaseException as error:  # also SystemExit of a token provider: the connection waits for this report
             return NotProved(connection_id, AuthenticationError(f"the login failed: {error!r}", cause=error))
 
     def prove(self, question: Prove) -> Proof:
-        """Answer a question here and now."""
+        """Compute a response, on the calling thread."""
         exchange: Exchange = self._begin() if question.exchange is None else question.exchange  # type: ignore[assignment]
         return Proof(exchange, exchange.answer(question.challenge))
 
 
 def logins_of(config: ClientConfig) -> Logins | None:
-    """The logins that the settings describe, if any. Raises ``ConfigError`` where a library is missing."""
+    """Return the logins that the settings describe, if any. Raises ``ConfigError`` if ``scramp`` is needed and missing."""
     if not config.uses_sasl:
         return None
     mechanism, username, password = config.sasl_mechanism or "", config.sasl_username or "", config.sasl_password or ""
     if mechanism == "PLAIN":
         return Logins(lambda: Plain(username, password))
     if mechanism == "OAUTHBEARER":
-        tokens = Tokens.of(config)
+        tokens = TokenCache.of(config)
         return Logins(lambda: OAuthBearer(tokens))
     try:
         import scramp  # noqa: F401

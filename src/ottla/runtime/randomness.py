@@ -1,6 +1,6 @@
-"""Where randomness comes from.
+"""Random numbers for the clients: back-off jitter, member ids.
 
-Owns the choice of the generator; must not know what is drawn. Invariant: two clients never share a sequence, also not
+Owns the choice of the generator; must not know what the numbers are for. Invariant: two clients never share a sequence, not even
 after a fork.
 """
 
@@ -12,5 +12,5 @@ from ottla.client.backoff import RandomPort
 
 
 def random_source() -> RandomPort:
-    """A generator of its own, seeded by the operating system."""
+    """Return a new generator, seeded by the operating system."""
     return random.Random()

@@ -1,7 +1,7 @@
-"""Names to addresses, on helper threads: ``getaddrinfo`` may block for many seconds.
+"""Resolves host names on helper threads, since ``getaddrinfo`` may block for many seconds.
 
-Owns the look-ups; must not know what an address is for. Invariant: each look-up is reported exactly once, and none
-keeps the process from ending.
+Owns the look-ups; must not know what an address is for. Invariant: each look-up is reported exactly once; none keeps the process
+from ending.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ottla.client.connections.node_connections import Address
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The addresses of a name, in the order to try them."""
+    """The addresses of a host, in the order in which to try them."""
 
     host: str
     port: int
@@ -25,7 +25,7 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True)
 class ResolveFailed:
-    """Why a name has no address."""
+    """Why a host was not resolved."""
 
     host: str
     port: int
@@ -36,12 +36,12 @@ Report = Callable[[Resolved | ResolveFailed], None]
 
 
 def resolve_in_background(host: str, port: int, report: Report) -> None:
-    """Look a name up on a separate thread and call ``report`` there with the outcome; here, if no thread can be started."""
+    """Resolve a host on a new thread, and call ``report`` there; if no thread can be started, call it here."""
 
     def look_up() -> None:
         try:
             outcome = resolve(host, port)
-        except BaseException as error:  # whatever ends this thread, connections wait for its report
+        except BaseException as error:  # connections wait for this report, even if the thread fails
             outcome = ResolveFailed(host, port, repr(error))
         report(outcome)
 
@@ -52,9 +52,9 @@ def resolve_in_background(host: str, port: int, report: Report) -> None:
 
 
 def resolve(host: str, port: int) -> Resolved | ResolveFailed:
-    """Look a name up here and now."""
+    """Resolve a host, on the calling thread."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+        results = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
     except (OSError, ValueError) as error:  # a ValueError: a name that IDNA cannot encode, or with a null byte
         return ResolveFailed(host, port, getattr(error, "strerror", None) or str(error))
-    return Resolved(host, port, tuple(Address(str(place[0]), int(place[1])) for *_, place in found))
+    return Resolved(host, port, tuple(Address(str(sockaddr[0]), int(sockaddr[1])) for *_, sockaddr in results))

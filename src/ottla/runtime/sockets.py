@@ -1,7 +1,7 @@
-"""The sockets of a client: opens, closes and moves bytes, in the clear or by TLS, and decides nothing.
+"""The sockets of a client: connects, reads, writes and closes them, with or without TLS, and makes no decisions.
 
-Owns the selector and every socket of one network thread. Must not know requests, brokers or retries. Invariant: what
-happens to a socket is reported to ``Connections`` once; one that the core has closed reports nothing more.
+Owns the selector and every socket of one network thread. Must not know requests, brokers or retries. Invariant: each event of a
+socket is reported to ``Connections`` once, and none after the core has closed the socket.
 """
 
 from __future__ import annotations
@@ -31,26 +31,30 @@ if TYPE_CHECKING:
     from ottla.runtime.tls import TlsSocket
 
 READ_BUDGET = 8 << 20
-"""Bytes read from one connection in one pass, so that a busy broker does not keep the others waiting."""
+"""Bytes read from one connection in one pass, at most: a busy broker must not keep the others waiting."""
 
-LONG = 64 << 10
-"""From so many missing bytes on an answer is waited for as a whole, in one call and without the GIL: a thread that wakes for every
-few packets has to win the GIL each time, from an application that is busy. (To have the socket count as readable only when much is
-there, by SO_RCVLOWAT, makes the sender wait for space in its own buffer: measured, a third of the throughput.)"""
+LONG_READ = 64 << 10
+"""Bytes. If a response lacks at least so many, one blocking call waits for all of them, without the GIL.
 
-PATIENCE_US = 3_000
-"""For how many microseconds at most, as exactly as the system's ticks allow: other connections and commands wait meanwhile."""
+A thread that wakes for every few packets has to take the GIL each time, from an application that is busy. SO_RCVLOWAT, which makes
+a socket readable only once much has arrived, is no alternative: the sender then waits for space in its own buffer (measured: a
+third of the throughput).
+"""
 
-_WHOLE = socket.MSG_WAITALL if sys.platform != "win32" else 0
+LONG_READ_TIMEOUT_US = 3_000
+"""Microseconds that a long read waits at most, rounded to the kernel's ticks: other connections and commands wait meanwhile."""
 
-_AT_ONCE = 64
-"""Pieces handed to the operating system in one call."""
+_MSG_WAITALL = socket.MSG_WAITALL if sys.platform != "win32" else 0
 
-_UNDER_WAY = frozenset({0, errno.EINPROGRESS, errno.EWOULDBLOCK, getattr(errno, "WSAEWOULDBLOCK", errno.EWOULDBLOCK)})
+_SENDMSG_PIECES = 64
+"""Pieces passed to one call of ``sendmsg``, at most."""
+
+_IN_PROGRESS = frozenset({0, errno.EINPROGRESS, errno.EWOULDBLOCK, getattr(errno, "WSAEWOULDBLOCK", errno.EWOULDBLOCK)})
+"""Results of ``connect_ex`` that are not failures."""
 
 
-class _Socket:
-    """One socket, its side of the dialogue, and the bytes that still wait to be sent on it."""
+class _Transport:
+    """One socket, the protocol state of its connection, and the bytes that are not sent yet."""
 
     __slots__ = ("connecting", "connection", "connection_id", "host", "outgoing", "receive", "securing", "sock", "tls")
 
@@ -62,21 +66,21 @@ class _Socket:
         self.receive: Callable[[memoryview], int] = sock.recv_into
         self.tls: TlsSocket | None = None
         self.connecting = True
-        self.securing = False
+        self.handshaking = False
         self.outgoing: deque[memoryview] = deque()
 
     @property
     def interest(self) -> int:
         """What the selector should watch for."""
-        if self.connecting or (self.securing and self.tls is not None and self.tls.wants_write):
+        if self.connecting or (self.handshaking and self.tls is not None and self.tls.wants_write):
             return selectors.EVENT_WRITE
-        if self.securing:
+        if self.handshaking:
             return selectors.EVENT_READ
         return selectors.EVENT_READ | (selectors.EVENT_WRITE if self.outgoing else 0)
 
 
 class Sockets:
-    """Used by one thread only, but for ``wake``. With a ``context`` all connections speak TLS."""
+    """The sockets of all connections. With a ``context`` they use TLS. Not thread-safe, except ``wake``."""
 
     def __init__(
         self, config: ClientConfig, connections: Connections, clock: Callable[[], Now], context: ssl.SSLContext | None = None
@@ -85,9 +89,9 @@ class Sockets:
         self._connections = connections
         self._clock = clock
         self._context = context
-        self._sockets: dict[int, _Socket] = {}
+        self._transports: dict[int, _Transport] = {}
         self._unread: set[int] = set()
-        """Connections whose budget ended: what TLS has decrypted and not handed out yet does not make a socket readable."""
+        """TLS connections whose read budget ended: bytes that OpenSSL has already decrypted do not make a socket readable."""
         self._received = 0
         self._selector = selectors.DefaultSelector()
         self._wake_in, self._wake_out = socket.socketpair()
@@ -96,13 +100,13 @@ class Sockets:
         self._selector.register(self._wake_in, selectors.EVENT_READ)
 
     def wake(self) -> None:
-        """End the present or the next ``wait`` at once; callable from any thread."""
-        # Full: it is already awake. Closed: there is no thread to wake.
+        """End the current or the next ``wait`` at once. May be called from any thread."""
+        # The buffer is full: the thread is already being woken. The socket is closed: there is no thread to wake.
         with contextlib.suppress(OSError):
             self._wake_out.send(b"\0")
 
     def connect(self, connection_id: int, address: Address, connection: ClientConnection, host: str) -> None:
-        """Begin to connect to an address of ``host``."""
+        """Start to connect to an address of ``host``; failures are reported to ``Connections``."""
         family = socket.AF_INET6 if ":" in address.ip else socket.AF_INET
         try:
             sock = socket.socket(family, socket.SOCK_STREAM)
@@ -111,77 +115,77 @@ class Sockets:
         try:
             self._set_options(sock)
             code = sock.connect_ex((address.ip, address.port))
-            if code not in _UNDER_WAY:
+            if code not in _IN_PROGRESS:
                 raise OSError(code, os.strerror(code))
-            link = _Socket(connection_id, sock, connection, host)
-            self._selector.register(sock, link.interest, link)
+            transport = _Transport(connection_id, sock, connection, host)
+            self._selector.register(sock, transport.interest, transport)
         except OSError as error:
             sock.close()
             return self._connections.on_connect_failed(connection_id, _reason(error), self._clock())
-        self._sockets[connection_id] = link
+        self._transports[connection_id] = transport
         return None
 
     def write(self, connection_id: int, pieces: list[Piece]) -> None:
-        """Send bytes now as far as the socket takes them, the rest as soon as it can."""
-        link = self._sockets.get(connection_id)
-        if link is None:
+        """Send as much as the socket accepts now, and the rest as soon as it is writable."""
+        transport = self._transports.get(connection_id)
+        if transport is None:
             return
         for piece in pieces:
             assert isinstance(piece, bytes), "a client sends no ranges of files"
-            link.outgoing.append(memoryview(piece))
-        self._flush(link)
+            transport.outgoing.append(memoryview(piece))
+        self._flush(transport)
 
     def close(self, connection_id: int) -> None:
-        """Close one socket; nothing more is reported of it."""
-        link = self._sockets.pop(connection_id, None)
-        if link is not None:
-            self._selector.unregister(link.sock)
-            link.sock.close()
+        """Close the socket of a connection, if it has one. No further events of it are reported."""
+        transport = self._transports.pop(connection_id, None)
+        if transport is not None:
+            self._selector.unregister(transport.sock)
+            transport.sock.close()
 
     def close_all(self) -> None:
         """Close every socket and the selector."""
-        for connection_id in list(self._sockets):
+        for connection_id in list(self._transports):
             self.close(connection_id)
         self._selector.close()
         self._wake_in.close()
         self._wake_out.close()
 
     def take_received(self) -> int:
-        """Bytes that have come since this was last asked."""
+        """Return the number of bytes received since the last call."""
         received, self._received = self._received, 0
         return received
 
     def wait(self, timeout: float | None) -> bool:
-        """Sleep until something happens, ``wake`` is called, or ``timeout`` (seconds) is over; then move bytes.
+        """Sleep until a socket is ready, ``wake`` is called or ``timeout`` (seconds) has passed; then read and write.
 
-        False where nothing came of it but parts of answers: there is nothing yet to think about.
+        Return False if only parts of responses arrived: the core has nothing to do yet.
         """
         events = self._selector.select(0 if self._unread else timeout)
         news = not events
         unread, self._unread = self._unread, set()
         for connection_id in unread:
-            if connection_id in self._sockets:
-                news = self._read(self._sockets[connection_id]) or news
+            if connection_id in self._transports:
+                news = self._read(self._transports[connection_id]) or news
         for key, what in events:
-            link = key.data
-            if link is None:
+            transport = key.data
+            if transport is None:
                 self._drain_wake()
                 news = True
-            elif link.connecting or link.securing:
-                self._advance(link)
+            elif transport.connecting or transport.handshaking:
+                self._continue_handshake(transport)
                 news = True
             else:
                 if what & selectors.EVENT_WRITE:
-                    self._flush(link)
+                    self._flush(transport)
                 if what & selectors.EVENT_READ:
-                    news = self._read(link) or news
+                    news = self._read(transport) or news
         return news
 
     def _set_options(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if _WHOLE:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, PATIENCE_US))
+        if _MSG_WAITALL:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, LONG_READ_TIMEOUT_US))
         if self._config.receive_buffer_bytes >= 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._config.receive_buffer_bytes)
         if self._config.send_buffer_bytes >= 0:
@@ -192,107 +196,108 @@ class Sockets:
             while len(self._wake_in.recv(4096)) == 4096:
                 pass
 
-    def _advance(self, link: _Socket) -> None:
-        """TCP is connected, or has failed; or the TLS handshake may go on."""
-        if link.connecting:
-            code = link.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    def _continue_handshake(self, transport: _Transport) -> None:
+        """Handle the end of the TCP handshake, or continue the TLS handshake."""
+        if transport.connecting:
+            code = transport.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
-                self.close(link.connection_id)
-                return self._connections.on_connect_failed(link.connection_id, os.strerror(code), self._clock())
-            link.connecting = False
+                self.close(transport.connection_id)
+                return self._connections.on_connect_failed(transport.connection_id, os.strerror(code), self._clock())
+            transport.connecting = False
         try:
-            if self._context is not None and link.tls is None:
-                self._begin_tls(link, self._context)
-            if link.tls is not None:
-                link.securing = not link.tls.handshake()
+            if self._context is not None and transport.tls is None:
+                self._begin_tls(transport, self._context)
+            if transport.tls is not None:
+                transport.handshaking = not transport.tls.handshake()
         except (OSError, TlsError) as error:
-            return self._lost(link, error)
-        self._selector.modify(link.sock, link.interest, link)
-        if not link.securing:
-            self._connections.on_connected(link.connection_id, self._clock())
+            return self._on_error(transport, error)
+        self._selector.modify(transport.sock, transport.interest, transport)
+        if not transport.handshaking:
+            self._connections.on_connected(transport.connection_id, self._clock())
         return None
 
-    def _begin_tls(self, link: _Socket, context: ssl.SSLContext) -> None:
+    def _begin_tls(self, transport: _Transport, context: ssl.SSLContext) -> None:
         from ottla.runtime.tls import TlsSocket
 
-        self._connections.on_securing(link.connection_id, self._clock())
-        link.tls = TlsSocket(link.sock, context, link.host)
-        self._selector.unregister(link.sock)
-        link.sock, link.receive, link.securing = link.tls.sock, link.tls.recv_into, True
-        self._selector.register(link.sock, link.interest, link)
+        self._connections.on_securing(transport.connection_id, self._clock())
+        transport.tls = TlsSocket(transport.sock, context, transport.host)
+        self._selector.unregister(transport.sock)
+        transport.sock, transport.receive, transport.handshaking = transport.tls.sock, transport.tls.recv_into, True
+        self._selector.register(transport.sock, transport.interest, transport)
 
-    def _read(self, link: _Socket) -> bool:
-        """Read until the socket is empty, the budget is spent or the connection of no more use; whether it completed anything."""
+    def _read(self, transport: _Transport) -> bool:
+        """Read until the socket is empty, the budget is spent or the connection closed; return whether the core has to run."""
         budget = READ_BUDGET
         now = self._clock()
         news = False
-        while budget > 0 and link.connection_id in self._sockets:
-            buffer = link.connection.get_buffer()[:budget]
+        while budget > 0 and transport.connection_id in self._transports:
+            buffer = transport.connection.get_buffer()[:budget]
             size = len(buffer)
+            is_long = size >= LONG_READ and transport.tls is None
             try:
-                count = _receive_long(link.sock, buffer) if size >= LONG and link.tls is None else link.receive(buffer)
+                count = _read_long(transport.sock, buffer) if is_long else transport.receive(buffer)
             except (BlockingIOError, InterruptedError):
                 return news
             except (OSError, TlsError) as error:
-                self._lost(link, error)
+                self._on_error(transport, error)
                 return True
             buffer.release()
             if count == 0:
-                self._lost(link, ConnectionResetError("the peer closed the connection"))
+                self._on_error(transport, ConnectionResetError("the peer closed the connection"))
                 return True
             budget -= count
             self._received += count
-            if not self._connections.on_received(link.connection_id, count, now):
-                return True  # the core has closed it: the effect follows
+            if not self._connections.on_received(transport.connection_id, count, now):
+                return True  # the core has closed the connection: its effect ``Close`` follows
             news = news or not self._connections.response_incomplete
-            if link.tls is None and (count < size or not link.connection.awaits_answers):
-                return news  # the socket is empty: asking again would only tell so
-        if link.tls is not None:
-            self._unread.add(link.connection_id)
+            if transport.tls is None and (count < size or not transport.connection.awaits_answers):
+                return news  # the socket is empty: another call would only raise BlockingIOError
+        if transport.tls is not None:
+            self._unread.add(transport.connection_id)
         return news
 
-    def _flush(self, link: _Socket) -> None:
-        if link.connecting or link.securing:
+    def _flush(self, transport: _Transport) -> None:
+        if transport.connecting or transport.handshaking:
             return None
-        watched = link.interest
+        watched = transport.interest
         try:
-            while link.outgoing:
-                self._send_some(link)
+            while transport.outgoing:
+                self._send_some(transport)
         except (BlockingIOError, InterruptedError):
             pass
         except (OSError, TlsError) as error:
-            return self._lost(link, error)
-        if self._selector.get_key(link.sock).events != link.interest or watched != link.interest:
-            self._selector.modify(link.sock, link.interest, link)
+            return self._on_error(transport, error)
+        if self._selector.get_key(transport.sock).events != transport.interest or watched != transport.interest:
+            self._selector.modify(transport.sock, transport.interest, transport)
         return None
 
-    def _send_some(self, link: _Socket) -> None:
-        if link.tls is not None:
-            if len(link.outgoing) > 1:
-                link.outgoing = deque([memoryview(b"".join(link.outgoing))])  # one record of TLS, not one a piece
-            sent = link.tls.send(link.outgoing[0])
-        elif hasattr(link.sock, "sendmsg"):
-            sent = link.sock.sendmsg([*link.outgoing][:_AT_ONCE])
+    def _send_some(self, transport: _Transport) -> None:
+        if transport.tls is not None:
+            if len(transport.outgoing) > 1:
+                transport.outgoing = deque([memoryview(b"".join(transport.outgoing))])  # one TLS record instead of one per piece
+            sent = transport.tls.send(transport.outgoing[0])
+        elif hasattr(transport.sock, "sendmsg"):
+            sent = transport.sock.sendmsg([*transport.outgoing][:_SENDMSG_PIECES])
         else:
-            sent = link.sock.send(link.outgoing[0])
-        while link.outgoing and sent >= len(link.outgoing[0]):
-            sent -= len(link.outgoing.popleft())
+            sent = transport.sock.send(transport.outgoing[0])
+        while transport.outgoing and sent >= len(transport.outgoing[0]):
+            sent -= len(transport.outgoing.popleft())
         if sent:
-            link.outgoing[0] = link.outgoing[0][sent:]
+            transport.outgoing[0] = transport.outgoing[0][sent:]
 
-    def _lost(self, link: _Socket, error: OSError | TlsError) -> None:
-        self.close(link.connection_id)
+    def _on_error(self, transport: _Transport, error: OSError | TlsError) -> None:
+        self.close(transport.connection_id)
         if isinstance(error, TlsError):
-            self._connections.on_tls_failed(link.connection_id, error, self._clock())
+            self._connections.on_tls_failed(transport.connection_id, error, self._clock())
         else:
-            self._connections.on_closed(link.connection_id, _reason(error), self._clock())
+            self._connections.on_closed(transport.connection_id, _reason(error), self._clock())
 
 
-def _receive_long(sock: socket.socket, buffer: memoryview) -> int:
-    """Fill ``buffer``, or as much of it as comes soon."""
+def _read_long(sock: socket.socket, buffer: memoryview) -> int:
+    """Fill ``buffer``, or as much of it as arrives within ``LONG_READ_TIMEOUT_US``; return the number of bytes."""
     sock.setblocking(True)
     try:
-        return sock.recv_into(buffer, 0, _WHOLE)
+        return sock.recv_into(buffer, 0, _MSG_WAITALL)
     finally:
         sock.setblocking(False)
 

@@ -1,7 +1,7 @@
 """Tokens for OAUTHBEARER: from the user's callable, or from an identity provider by client credentials (RFC 6749, section 4.4).
 
-Owns the token in use and the decision when a new one is due. Must not know connections or SASL. Invariant: one token is fetched
-at a time, and one that has reached four fifths of its life, or that a broker refused, is not used for a new login.
+Owns the current token and decides when to replace it. Must not know connections or SASL. Invariant: one token is fetched at a time;
+a token that has reached four fifths of its lifetime, or that a broker refused, is not used for a new login.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from ottla.errors import AuthenticationError
 from ottla.runtime import clock
 from ottla.types import Now, OAuthToken
 
-USED_FOR = 0.8
-"""The part of a token's life in which it is used for logins."""
+USABLE_LIFETIME = 0.8
+"""The part of a token's lifetime in which it is used for logins."""
 
-REPLACED_AFTER = 10_000
-"""Milliseconds before a refused token is replaced: a refused client retries every second, but must not ask the identity provider
-that often."""
+REPLACE_AFTER = 10_000
+"""Milliseconds between two tokens, at least, if the broker refuses the first: a refused client retries every second, and must not
+request a token from the identity provider each time."""
 
-_PATIENCE = 10.0
-"""Seconds that an identity provider gets to answer."""
+_TIMEOUT = 10.0
+"""Seconds to wait for the identity provider."""
 
-_LONGEST_ANSWER = 1 << 20
+_MOST_RESPONSE_BYTES = 1 << 20
 _CHECK_URL = "check sasl.oauthbearer.token.endpoint.url"
 
 
-class Tokens:
-    """Gives tokens; safe to be asked by many threads."""
+class TokenCache:
+    """Fetches tokens and keeps the latest. Thread-safe."""
 
     def __init__(self, provider: Callable[[], Any], now: Callable[[], Now] = clock.now) -> None:
         self._provider = provider
@@ -41,60 +41,60 @@ class Tokens:
         self._lock = threading.Lock()
         self._token: OAuthToken | None = None
         self._fetched_at = 0
-        self._good_until = Now(0, 0)
-        """By either clock: the wall's may be set back, and the monotonic one may have slept with the machine."""
+        self._usable_until = Now(0, 0)
+        """By both clocks: the wall clock may be set back, and the monotonic clock stops while the machine sleeps."""
 
     @classmethod
-    def of(cls, config: ClientConfig) -> Tokens:
-        """The tokens that the settings describe."""
+    def of(cls, config: ClientConfig) -> TokenCache:
+        """Create the cache for the provider or the endpoint of the settings."""
         return cls(config.sasl_oauthbearer_token_provider or (lambda: fetch_token(config)))
 
     def get(self) -> OAuthToken:
-        """A token that is good for a while. May block; raises ``AuthenticationError``."""
+        """Return the current token, or a new one if it is due. May block; raises ``AuthenticationError``."""
         with self._lock:
             now = self._now()
-            if self._token is None or now.mono >= self._good_until.mono or now.wall >= self._good_until.wall:
-                token = self._ask()
-                life = token.expires_at - now.wall / 1000 if token.expires_at is not None else 0.0
-                used_for = round(life * USED_FOR * 1000)
-                self._token, self._good_until = token, Now(now.mono + used_for, now.wall + used_for)
+            if self._token is None or now.mono >= self._usable_until.mono or now.wall >= self._usable_until.wall:
+                token = self._call_provider()
+                lifetime = token.expires_at - now.wall / 1000 if token.expires_at is not None else 0.0
+                usable = round(lifetime * USABLE_LIFETIME * 1000)
+                self._token, self._usable_until = token, Now(now.mono + usable, now.wall + usable)
                 self._fetched_at = now.mono
             return self._token
 
-    def refused(self, token: OAuthToken) -> None:
-        """A broker does not take this token, whatever is left of its life: a later login gets another."""
+    def on_refused(self, token: OAuthToken) -> None:
+        """Drop a token that a broker has refused, unless it was fetched within ``REPLACE_AFTER``."""
         with self._lock:
-            if token is self._token and self._now().mono >= self._fetched_at + REPLACED_AFTER:
+            if token is self._token and self._now().mono >= self._fetched_at + REPLACE_AFTER:
                 self._token = None
 
-    def _ask(self) -> OAuthToken:
+    def _call_provider(self) -> OAuthToken:
         try:
-            given = self._provider()
+            returned = self._provider()
         except AuthenticationError:
             raise
         except Exception as error:
-            hint = "it must return a token, or raise if there is none"
+            hint = "the provider must return a token, or raise an AuthenticationError"
             raise AuthenticationError(f"the token provider raised {error!r}", hint=hint, cause=error) from error
-        token = OAuthToken(given) if isinstance(given, str) else given
+        token = OAuthToken(returned) if isinstance(returned, str) else returned
         if not isinstance(token, OAuthToken) or not token.value:
-            wanted = "a string or an ottla.OAuthToken"
-            raise AuthenticationError(f"the token provider gave a {type(given).__name__}", hint=f"it has to give {wanted}")
+            kind = type(returned).__name__
+            raise AuthenticationError(f"the token provider returned a {kind}", hint="it must return a str or an ottla.OAuthToken")
         return token
 
 
 def fetch_token(config: ClientConfig) -> OAuthToken:
-    """A token by client credentials. Raises ``AuthenticationError`` with what the identity provider said."""
+    """Fetch a token by client credentials. Raises ``AuthenticationError`` with the identity provider's response."""
     url = config.sasl_oauthbearer_token_endpoint_url or ""
-    answer = _post(url, config)
+    response = _post(url, config)
     try:
-        value, life = answer["access_token"], float(answer.get("expires_in", 0))
+        value, lifetime = response["access_token"], float(response.get("expires_in", 0))
     except (KeyError, TypeError, ValueError) as error:
         raise AuthenticationError(f"{url} answered without an access_token", cause=error) from error
-    return OAuthToken(value, clock.now().wall / 1000 + life, dict(config.sasl_oauthbearer_extensions))
+    return OAuthToken(value, clock.now().wall / 1000 + lifetime, dict(config.sasl_oauthbearer_extensions))
 
 
 def _post(url: str, config: ClientConfig) -> Any:
-    import urllib.error  # here: with HTTP and e-mail below it, it takes 9 ms to import, and few clients fetch tokens
+    import urllib.error  # here, since it takes 9 ms to import (it imports http and email), and few clients fetch tokens
     import urllib.parse
     import urllib.request
 
@@ -107,12 +107,12 @@ def _post(url: str, config: ClientConfig) -> Any:
     headers = {"Authorization": f"Basic {basic}", "Accept": "application/json"}
     request = urllib.request.Request(url, urllib.parse.urlencode(form).encode(), headers)
     try:
-        with urllib.request.urlopen(request, timeout=_PATIENCE, context=_context(url, config)) as response:
-            return json.loads(response.read(_LONGEST_ANSWER))
+        with urllib.request.urlopen(request, timeout=_TIMEOUT, context=_context(url, config)) as response:
+            return json.loads(response.read(_MOST_RESPONSE_BYTES))
     except urllib.error.HTTPError as error:
-        said = error.read(_LONGEST_ANSWER).decode(errors="replace").strip()
+        body = error.read(_MOST_RESPONSE_BYTES).decode(errors="replace").strip()
         hint = "check client id, client secret and scope"
-        raise AuthenticationError(f"{url} refused a token: HTTP {error.code} {said}".strip(), hint=hint, cause=error) from error
+        raise AuthenticationError(f"{url} refused a token: HTTP {error.code} {body}".strip(), hint=hint, cause=error) from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or error
         trust = isinstance(reason, ssl.SSLCertVerificationError)
@@ -121,7 +121,7 @@ def _post(url: str, config: ClientConfig) -> Any:
 
 
 def _context(url: str, config: ClientConfig) -> ssl.SSLContext | None:
-    """What the operating system trusts, and what the settings trust besides: identity providers are often private too."""
+    """Create a context that trusts the system's CAs and those of the settings: identity providers are often private, too."""
     if not url.startswith("https"):
         return None
     from ottla.runtime.tls import trust

@@ -1,4 +1,4 @@
-"""The mechanisms, against what their RFCs say and against a SCRAM server of someone else's."""
+"""The SASL mechanisms, against their RFCs and against the SCRAM server of ``scramp``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ottla.config import ClientConfig
 from ottla.errors import AuthenticationError
 from ottla.protocol.sasl import Proof, Prove
 from ottla.runtime.login import Logins, NotProved, OAuthBearer, Plain, Proved, Scram, logins_of
-from ottla.runtime.tokens import Tokens
+from ottla.runtime.tokens import TokenCache
 from ottla.types import OAuthToken
 
 
@@ -24,7 +24,7 @@ def test_plain_is_one_message() -> None:
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
 @pytest.mark.parametrize("user", ["alice", "a,b=c"])
-def test_scram_convinces_a_server_and_is_convinced(mechanism: str, user: str) -> None:
+def test_scram_client_and_server_authenticate_each_other(mechanism: str, user: str) -> None:
     server_side = ScramMechanism(mechanism)
     salt, stored_key, server_key, iterations = server_side.make_auth_info("secret", iteration_count=4096)
     server = server_side.make_server(lambda name: (salt, stored_key, server_key, iterations) if name == user else None)
@@ -36,7 +36,7 @@ def test_scram_convinces_a_server_and_is_convinced(mechanism: str, user: str) ->
 
 
 @pytest.mark.parametrize("last", [b"v=AAAA", b"e=other-error", b"\xff", b""])
-def test_a_server_that_does_not_know_the_password_is_found_out(last: bytes) -> None:
+def test_scram_fails_if_the_server_does_not_know_the_password(last: bytes) -> None:
     server_side = ScramMechanism("SCRAM-SHA-256")
     info = server_side.make_auth_info("secret", iteration_count=4096)
     server = server_side.make_server(lambda name: info)
@@ -47,20 +47,20 @@ def test_a_server_that_does_not_know_the_password_is_found_out(last: bytes) -> N
         exchange.answer(last)
 
 
-def test_a_bearer_says_its_token_and_its_extensions() -> None:
-    exchange = OAuthBearer(Tokens(lambda: OAuthToken("abc", None, {"logicalCluster": "lkc-1"})))
+def test_oauthbearer_sends_the_token_and_its_extensions() -> None:
+    exchange = OAuthBearer(TokenCache(lambda: OAuthToken("abc", None, {"logicalCluster": "lkc-1"})))
     assert exchange.answer(b"") == b"n,,\x01auth=Bearer abc\x01logicalCluster=lkc-1\x01\x01"
     assert exchange.answer(b"") is None
 
 
-def test_a_bearer_that_is_refused_lets_the_broker_say_so() -> None:
-    exchange = OAuthBearer(Tokens(lambda: "abc"))
+def test_oauthbearer_responds_to_the_challenge_that_refuses_its_token() -> None:
+    exchange = OAuthBearer(TokenCache(lambda: "abc"))
     exchange.answer(b"")
     assert exchange.answer(b'{"status":"invalid_token"}') == b"\x01"
 
 
 def outcome(logins: Logins, question: Prove) -> Proved | NotProved:
-    """What is reported, and that another thread did the work."""
+    """Return the report, and check that it came from a helper thread."""
     reports: list[Any] = []
     done = threading.Event()
 
@@ -77,7 +77,7 @@ def outcome(logins: Logins, question: Prove) -> Proved | NotProved:
     return result
 
 
-def test_questions_are_answered_on_another_thread() -> None:
+def test_responses_are_computed_on_a_helper_thread() -> None:
     config = ClientConfig.parse(
         bootstrap_servers="a:1", security_protocol="SASL_SSL", sasl_mechanism="PLAIN", sasl_username="u", sasl_password="p"
     )
@@ -91,7 +91,7 @@ def test_questions_are_answered_on_another_thread() -> None:
 
 
 @pytest.mark.parametrize("kind", [ZeroDivisionError, SystemExit])
-def test_a_mechanism_that_fails_is_reported_too(kind: type[BaseException]) -> None:
+def test_a_failing_mechanism_is_reported(kind: type[BaseException]) -> None:
     def broken() -> Plain:
         raise kind
 

@@ -1,4 +1,4 @@
-"""Look-ups of names: each is reported, whatever becomes of its thread."""
+"""Each look-up of a host is reported, even if its thread fails."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def no_thread(self: threading.Thread) -> None:
     raise RuntimeError("can't start new thread")
 
 
-def test_a_name_is_looked_up_on_another_thread() -> None:
+def test_a_host_is_resolved() -> None:
     found = outcome("127.0.0.1")
     assert isinstance(found, Resolved)
     assert [address.port for address in found.addresses] == [9092]
 
 
-def test_without_another_thread_the_look_up_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_up_fails_if_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threading.Thread, "start", no_thread)
     assert outcome("127.0.0.1") == ResolveFailed("127.0.0.1", 9092, "can't start new thread")
 
 
-def test_a_look_up_that_fails_in_any_way_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_up_that_raises_anything_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: Any, **keywords: Any) -> Any:
         raise MemoryError
 
@@ -44,7 +44,7 @@ def test_a_look_up_that_fails_in_any_way_is_reported(monkeypatch: pytest.MonkeyP
     assert outcome("127.0.0.1") == ResolveFailed("127.0.0.1", 9092, "MemoryError()")
 
 
-def test_a_login_without_another_thread_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_login_is_retriable_if_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threading.Thread, "start", no_thread)
     reports: list[Any] = []
     Logins(lambda: Plain("u", "p")).prove_in_background(7, Prove(None, b""), reports.append)

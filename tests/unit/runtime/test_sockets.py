@@ -1,4 +1,4 @@
-"""The sockets of a client, one step at a time: what is read in one pass, and what becomes of those that are closed."""
+"""The sockets of a client, one pass at a time: how much is read in a pass, and how sockets are closed."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from ottla.runtime.sockets import Sockets
 from ottla.types import Now
 
 
-class Counting(Connections):
-    """Takes note of how many bytes each report was about."""
+class CountingConnections(Connections):
+    """Records the number of bytes of each report."""
 
     counts: list[int]
 
@@ -34,43 +34,43 @@ class Counting(Connections):
         return super().on_received(connection_id, count, now)
 
 
-class Nobody:
-    """A manager that ignores its answers."""
+class IdleManager:
+    """A request manager without requests of its own."""
 
     def poll(self, now: Now) -> Poll:
         return Poll()
 
 
 def heartbeat() -> AnySend:
-    """A request without an outcome."""
+    """A request that gets no response."""
 
     def on_outcome(outcome: object, now: Now) -> None:
-        raise AssertionError("nothing is answered here, and nothing fails")
+        raise AssertionError("neither a response nor a failure is expected")
 
     message = heartbeat_request.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
     return Send(rpcs.HEARTBEAT, message, AnyNode(), 10_000, on_outcome, on_outcome)
 
 
 class Line:
-    """One connection between a ``Sockets`` and a socket of the test."""
+    """A ``Sockets`` with one connection to a socket of the test, ``peer``."""
 
     def __init__(self, **settings: Any) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
             address = f"127.0.0.1:{server.getsockname()[1]}"
             config = ClientConfig.parse(bootstrap_servers=address, **settings)
-            self.connections = Counting(config, random.Random(1))
+            self.connections = CountingConnections(config, random.Random(1))
             self.connections.counts = []
             self.sockets = Sockets(config, self.connections, clock.now)
-            self.connections.enqueue(Nobody(), heartbeat(), clock.now())
+            self.connections.enqueue(IdleManager(), heartbeat(), clock.now())
             self.step()
             self.peer, _ = server.accept()
         self.peer.settimeout(60)
         self.step()
         self.step()
-        assert self.peer.recv(10_000), "the opening question"
+        assert self.peer.recv(10_000), "the client's ApiVersions request"
 
     def step(self) -> None:
-        """Perform what is wanted, then move bytes once."""
+        """Perform the effects of the core, then read and write once."""
         for effect in self.connections.poll(clock.now()).effects:
             match effect:
                 case Connect(connection_id, address, connection, host):
@@ -102,10 +102,10 @@ def test_one_pass_reads_no_more_than_its_budget(line: Line, monkeypatch: pytest.
     while sum(line.connections.counts) < 300_004:
         before = sum(line.connections.counts)
         line.step()
-        assert sum(line.connections.counts) > before, "the rest is not lost"
+        assert sum(line.connections.counts) > before, "the next pass reads the rest"
 
 
-def test_a_long_answer_is_read_in_few_pieces(line: Line) -> None:
+def test_a_long_response_is_read_in_few_calls(line: Line) -> None:
     size = 2_000_000
     line.peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
     line.peer.sendall(struct.pack(">i", size) + bytes(size))
@@ -113,10 +113,10 @@ def test_a_long_answer_is_read_in_few_pieces(line: Line) -> None:
         before = sum(line.connections.counts)
         line.step()
         assert sum(line.connections.counts) > before
-    assert len(line.connections.counts) < 20, "its memory grows in three steps, and all of it is there"
+    assert len(line.connections.counts) < 20, "the buffer grows in three steps, and all bytes have already arrived"
 
 
-def test_what_does_not_come_of_a_long_answer_is_not_waited_for(line: Line) -> None:
+def test_a_long_read_ends_after_its_timeout(line: Line) -> None:
     line.peer.sendall(struct.pack(">i", 2_000_000) + bytes(100_000))
     while sum(line.connections.counts) < 100_004:
         line.step()
@@ -124,7 +124,7 @@ def test_what_does_not_come_of_a_long_answer_is_not_waited_for(line: Line) -> No
     line.peer.sendall(bytes(30_000))
     while sum(line.connections.counts) < 130_004:
         line.step()
-    assert time.monotonic() - began < 30, "the call that waits for the rest ends by itself"
+    assert time.monotonic() - began < 30, "the blocking call has a timeout"
 
 
 def test_a_pass_stops_when_the_socket_is_empty(line: Line) -> None:
@@ -133,7 +133,7 @@ def test_a_pass_stops_when_the_socket_is_empty(line: Line) -> None:
     assert line.connections.counts == [4, 100]
 
 
-def test_a_connection_that_breaks_the_protocol_is_read_no_further(line: Line) -> None:
+def test_a_connection_that_violates_the_protocol_is_closed(line: Line) -> None:
     line.peer.sendall(b"HTTP/1.1 400 Bad Request\r\n" * 100)
     line.step()
     assert line.connections.counts == [4]
@@ -152,7 +152,7 @@ def test_the_end_of_the_stream_is_reported_once(line: Line) -> None:
     assert line.connections.failures == 1
 
 
-def test_buffers_are_the_operating_systems_unless_set() -> None:
+def test_socket_buffers_have_the_system_default_unless_set() -> None:
     def receive_buffer(line: Line) -> int:
         (opened,) = (key.fileobj for key in line.sockets._selector.get_map().values() if key.data is not None)
         assert isinstance(opened, socket.socket)
@@ -164,7 +164,7 @@ def test_buffers_are_the_operating_systems_unless_set() -> None:
     small.close()
 
 
-def test_a_socket_that_cannot_be_watched_is_closed_and_has_not_connected(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_socket_that_the_selector_does_not_accept_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     def register(*arguments: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -172,7 +172,7 @@ def test_a_socket_that_cannot_be_watched_is_closed_and_has_not_connected(monkeyp
         config = ClientConfig.parse(bootstrap_servers=f"127.0.0.1:{server.getsockname()[1]}")
         connections = Connections(config, random.Random(1))
         mine = Sockets(config, connections, clock.now)
-        connections.enqueue(Nobody(), heartbeat(), clock.now())
+        connections.enqueue(IdleManager(), heartbeat(), clock.now())
         (effect,) = connections.poll(clock.now()).effects
         assert isinstance(effect, Connect)
         monkeypatch.setattr(selectors.DefaultSelector, "register", register)

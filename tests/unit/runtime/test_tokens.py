@@ -1,4 +1,4 @@
-"""Tokens: when a new one is fetched, and what an identity provider is asked and answers."""
+"""When a new token is fetched, and the request to an identity provider and its responses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from ottla.config import ClientConfig
 from ottla.errors import AuthenticationError
 from ottla.runtime.login import OAuthBearer
-from ottla.runtime.tokens import Tokens
+from ottla.runtime.tokens import TokenCache
 from ottla.types import Now, OAuthToken
 
 
@@ -33,7 +33,7 @@ class Clock:
 
 
 class Provider:
-    """Tokens that live for so many seconds, numbered."""
+    """Numbered tokens with a lifetime in seconds."""
 
     def __init__(self, clock: Clock, life: float = 100) -> None:
         self.given = 0
@@ -45,9 +45,9 @@ class Provider:
         return OAuthToken(f"token {self.given}", self._clock.wall / 1000 + self._life)
 
 
-def test_a_token_is_used_for_four_fifths_of_its_life() -> None:
+def test_a_token_is_used_for_four_fifths_of_its_lifetime() -> None:
     clock = Clock()
-    tokens = Tokens(Provider(clock), clock)
+    tokens = TokenCache(Provider(clock), clock)
     assert tokens.get().value == "token 1"
     clock.advance(79_000)
     assert tokens.get().value == "token 1"
@@ -56,9 +56,9 @@ def test_a_token_is_used_for_four_fifths_of_its_life() -> None:
 
 
 @pytest.mark.parametrize("jump", [-3_600_000, 3_600_000])
-def test_a_clock_that_is_set_anew_makes_no_token_last_longer(jump: int) -> None:
+def test_setting_the_wall_clock_does_not_extend_a_token(jump: int) -> None:
     clock = Clock()
-    tokens = Tokens(Provider(clock), clock)
+    tokens = TokenCache(Provider(clock), clock)
     tokens.get()
     clock.wall += jump
     clock.advance(81_000)
@@ -67,10 +67,10 @@ def test_a_clock_that_is_set_anew_makes_no_token_last_longer(jump: int) -> None:
     assert tokens.get().value == "token 2"
 
 
-def test_a_machine_that_slept_asks_for_a_new_token() -> None:
-    """The monotonic clock sleeps, too."""
+def test_a_token_that_expired_while_the_machine_slept_is_replaced() -> None:
+    """The monotonic clock stops during sleep."""
     clock = Clock()
-    tokens = Tokens(Provider(clock), clock)
+    tokens = TokenCache(Provider(clock), clock)
     tokens.get()
     clock.wall += 90_000
     assert tokens.get().value == "token 2"
@@ -78,13 +78,13 @@ def test_a_machine_that_slept_asks_for_a_new_token() -> None:
 
 def test_a_token_that_tells_no_end_is_used_once() -> None:
     given = iter(["a", "b"])
-    tokens = Tokens(lambda: next(given), Clock())
+    tokens = TokenCache(lambda: next(given), Clock())
     assert [tokens.get().value, tokens.get().value] == ["a", "b"]
 
 
 def test_a_token_that_a_broker_refused_is_replaced_but_not_at_every_attempt() -> None:
     clock = Clock()
-    tokens = Tokens(Provider(clock, life=3_600), clock)
+    tokens = TokenCache(Provider(clock, life=3_600), clock)
     logins: list[str] = []
     for _ in range(25):
         exchange = OAuthBearer(tokens)
@@ -100,30 +100,30 @@ def test_a_token_that_a_broker_refused_is_replaced_but_not_at_every_attempt() ->
     assert "token 3" in (OAuthBearer(tokens).answer(b"") or b"").decode()
 
 
-def test_who_was_refused_an_older_token_does_not_take_the_newer_one_away() -> None:
+def test_the_refusal_of_an_older_token_keeps_the_newer_one() -> None:
     clock = Clock()
-    tokens = Tokens(Provider(clock), clock)
+    tokens = TokenCache(Provider(clock), clock)
     older = tokens.get()
     clock.advance(81_000)
     newer = tokens.get()
     clock.advance(20_000)
-    tokens.refused(older)
+    tokens.on_refused(older)
     assert tokens.get() is newer
 
 
 @pytest.mark.parametrize("given", [None, "", 7, b"token", OAuthToken("")])
-def test_what_is_no_token_is_refused(given: Any) -> None:
-    with pytest.raises(AuthenticationError, match="the token provider gave") as raised:
-        Tokens(lambda: given, Clock()).get()
+def test_a_provider_that_returns_no_token_raises(given: Any) -> None:
+    with pytest.raises(AuthenticationError, match="the token provider returned") as raised:
+        TokenCache(lambda: given, Clock()).get()
     assert raised.value.hint
 
 
-def test_a_provider_that_raises_is_the_cause() -> None:
+def test_the_exception_of_a_provider_is_the_cause() -> None:
     def sealed() -> str:
         raise RuntimeError("the vault is sealed")
 
     with pytest.raises(AuthenticationError, match="the vault is sealed") as raised:
-        Tokens(sealed, Clock()).get()
+        TokenCache(sealed, Clock()).get()
     assert isinstance(raised.value.cause, RuntimeError)
 
 
@@ -136,7 +136,7 @@ def test_many_threads_share_one_token() -> None:
         begun.wait(5)
         return OAuthToken("shared", 2_000_000_000.0)
 
-    tokens = Tokens(provider, Clock())
+    tokens = TokenCache(provider, Clock())
     found: list[str] = []
     threads = [threading.Thread(target=lambda: found.append(tokens.get().value)) for _ in range(8)]
     for thread in threads:
@@ -154,7 +154,7 @@ def test_a_token_is_not_shown() -> None:
 
 @contextmanager
 def identity_provider(status: int, answer: bytes) -> Iterator[tuple[str, list[tuple[str, dict[str, list[str]]]]]]:
-    """Its address, and what it was asked: the authorization and the form."""
+    """Run a server; yield its URL and the list of its requests: authorization header and form."""
     asked: list[tuple[str, dict[str, list[str]]]] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -166,7 +166,7 @@ def identity_provider(status: int, answer: bytes) -> Iterator[tuple[str, list[tu
             self.wfile.write(answer)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Quietly."""
+            """Log nothing."""
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -174,10 +174,10 @@ def identity_provider(status: int, answer: bytes) -> Iterator[tuple[str, list[tu
         server.shutdown()
 
 
-def tokens_from(url: str, **more: str) -> Tokens:
+def tokens_from(url: str, **more: str) -> TokenCache:
     settings = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "OAUTHBEARER", "sasl_oauthbearer_token_endpoint_url": url}
     client = {f"sasl_oauthbearer_client_credentials_client_{part}": f"the {part}" for part in ("id", "secret")}
-    return Tokens.of(ClientConfig.parse(bootstrap_servers="a:1", **settings, **client, **more))
+    return TokenCache.of(ClientConfig.parse(bootstrap_servers="a:1", **settings, **client, **more))
 
 
 def test_client_credentials() -> None:
