@@ -515,9 +515,9 @@ def test_the_constructor_opens_nothing_and_closing_twice_does_no_harm() -> None:
 @pytest.mark.parametrize(
     ("call", "why"),
     [
-        (lambda admin: admin.create_topics({"t": 0}), r"topics\['t'\] is a whole number from 1"),
-        (lambda admin: admin.describe_configs("cluster", "x"), "kind is one of 'topic', 'broker', 'group', not 'cluster'"),
-        (lambda admin: admin.alter_configs("cluster", "x", {"a": "b"}), "kind is one of"),
+        (lambda admin: admin.create_topics({"t": 0}), r"topics\['t'\] must be a whole number from 1"),
+        (lambda admin: admin.describe_configs("cluster", "x"), "kind must be one of 'topic', 'broker', 'group', not 'cluster'"),
+        (lambda admin: admin.alter_configs("cluster", "x", {"a": "b"}), "kind must be one of"),
         (lambda admin: admin.delete_records({T0: -1}), r"offsets\[t-0\] is negative: -1"),
         (lambda admin: admin.list_offsets({T0: -1}), r"times\[t-0\] is negative .or 'earliest' or 'latest'"),
         (lambda admin: admin.alter_group_offsets("g", {T0: -1}), r"offsets\[t-0\] is negative: -1"),

@@ -179,7 +179,7 @@ def test_a_fault_that_does_not_strike_is_waited_for_in_vain(broker: Broker) -> N
             "there is no error 'NOT_CORDINATOR' (did you mean 'NOT_COORDINATOR'?)",
         ),
         (lambda faults: faults.fail("Fetch", 0), "there is no error 0"),
-        (lambda faults: faults.fail("Fetch", 1, times=0), "times is a whole number of at least 1, not 0"),
+        (lambda faults: faults.fail("Fetch", 1, times=0), "times must be a whole number of at least 1, not 0"),
         (lambda faults: faults.delay("Fetch", -1), "seconds is negative: -1"),
         (lambda faults: faults.move_coordinator("g", to="nowhere"), "to='nowhere' must be HOST:PORT"),
     ],

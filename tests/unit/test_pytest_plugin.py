@@ -77,7 +77,7 @@ def test_a_marker_that_means_nothing_is_an_error_of_its_test(pytester: pytest.Py
         [
             "kafka_topic(partition=6): the marker takes partitions=1 and configs={}, by these names",
             "kafka_topic(6, configs={}): the marker takes partitions=1 and configs={}, by these names",
-            "E * is a whole number, not '6'",
+            "E * must be a whole number, not '6'",
         ]
     )
 

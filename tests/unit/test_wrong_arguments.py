@@ -1,6 +1,6 @@
-"""Every argument of every public call, given what it cannot be: the call itself says so, by the argument's name.
+"""Every argument of every public call, with invalid values: the call itself raises, and names the argument.
 
-No broker is needed: a call that got as far as asking one would raise ``ConnectionFailedError`` or wait.
+No broker is needed: a call that tried to reach one would raise ``ConnectionFailedError`` or wait.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ NOT_MAPPINGS: list[Any] = [5, True, "t", b"t", ["t"], [TP], TP]
 
 
 def by_partition(values: list[Any]) -> list[Any]:
-    """Mappings by partition that have a wrong key or a wrong value, and what is no mapping."""
+    """Mappings by partition with an invalid key or value, and values that are no mappings."""
     return [*NOT_MAPPINGS, *({TP: value} for value in values), {"t": 0}, {("t", "0"): 0}, {None: 0}, {("t", -1): 0}]
 
 
@@ -117,7 +117,7 @@ CONSUMER: dict[str, dict[str, list[Any]]] = {
     "processing": {"limit": [*NOT_TIMEOUTS, None, 0]},
     "wakeup": {},
 }
-"""Call -> argument -> what it cannot be."""
+"""Call -> argument -> invalid values."""
 
 ADMIN: dict[str, dict[str, list[Any]]] = {
     "create_topics": {
@@ -199,12 +199,12 @@ FAULTS: dict[str, dict[str, list[Any]]] = {
 }
 
 
-def _of_nothing() -> Any:
-    """A broker calls its assignors with the group."""
+def _without_parameters() -> Any:
+    """Cannot be called with a ``GroupSpec``."""
 
 
-async def _never_awaited(group: Any) -> Any:
-    """A broker calls its assignors and takes what they return."""
+async def _coroutine_function(group: Any) -> Any:
+    """Returns a coroutine, which a broker would not await."""
 
 
 BROKER: dict[str, list[Any]] = {
@@ -214,7 +214,7 @@ BROKER: dict[str, list[Any]] = {
     "settings": [5, True, "x", ["a"], [("a", "b")], {5: "x"}, {"": "x"}],
     "assignors": [
         *(5, True, "x", ["a"], {5: "x"}, {"x": 5}, {"x": None}, {"x": RangeAssignor}, {"x": RangeAssignor()}, {"a,b": dict}),
-        *({"x": wrong} for wrong in (_of_nothing, lambda group, more: {}, _never_awaited)),
+        *({"x": wrong} for wrong in (_without_parameters, lambda group, more: {}, _coroutine_function)),
     ],
 }
 
@@ -237,7 +237,7 @@ GOOD: dict[str, Any] = {
     "error": 16,
     "seconds": 1,
 }
-"""What an argument may be that has no default."""
+"""Valid values of arguments that have no default."""
 
 
 def cases(calls: dict[str, dict[str, list[Any]]]) -> list[Any]:
@@ -250,7 +250,7 @@ def cases(calls: dict[str, dict[str, list[Any]]]) -> list[Any]:
 
 
 def arguments_of(call: Callable[..., Any], argument: str, value: Any, topics: Any) -> tuple[list[Any], dict[str, Any]]:
-    """Good arguments but for one."""
+    """Arguments for a call, all valid except one."""
     positional: list[Any] = []
     keywords: dict[str, Any] = {}
     for name, parameter in inspect.signature(call).parameters.items():
@@ -266,7 +266,7 @@ def arguments_of(call: Callable[..., Any], argument: str, value: Any, topics: An
 
 
 def check(refused: pytest.ExceptionInfo[Exception], argument: str) -> None:
-    """The error names the argument, and was raised where the arguments are looked at."""
+    """Check that the error names the argument and was raised by the check of arguments."""
     assert not isinstance(refused.value, ConnectionFailedError | OttlaTimeoutError)
     singular = argument.removesuffix("s")
     assert singular in str(refused.value).lower(), str(refused.value)
@@ -276,7 +276,7 @@ def check(refused: pytest.ExceptionInfo[Exception], argument: str) -> None:
 
 @pytest.fixture
 def no_threads() -> Iterator[None]:
-    """Nothing was asked of anyone."""
+    """Check that the test starts no threads of Ottla."""
     before = set(threading.enumerate())
     yield
     assert [thread for thread in threading.enumerate() if thread not in before and "ottla" in thread.name] == []
@@ -366,7 +366,7 @@ def test_the_sweep_has_every_argument_of_every_call(kind: type[Any], swept: dict
 
 
 OF_THE_BROKER = {"on_strike", "forget"}
-"""What a broker calls of its ``Faults``, and no user does."""
+"""Methods of ``Faults`` that a broker calls, and users do not."""
 
 
 def test_the_sweep_has_every_argument_of_a_broker() -> None:
@@ -388,10 +388,10 @@ def test_a_health_server_says_which_argument_is_wrong(argument: str, value: Any)
     check(refused, argument)
 
 
-# -- what may be meant ----------------------------------------------------------------------------------------------------
+# -- common mistakes, and values of other types ----------------------------------------------------------------------------------------------------
 
 
-def test_a_pattern_among_the_topics_is_answered_with_how_to_give_it() -> None:
+def test_a_pattern_among_the_topics_raises_with_the_right_call() -> None:
     consumer = Consumer(bootstrap_servers=NOWHERE, group_id="g")
     with pytest.raises(
         ValueError, match=r"'\^t\.\*' is not a topic name; for a regular expression call subscribe\(pattern='t\.\*'\)"
@@ -407,7 +407,7 @@ def refuse_polls(consumer: Consumer, *timeouts: float | timedelta) -> None:
 
 
 @pytest.mark.parametrize("timeout", [1000, 1000.0, 300.5])
-def test_milliseconds_for_seconds_are_warned_of_once(timeout: float) -> None:
+def test_a_timeout_in_milliseconds_warns_once(timeout: float) -> None:
     consumer = Consumer(bootstrap_servers=NOWHERE, group_id="g")
     with pytest.warns(OttlaConfigWarning, match=rf"poll\({timeout}\) may wait for {timeout} seconds") as caught:
         refuse_polls(consumer, timeout, timeout)
@@ -415,7 +415,7 @@ def test_milliseconds_for_seconds_are_warned_of_once(timeout: float) -> None:
     consumer.close()
 
 
-def test_long_polls_that_are_meant_are_not_warned_of() -> None:
+def test_an_intended_long_timeout_does_not_warn() -> None:
     consumer = Consumer(bootstrap_servers=NOWHERE, group_id="g")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -423,7 +423,7 @@ def test_long_polls_that_are_meant_are_not_warned_of() -> None:
     consumer.close()
 
 
-def test_an_async_consumer_warns_of_them_as_well() -> None:
+def test_an_async_consumer_warns_of_a_timeout_in_milliseconds() -> None:
     async def run() -> None:
         consumer = AsyncConsumer(bootstrap_servers=NOWHERE, group_id="g")
         with pytest.raises(ottla.OttlaError, match="subscribe"):
@@ -445,7 +445,7 @@ def test_durations_of_an_admin_may_be_timedeltas() -> None:
         admin.list_topics(timeout=timedelta(milliseconds=1))
 
 
-def test_numbers_of_other_libraries_are_numbers() -> None:
+def test_numbers_of_other_types_are_accepted() -> None:
     import numpy as np
 
     consumer = Consumer(bootstrap_servers=NOWHERE)
@@ -456,9 +456,9 @@ def test_numbers_of_other_libraries_are_numbers() -> None:
     for timeout in (np.int64(0), np.float32(0), Fraction(0), Decimal(0)):
         consumer.poll(timeout)  # type: ignore[arg-type]
     for wrong in (np.array([1, 2]), int):
-        with pytest.raises(TypeError, match="offset is a whole number"):
+        with pytest.raises(TypeError, match="offset must be a whole number"):
             consumer.seek(TP, wrong)  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match="timeout is a number of seconds"):
+        with pytest.raises(TypeError, match="timeout must be a number of seconds"):
             consumer.poll(wrong)  # type: ignore[arg-type]
     consumer.close()
 
@@ -467,7 +467,7 @@ class Topic(str, enum.Enum):  # noqa: UP042 - str() of a StrEnum is its text
     ORDERS = "orders"
 
 
-def test_strings_of_subclasses_are_their_text() -> None:
+def test_a_subclass_of_str_counts_as_its_text() -> None:
     consumer = Consumer(bootstrap_servers=NOWHERE, group_id="g")
     consumer.subscribe([Topic.ORDERS])
     assert consumer.subscription() == {"orders"}
@@ -475,28 +475,28 @@ def test_strings_of_subclasses_are_their_text() -> None:
     consumer.close()
 
 
-def test_a_namesake_of_another_library_is_told_apart() -> None:
+def test_the_error_names_the_module_of_another_librarys_class() -> None:
     namesake = type("OffsetAndMetadata", (), {"__module__": "kafka.structs", "__repr__": lambda self: "OffsetAndMetadata(5)"})
-    with pytest.raises(TypeError, match=r"not the OffsetAndMetadata of kafka\.structs OffsetAndMetadata"):
+    with pytest.raises(TypeError, match=r"not a kafka\.structs\.OffsetAndMetadata: OffsetAndMetadata"):
         Consumer(bootstrap_servers=NOWHERE).seek(TP, namesake())
 
 
 @pytest.mark.parametrize(
-    ("assignor", "said"),
+    ("assignor", "message"),
     [
-        (5, r"assignors\['x'\] is a function, not 5"),
-        (RangeAssignor, r"assignors\['x'\] is an assignor that members run, not the broker: .*group_client_assignors"),
-        (_of_nothing, r"assignors\['x'\] does not take one argument"),
-        (_never_awaited, r"assignors\['x'\] is a coroutine function"),
+        (5, r"assignors\['x'\] must be a function, not 5"),
+        (RangeAssignor, r"assignors\['x'\] is an assignor for members, and a broker cannot run it: .*group_client_assignors"),
+        (_without_parameters, r"assignors\['x'\] must accept one argument"),
+        (_coroutine_function, r"assignors\['x'\] is a coroutine function"),
     ],
 )
-def test_an_assignor_of_the_broker_that_is_none_is_a_wrong_setting(assignor: Any, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_an_invalid_assignor_of_a_broker_raises(assignor: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         Broker(assignors={"x": assignor})
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("log.dirs", "data_dir="),
         ("listeners", "host=..., port="),
@@ -504,13 +504,13 @@ def test_an_assignor_of_the_broker_that_is_none_is_a_wrong_setting(assignor: Any
         ("NUM.PARTITIONS", "did you mean num.partitions?"),
     ],
 )
-def test_a_setting_of_kafkas_servers_is_answered_with_what_to_do(name: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(said)):
+def test_a_setting_of_kafkas_broker_raises_with_the_alternative(name: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
         Broker(settings={name: "1"})
 
 
 @pytest.mark.parametrize("kind", [Consumer, AsyncConsumer])
-def test_a_consumer_with_too_many_arguments_says_what_it_takes(kind: Any) -> None:
+def test_a_consumer_with_too_many_positional_arguments_raises(kind: Any) -> None:
     with pytest.raises(
         TypeError, match=rf"^{kind.__name__}\(\) takes one mapping of settings, or settings by name: {kind.__name__}"
     ):
