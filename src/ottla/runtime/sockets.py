@@ -56,7 +56,7 @@ _IN_PROGRESS = frozenset({0, errno.EINPROGRESS, errno.EWOULDBLOCK, getattr(errno
 class _Transport:
     """One socket, the protocol state of its connection, and the bytes that are not sent yet."""
 
-    __slots__ = ("connecting", "connection", "connection_id", "host", "outgoing", "receive", "securing", "sock", "tls")
+    __slots__ = ("connecting", "connection", "connection_id", "handshaking", "host", "outgoing", "receive", "sock", "tls")
 
     def __init__(self, connection_id: int, sock: socket.socket, connection: ClientConnection, host: str) -> None:
         self.connection_id = connection_id

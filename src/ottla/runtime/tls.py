@@ -24,7 +24,7 @@ _SET_TRUSTSTORE = "set ssl.truststore.location to the certificate of its CA, as 
 _SET_KEYSTORE = "set ssl.keystore.location to a certificate that the broker trusts, as PEM"
 _NO_TLS = "the port does not speak TLS: set security.protocol to PLAINTEXT or SASL_PLAINTEXT"
 
-_VERIFY_ERRORS: Mapping[int, tuple[str, str]] = {
+_VERIFICATION: Mapping[int, tuple[str, str]] = {
     9: ("the broker's certificate is not valid yet", "is the clock of this machine right?"),
     10: ("the broker's certificate has expired", "renew the broker's certificate; is the clock of this machine right?"),
     18: ("the broker's certificate is self-signed and not trusted here", _SET_TRUSTSTORE),
@@ -58,7 +58,7 @@ def explain(error: ssl.SSLError, host: str) -> TlsError:
         if error.verify_code in _HOST_MISMATCH:
             hint = "connect by a name that the certificate has, or set ssl.endpoint.identification.algorithm to '' to take any"
             return TlsError(f"the broker's certificate is not for {host}: {error.verify_message}", hint=hint, cause=error)
-        meaning, hint = _VERIFY_ERRORS.get(
+        meaning, hint = _VERIFICATION.get(
             error.verify_code, (f"the broker's certificate is not accepted: {error.verify_message}", _SET_TRUSTSTORE)
         )
         return TlsError(meaning, hint=hint, cause=error)
