@@ -1,4 +1,4 @@
-"""The face of the consumer for asyncio, as far as it needs no broker: what is refused, what is cancelled, who may come in."""
+"""``AsyncConsumer`` as far as it needs no broker: arguments, cancellation, the guard against a second task."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def new(**settings: Any) -> AsyncConsumer:
     return AsyncConsumer(**{"bootstrap_servers": "localhost:1", "group_id": "g", **settings})
 
 
-async def poll_nobody(consumer: AsyncConsumer, timeout: float) -> None:
-    """A poll of which nothing comes; on a busy machine it takes long enough to say why."""
+async def poll_without_broker(consumer: AsyncConsumer, timeout: float) -> None:
+    """A poll without a broker. On a busy machine it takes so long that it raises the reason."""
     with suppress(ConnectionFailedError):
         assert not await consumer.poll(timeout)
 
@@ -40,7 +40,7 @@ def public(kind: type[Any]) -> dict[str, Callable[..., Any]]:
     return {name: value for name, value in inspect.getmembers(kind, callable) if not name.startswith("_")}
 
 
-def test_it_has_the_calls_of_a_consumer_and_they_take_the_same() -> None:
+def test_it_has_the_calls_and_parameters_of_a_consumer() -> None:
     plain, asynchronous = public(Consumer), public(AsyncConsumer)
     assert asynchronous.keys() == plain.keys()
     for name, call in plain.items():
@@ -51,7 +51,7 @@ def test_it_has_the_calls_of_a_consumer_and_they_take_the_same() -> None:
         assert same[0] == same[1], name
 
 
-def test_what_would_wait_is_awaited_and_nothing_else() -> None:
+def test_exactly_the_calls_that_may_wait_are_coroutine_functions() -> None:
     is_coroutine_function = inspect.iscoroutinefunction if sys.version_info >= (3, 12) else asyncio.iscoroutinefunction
     awaited = {name for name, call in public(AsyncConsumer).items() if is_coroutine_function(call)}
     assert public(AsyncConsumer).keys() - awaited >= PLAIN
@@ -59,7 +59,7 @@ def test_what_would_wait_is_awaited_and_nothing_else() -> None:
     assert awaited >= {"subscribe", "assign", "poll", "commit", "commit_async", "seek", "pause", "position", "lag", "close"}
 
 
-def test_making_one_needs_no_event_loop_and_opens_nothing() -> None:
+def test_the_constructor_needs_no_event_loop_and_opens_nothing() -> None:
     consumer = new()
     assert repr(consumer) == "<AsyncConsumer group 'g', 0 partitions>"
     assert consumer.assignment() == set()
@@ -68,7 +68,7 @@ def test_making_one_needs_no_event_loop_and_opens_nothing() -> None:
     assert repr(consumer) == "<AsyncConsumer group 'g', closed>"
 
 
-def test_bad_arguments_are_refused_before_anything_is_asked() -> None:
+def test_invalid_arguments_raise_at_once() -> None:
     async def refused() -> None:
         async with new() as consumer:
             with pytest.raises(TypeError, match=r"subscribe\(\['orders'\]\)"):
@@ -86,7 +86,7 @@ def test_bad_arguments_are_refused_before_anything_is_asked() -> None:
     asyncio.run(refused())
 
 
-def test_a_poll_gives_the_loop_to_others_and_ends_when_its_time_is_over() -> None:
+def test_a_poll_lets_other_tasks_run_and_ends_at_its_timeout() -> None:
     async def poll() -> None:
         ticks = 0
 
@@ -100,10 +100,10 @@ def test_a_poll_gives_the_loop_to_others_and_ends_when_its_time_is_over() -> Non
             await consumer.assign([TP])
             ticking = asyncio.create_task(tick())
             while ticks < 5:
-                await poll_nobody(consumer, 0.2)
+                await poll_without_broker(consumer, 0.2)
             ticking.cancel()
-            for _ in range(1_000):  # never waits, and yet lets others run now and then
-                await poll_nobody(consumer, 0)
+            for _ in range(1_000):  # with timeout 0 a poll does not wait, but lets other tasks run now and then
+                await poll_without_broker(consumer, 0)
 
     asyncio.run(poll())
 
@@ -118,13 +118,13 @@ def test_a_cancelled_poll_can_be_called_again() -> None:
                         await consumer.poll(30)
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(consumer.poll(30), 0.02)
-            await poll_nobody(consumer, 0.02)
+            await poll_without_broker(consumer, 0.02)
 
     asyncio.run(cancelled())
 
 
 @pytest.mark.parametrize("second", ["poll", "subscribe", "unsubscribe", "assign"])
-def test_a_second_task_that_polls_or_changes_what_is_read_is_refused_with_a_hint(second: str) -> None:
+def test_a_second_task_that_polls_or_changes_what_is_read_raises(second: str) -> None:
     arguments = {"subscribe": (["t"],), "assign": ([TP],)}.get(second, ())
 
     async def both() -> None:
@@ -136,7 +136,7 @@ def test_a_second_task_that_polls_or_changes_what_is_read_is_refused_with_a_hint
                 await getattr(consumer, second)(*arguments)
             polling.cancel()
             await asyncio.wait([polling])
-            await poll_nobody(consumer, 0)
+            await poll_without_broker(consumer, 0)
 
     asyncio.run(both())
 
@@ -163,7 +163,7 @@ def test_a_wakeup_from_another_thread_ends_the_poll() -> None:
     asyncio.run(woken())
 
 
-def test_a_cancelled_close_has_closed() -> None:
+def test_a_cancelled_close_closes() -> None:
     async def cancelled() -> None:
         consumer = new()
         await consumer.assign([TP])
@@ -182,7 +182,7 @@ def test_a_cancelled_close_has_closed() -> None:
 @pytest.mark.parametrize("steps", range(4))
 @pytest.mark.parametrize("call", ["poll", "commit"])
 @pytest.mark.parametrize("used", [True, False])
-def test_a_call_that_has_hardly_begun_when_the_consumer_is_closed(used: bool, call: str, steps: int) -> None:
+def test_close_during_the_first_steps_of_another_call(used: bool, call: str, steps: int) -> None:
     async def close_at_once() -> None:
         consumer = new()
         if used:
@@ -192,7 +192,7 @@ def test_a_call_that_has_hardly_begun_when_the_consumer_is_closed(used: bool, ca
             await asyncio.sleep(0)
         await consumer.close(timeout=0)
         await asyncio.wait([beside], timeout=10)
-        # Nothing was handed out, so a commit that begins in time has nothing to do and may be done before the consumer is closed.
+        # No records were returned, so a commit has nothing to do, and may return before the consumer is closed.
         assert isinstance(beside.exception(), IllegalStateError) or (call == "commit" and beside.result() == {})
         if consumer._network is not None:
             await asyncio.to_thread(thread_of(consumer).join, 10)
@@ -202,7 +202,7 @@ def test_a_call_that_has_hardly_begun_when_the_consumer_is_closed(used: bool, ca
 
 
 @pytest.mark.parametrize("kind", [Consumer, AsyncConsumer])
-def test_one_that_is_thrown_away_open_says_so_and_ends_its_thread(kind: type[Any]) -> None:
+def test_a_garbage_collected_consumer_warns_and_stops_its_thread(kind: type[Any]) -> None:
     consumer = kind(bootstrap_servers="localhost:1", group_id="g")
     if kind is Consumer:
         consumer.assign([TP])
@@ -217,10 +217,10 @@ def test_one_that_is_thrown_away_open_says_so_and_ends_its_thread(kind: type[Any
 
 
 @pytest.mark.parametrize("kind", [Consumer, AsyncConsumer])
-def test_an_error_that_lasts_keeps_nothing_alive(kind: type[Any]) -> None:
-    """The network thread keeps it, and raises it with each poll: it must not gather who has polled."""
+def test_an_error_that_each_poll_raises_does_not_keep_its_callers_alive(kind: type[Any]) -> None:
+    """The core keeps the error, and each poll raises it: its traceback must not grow."""
     consumer = kind(bootstrap_servers="127.0.0.1:1", group_id="g")
-    depths = asyncio.run(poll_in_vain(consumer, 3))
+    depths = asyncio.run(traceback_lengths(consumer, 3))
     assert len(set(depths)) == 1
     thread = thread_of(consumer)
     del consumer
@@ -230,8 +230,8 @@ def test_an_error_that_lasts_keeps_nothing_alive(kind: type[Any]) -> None:
     assert not thread.is_alive()
 
 
-async def poll_in_vain(consumer: Any, times: int) -> list[int]:
-    """How deep the tracebacks of errors are that a poll raises again and again."""
+async def traceback_lengths(consumer: Any, times: int) -> list[int]:
+    """The lengths of the tracebacks of an error that each poll raises."""
     depths: list[int] = []
     if isinstance(consumer, AsyncConsumer):
         await consumer.subscribe(["t"])
@@ -247,23 +247,23 @@ async def poll_in_vain(consumer: Any, times: int) -> list[int]:
     return depths
 
 
-def test_a_consumer_without_a_loop_takes_no_coroutine_functions() -> None:
+def test_a_consumer_refuses_coroutine_functions_as_listeners() -> None:
     async def listener(consumer: object, partitions: object) -> None: ...
 
     with Consumer(bootstrap_servers="localhost:1", group_id="g") as consumer, pytest.raises(TypeError, match="AsyncConsumer"):
         consumer.subscribe(["t"], on_revoke=listener)  # type: ignore[arg-type]
 
 
-def test_a_burst_of_notifications_tells_a_waiting_loop_once() -> None:
-    queue, told = NotificationQueue(), []
-    assert queue.arm(lambda: told.append("first"))
+def test_many_notifications_call_an_armed_callback_once() -> None:
+    queue, called = NotificationQueue(), []
+    assert queue.arm(lambda: called.append("first"))
     for number in range(100):
         queue.put_all([number])
-    assert told == ["first"]
-    assert not queue.arm(lambda: told.append("second"))
+    assert called == ["first"]
+    assert not queue.arm(lambda: called.append("second"))
     assert queue.drain() == list(range(100))
-    assert queue.arm(lambda: told.append("third"))
+    assert queue.arm(lambda: called.append("third"))
     queue.disarm()
     queue.wake()
-    assert told == ["first"]
-    assert not queue.arm(lambda: told.append("fourth"))
+    assert called == ["first"]
+    assert not queue.arm(lambda: called.append("fourth"))

@@ -1,4 +1,4 @@
-"""What owns threads and connections cannot be copied or pickled.
+"""Objects that own threads and connections cannot be copied or pickled.
 
 A copy of a consumer shared its network thread, and closed it when the copy was garbage: the consumer itself could not even commit.
 """
@@ -27,6 +27,6 @@ def owner(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("twin", [copy.copy, copy.deepcopy, pickle.dumps])
-def test_an_owner_of_threads_says_that_it_cannot_be_copied(owner: Any, twin: Callable[[Any], Any]) -> None:
+def test_copying_an_owner_of_threads_raises(owner: Any, twin: Callable[[Any], Any]) -> None:
     with pytest.raises(TypeError, match=f"{type(owner).__name__} cannot be copied or pickled: create one where it is used"):
         twin(owner)

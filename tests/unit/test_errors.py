@@ -1,4 +1,4 @@
-"""Properties of all errors."""
+"""All errors can be pickled, copied and raised again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OTHERS = [
     LogTruncationError("cut", "t", 0, 7, None),
     RecordDeserializationError("what is that", "t", 0, 7, b"\xff", part="value", record=None),
 ]
-"""Those that want other arguments than a message."""
+"""Errors whose constructors take other arguments than a message."""
 
 
 def kinds(kind: type[OttlaError] = OttlaError) -> Iterator[type[OttlaError]]:
@@ -34,7 +34,7 @@ def one_of(kind: type[OttlaError]) -> OttlaError:
 
 
 @pytest.mark.parametrize("error", [one_of(kind) for kind in kinds()], ids=lambda error: type(error).__name__)
-def test_an_error_afresh_is_the_same_error_never_raised(error: OttlaError) -> None:
+def test_afresh_returns_the_same_error_without_a_traceback(error: OttlaError) -> None:
     with pytest.raises(type(error)) as raised:
         raise error
     twin = raised.value.afresh()
@@ -54,14 +54,14 @@ def test_an_error_is_pickled_and_copied(error: OttlaError, copied: Callable[[Ott
 
 
 class Wordy(Exception):
-    """It is pickled, and cannot be unpickled: Python calls it with its ``args``."""
+    """Can be pickled, but not unpickled: Python calls it with its ``args``."""
 
     def __init__(self, what: str, why: str) -> None:
         super().__init__(f"{what}: {why}")
 
 
 class HoldsALock(Exception):
-    """It cannot be pickled."""
+    """Cannot be pickled."""
 
     def __init__(self) -> None:
         super().__init__("it is locked")
@@ -77,7 +77,7 @@ class HoldsALock(Exception):
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_the_cause_of_a_pickled_error_is_kept_or_its_words_are(cause: Exception, kept: OttlaError) -> None:
+def test_a_pickled_error_keeps_its_cause_or_the_text_of_its_cause(cause: Exception, kept: OttlaError) -> None:
     error = errors.DisconnectedError("it broke", hint="wait", cause=cause)
     twin = pickle.loads(pickle.dumps(error))
     assert (str(twin), repr(twin.cause)) == ("it broke (wait)", repr(kept))
@@ -85,7 +85,7 @@ def test_the_cause_of_a_pickled_error_is_kept_or_its_words_are(cause: Exception,
     assert copy.copy(error).cause is copy.deepcopy(error).cause is cause
 
 
-def test_an_error_of_a_code_that_is_newer_than_the_table_is_pickled() -> None:
+def test_an_error_of_an_unknown_code_can_be_pickled() -> None:
     error = errors.broker_error(4711, "what is that")
     twin = pickle.loads(pickle.dumps(error))
     assert (type(twin), str(twin), twin.code) == (type(error), "what is that [UNKNOWN_CODE_4711]", 4711)
@@ -94,7 +94,7 @@ def test_an_error_of_a_code_that_is_newer_than_the_table_is_pickled() -> None:
         _ = errors.UnknownCode3Error  # type: ignore[attr-defined]
 
 
-def test_a_star_brings_every_class_and_nothing_else() -> None:
+def test_a_star_import_has_every_class_and_nothing_else() -> None:
     found: dict[str, object] = {}
     exec("from ottla.errors import *", found)
     del found["__builtins__"]
@@ -104,15 +104,15 @@ def test_a_star_brings_every_class_and_nothing_else() -> None:
     assert [name for name in errors.__all__ if getattr(errors, name).__module__ != "ottla.errors"] == []
 
 
-def test_a_class_of_a_users_own_is_as_its_base() -> None:
+def test_a_users_subclass_has_the_attributes_of_its_base() -> None:
     class Fenced(errors.FencedInstanceIdError):
-        """Not a row of the table."""
+        """A subclass without a row in the table of error codes."""
 
     assert (Fenced.code, Fenced.name, Fenced("twice").hint) == (82, "FENCED_INSTANCE_ID", errors.FencedInstanceIdError.hint)
     assert errors.error_class(82) is errors.FencedInstanceIdError
 
 
-def test_an_error_that_is_kept_gathers_no_frames() -> None:
+def test_an_error_that_is_raised_repeatedly_does_not_collect_frames() -> None:
     kept, lengths = OttlaTimeoutError("too late"), set()
     for _ in range(3):
         try:

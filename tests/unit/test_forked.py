@@ -1,4 +1,4 @@
-"""In a forked child every call of a consumer says so, whatever became of it in the parent; the parent goes on undisturbed."""
+"""In a forked child every call of a consumer raises ``ForkedError``; the consumer of the parent is not disturbed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ KEYWORDS: dict[str, dict[str, Any]] = {"processing": {"limit": 1}}
 
 
 def names(kind: type[Any]) -> list[str]:
-    """All that is public, properties included."""
+    """The names of all public methods and properties."""
     return [name for name, _ in inspect.getmembers(kind) if not name.startswith("_")]
 
 
@@ -47,7 +47,7 @@ def use(consumer: Consumer | AsyncConsumer, name: str) -> Any:
 
 
 def in_child(action: Callable[[], object]) -> int:
-    """The exit code of a forked child that does this: 0 if it gets a ``ForkedError`` with a hint."""
+    """Run something in a forked child; return its exit code: 0 if it raises ``ForkedError`` with a hint."""
     child = os.fork()
     if not child:
         code = 1
@@ -76,7 +76,7 @@ def started() -> Any:
 
 @pytest.fixture(scope="module")
 def started_async() -> Any:
-    """Its loop is over, as is that of a parent whose child begins again."""
+    """A consumer whose event loop is closed, so that a child can start its own."""
     consumer = new(AsyncConsumer, enable_auto_commit=False)
     loop = asyncio.new_event_loop()
     loop.run_until_complete(consumer.assign([TP]))
@@ -86,27 +86,27 @@ def started_async() -> Any:
 
 
 @pytest.mark.parametrize("name", names(Consumer))
-def test_every_call_of_a_consumer_says_so(started: Consumer, name: str) -> None:
+def test_every_call_of_a_consumer_raises(started: Consumer, name: str) -> None:
     assert in_child(lambda: use(started, name)) == 0
     assert in_child(lambda: use(new_in_parent, name)) == 0
 
 
 @pytest.mark.parametrize("name", names(AsyncConsumer))
-def test_every_call_of_an_async_consumer_says_so(started_async: AsyncConsumer, name: str) -> None:
+def test_every_call_of_an_async_consumer_raises(started_async: AsyncConsumer, name: str) -> None:
     assert in_child(lambda: use(started_async, name)) == 0
 
 
 new_in_parent = new(Consumer)
-"""One that nothing was asked of: its member id is made, and would be that of every child."""
+"""A consumer without any call: its member id exists already, and every child would have the same."""
 
 
-def test_iterating_and_leaving_a_with_say_so(started: Consumer) -> None:
+def test_iterating_and_leaving_a_with_raise(started: Consumer) -> None:
     assert in_child(lambda: next(iter(started))) == 0
     assert in_child(lambda: started.__exit__(None, None, None)) == 0
     assert "partitions" in repr(started)
 
 
-def test_an_exception_that_leaves_a_with_in_a_child_stays_what_it_was(started: Consumer) -> None:
+def test_an_exception_that_leaves_a_with_in_a_child_is_not_replaced(started: Consumer) -> None:
     def leave() -> None:
         try:
             with started:
@@ -124,21 +124,21 @@ def test_a_child_that_was_forked_while_a_lock_was_held_does_not_hang(started: Co
             assert in_child(lambda name=name: use(started, name)) == 0
 
 
-def test_a_closed_consumer_is_no_exception() -> None:
+def test_calls_of_a_closed_consumer_raise_as_well() -> None:
     consumer = new(Consumer)
     consumer.close()
     assert in_child(consumer.close) == 0
     assert in_child(consumer.health) == 0
 
 
-def test_the_parent_goes_on(started: Consumer) -> None:
+def test_the_parent_can_use_its_consumer(started: Consumer) -> None:
     assert in_child(started.close) == 0
     assert started.health().live
     started.seek(TP, 5)
     assert started.position(TP) == 5
 
 
-def test_a_signal_to_a_child_does_there_what_it_did_before_the_parents_with(started: Consumer) -> None:
+def test_a_signal_in_a_child_calls_the_handler_from_before_the_parents_with(started: Consumer) -> None:
     before = signal.signal(signal.SIGTERM, lambda *_: os._exit(9))
     reads, writes = os.pipe()
     try:
@@ -150,7 +150,7 @@ def test_a_signal_to_a_child_does_there_what_it_did_before_the_parents_with(star
                     time.sleep(60)
                 finally:
                     os._exit(3)
-            os.read(reads, 1)  # Python forgets the signals that come while it still begins a child
+            os.read(reads, 1)  # Python drops signals that arrive while it starts a child
             os.kill(child, signal.SIGTERM)
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
         assert not stop

@@ -1,4 +1,4 @@
-"""docs/metrics.md says what the table of metrics says, and no metric of Kafka's consumer is without an answer."""
+"""docs/metrics.md agrees with the table of metrics, and has each metric of Kafka's consumer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ for line in Path(__file__).with_name("kafka_consumer_metrics.txt").read_text(enc
     KAFKAS.setdefault((group, name), set()).add(() if tags == "-" else tuple(tags.split(",")))
 
 
-def test_the_page_is_what_the_table_says() -> None:
+def test_the_page_agrees_with_the_table() -> None:
     page = runpy.run_path(str(ROOT / "tools" / "write_metrics_page.py"))["page"]()
     assert (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8") == page, "run python tools/write_metrics_page.py"
 
@@ -31,8 +31,8 @@ def test_each_metric_of_kafka_is_counted_or_left_out_for_a_reason(group: str, na
         assert set(row.levels) == KAFKAS[group, name]
 
 
-def test_what_kafka_has_not_is_said_to_be_ours_and_nothing_is_left_out_for_nothing() -> None:
-    # Of requests Kafka has these two by broker.
+def test_other_metrics_are_marked_as_ours_and_every_omission_is_a_metric_of_kafka() -> None:
+    # Kafka has these two metrics of requests per broker.
     by_node = {"request-latency-avg", "request-latency-max"}
     for group, rows in NAMES.items():
         assert {name for name in rows if (group, name) not in KAFKAS} - by_node == {name for name in rows if rows[name].ours}

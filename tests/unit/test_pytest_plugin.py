@@ -1,4 +1,4 @@
-"""The pytest plugin, used as a user uses it."""
+"""The pytest plugin, in test sessions of its own."""
 
 from __future__ import annotations
 
@@ -82,13 +82,13 @@ def test_a_marker_that_means_nothing_is_an_error_of_its_test(pytester: pytest.Py
     )
 
 
-def test_loading_the_plugin_brings_nothing_else_in() -> None:
+def test_loading_the_plugin_imports_no_other_module() -> None:
     code = "import sys, pytest, ottla.testing; print([m for m in sys.modules if m.startswith(('ottla.', 'kio'))])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "['ottla.version', 'ottla.testing']"
 
 
-def test_a_test_that_closes_the_broker_leaves_one_for_the_next(pytester: pytest.Pytester) -> None:
+def test_a_broker_that_a_test_closed_is_started_for_the_next(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         addresses = []

@@ -1,4 +1,4 @@
-"""The types of settings say what the table of settings says."""
+"""``ottla.settings`` agrees with the table of settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ottla.settings import AdminSettings, ConsumerSettings
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_module_is_what_the_table_says(tmp_path: Path) -> None:
+def test_the_module_agrees_with_the_table(tmp_path: Path) -> None:
     tool: dict[str, Any] = runpy.run_path(str(ROOT / "tools" / "write_settings_types.py"))
     written = tmp_path / "settings.py"
     written.write_text(tool["module"](), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""docs/states.md draws every table of states that there is, as it is."""
+"""docs/states.md draws every state table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def tool() -> dict[str, Any]:
     return runpy.run_path(str(ROOT / "tools" / "write_states_page.py"))
 
 
-def test_the_page_is_what_the_tables_say(tool: dict[str, Any]) -> None:
+def test_the_page_agrees_with_the_tables(tool: dict[str, Any]) -> None:
     assert (ROOT / "docs" / "states.md").read_text(encoding="utf-8") == tool["page"](), "run python tools/write_states_page.py"
 
 
@@ -29,7 +29,7 @@ def test_every_table_is_drawn(tool: dict[str, Any]) -> None:
 
 
 def test_a_drawing_has_each_arrow_once(tool: dict[str, Any]) -> None:
-    """Those from a box stand for one from each state in it."""
+    """An arrow from a box stands for one from each state in it."""
     expected = sorted(
         (state.name, happening.name, target.name) for state, row in TRANSITIONS.items() for happening, target in row.items()
     )

@@ -1,4 +1,4 @@
-"""Every value that users get can be copied and sent to another process, and does not change on the way."""
+"""Every value that users get can be copied and pickled without a change."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ NAMES = ["copy", "deepcopy", "pickle"]
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
 @pytest.mark.parametrize("way", WAYS, ids=NAMES)
-def test_a_value_is_copied_and_pickled(value: Any, way: Callable[[Any], Any]) -> None:
+def test_values_can_be_copied_and_pickled(value: Any, way: Callable[[Any], Any]) -> None:
     twin = way(value)
     assert (type(twin), twin) == (type(value), value)
 
 
 @pytest.mark.parametrize("way", WAYS, ids=NAMES)
-def test_what_a_consumer_and_an_admin_tell_is_copied_and_pickled(way: Callable[[Any], Any]) -> None:
+def test_results_of_a_consumer_and_an_admin_can_be_copied_and_pickled(way: Callable[[Any], Any]) -> None:
     with Broker() as broker, Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
         admin.create_topics({"orders": 1})
         with Consumer(bootstrap_servers=broker.bootstrap_servers, group_id="billing", auto_offset_reset="earliest") as consumer:
@@ -88,24 +88,24 @@ def test_what_a_consumer_and_an_admin_tell_is_copied_and_pickled(way: Callable[[
         assert way(value) == value
 
 
-def test_records_as_a_whole_say_what_to_send_instead() -> None:
+def test_pickling_records_raises_with_the_alternative() -> None:
     with pytest.raises(TypeError, match=r"Records cannot be pickled: pickle list\(records\), or records.to_arrow\(\)"):
         pickle.dumps(Records.empty())
 
 
-def test_health_and_rebalances_are_plain_data_for_json() -> None:
+def test_health_and_rebalances_can_become_json() -> None:
     assert json.loads(json.dumps(HEALTH.as_dict()))["partitions"]["orders-0"]["waits_for"] == "fetch"
     plain = json.loads(json.dumps(REBALANCE.as_dict()))
     assert (plain["assigned"], plain["unfetched"], plain["epoch"]) == (["orders-0"], {"orders-0": 0.25}, 2)
     assert plain.keys() == {field.name for field in dataclasses.fields(Rebalance)}
 
 
-def test_a_dataclass_of_them_becomes_a_dictionary() -> None:
+def test_asdict_of_a_dataclass_with_values() -> None:
     assert dataclasses.asdict(HEALTH)["partitions"][TP] == PART
     assert dataclasses.asdict(REBALANCE)["unfetched"] == {TP: 0.25}
 
 
-def test_a_mapping_that_is_frozen_does_not_change() -> None:
+def test_a_frozen_mapping_cannot_be_changed() -> None:
     items = {TP: 1}
     frozen = FrozenMapping(items)
     items[TP] = 2
