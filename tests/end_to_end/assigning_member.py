@@ -59,7 +59,7 @@ def settings(servers: str, assignor: object) -> dict[str, Any]:
 
 
 def main(servers: str, name: str) -> None:
-    """Read until a signal ends it."""
+    """Read until a signal arrives."""
 
     def say(what: str) -> Callable[[Any, list[TopicPartition]], None]:
         return lambda consumer, partitions: print(json.dumps({what: [tp.partition for tp in partitions]}), flush=True)

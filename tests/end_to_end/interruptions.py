@@ -1,4 +1,4 @@
-"""The points at which CPython may run a signal's handler in the package: counting them, and raising at one of them."""
+"""Counts the points of the package at which CPython may run a signal handler, and raises at one of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import ottla
 
 PACKAGE = os.path.dirname(ottla.__file__)
 OTHER_CODE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-"""Code that is entered through a call of something written in C."""
+"""Flags of code objects that are entered by a C function."""
 
 
 class Point(NamedTuple):
@@ -31,7 +31,7 @@ def operations(code: CodeType) -> dict[int, str]:
 
 
 class Interruptions:
-    """Counts the points that are passed, and raises at ``target`` when it is passed for the ``hit``-th time."""
+    """Counts how often each point is passed, and raises at ``target`` the ``hit``-th time."""
 
     def __init__(self, target: Point | None = None, hit: int = 1, error: type[BaseException] = KeyboardInterrupt) -> None:
         self.passed: Counter[Point] = Counter()
@@ -59,7 +59,7 @@ class Interruptions:
         code, caller = frame.f_code, frame.f_back
         if id(caller) in self._called_at and not code.co_flags & OTHER_CODE and code.co_name != "__init__":
             self._called_at[id(caller)] = None
-        # What becomes of records that were handed out is the application's affair.
+        # An interruption of ``Records.__iter__`` concerns records that a poll has already returned.
         if not code.co_filename.startswith(PACKAGE) or code.co_qualname.startswith("Records.__iter__"):
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False

@@ -23,7 +23,7 @@ LISTENING = re.compile(r"ottla broker listening on (\S+:\d+)\n")
 
 
 def environment(bootstrap_servers: str | None = None) -> dict[str, str]:
-    """The environment of a user whose shell finds ``ottla`` and ``python``."""
+    """An environment with ``ottla`` and ``python`` on the ``PATH``."""
     mine = {name: value for name, value in os.environ.items() if not name.startswith(("OTTLA_", "PYTEST_"))}
     mine.setdefault("SPARK_SUBMIT_OPTS", QUICK_JVM)
     mine["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), mine["PATH"]])
@@ -33,14 +33,14 @@ def environment(bootstrap_servers: str | None = None) -> dict[str, str]:
 def ottla(
     *arguments: str, bootstrap_servers: str | None = None, stdin: str = "", timeout: float = 60.0
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``ottla`` to its end. ``timeout`` is in seconds."""
+    """Run ``ottla`` and wait until it ends. ``timeout`` is in seconds."""
     return subprocess.run(
         [OTTLA, *arguments], input=stdin, capture_output=True, text=True, timeout=timeout, env=environment(bootstrap_servers)
     )
 
 
 def free_port() -> int:
-    """A port that no one listens on."""
+    """A free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -51,7 +51,7 @@ def free_port() -> int:
 def started(
     *arguments: str, bootstrap_servers: str | None = None, stdout: int = subprocess.PIPE, stderr: int = subprocess.PIPE
 ) -> Iterator[subprocess.Popen[str]]:
-    """``ottla`` as a process that runs while the ``with`` lasts; it is killed if it is still there afterwards."""
+    """Run ``ottla`` in a process during the ``with``, and kill it at the end if it still runs."""
     process = subprocess.Popen(
         [OTTLA, *arguments],
         stdin=subprocess.DEVNULL,

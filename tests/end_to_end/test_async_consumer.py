@@ -1,4 +1,4 @@
-"""``AsyncConsumer`` on real sockets: groups, listeners that await, cancellation at any moment, slow handlers."""
+"""``AsyncConsumer`` on real sockets: groups, coroutine functions as listeners, cancellation at any moment, slow handlers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ottla import AsyncConsumer, OffsetAndMetadata, TopicPartition
 from ottla.errors import CommitFailedError, IllegalStateError, WakeupError, error_class
 
 PATIENCE = 60.0
-"""Seconds that anything may take on a busy machine."""
+"""Seconds: a limit for everything, on a busy machine."""
 RebalanceInProgressError = error_class(27)
 
 MakeTopic = Callable[..., str]
@@ -34,7 +34,7 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 
 
 async def until(condition: Callable[[], bool], step: Callable[[], Awaitable[object]]) -> None:
-    """Again and again, until something holds."""
+    """Repeat ``step`` until ``condition`` holds."""
     while not condition():
         await step()
 
@@ -47,12 +47,12 @@ def consumer(served: str, group: str | None = None, **settings: Any) -> AsyncCon
 
 
 def filled(topic: MakeTopic, partitions: int, records: int) -> str:
-    """A topic with ``records`` in each partition."""
+    """Create a topic with ``records`` in each partition."""
     return topic(partitions, *(f"{number}:value" for number in range(partitions * records)))
 
 
 def spread(served: str, name: str, partitions: int, records: int) -> None:
-    """``records`` more for each partition."""
+    """Produce ``records`` to each partition."""
     producer = Producer({"bootstrap.servers": served, "linger.ms": 0})
     for number in range(records):
         for partition in range(partitions):
@@ -101,7 +101,7 @@ def test_two_members_share_a_topic_and_listeners_may_commit(served: str, topic: 
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_polls_that_are_cancelled_at_any_moment_lose_and_repeat_nothing(served: str, topic: MakeTopic, seed: int) -> None:
+def test_polls_cancelled_at_any_moment_neither_lose_nor_repeat_records(served: str, topic: MakeTopic, seed: int) -> None:
     name, moments = topic(3), random.Random(seed)
     spread(served, name, 3, 400)
     found: dict[int, list[int]] = {0: [], 1: [], 2: []}
@@ -126,7 +126,7 @@ def test_polls_that_are_cancelled_at_any_moment_lose_and_repeat_nothing(served: 
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_group_whose_calls_are_cancelled_at_any_moment_loses_nothing(served: str, topic: MakeTopic, seed: int) -> None:
+def test_a_group_whose_calls_are_cancelled_at_any_moment_loses_no_records(served: str, topic: MakeTopic, seed: int) -> None:
     name, moments = topic(4), random.Random(seed)
     spread(served, name, 4, 150)
     handled: set[tuple[int, int]] = set()
@@ -165,7 +165,7 @@ def test_a_group_whose_calls_are_cancelled_at_any_moment_loses_nothing(served: s
             for _ in range(2):
                 await member(consumer(served, f"g-{name}", **settings), 0.0)
                 await asyncio.sleep(0.3)
-        async with consumer(served, f"g-{name}") as last:  # what is committed by all of them has been handled
+        async with consumer(served, f"g-{name}") as last:  # the records below the committed offsets have been handled
             for tp, committed in (await last.committed(*(TopicPartition(name, number) for number in range(4)))).items():
                 assert committed is None or committed.offset <= 150, tp
 
@@ -174,7 +174,7 @@ def test_a_group_whose_calls_are_cancelled_at_any_moment_loses_nothing(served: s
     assert under_way["revoked"] == under_way["through"]
 
 
-def test_a_listener_is_not_cut_short_by_who_waits_for_it(served: str, topic: MakeTopic) -> None:
+def test_cancelling_a_call_does_not_cancel_its_listener(served: str, topic: MakeTopic) -> None:
     name = filled(topic, 1, 3)
     heard: list[str] = []
     cut = asyncio.Event()
@@ -201,7 +201,7 @@ def test_a_listener_is_not_cut_short_by_who_waits_for_it(served: str, topic: Mak
     run(cancelled())
 
 
-def test_what_a_listener_raises_whose_call_was_cancelled_is_raised_by_the_next(served: str, topic: MakeTopic) -> None:
+def test_the_next_poll_raises_the_exception_of_an_abandoned_listener(served: str, topic: MakeTopic) -> None:
     name = filled(topic, 1, 1)
     begun, cut = asyncio.Event(), asyncio.Event()
 
@@ -227,8 +227,8 @@ def test_what_a_listener_raises_whose_call_was_cancelled_is_raised_by_the_next(s
     run(cancelled())
 
 
-def test_what_a_listener_raises_costs_no_fetched_records(served: str, topic: MakeTopic) -> None:
-    """After any other exception in the middle of a call everything is fetched again."""
+def test_an_exception_of_a_listener_keeps_the_fetched_records(served: str, topic: MakeTopic) -> None:
+    """After other exceptions in the middle of a call, all records are fetched again."""
     name = filled(topic, 2, 10)
 
     async def on_assign(member: AsyncConsumer, partitions: list[TopicPartition]) -> None:
@@ -245,7 +245,7 @@ def test_what_a_listener_raises_costs_no_fetched_records(served: str, topic: Mak
     run(main())
 
 
-def test_closing_waits_for_a_listener_only_as_long_as_there_is_time(served: str, topic: MakeTopic) -> None:
+def test_close_waits_for_a_listener_until_its_timeout(served: str, topic: MakeTopic) -> None:
     name = filled(topic, 1, 1)
     begun, ended = asyncio.Event(), asyncio.Event()
 
@@ -272,7 +272,7 @@ def test_closing_waits_for_a_listener_only_as_long_as_there_is_time(served: str,
 
 
 @pytest.mark.parametrize("cancels", [1, 2])
-def test_a_close_that_is_cancelled_lets_its_listener_come_to_its_end(served: str, topic: MakeTopic, cancels: int) -> None:
+def test_a_cancelled_close_lets_its_listener_end(served: str, topic: MakeTopic, cancels: int) -> None:
     name = filled(topic, 1, 1)
     tp = TopicPartition(name, 0)
     begun, heard = asyncio.Event(), list[object]()
@@ -308,7 +308,7 @@ def test_a_close_that_is_cancelled_lets_its_listener_come_to_its_end(served: str
     assert time.monotonic() - began < PATIENCE / 2
 
 
-def test_walking_records_for_ever_and_committing_in_the_body(served: str, topic: MakeTopic) -> None:
+def test_async_for_with_commits_in_its_body(served: str, topic: MakeTopic) -> None:
     name = topic(1)
     spread(served, name, 1, 100)
 
@@ -333,7 +333,7 @@ def test_walking_records_for_ever_and_committing_in_the_body(served: str, topic:
     run(walk())
 
 
-def test_walking_goes_on_where_it_was_cancelled(served: str, topic: MakeTopic) -> None:
+def test_an_iteration_continues_where_it_was_cancelled(served: str, topic: MakeTopic) -> None:
     name = topic(1)
     spread(served, name, 1, 100)
     offsets: list[int] = []
@@ -352,8 +352,8 @@ def test_walking_goes_on_where_it_was_cancelled(served: str, topic: MakeTopic) -
     assert offsets == [*range(100)]
 
 
-def test_a_walk_goes_on_after_a_time_limit_or_a_wakeup_has_ended_one_anext(served: str, topic: MakeTopic) -> None:
-    """An async generator would be over: the next ``anext()`` would say that there are no more records."""
+def test_an_iteration_continues_after_a_timeout_or_a_wakeup_in_anext(served: str, topic: MakeTopic) -> None:
+    """An async generator would have ended: the next ``anext()`` would raise ``StopAsyncIteration``."""
     name = topic(1)
     offsets: list[int] = []
 
@@ -377,7 +377,7 @@ def test_a_walk_goes_on_after_a_time_limit_or_a_wakeup_has_ended_one_anext(serve
     assert offsets == [*range(50)]
 
 
-def test_a_handler_that_is_too_slow_leaves_the_group_and_comes_back(served: str, topic: MakeTopic) -> None:
+def test_a_handler_slower_than_max_poll_interval_leaves_the_group_and_rejoins(served: str, topic: MakeTopic) -> None:
     name = topic(1)
     spread(served, name, 1, 20)
     heard: list[str] = []
@@ -400,7 +400,7 @@ def test_a_handler_that_is_too_slow_leaves_the_group_and_comes_back(served: str,
 
 
 class Steps:
-    """Counts the times that calls wait, and cancels the task at one of them."""
+    """Counts the waits of calls, and cancels the task at one of them."""
 
     def __init__(self, cancel_at: int = 0) -> None:
         self.count = 0
@@ -440,7 +440,7 @@ class _Stepped:
 
 
 async def _live(consumer: AsyncConsumer, name: str, steps: Steps, seen: Counter[tuple[int, int]], records: int) -> None:
-    """A consumer's life with all its calls; what is cancelled is gone on from."""
+    """Make all calls of a consumer, from ``subscribe`` to ``close``; start over once if one is cancelled."""
 
     async def on_assign(_: AsyncConsumer, partitions: list[TopicPartition]) -> None:
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Several tasks use one ``AsyncConsumer``: questions and commits beside a poll, and ``close()`` in the middle of one."""
+"""Several tasks use one ``AsyncConsumer``: queries and commits during a poll, and ``close()`` during a poll."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ottla import Admin, AsyncConsumer, Consumer, TopicPartition
 from ottla.errors import ClosedError, WakeupError
 
 PATIENCE = 60.0
-"""Seconds that anything may take on a busy machine."""
+"""Seconds: a limit for everything, on a busy machine."""
 
 MakeTopic = Callable[..., str]
 
@@ -36,7 +36,7 @@ def consumer(served: str, group: str, **settings: Any) -> AsyncConsumer:
 
 
 def spread(served: str, name: str, partitions: int, records: int) -> None:
-    """``records`` more for each partition."""
+    """Produce ``records`` to each partition."""
     producer = Producer({"bootstrap.servers": served, "linger.ms": 0})
     for number in range(records):
         for partition in range(partitions):
@@ -58,7 +58,7 @@ def has_members(served: str, group: str) -> bool:
 
 @asynccontextmanager
 async def polling(this: AsyncConsumer) -> AsyncIterator[asyncio.Task[Any]]:
-    """A task that waits in ``poll()``."""
+    """Return a task that waits in ``poll()``."""
     task = asyncio.create_task(this.poll(PATIENCE), name="polling")
     await asyncio.sleep(0.05)
     assert not task.done()
@@ -67,10 +67,10 @@ async def polling(this: AsyncConsumer) -> AsyncIterator[asyncio.Task[Any]]:
     await asyncio.wait([task])
 
 
-# -- questions and commits beside a poll ----------------------------------------------------------------------------------
+# -- queries and commits during a poll ------------------------------------------------------------------------------------
 
 
-def test_everything_but_polls_works_beside_a_poll_that_waits(served: str, topic: MakeTopic) -> None:
+def test_all_calls_except_polls_work_during_a_poll(served: str, topic: MakeTopic) -> None:
     name = topic(2, *(f"{number}:value" for number in range(20)))
     first, second = TopicPartition(name, 0), TopicPartition(name, 1)
 
@@ -108,7 +108,7 @@ def test_everything_but_polls_works_beside_a_poll_that_waits(served: str, topic:
     run(beside())
 
 
-def test_many_questions_at_once_are_all_answered(served: str, topic: MakeTopic) -> None:
+def test_many_concurrent_queries(served: str, topic: MakeTopic) -> None:
     name = topic(1, *(f"{number}:value" for number in range(5)))
     tp = TopicPartition(name, 0)
 
@@ -123,8 +123,8 @@ def test_many_questions_at_once_are_all_answered(served: str, topic: MakeTopic) 
     run(ask())
 
 
-def test_a_commit_beside_a_poll_that_finds_records(served: str, topic: MakeTopic) -> None:
-    """Whichever call takes a notification, the call that it is for is woken."""
+def test_a_commit_during_a_poll_that_returns_records(served: str, topic: MakeTopic) -> None:
+    """Any call may handle a notification; the call that waits for it is woken."""
     name = topic(1)
     tp = TopicPartition(name, 0)
     seen: list[int] = []
@@ -148,7 +148,7 @@ def test_a_commit_beside_a_poll_that_finds_records(served: str, topic: MakeTopic
     assert committed(served, f"g-{name}", name) == {0: 300}
 
 
-def test_a_question_beside_a_poll_can_be_cancelled(served: str, topic: MakeTopic) -> None:
+def test_a_query_during_a_poll_can_be_cancelled(served: str, topic: MakeTopic) -> None:
     name = topic(1, "key:value")
     tp = TopicPartition(name, 0)
 
@@ -169,7 +169,7 @@ def test_a_question_beside_a_poll_can_be_cancelled(served: str, topic: MakeTopic
     run(cancel())
 
 
-def test_a_wakeup_ends_the_poll_and_not_the_call_beside_it(served: str, topic: MakeTopic) -> None:
+def test_a_wakeup_ends_the_poll_but_no_other_call(served: str, topic: MakeTopic) -> None:
     name = topic(1, "key:value")
     tp = TopicPartition(name, 0)
 
@@ -191,7 +191,7 @@ def test_a_wakeup_ends_the_poll_and_not_the_call_beside_it(served: str, topic: M
 
 
 def test_a_listener_may_wait_for_a_task_that_commits(served: str, topic: MakeTopic) -> None:
-    """The usual way to give partitions up: on_revoke waits for the workers, and those commit what they have finished."""
+    """A usual pattern: ``on_revoke`` waits for worker tasks, which commit the records that they have processed."""
     name = topic(1, *(f"{number}:value" for number in range(10)))
     orders: asyncio.Queue[int] = asyncio.Queue()
 
@@ -246,7 +246,7 @@ def test_a_callback_may_wait_for_a_task_that_commits_and_close_waits_for_both(se
     assert told == ["commit", "callback", "close"]
 
 
-def test_a_pause_beside_a_walk_repeats_nothing(served: str, topic: MakeTopic) -> None:
+def test_a_pause_during_an_iteration_repeats_no_records(served: str, topic: MakeTopic) -> None:
     name = topic(2)
     spread(served, name, 2, 500)
     first = TopicPartition(name, 0)
@@ -277,7 +277,7 @@ def test_a_pause_beside_a_walk_repeats_nothing(served: str, topic: MakeTopic) ->
     assert seen == {0: [*range(500)], 1: [*range(500)]}
 
 
-# -- close() in the middle of a poll --------------------------------------------------------------------------------------
+# -- close() during a poll ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
@@ -349,7 +349,7 @@ def test_close_in_the_body_of_an_async_for_ends_it(served: str, topic: MakeTopic
     assert committed(served, f"g-{name}", name) == {0: 4}
 
 
-def test_close_ends_a_poll_whose_listener_is_under_way_and_lets_the_listener_end(served: str, topic: MakeTopic) -> None:
+def test_close_ends_a_poll_but_lets_its_listener_end(served: str, topic: MakeTopic) -> None:
     name = topic(1, "key:value")
     heard: list[str] = []
 
@@ -383,7 +383,7 @@ def test_a_listener_may_close_the_consumer_in_whose_poll_it_runs(served: str, to
         await this.subscribe([name], on_assign=on_assign)
         with pytest.raises(ClosedError):
             await this.poll(PATIENCE)
-        while asyncio.all_tasks() != {asyncio.current_task()}:  # the listener still ends the network thread
+        while asyncio.all_tasks() != {asyncio.current_task()}:  # the listener stops the network thread
             await asyncio.sleep(0.01)
         assert this._shared.closed
 
@@ -393,7 +393,7 @@ def test_a_listener_may_close_the_consumer_in_whose_poll_it_runs(served: str, to
     assert not has_members(served, f"g-{name}")
 
 
-def test_two_tasks_that_close_both_return_when_it_is_closed(served: str, topic: MakeTopic) -> None:
+def test_two_concurrent_closes_return_when_the_consumer_is_closed(served: str, topic: MakeTopic) -> None:
     name = topic(1, "key:value")
 
     async def close(this: AsyncConsumer) -> bool:
@@ -409,7 +409,7 @@ def test_two_tasks_that_close_both_return_when_it_is_closed(served: str, topic: 
     run(main())
 
 
-def test_a_question_that_waits_is_told_that_the_consumer_was_closed(served: str, topic: MakeTopic) -> None:
+def test_close_ends_a_waiting_query_with_an_error(served: str, topic: MakeTopic) -> None:
     name = topic(1)
 
     async def main() -> None:
@@ -430,7 +430,7 @@ def test_a_question_that_waits_is_told_that_the_consumer_was_closed(served: str,
     run(main())
 
 
-def test_a_close_that_is_cancelled_ends_the_poll_all_the_same(served: str, topic: MakeTopic) -> None:
+def test_a_cancelled_close_ends_the_poll_as_well(served: str, topic: MakeTopic) -> None:
     name = topic(1, "key:value")
 
     async def main() -> None:
@@ -450,12 +450,12 @@ def test_a_close_that_is_cancelled_ends_the_poll_all_the_same(served: str, topic
     run(main())
 
 
-# -- anything, at any moment ----------------------------------------------------------------------------------------------
+# -- random calls --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_tasks_that_do_anything_at_any_moment(served: str, topic: MakeTopic, seed: int) -> None:
-    """One task reads, others ask, commit, pause, cancel and wake; then the consumer is closed in the middle of it all."""
+def test_tasks_with_random_calls(served: str, topic: MakeTopic, seed: int) -> None:
+    """One task reads; others query, commit, pause, cancel and wake up; then the consumer is closed meanwhile."""
     partitions, records, chance = 3, 400, random.Random(seed)
     name = topic(partitions)
     all_of_it = [TopicPartition(name, number) for number in range(partitions)]
@@ -515,7 +515,7 @@ def test_tasks_that_do_anything_at_any_moment(served: str, topic: MakeTopic, see
     assert all(offset <= records for offset in committed(served, f"g-{name}", name, partitions).values())
 
 
-def test_a_walk_raises_what_a_listener_raises_that_used_another_consumer_which_was_closed(served: str, topic: MakeTopic) -> None:
+def test_an_iteration_raises_the_closed_error_of_another_consumer_in_a_listener(served: str, topic: MakeTopic) -> None:
     name = topic(1, "0:value")
 
     async def walk() -> None:

@@ -1,4 +1,4 @@
-"""Members that compute the assignment themselves, over the wire: a small driver against a broker that allows it."""
+"""Members that run the assignor themselves, over the wire: a minimal member against a broker that supports it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OURS = {int(Api.CONSUMER_GROUP_PREPARE_ASSIGNMENT), int(Api.CONSUMER_GROUP_INSTA
 
 
 class Driver:
-    """A member: it heartbeats, owns what it is given, and computes the assignment with ``range`` when it is asked."""
+    """A member that sends heartbeats, owns its target assignment, and runs ``range`` when a heartbeat's response requests it."""
 
     def __init__(self, servers: str, member_id: str) -> None:
         self.client = RawClient(servers)
@@ -36,7 +36,7 @@ class Driver:
         self.metadata = b""
 
     def beat(self) -> None:
-        """One heartbeat that says everything, and all that follows from its answer."""
+        """Send one full heartbeat and act on its response."""
         answer = self.client.ask(
             Api.CONSUMER_GROUP_HEARTBEAT,
             heartbeat.ConsumerGroupHeartbeatRequest(
@@ -90,7 +90,7 @@ class Driver:
 
 
 def beat_until_shared(members: list[Driver], shares: list[list[int]]) -> None:
-    """Let all members send heartbeats until they have these partitions."""
+    """Send heartbeats of all members until they own these partitions."""
     until = time.monotonic() + 60
     while [sorted(number for some in one.owned.values() for number in some) for one in members] != shares:
         assert time.monotonic() < until, [one.owned for one in members]
@@ -111,7 +111,7 @@ def advertised(servers: str) -> set[int]:
         return {one.api_key for one in client.ask(Api.API_VERSIONS, request).api_keys}
 
 
-def test_members_share_what_one_of_them_has_computed(servers: str) -> None:
+def test_members_share_an_assignment_that_one_of_them_computed(servers: str) -> None:
     first, second = Driver(servers, "m1"), Driver(servers, "m2")
     with first.client, second.client:
         beat_until_shared([first], [[0, 1, 2, 3, 4]])
@@ -121,7 +121,7 @@ def test_members_share_what_one_of_them_has_computed(servers: str) -> None:
     assert advertised(servers) >= OURS
 
 
-def test_a_broker_that_was_not_told_knows_nothing_of_it() -> None:
+def test_a_broker_without_the_setting_does_not_support_it() -> None:
     with Broker() as broker:
         create_topic(broker.bootstrap_servers, "orders", 5)
         assert not advertised(broker.bootstrap_servers) & OURS

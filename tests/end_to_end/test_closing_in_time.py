@@ -1,4 +1,4 @@
-"""How long ``close()`` takes: with its default time-out where the broker is gone, and never longer than its time-out."""
+"""The duration of ``close()``: with its default timeout if the broker is gone, and never longer than its timeout."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from tests.interop.peers import create_topic
 
 PATIENCE = 60.0
 DEFAULT = 5.0
-"""Seconds that ``close()`` may take at most without a time-out."""
+"""The default timeout of ``close()`` in seconds."""
 OVERSHOOT = 0.1
-"""Seconds that it may take beyond its time-out."""
+"""Seconds that ``close()`` may take beyond its timeout."""
 SLACK = 10.0
-"""Seconds that a busy machine may take beyond the limit, where something is measured once. Without the time-out it took 29."""
+"""Seconds beyond the limit that a busy machine may take, in tests that measure once. Without a timeout ``close()`` took 29."""
 TRIES = 3
-"""Where it counts in hundredths of a second, the quickest of so many is taken: the machine may be busy."""
+"""Tests with a limit of hundredths of a second take the shortest of so many measurements: the machine may be busy."""
 TIMEOUTS = (0.0, 0.05, 0.3)
 SESSION = 45.0
 """Seconds after which a broker removes a member that did not leave."""
@@ -41,7 +41,7 @@ NUMBERS = itertools.count(1)
 
 
 def fresh() -> str:
-    """The name of a group that has committed nothing."""
+    """The name of a new group."""
     return f"group-{next(NUMBERS)}"
 
 
@@ -57,7 +57,7 @@ def settings(address: str, group: str, **more: Any) -> dict[str, Any]:
 
 
 def reading(address: str, group: str, topic: str = "orders", **more: Any) -> Consumer:
-    """A member that has read a record and committed nothing."""
+    """A member that has read a record and has not committed it."""
     consumer = Consumer(settings(address, group, auto_commit_interval=3_600, **more))
     consumer.subscribe([topic])
     deadline = time.monotonic() + PATIENCE
@@ -86,13 +86,13 @@ def broker() -> Iterator[Broker]:
         yield broker
 
 
-# -- a broker that is gone ------------------------------------------------------------------------------------------------
+# -- without a broker ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_dead_broker_is_waited_for_five_seconds_at_most(tmp_path: Path, protocol: str, end: signal.Signals) -> None:
-    """Stopped, it accepts connections and answers nothing. Side by side: ``close()``, the end of a block, and an async consumer."""
+def test_close_waits_at_most_five_seconds_for_a_dead_broker(tmp_path: Path, protocol: str, end: signal.Signals) -> None:
+    """A stopped process accepts connections but does not respond. At once: ``close()``, a ``with``, an async consumer."""
     took: dict[str, float] = {}
 
     def close(name: str, consumer: Consumer) -> None:
@@ -141,7 +141,7 @@ def test_a_dead_broker_is_waited_for_five_seconds_at_most(tmp_path: Path, protoc
 
 
 @pytest.mark.parametrize("how", ["classic", "consumer", "assigned"])
-def test_a_topic_that_was_deleted_is_not_waited_for(broker: Broker, how: str) -> None:
+def test_close_does_not_wait_for_a_deleted_topic(broker: Broker, how: str) -> None:
     name = f"short-lived-{how}"
     stays_away = {"allow_auto_create_topics": False}
     filled(broker.bootstrap_servers, name)
@@ -157,12 +157,12 @@ def test_a_topic_that_was_deleted_is_not_waited_for(broker: Broker, how: str) ->
     assert seconds(consumer.close) < 1 + SLACK
 
 
-# -- the time-out ---------------------------------------------------------------------------------------------------------
+# -- the timeout ---------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def a_listener() -> Iterator[str]:
-    """A port that accepts connections and says nothing."""
+    """A port that accepts connections and never responds."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
@@ -189,7 +189,7 @@ def a_fetch_under_way(broker: Broker) -> Iterator[Consumer]:
 
 @contextlib.contextmanager
 def a_busy_network_thread(broker: Broker) -> Iterator[Consumer]:
-    """It may be busy with a long answer, or not get the GIL."""
+    """A busy network thread: with a long response, or without the GIL."""
     consumer = reading(broker.bootstrap_servers, fresh())
     release = threading.Event()
     assert consumer._network is not None
@@ -246,7 +246,7 @@ CASES = [
 
 @pytest.mark.parametrize("timeout", TIMEOUTS)
 @pytest.mark.parametrize("case", CASES)
-def test_its_time_out_holds(broker: Broker, case: Any, timeout: float) -> None:
+def test_close_takes_no_longer_than_its_timeout(broker: Broker, case: Any, timeout: float) -> None:
     took = []
     for _ in range(TRIES):
         with case(broker) as consumer:
@@ -258,12 +258,12 @@ def test_its_time_out_holds(broker: Broker, case: Any, timeout: float) -> None:
 
 
 def close_quietly(consumer: Consumer, timeout: float) -> None:
-    """That an asynchronous commit was not answered is an error, and the consumer is closed."""
+    """An asynchronous commit without a response is an error; the consumer is closed nevertheless."""
     with contextlib.suppress(OttlaTimeoutError):
         consumer.close(timeout)
 
 
-# -- the time-out of an ``AsyncConsumer`` -----------------------------------------------------------------------------------
+# -- the timeout of an ``AsyncConsumer`` -----------------------------------------------------------------------------------
 
 
 async def async_reading(broker: Broker, **more: Any) -> AsyncConsumer:
@@ -309,7 +309,7 @@ async def async_a_busy_network_thread(broker: Broker) -> AsyncIterator[AsyncCons
 
 @contextlib.asynccontextmanager
 async def async_other_tasks_in_calls(broker: Broker) -> AsyncIterator[AsyncConsumer]:
-    """One polls, one commits, and no broker answers."""
+    """One task polls, another commits, and no broker responds."""
     consumer = await async_reading(broker)
     with broker.faults.delay(None, 30, times=None):
         tasks = [asyncio.create_task(call) for call in (consumer.poll(PATIENCE), consumer.commit())]
@@ -339,7 +339,7 @@ ASYNC_CASES = [
 
 @pytest.mark.parametrize("timeout", TIMEOUTS)
 @pytest.mark.parametrize("case", ASYNC_CASES)
-def test_the_time_out_of_an_async_consumer_holds(broker: Broker, case: Any, timeout: float) -> None:
+def test_close_of_an_async_consumer_takes_no_longer_than_its_timeout(broker: Broker, case: Any, timeout: float) -> None:
     async def close() -> float:
         async with case(broker) as consumer:
             began = time.monotonic()
@@ -353,11 +353,11 @@ def test_the_time_out_of_an_async_consumer_holds(broker: Broker, case: Any, time
     assert min(took) <= timeout + OVERSHOOT, took
 
 
-# -- what is said in the time that there is ---------------------------------------------------------------------------------
+# -- requests that a short close() sends -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_without_any_time_the_commit_and_the_good_bye_are_sent_all_the_same(broker: Broker, protocol: str) -> None:
+def test_close_0_sends_the_commit_and_leaves_the_group(broker: Broker, protocol: str) -> None:
     group = f"hurried-{protocol}"
     reading(broker.bootstrap_servers, group, group_protocol=protocol).close(0)
     deadline = time.monotonic() + PATIENCE
@@ -371,7 +371,7 @@ def test_without_any_time_the_commit_and_the_good_bye_are_sent_all_the_same(brok
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_what_assign_replaces_is_committed_before_a_close_that_follows_at_once(broker: Broker, is_async: bool) -> None:
+def test_close_waits_for_the_commit_of_a_preceding_assign(broker: Broker, is_async: bool) -> None:
     group = fresh()
     old, new = TopicPartition("orders", 0), TopicPartition(f"others-{group}", 0)
     filled(broker.bootstrap_servers, new.topic)
@@ -398,7 +398,7 @@ def test_what_assign_replaces_is_committed_before_a_close_that_follows_at_once(b
     assert found.offset == 1
 
 
-def test_what_failed_is_not_committed_by_the_assign_that_leaves_it_out(broker: Broker) -> None:
+def test_assign_does_not_commit_records_whose_processing_failed(broker: Broker) -> None:
     old, new = TopicPartition("orders", 0), TopicPartition("elsewhere", 0)
     filled(broker.bootstrap_servers, "elsewhere")
 
@@ -427,11 +427,11 @@ def test_what_failed_is_not_committed_by_the_assign_that_leaves_it_out(broker: B
         assert found is None or found.offset == 0
 
 
-# -- a close() that is ended early -------------------------------------------------------------------------------------------
+# -- an interrupted close() --------------------------------------------------------------------------------------------------
 
 
 def has_left(broker: Broker, group: str) -> bool:
-    """Whether the group has no members, long before a session expires."""
+    """Whether the group has no members, long before their sessions expire."""
     with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
         deadline = time.monotonic() + SESSION / 3
         while admin.describe_groups([group])[group].members:
@@ -444,7 +444,7 @@ def has_left(broker: Broker, group: str) -> bool:
 @pytest.mark.parametrize("turns", [1, 2, 5])
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_cancelled_close_leaves_the_group(broker: Broker, protocol: str, turns: int) -> None:
-    """The commit comes first and is not answered, so the cancellation arrives before the member has left."""
+    """The commit comes first and gets no response, so the cancellation arrives before the member has left."""
 
     async def main() -> str:
         consumer = await async_reading(broker, group_protocol=protocol)
@@ -470,7 +470,7 @@ def interrupt_once_it_strikes(fault: Fault) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_close_that_ctrl_c_ends_leaves_the_group(broker: Broker, protocol: str) -> None:
+def test_a_close_interrupted_by_ctrl_c_leaves_the_group(broker: Broker, protocol: str) -> None:
     group = fresh()
     consumer = reading(broker.bootstrap_servers, group, group_protocol=protocol)
     with broker.faults.delay("OffsetCommit", PATIENCE) as unanswered:

@@ -1,4 +1,4 @@
-"""Where no broker can be reached: real sockets, real names, and an error that says of each address why."""
+"""Errors when no broker can be reached, on real sockets: they give the reason for each address."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from ottla.types import TopicPartition
 from tests.ports import closed_port, closed_ports
 
 TIMEOUT = 1.0
-"""Seconds that a call gets."""
+"""The timeout of each call, in seconds."""
 SLACK = 20.0
-"""Seconds that a busy machine may take beyond that; calls that are not told a time take a minute."""
+"""Seconds beyond the timeout that a busy machine may take. Calls without a timeout take a minute."""
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def listening(backlog: int = 8) -> Iterator[socket.socket]:
 
 
 def failure(servers: str, timeout: float = TIMEOUT) -> ConnectionFailedError:
-    """The error of a call to ``servers``, which comes within its timeout."""
+    """Return the error of a call to ``servers``, and check that it respects its timeout."""
     began = time.monotonic()
     with Admin(bootstrap_servers=servers) as admin, pytest.raises(ConnectionFailedError) as raised:
         admin.list_topics(timeout=timeout)
@@ -47,7 +47,7 @@ def test_connection_refused() -> None:
         assert failure(address).attempts == {address: "Connection refused"}
 
 
-def test_a_name_that_does_not_exist() -> None:
+def test_an_unknown_host() -> None:
     attempts = failure("no-such-host.invalid:9092").attempts
     assert list(attempts) == ["no-such-host.invalid:9092"]
     assert "cannot be resolved" in attempts["no-such-host.invalid:9092"] or "not resolved yet" in str(attempts)
@@ -61,7 +61,7 @@ CALLS: dict[str, Callable[[Consumer], object]] = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_consumer_says_the_same(call: str) -> None:
+def test_a_consumer_raises_the_same_error(call: str) -> None:
     began = time.monotonic()
     with closed_port() as port:
         addresses = [f"127.0.0.1:{port}", "no-such-host.invalid:9092"]
@@ -81,13 +81,13 @@ def test_a_port_that_speaks_http() -> None:
     assert "ApiVersions" in reason or "frame announces" in reason
 
 
-def test_a_port_that_says_nothing() -> None:
+def test_a_port_that_never_responds() -> None:
     with listening() as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         assert failure(address).attempts == {address: "connected, but no answer to ApiVersions: is it a Kafka port?"}
 
 
-def test_a_port_that_hangs_up() -> None:
+def test_a_port_that_closes_the_connection() -> None:
     def hang_up() -> None:
         while True:
             try:
@@ -122,7 +122,7 @@ def test_every_address_is_listed_with_its_reason() -> None:
     assert all(f"{address}: {reason}" in str(error) for address, reason in error.attempts.items())
 
 
-def test_one_good_address_is_enough() -> None:
+def test_one_reachable_address_suffices() -> None:
     with listening() as silent, closed_port() as port, Broker() as broker:
         servers = f"127.0.0.1:{silent.getsockname()[1]},127.0.0.1:{port},{broker.bootstrap_servers}"
         with Admin(bootstrap_servers=servers) as admin:
@@ -136,7 +136,7 @@ def test_localhost_is_tried_at_all_its_addresses() -> None:
             assert admin.list_topics(timeout=60) == {}
 
 
-def test_a_broker_that_went_away_and_came_back(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_broker_that_was_restarted(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("broker")
     broker = Broker(folder)
     port = int(broker.bootstrap_servers.rsplit(":", 1)[1])

@@ -1,4 +1,4 @@
-"""Consumers as processes of their own: one is killed, one is interrupted, the broker dies under one; no record is lost."""
+"""Consumers in separate processes: one is killed, one is interrupted, and a broker is killed; no record is lost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from tests.end_to_end.programs import broker, environment, free_port, ottla
 
 LONG = 120.0
-"""Seconds of a session that does not end while a test waits."""
+"""The session timeout in seconds: longer than any wait of a test."""
 MEMBER = """
 import json, sys, time
 from ottla import Consumer
@@ -53,7 +53,7 @@ say(ended=True)
 
 
 class Member:
-    """A member in a separate process, and what it has said so far."""
+    """A member in a separate process, with its output so far."""
 
     def __init__(self, process: subprocess.Popen[str], said: Path) -> None:
         self.process = process
@@ -77,7 +77,7 @@ class Member:
 def member(
     tmp_path: Path, servers: str, topic: str, group: str, pause: float = 0.05, session: float = 6, protocol: str = "classic"
 ) -> Iterator[Member]:
-    """A member that runs while the ``with`` lasts."""
+    """Run a member during the ``with``."""
     said = tmp_path / f"member-{len(list(tmp_path.iterdir()))}"
     with said.open("w") as out, (tmp_path / f"{said.name}-errors").open("w") as errors:
         command = [sys.executable, "-c", MEMBER, servers, topic, group, str(pause), str(session), protocol]
@@ -153,8 +153,8 @@ SHORT_SESSIONS = {
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_member_that_stands_still_beyond_its_session_comes_back_and_nothing_is_lost(tmp_path: Path, protocol: str) -> None:
-    """As a laptop that sleeps, or a virtual machine that is moved."""
+def test_a_member_suspended_beyond_its_session_rejoins_and_no_record_is_lost(tmp_path: Path, protocol: str) -> None:
+    """Like a laptop that sleeps, or a virtual machine that is migrated."""
     settings = [part for name, value in SHORT_SESSIONS.items() for part in ("--set", f"{name}={value}")]
     with broker("--data-dir", str(tmp_path / "data"), *settings) as (_, servers):
         fill(servers, "stopped", 200)

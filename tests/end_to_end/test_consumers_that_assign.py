@@ -1,4 +1,4 @@
-"""``Consumer`` and ``AsyncConsumer`` as the assignors of their group: in threads, in processes, on an event loop."""
+"""Members of ``Consumer`` and ``AsyncConsumer`` that run their group's assignor: in threads, in processes, on an event loop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.end_to_end.programs import environment
 from tests.interop.peers import create_topic
 
 PATIENCE = 60.0
-"""Seconds that anything may take on a busy machine."""
+"""Seconds: a limit for everything, on a busy machine."""
 PARTITIONS = 6
 QUICK = {
     "group.consumer.client.assignors.enable": True,
@@ -42,7 +42,7 @@ def servers() -> Iterator[str]:
 
 
 def fill(servers: str) -> None:
-    """300 records, as many in each partition."""
+    """A topic with 300 records, evenly distributed."""
     producer = Producer({"bootstrap.servers": servers, "linger.ms": 0})
     for number in range(300):
         producer.produce("orders", b"%d" % number, partition=number % PARTITIONS)
@@ -87,7 +87,7 @@ class Member(threading.Thread):
         assert not self.is_alive()
 
 
-def test_threads_share_what_one_of_them_computes_and_nothing_is_read_twice(servers: str) -> None:
+def test_threads_share_a_topic_and_read_no_record_twice(servers: str) -> None:
     fill(servers)
     first = Member(servers, "a")
     wait(lambda: first.owns == [0, 1, 2, 3, 4, 5])
@@ -172,7 +172,7 @@ class Process:
         self.process.wait()
 
 
-def test_processes_and_the_death_of_the_one_that_computes(tmp_path: Path) -> None:
+def test_the_member_process_that_assigns_is_killed(tmp_path: Path) -> None:
     quick = {**QUICK, "group.consumer.session.timeout.ms": 2_000, "group.consumer.min.session.timeout.ms": 2_000}
     with Broker(settings=quick) as broker, ExitStack() as stack:
         create_topic(broker.bootstrap_servers, "orders", PARTITIONS)
@@ -187,7 +187,7 @@ def test_processes_and_the_death_of_the_one_that_computes(tmp_path: Path) -> Non
         wait(lambda: members[2].owns == [0, 1, 2, 3, 4, 5])
 
 
-def test_members_outlive_a_broker_that_starts_again(tmp_path: Path) -> None:
+def test_members_survive_a_restart_of_the_broker(tmp_path: Path) -> None:
     with Broker(tmp_path, settings=QUICK) as broker:
         port = int(broker.bootstrap_servers.rpartition(":")[2])
         create_topic(broker.bootstrap_servers, "orders", PARTITIONS)
@@ -202,7 +202,7 @@ def test_members_outlive_a_broker_that_starts_again(tmp_path: Path) -> None:
         assert not first.errors + second.errors
 
 
-def test_a_real_kafka_assigns_by_itself(real_kafka: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_real_kafka_runs_its_own_assignor(real_kafka: str, caplog: pytest.LogCaptureFixture) -> None:
     create_topic(real_kafka, "assigned-by-kafka", 4)
     with caplog.at_level(logging.WARNING), Consumer({**settings(real_kafka, InTurn("a")), "group_id": "assigned-by-kafka"}) as one:
         one.subscribe(["assigned-by-kafka"])

@@ -1,6 +1,6 @@
-"""Some addresses are dead and one is not: a consumer finds the way, no poll raises, and the log says each thing once.
+"""If some addresses are dead, a consumer uses the others: no poll raises, and the log reports each dead address once.
 
-Real sockets. What is dead refuses, or swallows all that is sent to it.
+On real sockets: a dead address refuses connections, or never responds.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ DEAD = ("127.0.0.2", "127.0.0.3")
 ALIVE = "127.0.0.1"
 NAME = "kafka.test"
 SET_UP = ConsumerConfig.parse(bootstrap_servers=f"{ALIVE}:9092").socket_connection_setup_timeout_ms / 1000
-"""Seconds that one address may take."""
+"""Seconds until an address counts as dead."""
 
 
 @contextmanager
 def swallowing(host: str, port: int) -> Iterator[None]:
-    """An address that answers nothing: its queue of connections is full, and no one takes from it."""
+    """An address that never responds: its queue of connections is full, and nothing accepts them."""
     with ExitStack() as stack:
         server = stack.enter_context(socket.socket())
         server.bind((host, port))
@@ -42,7 +42,7 @@ def swallowing(host: str, port: int) -> Iterator[None]:
 
 @pytest.fixture
 def resolver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The operating system's, which knows one name more: its first addresses are dead."""
+    """``getaddrinfo`` with one more host name, of which the first addresses are dead."""
     ask = socket.getaddrinfo
 
     def getaddrinfo(host: str, port: int, *args: Any, **more: Any) -> list[Any]:
@@ -55,7 +55,7 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("dead", ["refusing", "swallowing"])
 @pytest.mark.parametrize("how", ["servers", "name"])
 @pytest.mark.usefixtures("resolver")
-def test_the_way_is_found(
+def test_the_live_address_is_found(
     how: str,
     dead: str,
     served: str,
@@ -63,7 +63,7 @@ def test_the_way_is_found(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(publisher, "PATIENCE", 60_000)  # a machine may be busy; tests under a virtual clock know how long it is
+    monkeypatch.setattr(publisher, "PATIENCE", 60_000)  # the machine may be busy; tests under a virtual clock check the real value
     name, port = topic(1, "k:v"), int(served.split(":")[1])
     servers = f"{NAME}:{port}" if how == "name" else ",".join(f"{host}:{port}" for host in (*DEAD, ALIVE))
     caplog.set_level(logging.INFO, logger="ottla")

@@ -1,4 +1,4 @@
-"""What deserializers are called with, from the setting to the record."""
+"""The arguments of deserializers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ottla import Broker, Consumer, TopicPartition
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[str]:
-    """A broker with an order and the tombstone of another."""
+    """A broker with a record and a tombstone."""
     with Broker() as broker:
         producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers})
         producer.produce("orders", key="1", value='{"drink": "tea"}')
@@ -33,11 +33,11 @@ def read(servers: str, **settings: Any) -> list[tuple[Any, Any]]:
         return found
 
 
-def test_a_tombstone_is_none_and_no_deserializer_sees_it(servers: str) -> None:
+def test_deserializers_are_not_called_for_tombstones(servers: str) -> None:
     found = read(servers, key_deserializer=int, value_deserializer=json.loads)
     assert found == [(1, {"drink": "tea"}), (2, None), (None, None)]
 
 
-def test_a_deserializer_that_asks_for_nulls_is_called_for_them(servers: str) -> None:
+def test_deserialize_nulls_calls_deserializers_for_tombstones(servers: str) -> None:
     found = read(servers, value_deserializer=lambda raw: "gone" if raw is None else "there", deserialize_nulls=True)
     assert found == [(b"1", "there"), (b"2", "gone"), (None, "there")]

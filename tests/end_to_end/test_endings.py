@@ -1,4 +1,4 @@
-"""Whose thread runs what, and that a consumer which is closed ends in its time, whatever has become of the cluster."""
+"""User code runs on the application's thread, and ``close()`` ends in time even if the cluster is dead."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.end_to_end.programs import broker
 
 PATIENCE = 60.0
 SLACK = 20.0
-"""Seconds that a busy machine may take beyond what was allowed."""
+"""Seconds beyond the timeout that a busy machine may take."""
 
 
 def test_close_does_not_hang_when_the_cluster_is_dead(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_close_does_not_hang_when_the_cluster_is_dead(tmp_path: Path) -> None:
     assert [thread.name for thread in threading.enumerate() if thread is consumer._network._thread] == []  # type: ignore[union-attr]
 
 
-def test_all_of_the_users_code_runs_on_the_users_thread(served: str, topic: Callable[..., str]) -> None:
+def test_user_code_runs_on_the_application_thread(served: str, topic: Callable[..., str]) -> None:
     name = topic(1, "key:value")
     threads: dict[str, int] = {}
 

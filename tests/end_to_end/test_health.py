@@ -1,4 +1,4 @@
-"""Probes over HTTP: a consumer that is well, one whose application hangs, one that is closed; and the command line's."""
+"""Probes over HTTP: of a healthy consumer, one whose application hangs, a closed one, and one of the command line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.end_to_end.programs import started
 
 MakeTopic = Callable[..., str]
 PATIENCE = 60.0
-"""Seconds that anything may take on a busy machine."""
+"""Seconds: a limit for everything, on a busy machine."""
 
 
 class Answer(NamedTuple):
@@ -49,7 +49,7 @@ def poll_until(consumer: Consumer, condition: Callable[[], bool]) -> None:
         consumer.poll(0.1)
 
 
-def test_a_member_answers_probes_for_as_long_as_it_lives(served: str, topic: MakeTopic) -> None:
+def test_probes_of_a_member_until_it_is_closed(served: str, topic: MakeTopic) -> None:
     name = topic(2, "a:1", "b:2", "c:3")
     with consumer(served, f"group-of-{name}") as reader:
         with serve(reader, host="127.0.0.1") as server:
@@ -94,7 +94,7 @@ def check_metrics(server: HealthServer, reader: Consumer, name: str) -> None:
     assert registry.get_sample_value("ottla_consumer_live", {"group_id": f"group-of-{name}"}) == 1
 
 
-def test_an_application_that_hangs_is_seen_from_another_thread(served: str, topic: MakeTopic) -> None:
+def test_probes_detect_an_application_that_hangs(served: str, topic: MakeTopic) -> None:
     name = topic(1, "a:1")
     with consumer(served, f"group-of-{name}", max_poll_interval=1, enable_auto_commit=False) as reader:
         reader.subscribe([name])
@@ -108,13 +108,13 @@ def test_an_application_that_hangs_is_seen_from_another_thread(served: str, topi
 
         probe = threading.Thread(target=look)
         probe.start()
-        probe.join()  # this is the thread of the application: it does nothing but wait
+        probe.join()  # on the application's thread, which does not poll meanwhile
         assert not seen[-1].live
         assert "no sign of life" in seen[-1].reasons[0]
         poll_until(reader, lambda: reader.health().ready)
 
 
-def test_without_a_group_what_is_assigned_is_all_that_counts(served: str, topic: MakeTopic) -> None:
+def test_readiness_without_a_group_depends_on_assigned_partitions(served: str, topic: MakeTopic) -> None:
     name = topic(1, "a:1")
     with consumer(served, None) as reader:
         reader.assign([TopicPartition(name, 0)])
@@ -124,7 +124,7 @@ def test_without_a_group_what_is_assigned_is_all_that_counts(served: str, topic:
         assert reader.rebalances == ()
 
 
-def test_the_command_line_answers_probes_too(served: str, topic: MakeTopic) -> None:
+def test_probes_of_the_command_line(served: str, topic: MakeTopic) -> None:
     name = topic(1, "a:1")
     with started("consume", "-t", name, "-g", f"group-of-{name}", "--health-port", "0", bootstrap_servers=served) as process:
         assert process.stdout is not None
@@ -139,7 +139,7 @@ def test_the_command_line_answers_probes_too(served: str, topic: MakeTopic) -> N
         assert process.wait(PATIENCE) in (0, 128 + signal.SIGTERM)
 
 
-def test_a_port_that_is_taken_is_an_error(served: str, topic: MakeTopic) -> None:
+def test_a_port_in_use_raises(served: str, topic: MakeTopic) -> None:
     name = topic(1)
     taken = served.rpartition(":")[2]
     with started("consume", "-t", name, "--health-port", taken, bootstrap_servers=served) as process:

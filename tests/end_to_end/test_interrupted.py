@@ -1,7 +1,7 @@
-"""Ctrl-C at any moment: a consumer whose calls a signal's handler interrupts, and that goes on, loses and repeats nothing.
+"""Ctrl-C at any moment: a consumer whose calls are interrupted neither loses nor repeats records.
 
-CPython runs the handlers of signals when a function begins, after each call of something written in C, and when a loop begins
-again. A first run notes all these points of the package on the application's thread; in each further run one of them raises.
+CPython runs signal handlers at the start of a function, after a call of a C function, and at the start of each iteration of a loop.
+A first run records all these points of the package on the application's thread; each further run raises at one of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.end_to_end.interruptions import Interruptions
 PARTITIONS, RECORDS = 3, 60
 ALL = PARTITIONS * RECORDS
 PATIENCE = 60.0
-"""Seconds that anything may take on a busy machine."""
+"""Seconds: a limit for everything, on a busy machine."""
 
 
 Seen = Counter[tuple[int, int]]
@@ -70,7 +70,7 @@ def insist(action: Callable[[], Any]) -> Any:
 
 
 def consume(served: str, topic: str, group: str, manner: str, interruptions: Interruptions) -> Seen:
-    """A consumer's whole life, which goes on after an interruption."""
+    """Read the whole topic with a consumer; continue after an interruption."""
     seen: Seen = Counter()
     settings = {"auto_offset_reset": "earliest", "max_poll_records": 17, "auto_commit_interval": 0.02, "fetch_max_wait": 0.05}
     until = time.monotonic() + PATIENCE
@@ -81,7 +81,7 @@ def consume(served: str, topic: str, group: str, manner: str, interruptions: Int
             try:
                 MANNERS[manner](consumer, seen)
             except KeyboardInterrupt:
-                # Long enough for the automatic commit to be due, and for what it covers to be wrong.
+                # Until an automatic commit is due, which may now cover the wrong records.
                 time.sleep(0.03)
         insist(lambda: consumer.close())
     network = consumer._network
@@ -110,9 +110,7 @@ def filled(served: str, topic: Callable[..., str]) -> str:
 @pytest.mark.parametrize(
     "share", [pytest.param(150, id="some"), pytest.param(10, id="many", marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
 )
-def test_what_is_interrupted_anywhere_loses_and_repeats_nothing(
-    served: str, topic: Callable[..., str], manner: str, share: int
-) -> None:
+def test_interrupted_calls_neither_lose_nor_repeat_records(served: str, topic: Callable[..., str], manner: str, share: int) -> None:
     name = filled(served, topic)
     first = Interruptions()
     consume(served, name, f"{name}-first", manner, first)
@@ -154,10 +152,8 @@ async def consume_in_a_task(served: str, topic: str, group: str, interruptions: 
 @pytest.mark.parametrize(
     "share", [pytest.param(30, id="some"), pytest.param(2, id="many", marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
 )
-def test_a_task_that_runs_out_of_memory_in_the_middle_of_a_poll_loses_and_repeats_nothing(
-    served: str, topic: Callable[..., str], share: int
-) -> None:
-    """The same for an error that is not the program's end: it leaves a poll anywhere, and the next poll goes on."""
+def test_a_memory_error_in_a_poll_neither_loses_nor_repeats_records(served: str, topic: Callable[..., str], share: int) -> None:
+    """As above, with an error that does not end the program: it leaves a poll anywhere, and the next poll continues."""
     name = filled(served, topic)
     first = Interruptions()
     asyncio.run(consume_in_a_task(served, name, f"{name}-first", first))

@@ -1,4 +1,4 @@
-"""A consumer takes answers of any length in any order without waiting for what never comes."""
+"""A consumer reads responses of any length, in any order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ottla import Consumer, TopicPartition
 LENGTHS = (900_000, 10, 300_000, 10, 10, 700_000, 10) * 4
 
 
-def test_a_short_answer_after_a_long_one(served: str) -> None:
+def test_a_short_response_after_a_long_one(served: str) -> None:
     producer = Producer({"bootstrap.servers": served, "message.max.bytes": 2_000_000})
     with Consumer(bootstrap_servers=served) as consumer:
         producer.produce("lengths", value=b"first")

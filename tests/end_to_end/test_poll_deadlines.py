@@ -1,4 +1,4 @@
-"""Time-outs, ``wakeup()``, Ctrl-C and cancellation of ``poll()``, while a broker does not answer the commit before a rebalance."""
+"""Timeouts, ``wakeup()``, Ctrl-C and cancellation of ``poll()`` while the commit before a rebalance gets no response."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ SETTINGS = {
 PARTITIONS = 4
 PATIENCE = 60.0
 SLACK = 5.0
-"""Seconds that a busy machine may take beyond what was allowed. Without the time-out these polls took ``UNANSWERED``."""
+"""Seconds beyond the timeout that a busy machine may take. Without the timeout these polls took ``UNANSWERED``."""
 UNANSWERED = 30.0
-"""Seconds until the broker answers a commit."""
+"""Seconds until the broker responds to a commit."""
 TIMEOUT = 0.1
 NUMBERS = itertools.count(1)
 
@@ -54,7 +54,7 @@ def broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def topic(broker: Broker) -> str:
-    """A topic with a record in each partition, which is the name of a group as well."""
+    """A topic with a record in each partition. Its name is also used for a group."""
     name = f"topic-{next(NUMBERS)}"
     create_topic(broker.bootstrap_servers, name, PARTITIONS)
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers})
@@ -77,7 +77,7 @@ def settings(broker: Broker, topic: str, kind: str, client_id: str) -> dict[str,
 
 @contextmanager
 def another(broker: Broker, topic: str, kind: str) -> Iterator[list[Any]]:
-    """Another member of the group at work, and what it is given."""
+    """Run another member of the group, and yield its partitions."""
     stop, given = threading.Event(), list[Any]()
 
     def work() -> None:
@@ -96,7 +96,7 @@ def another(broker: Broker, topic: str, kind: str) -> Iterator[list[Any]]:
 
 
 def reading(consumer: Consumer, topic: str, on_revoke: OnRevoke) -> None:
-    """Until everything was read, and counts as done with."""
+    """Poll until all records were read and count as processed."""
     consumer.subscribe([topic], on_revoke=on_revoke)
     deadline, read = time.monotonic() + PATIENCE, 0
     while read < PARTITIONS:
@@ -106,7 +106,7 @@ def reading(consumer: Consumer, topic: str, on_revoke: OnRevoke) -> None:
 
 
 def poll_until(consumer: Consumer, condition: Callable[[], bool]) -> list[float]:
-    """How long each poll took."""
+    """The duration of each poll."""
     took, deadline = [], time.monotonic() + PATIENCE
     while not condition():
         began = time.monotonic()
@@ -127,7 +127,7 @@ def raise_interrupt(number: int, frame: FrameType | None) -> None:
 
 @pytest.fixture
 def alarm() -> Iterator[None]:
-    """Whatever the test has done with SIGALRM is undone."""
+    """Restore the handler of SIGALRM."""
     before = signal.getsignal(signal.SIGALRM)
     yield
     signal.setitimer(signal.ITIMER_REAL, 0)
@@ -136,7 +136,7 @@ def alarm() -> Iterator[None]:
 
 @pytest.mark.usefixtures("alarm")
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_consumer_is_held_up_by_no_commit(broker: Broker, topic: str, kind: str) -> None:
+def test_polls_do_not_wait_longer_for_a_commit(broker: Broker, topic: str, kind: str) -> None:
     revoked: list[int] = []
     with Consumer(settings(broker, topic, kind, f"{topic}-a")) as consumer:
         reading(consumer, topic, lambda _, partitions: revoked.append(len(partitions)))
@@ -168,7 +168,7 @@ def test_a_consumer_is_held_up_by_no_commit(broker: Broker, topic: str, kind: st
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_async_consumer_is_held_up_by_no_commit(broker: Broker, topic: str, kind: str) -> None:
+def test_async_polls_do_not_wait_longer_for_a_commit(broker: Broker, topic: str, kind: str) -> None:
     revoked: list[int] = []
 
     async def timed(consumer: AsyncConsumer, timeout: float) -> float:

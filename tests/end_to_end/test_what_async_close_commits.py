@@ -16,19 +16,19 @@ import pytest
 from ottla import AsyncConsumer, Consumer, Records, TopicPartition
 
 PATIENCE = 60.0
-"""Seconds that anything may take on a busy machine."""
+"""Seconds: a limit for everything, on a busy machine."""
 ALL = 10
-"""Records of the topic; one poll gives them all."""
+"""Records of the topic; one poll returns all of them."""
 
 MakeTopic = Callable[..., str]
 
 
 class Broken(Exception):
-    """What a handler raises."""
+    """The exception of a handler."""
 
 
 class Reader:
-    """A consumer of the topic, and what its program needs to use it. A handler gets stuck at the third record."""
+    """A consumer of the topic, with helpers for its programs. The handler hangs at the third record."""
 
     def __init__(self, served: str, topic: str, **settings: Any) -> None:
         self.tp = TopicPartition(topic, 0)
@@ -65,7 +65,7 @@ class Reader:
     async def walk_with_a_time_limit_and_get_stuck(self) -> None:
         records = aiter(self.consumer)
         while True:
-            # Before Python 3.12 a task of its own asks for the record.
+            # Before Python 3.12 a separate task requests the record.
             record = await asyncio.wait_for(anext(records), PATIENCE)
             if record.offset == 3:
                 self.stuck.set()
@@ -77,7 +77,7 @@ class Reader:
 
     @asynccontextmanager
     async def lifespan(self, work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[asyncio.Task[None]]:
-        """As a web application has it: the consumer is closed by the task that serves, and used by one of its own."""
+        """As in a web application: one task serves and closes the consumer, another one uses it."""
         async with await self.ready():
             task = asyncio.create_task(work())
             await asyncio.wait([task, asyncio.ensure_future(self.stuck.wait())], return_when=asyncio.FIRST_COMPLETED)
@@ -109,7 +109,7 @@ def reader(served: str, topic: MakeTopic) -> Reader:
     return Reader(served, topic(1, *(f"{number}:value" for number in range(ALL))))
 
 
-# -- everything was processed ---------------------------------------------------------------------------------------------
+# -- all records are processed --------------------------------------------------------------------------------------------
 
 
 async def end_of_async_with(reader: Reader) -> None:
@@ -181,7 +181,7 @@ async def a_task_that_was_cancelled_has_committed(reader: Reader) -> None:
 
 
 async def fail_in_a_group() -> None:
-    """The handler of one record fails, and its error is dealt with."""
+    """The handler of one record fails, and the program handles the exception."""
 
     async def fail() -> None:
         raise Broken
@@ -241,7 +241,7 @@ def test_the_records_of_the_last_poll_are_committed(reader: Reader, end: Program
     assert reader.committed() == ALL
 
 
-# -- something says that not everything was processed ---------------------------------------------------------------------
+# -- some records may be unprocessed ------------------------------------------------------------------------------------
 
 
 async def an_error_leaves_the_async_with(reader: Reader) -> None:
@@ -427,7 +427,7 @@ def test_the_records_of_the_last_poll_are_not_committed(reader: Reader, end: Pro
     assert reader.committed() in (None, 0)
 
 
-# -- something in between -------------------------------------------------------------------------------------------------
+# -- partly processed ----------------------------------------------------------------------------------------------------
 
 
 async def leave_a_walk_by_break(reader: Reader) -> None:
@@ -472,13 +472,13 @@ async def a_walk_with_a_time_limit_still_handles(reader: Reader) -> None:
         (a_walk_with_a_time_limit_still_handles, 3),
     ],
 )
-def test_what_was_processed_before_the_end_is_committed(reader: Reader, end: Program, expected: int) -> None:
+def test_the_records_processed_before_the_end_are_committed(reader: Reader, end: Program, expected: int) -> None:
     run(end, reader)
     assert reader.committed() == expected
 
 
 @pytest.mark.parametrize("automatic", [True, False])
-def test_a_commit_in_on_revoke_leaves_out_what_close_leaves_out(served: str, topic: MakeTopic, automatic: bool) -> None:
+def test_a_commit_in_on_revoke_covers_the_same_records_as_close(served: str, topic: MakeTopic, automatic: bool) -> None:
     name = topic(1, *(f"{number}:value" for number in range(ALL)))
     reader = Reader(served, name, enable_auto_commit=automatic, group_protocol="consumer")
     told: list[int] = []
@@ -497,7 +497,7 @@ def test_a_commit_in_on_revoke_leaves_out_what_close_leaves_out(served: str, top
     assert reader.committed() == 0
 
 
-def test_the_failure_of_a_task_that_nobody_awaits_is_reported(reader: Reader, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_exception_of_a_task_that_is_not_awaited_is_logged(reader: Reader, caplog: pytest.LogCaptureFixture) -> None:
     run(a_service_fails, reader)
     assert "which polled last, has failed" in caplog.text
     assert "raise Broken" in caplog.text
@@ -505,7 +505,7 @@ def test_the_failure_of_a_task_that_nobody_awaits_is_reported(reader: Reader, ca
 
 @pytest.mark.parametrize("turns", range(4))
 def test_close_commits_what_position_returns_after_a_cancelled_seek(reader: Reader, turns: int) -> None:
-    """Cancelled after so many turns of the event loop: before the seek has begun, or while it waits."""
+    """``turns``: iterations of the event loop before the cancellation, which comes before the seek starts or while it waits."""
     positions: list[int] = []
 
     async def cancel_a_seek(reader: Reader) -> None:

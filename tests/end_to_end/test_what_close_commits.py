@@ -28,19 +28,19 @@ from ottla.signals import stop_on_signals
 from tests.end_to_end.programs import environment
 
 PATIENCE = 60.0
-"""Seconds that anything may take on a busy machine."""
+"""Seconds: a limit for everything, on a busy machine."""
 ALL = 10
-"""Records of the topic; one poll gives them all."""
+"""Records of the topic; one poll returns all of them."""
 
 MakeTopic = Callable[..., str]
 
 
 class Broken(Exception):
-    """What a handler raises."""
+    """The exception of a handler."""
 
 
 class Reader:
-    """A consumer of the topic, and what its program needs to use it."""
+    """A consumer of the topic, with helpers for its programs."""
 
     def __init__(self, served: str, topic: str, **settings: Any) -> None:
         self.tp = TopicPartition(topic, 0)
@@ -81,7 +81,7 @@ def reader(served: str, topic: MakeTopic) -> Iterator[Reader]:
         made.consumer.close()
 
 
-# -- everything was processed ---------------------------------------------------------------------------------------------
+# -- all records are processed --------------------------------------------------------------------------------------------
 
 
 def end_of_with(reader: Reader) -> None:
@@ -98,7 +98,7 @@ def end_of_a_loop(reader: Reader) -> None:
 
 
 def an_error_that_was_there_before(reader: Reader) -> None:
-    """An application that tries again inside the handler of an exception."""
+    """An application that retries inside an ``except`` block."""
     try:
         raise Broken
     except Broken:
@@ -231,7 +231,7 @@ def test_the_records_of_the_last_poll_are_committed(reader: Reader, end: Callabl
     assert reader.committed() == ALL
 
 
-# -- something says that not everything was processed ---------------------------------------------------------------------
+# -- some records may be unprocessed ------------------------------------------------------------------------------------
 
 
 def an_error_leaves_the_with(reader: Reader) -> None:
@@ -382,7 +382,7 @@ def a_signal_ends_a_question_while_a_record_is_processed(reader: Reader) -> None
 
 def a_signal_handler_closes_while_a_record_is_processed(reader: Reader) -> None:
     def stop(number: int, frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_IGN)  # so signal.getsignal() no longer knows this handler
+        signal.signal(number, signal.SIG_IGN)  # so signal.getsignal() does not return this handler
         reader.consumer.close()
 
     with handling_sigterm(stop):
@@ -476,7 +476,7 @@ def test_the_records_of_the_last_poll_are_not_committed(reader: Reader, end: Cal
     assert reader.committed() in (None, 0)
 
 
-# -- something in between -------------------------------------------------------------------------------------------------
+# -- partly processed ----------------------------------------------------------------------------------------------------
 
 
 def leave_a_walk_by_break(reader: Reader) -> None:
@@ -571,14 +571,14 @@ def commit_what_is_yet_to_come_and_fail(reader: Reader) -> None:
         (commit_in_a_walk_and_fail, 3),
     ],
 )
-def test_what_was_processed_before_the_end_is_committed(reader: Reader, end: Callable[[Reader], None], expected: int) -> None:
+def test_the_records_processed_before_the_end_are_committed(reader: Reader, end: Callable[[Reader], None], expected: int) -> None:
     end(reader)
     assert reader.committed() == expected
 
 
 @pytest.mark.parametrize("automatic", [True, False])
 @pytest.mark.parametrize("fails", [True, False])
-def test_a_commit_in_on_revoke_leaves_out_what_close_leaves_out(
+def test_a_commit_in_on_revoke_covers_the_same_records_as_close(
     served: str, topic: MakeTopic, automatic: bool, fails: bool
 ) -> None:
     name = topic(1, *(f"{number}:value" for number in range(ALL)))
@@ -613,7 +613,7 @@ for record in consumer.poll(60):
 
 
 @pytest.mark.parametrize(("end", "told"), [("raise ValueError('not today')", "not today"), ("sys.exit('so far')", "so far")])
-def test_close_at_exit_leaves_out_the_records_that_the_program_has_ended_with(reader: Reader, end: str, told: str) -> None:
+def test_close_at_exit_does_not_commit_the_records_of_the_last_poll(reader: Reader, end: str, told: str) -> None:
     command = [sys.executable, "-c", PROGRAM, reader.served, reader.tp.topic, reader.group, end]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment())
     assert told in done.stderr
@@ -638,7 +638,7 @@ threading.Thread(target=read).start()
 """
 
 
-def test_a_thread_that_outlives_the_main_thread_commits_what_it_has_processed(reader: Reader) -> None:
+def test_a_thread_that_outlives_the_main_thread_commits_its_processed_records(reader: Reader) -> None:
     command = [sys.executable, "-c", CLOSE_IN_A_THREAD, reader.served, reader.tp.topic, reader.group]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment())
     assert done.returncode == 0, done.stderr
@@ -664,7 +664,7 @@ def test_it(consumer):
 
 
 @pytest.mark.parametrize(("fails_at", "expected"), [(3, 0), (ALL, ALL)])
-def test_a_fixture_knows_of_the_test_that_has_failed(reader: Reader, tmp_path: Path, fails_at: int, expected: int) -> None:
+def test_a_fixture_that_closes_after_a_failed_test(reader: Reader, tmp_path: Path, fails_at: int, expected: int) -> None:
     test = tmp_path / "test_it.py"
     test.write_text(FIXTURES.format(served=reader.served, group=reader.group, topic=reader.tp.topic, fails_at=fails_at))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(test)]
@@ -673,7 +673,7 @@ def test_a_fixture_knows_of_the_test_that_has_failed(reader: Reader, tmp_path: P
     assert (reader.committed() or 0) == expected
 
 
-def test_it_says_why_the_last_records_are_not_committed(reader: Reader, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_says_why_the_last_records_are_not_committed(reader: Reader, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="ottla"), contextlib.suppress(Broken):
         an_error_and_close_in_finally(reader)
     assert "do not count as processed: Broken is being handled" in caplog.text

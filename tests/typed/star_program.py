@@ -1,4 +1,4 @@
-"""A program that takes every error of Ottla by a star, for mypy and pyright, as ``user_program.py``."""
+"""A program with a star import of all errors, for mypy and pyright, like ``user_program.py``."""
 
 # ruff: noqa: F405
 from __future__ import annotations

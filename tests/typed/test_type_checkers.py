@@ -1,4 +1,4 @@
-"""What mypy and pyright say of a program that uses Ottla, as it is installed."""
+"""mypy and pyright on programs that use an installed Ottla."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PYRIGHT = {
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What mypy finds out about Ottla, for the second run."""
+    """The cache directory of mypy, so that it analyses Ottla once."""
     return str(tmp_path_factory.mktemp("mypy"))
 
 
@@ -31,18 +31,18 @@ def run(*command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", *command], cwd=folder, capture_output=True, text=True, check=False)
 
 
-def test_mypy_finds_what_is_wrong_and_nothing_else(tmp_path: Path, cache: str) -> None:
+def test_mypy_reports_exactly_the_errors_of_the_program(tmp_path: Path, cache: str) -> None:
     done = run("mypy", "--strict", "--warn-unused-ignores", "--cache-dir", cache, str(PROGRAM), str(STAR), folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_mypy_names_the_setting_that_may_be_meant(tmp_path: Path, cache: str) -> None:
+def test_mypy_suggests_the_correct_name_of_a_setting(tmp_path: Path, cache: str) -> None:
     (tmp_path / "typo.py").write_text('from ottla import Consumer\nConsumer(grup_id="billing")\n', encoding="utf-8")
     done = run("mypy", "--strict", "--cache-dir", cache, "typo.py", folder=tmp_path)
     assert re.search(r'Unexpected keyword argument "grup_id" for "Consumer"; did you mean "group_id"', done.stdout), done.stdout
 
 
-def test_pyright_finds_what_is_wrong_and_nothing_else(tmp_path: Path) -> None:
+def test_pyright_reports_exactly_the_errors_of_the_program(tmp_path: Path) -> None:
     for program in (PROGRAM, STAR):
         (tmp_path / program.name).write_text(program.read_text(encoding="utf-8"), encoding="utf-8")
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(PYRIGHT), encoding="utf-8")
