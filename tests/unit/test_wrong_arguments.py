@@ -388,7 +388,7 @@ def test_a_health_server_says_which_argument_is_wrong(argument: str, value: Any)
     check(refused, argument)
 
 
-# -- common mistakes, and values of other types ----------------------------------------------------------------------------------------------------
+# -- common mistakes, and values of other types --------------------------------------------------------------------------
 
 
 def test_a_pattern_among_the_topics_raises_with_the_right_call() -> None:
