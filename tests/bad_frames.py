@@ -11,6 +11,7 @@ import struct
 import typing
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 from ottla.protocol.apis import SPOKEN, Api
 from ottla.protocol.codec import RequestHeader, encode_request
@@ -50,13 +51,13 @@ def some_request(api: Api, version: int) -> bytes:
     else:
         message = _smallest(message_class(api, "request"))
     pieces = encode_request(header, message)
-    return b"".join(bytes(piece) for piece in pieces)  # type: ignore[call-overload]
+    return b"".join(bytes(piece) for piece in pieces)
 
 
 def _smallest(cls: type) -> object:
     """A message of a class: lists of one, and all else as small as it can be."""
-    empty: dict[str, object] = {"string": "g", "bytes": b"", "bool": False}
-    values: dict[str, object] = {}
+    empty: dict[str, Any] = {"string": "g", "bytes": b"", "bool": False}
+    values: dict[str, Any] = {}
     for field in dataclasses.fields(cls):
         kind = field.metadata.get("kafka_type", "")
         nested = _class_in(field.type)

@@ -36,7 +36,7 @@ class RawClient:
         self._last_id += 1
         version = SPOKEN[api].maximum if version is None else version
         pieces = encode_request(RequestHeader(api, version, self._last_id, "raw"), message)
-        self.sock.sendall(b"".join(bytes(piece) for piece in pieces))  # type: ignore[call-overload]
+        self.sock.sendall(b"".join(bytes(piece) for piece in pieces))
         return api, version
 
     def receive(self, api: Api, version: int) -> tuple[int, Any]:

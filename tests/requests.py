@@ -98,7 +98,7 @@ def _plain(cls: type[Any], known: Known) -> Any:
 def frame(api: Api, version: int, message: Any, correlation_id: int = 1) -> bytes:
     """A request on the wire, without its length."""
     pieces = encode_request(RequestHeader(api, version, correlation_id, "edge"), message)
-    data = b"".join(bytes(piece) for piece in pieces)[4:]  # type: ignore[call-overload]
+    data = b"".join(bytes(piece) for piece in pieces)[4:]
     return data.replace(NOT_UTF8.encode(), _BROKEN)
 
 

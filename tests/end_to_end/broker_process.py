@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 
@@ -61,7 +62,7 @@ def broker_process(
 class Writer:
     """Produces numbered records without end and keeps those that were acknowledged, by number."""
 
-    def __init__(self, servers: str, topic: str, **config: object) -> None:
+    def __init__(self, servers: str, topic: str, **config: Any) -> None:
         settings = {"bootstrap.servers": servers, "linger.ms": 1, **LIBRDKAFKA_PATIENT}
         self._producer = confluent_kafka.Producer({**settings, **{name.replace("_", "."): value for name, value in config.items()}})
         self._topic = topic

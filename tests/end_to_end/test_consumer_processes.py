@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,7 +60,7 @@ class Member:
         self.process = process
         self._said = said
 
-    def said(self) -> list[dict[str, object]]:
+    def said(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self._said.read_text().splitlines() if line.endswith("}")]
 
     def handled(self) -> set[tuple[object, object]]:
@@ -68,8 +69,8 @@ class Member:
     def owns(self) -> list[int]:
         held: set[int] = set()
         for item in self.said():
-            held |= set(item.get("assigned", ()))  # type: ignore[call-overload]
-            held -= {*item.get("revoked", ()), *item.get("lost", ())}  # type: ignore[misc]
+            held |= set(item.get("assigned", ()))
+            held -= {*item.get("revoked", ()), *item.get("lost", ())}
         return sorted(held)
 
 

@@ -273,7 +273,7 @@ async def an_error_inside_aclosing(reader: Reader) -> None:
         aclose = reader.consumer.close
 
     with suppress(Broken):
-        async with aclosing(Service()):  # type: ignore[type-var]
+        async with aclosing(Service()):
             await reader.ready()
             await reader.poll_and_fail()
 

@@ -9,6 +9,7 @@ import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 from ottla.assignors import Assignment, GroupSpec
@@ -23,7 +24,7 @@ def ask(kafka_tool: KafkaTool, questions: Sequence[tuple[str, GroupSpec]]) -> li
     return [_answer(json.loads(line)) for line in kafka_tool(str(PROGRAM), stdin=lines, timeout=100).splitlines()]
 
 
-def _question(name: str, group: GroupSpec) -> dict[str, object]:
+def _question(name: str, group: GroupSpec) -> dict[str, Any]:
     members = [
         {
             "id": member_id,
@@ -37,7 +38,7 @@ def _question(name: str, group: GroupSpec) -> dict[str, object]:
     return {"assignor": name, "topics": topics, "members": members}
 
 
-def _answer(line: dict[str, object]) -> dict[str, Assignment] | str:
+def _answer(line: dict[str, Any]) -> dict[str, Assignment] | str:
     match line:
         case {"error": str(error)}:
             return error

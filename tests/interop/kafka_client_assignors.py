@@ -9,6 +9,7 @@ import json
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ottla.assignors import Cluster, MemberSubscription
 from ottla.types import TopicPartition
@@ -33,7 +34,7 @@ def ask_user_data(kafka_tool: KafkaTool, questions: Sequence[tuple[str, Sequence
     return [b64decode(answer["userData"]) for answer in _ask(kafka_tool, lines)]
 
 
-def _ask(kafka_tool: KafkaTool, questions: Sequence[Mapping[str, object]]) -> list[dict[str, object]]:
+def _ask(kafka_tool: KafkaTool, questions: Sequence[Mapping[str, object]]) -> list[dict[str, Any]]:
     lines = "".join(json.dumps(question) + "\n" for question in questions)
     answers = [json.loads(line) for line in kafka_tool(str(PROGRAM), stdin=lines, timeout=100).splitlines()]
     assert len(answers) == len(questions)
@@ -42,7 +43,7 @@ def _ask(kafka_tool: KafkaTool, questions: Sequence[Mapping[str, object]]) -> li
     return answers
 
 
-def _question(name: str, cluster: Cluster, members: Members) -> dict[str, object]:
+def _question(name: str, cluster: Cluster, members: Members) -> dict[str, Any]:
     topics = {
         topic: [sorted(cluster.racks_of(TopicPartition(topic, number))) for number in range(count)]
         for topic, count in cluster.partitions.items()
@@ -50,8 +51,8 @@ def _question(name: str, cluster: Cluster, members: Members) -> dict[str, object
     return {"assignor": name, "topics": topics, "members": [_member(*one) for one in members.items()]}
 
 
-def _member(member_id: str, member: MemberSubscription) -> dict[str, object]:
-    fields: dict[str, object] = {
+def _member(member_id: str, member: MemberSubscription) -> dict[str, Any]:
+    fields: dict[str, Any] = {
         "id": member_id,
         "topics": member.topics,
         "owned": member.owned,

@@ -6,6 +6,7 @@ Owns how ``Consumer`` joins a group. Must not know what is tested.
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any
 
 from ottla import Consumer
 from ottla.errors import CommitFailedError, error_class
@@ -17,7 +18,7 @@ RebalanceInProgressError = error_class(27)
 class OttlaMember:
     """``ottla.Consumer``."""
 
-    def __init__(self, servers: str, topic: str, group: str, **config: object) -> None:
+    def __init__(self, servers: str, topic: str, group: str, **config: Any) -> None:
         self.consumer = Consumer(
             bootstrap_servers=servers,
             group_id=group,

@@ -57,7 +57,7 @@ def create_topic(servers: str, topic: str, partitions: int = 1, **config: str) -
     admin.create_topics([new])[topic].result(60)
 
 
-def produce_confluent(servers: str, topic: str, rows: list[Row], **config: object) -> None:
+def produce_confluent(servers: str, topic: str, rows: list[Row], **config: Any) -> None:
     """Produce with librdkafka; raises if any record was not acknowledged."""
     failed: list[object] = []
     producer = confluent_kafka.Producer({"bootstrap.servers": servers, **{k.replace("_", "."): v for k, v in config.items()}})
@@ -76,7 +76,7 @@ def produce_confluent(servers: str, topic: str, rows: list[Row], **config: objec
     assert not failed, failed[0]
 
 
-def produce_kafka_python(servers: str, topic: str, rows: list[Row], **config: object) -> None:
+def produce_kafka_python(servers: str, topic: str, rows: list[Row], **config: Any) -> None:
     """Produce with kafka-python."""
     producer = kafka.KafkaProducer(bootstrap_servers=servers, **config)
     sent = [
@@ -88,7 +88,7 @@ def produce_kafka_python(servers: str, topic: str, rows: list[Row], **config: ob
     producer.close()
 
 
-def produce_aiokafka(servers: str, topic: str, rows: list[Row], **config: object) -> None:
+def produce_aiokafka(servers: str, topic: str, rows: list[Row], **config: Any) -> None:
     """Produce with aiokafka."""
 
     async def run() -> None:
@@ -116,9 +116,9 @@ PRODUCE: dict[str, Callable[..., None]] = {
 class ConfluentMember:
     """confluent-kafka's consumer."""
 
-    defaults: ClassVar[dict[str, object]] = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 300}
+    defaults: ClassVar[dict[str, Any]] = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 300}
 
-    def __init__(self, servers: str, topic: str, group: str, **config: object) -> None:
+    def __init__(self, servers: str, topic: str, group: str, **config: Any) -> None:
         self._consumer = confluent_kafka.Consumer(
             {
                 "bootstrap.servers": servers,
@@ -157,13 +157,13 @@ class ConfluentMember:
 class ConsumerGroupMember(ConfluentMember):
     """confluent-kafka's consumer with the consumer protocol (KIP-848), whose times the coordinator sets."""
 
-    defaults: ClassVar[dict[str, object]] = {"group.protocol": "consumer"}
+    defaults: ClassVar[dict[str, Any]] = {"group.protocol": "consumer"}
 
 
 class KafkaPythonMember:
     """kafka-python's consumer."""
 
-    def __init__(self, servers: str, topic: str, group: str, **config: object) -> None:
+    def __init__(self, servers: str, topic: str, group: str, **config: Any) -> None:
         self._consumer = kafka.KafkaConsumer(
             topic,
             bootstrap_servers=servers,
@@ -199,7 +199,7 @@ class KafkaPythonMember:
 class AiokafkaMember:
     """aiokafka's consumer, on an event loop of its own in a separate thread, so that its heartbeats go on."""
 
-    def __init__(self, servers: str, topic: str, group: str, **config: object) -> None:
+    def __init__(self, servers: str, topic: str, group: str, **config: Any) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -262,7 +262,7 @@ def closing_all(*members: Member) -> Iterator[None]:
 
 
 def read_all(
-    servers: str, topic: str, peer: str, count: int, group: str | None = None, seconds: float = 60, **config: object
+    servers: str, topic: str, peer: str, count: int, group: str | None = None, seconds: float = 60, **config: Any
 ) -> list[Message]:
     """``count`` records of a topic as a peer's consumer, alone in its group, reads them; sorted by partition and offset."""
     member = MEMBER[peer](servers, topic, group or f"read-{topic}-{peer}", **config)

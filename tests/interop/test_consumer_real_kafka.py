@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
+from typing import Any
 
 import confluent_kafka
 import pytest
@@ -51,7 +52,7 @@ def new_topic(servers: str, partitions: int = 3, rows: list[Row] = ROWS, codec: 
     return name
 
 
-def consumer(servers: str, **settings: object) -> Consumer:
+def consumer(servers: str, **settings: Any) -> Consumer:
     return Consumer(bootstrap_servers=servers, **{"auto_offset_reset": "earliest", **settings})
 
 

@@ -79,7 +79,7 @@ def commit_with_notes(servers: str, group: str) -> None:
     committer.close()
 
 
-def seen(servers: str, seconds: float = 20.0) -> dict[str, object]:
+def seen(servers: str, seconds: float = 20.0) -> dict[str, Any]:
     """The admin client's descriptions of the groups, as soon as the coordinator has loaded them."""
     end = time.monotonic() + seconds
     while True:
@@ -90,10 +90,10 @@ def seen(servers: str, seconds: float = 20.0) -> dict[str, object]:
                 raise
 
 
-def _seen(servers: str) -> dict[str, object]:
+def _seen(servers: str) -> dict[str, Any]:
     admin = AdminClient({"bootstrap.servers": servers})
     described = admin.describe_consumer_groups(GROUPS)
-    found: dict[str, object] = {}
+    found: dict[str, Any] = {}
     for group in GROUPS:
         one = described[group].result(60)
         members = {

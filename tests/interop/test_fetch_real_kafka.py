@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from itertools import count
+from typing import Any
 
 import confluent_kafka
 import pytest
@@ -32,7 +33,7 @@ def servers(request: pytest.FixtureRequest) -> Iterator[str]:
         yield broker.bootstrap_servers
 
 
-def consumer(servers: str, **settings: object) -> Consumer:
+def consumer(servers: str, **settings: Any) -> Consumer:
     return Consumer(bootstrap_servers=servers, **{"auto_offset_reset": "earliest", **settings})
 
 

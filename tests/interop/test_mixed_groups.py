@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
+from typing import Any
 
 import aiokafka.coordinator.assignors.range as aiokafka_range
 import kafka.coordinator.assignors.cooperative_sticky as kafka_cooperative
@@ -17,13 +18,13 @@ from tests.interop.peers import MEMBER, PRODUCE, Member, Message, Row, closing_a
 
 PARTITIONS = 4
 ROWS: list[Row] = [(index % PARTITIONS, None, b"%d" % index, 1_700_000_000_000, ()) for index in range(200)]
-RANGE: dict[str, dict[str, object]] = {
+RANGE: dict[str, dict[str, Any]] = {
     "confluent": {"partition_assignment_strategy": "range"},
     "kafka-python": {},
     "aiokafka": {"partition_assignment_strategy": [aiokafka_range.RangePartitionAssignor]},
 }
 """What makes each peer offer the range assignor: aiokafka offers roundrobin alone."""
-COOPERATIVE: dict[str, dict[str, object]] = {
+COOPERATIVE: dict[str, dict[str, Any]] = {
     "confluent": {"partition_assignment_strategy": "cooperative-sticky"},
     "kafka-python": {"partition_assignment_strategy": [kafka_cooperative.CooperativeStickyAssignor]},
 }

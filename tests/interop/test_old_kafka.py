@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from itertools import count
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import confluent_kafka
 import pytest
@@ -82,7 +82,7 @@ def read_from(old: Old, topic: str, wanted: int) -> list[Record]:
     return sorted(found, key=lambda record: record.timestamp)
 
 
-def consumer(old: Old, **settings: object) -> Consumer:
+def consumer(old: Old, **settings: Any) -> Consumer:
     return Consumer(bootstrap_servers=old.address, **{"auto_offset_reset": "earliest", "client_id": "ours", **settings})
 
 

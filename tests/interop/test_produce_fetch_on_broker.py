@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from itertools import count
+from typing import Any
 
 import confluent_kafka
 import pytest
@@ -80,9 +81,7 @@ def test_every_codec_of_every_writer(servers: str, topic: str, writer: str, code
         ("aiokafka", {"acks": 0}),
     ],
 )
-def test_idempotent_producers_and_those_that_want_no_answer(
-    servers: str, topic: str, writer: str, config: dict[str, object]
-) -> None:
+def test_idempotent_producers_and_those_that_want_no_answer(servers: str, topic: str, writer: str, config: dict[str, Any]) -> None:
     create_topic(servers, topic, 2)
     rows = _rows(500)
     PRODUCE[writer](servers, topic, rows, **config)

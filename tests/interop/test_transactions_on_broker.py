@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import aiokafka
 import confluent_kafka
@@ -58,7 +59,7 @@ def read_ours(servers: str, topic: str, count: int) -> list[bytes]:
 READERS = {"confluent": read_confluent, "ours": read_ours}
 
 
-def transactional(servers: str, transactional_id: str, **config: object) -> confluent_kafka.Producer:
+def transactional(servers: str, transactional_id: str, **config: Any) -> confluent_kafka.Producer:
     """librdkafka's transactional producer, ready to begin."""
     producer = confluent_kafka.Producer({"bootstrap.servers": servers, "transactional.id": transactional_id, **config})
     producer.init_transactions(20)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
+from typing import Any
 
 import confluent_kafka
 import pytest
@@ -35,7 +36,7 @@ Found = list[tuple[int, bytes]]
 class Reader:
     """One of our consumers, its records, and the truncation errors that it raised."""
 
-    def __init__(self, servers: str, group: str, policy: str, **settings: object) -> None:
+    def __init__(self, servers: str, group: str, policy: str, **settings: Any) -> None:
         self.consumer = Consumer(
             bootstrap_servers=servers,
             group_id=group,
@@ -102,7 +103,7 @@ def test_what_took_the_place_of_lost_records_is_read_by_everybody(cluster: Kafka
     servers = cluster.bootstrap_servers
     with closing(Operator(servers)) as operator, ExitStack() as readers:
 
-        def reader(group: str, policy: str, **settings: object) -> Reader:
+        def reader(group: str, policy: str, **settings: Any) -> Reader:
             return readers.enter_context(closing(Reader(servers, group, policy, **settings)))
 
         old, new = create(servers, operator)

@@ -65,7 +65,7 @@ def test_any_bytes_are_a_value_or_a_protocol_error(content: bytes, version: int)
             value = decode(blob)
         except ProtocolError:
             continue
-        assert decode(encode(value)) == value  # type: ignore[operator]
+        assert decode(encode(value)) == value
 
 
 def test_bytes_of_apache_kafka() -> None:

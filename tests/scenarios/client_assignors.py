@@ -48,23 +48,23 @@ class Weighted(ConsumerPartitionAssignor):
         self.heard.append((assignment, metadata))
 
 
-def start(world: World, name: str, assignor: object, **settings: object) -> App:
+def start(world: World, name: str, assignor: object, **settings: Any) -> App:
     return join(world, name, group_client_assignors=[assignor], **settings)
 
 
 def run_state(app: App) -> RunState:
-    state: RunState = app.assembly.membership._assignors.state  # type: ignore[union-attr]
+    state: RunState = app.membership._assignors.state
     return state
 
 
 def member_id(app: App) -> str:
-    assert app.assembly.membership is not None
-    return app.assembly.membership.metadata().member_id
+    assert app.membership is not None
+    return app.membership.metadata().member_id
 
 
 def assignor_of(app: App) -> str:
-    assert app.assembly.membership is not None
-    return app.assembly.membership.status.assignor
+    assert app.membership is not None
+    return app.membership.status.assignor
 
 
 def installs(world: World, since: int = 0) -> list[Any]:

@@ -84,7 +84,7 @@ class Group:
 
     def is_well(self) -> bool:
         owned = sorted(tp for app in self.apps for tp in app.calls.owned)
-        stable = all(app.assembly.membership.state.name == "STABLE" for app in self.apps)
+        stable = all(app.membership.state.name == "STABLE" for app in self.apps)
         return owned == ALL and stable and list(self.committed.values()) == [self.world.produced[tp] for tp in ALL]
 
     def produce(self, count: int) -> None:

@@ -22,7 +22,7 @@ ALL = [TopicPartition("t", number) for number in range(PARTITIONS)]
 STABLE = (classic_states.State.STABLE, consumer_states.State.STABLE)
 
 
-def filled(path: Path, partitions: int = PARTITIONS, records: int = 100, **settings: object) -> World:
+def filled(path: Path, partitions: int = PARTITIONS, records: int = 100, **settings: Any) -> World:
     """A world with a topic ``t`` of so many partitions, of so many records each."""
     world = World(path, **settings)
     world.create_topic("t", partitions)
@@ -31,12 +31,12 @@ def filled(path: Path, partitions: int = PARTITIONS, records: int = 100, **setti
     return world
 
 
-def new(world: World, name: str, **settings: object) -> App:
+def new(world: World, name: str, **settings: Any) -> App:
     """One that may become a member: in the world's protocol."""
     return world.app(name, group_id="g", **{"group_protocol": world.protocol, **settings})
 
 
-def join(world: World, name: str, **settings: object) -> App:
+def join(world: World, name: str, **settings: Any) -> App:
     """A member that runs ``member`` in the background."""
     program: dict[str, Any] = {
         key: settings.pop(key) for key in ("topics", "pattern", "work", "commits", "timeout") if key in settings
@@ -51,7 +51,7 @@ def settle(world: World, *apps: App, limit: int = 60_000) -> None:
 
     def settled() -> bool:
         owned = [tp for app in apps for tp in app.calls.owned]
-        return sorted(owned) == ALL and all(app.calls.owned and app.assembly.membership.state in STABLE for app in apps)
+        return sorted(owned) == ALL and all(app.calls.owned and app.membership.state in STABLE for app in apps)
 
     world.run_until(settled, limit)
 

@@ -5,6 +5,8 @@ Owns no fixture: ``conftest`` does. Must not know what is tested.
 
 from __future__ import annotations
 
+from typing import Any
+
 from ottla.types import TopicPartition
 from tests.simulation.app import App
 from tests.simulation.world import World
@@ -12,7 +14,7 @@ from tests.simulation.world import World
 TP0, TP1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def assigned(world: World, *partitions: TopicPartition, **settings: object) -> App:
+def assigned(world: World, *partitions: TopicPartition, **settings: Any) -> App:
     """An application that has been assigned these partitions by hand."""
     app = world.app("a", **settings)
     world.call(app, app.calls.assign(partitions, world.now))

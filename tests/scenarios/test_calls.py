@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ def world(tmp_path: Path, request: pytest.FixtureRequest) -> World:
     return world
 
 
-def app_of(world: World, name: str = "a", **settings: object) -> App:
+def app_of(world: World, name: str = "a", **settings: Any) -> App:
     return world.app(name, group_id="g", group_protocol=world.protocol, **settings)
 
 
@@ -46,7 +47,7 @@ def joined(world: World, app: App, listeners: Listeners | None = None) -> App:
     return app
 
 
-def by_hand(world: World, **settings: object) -> App:
+def by_hand(world: World, **settings: Any) -> App:
     app = app_of(world, enable_auto_commit=False, **settings)
     world.call(app, app.calls.assign([T0, T1], app.now))
     return app

@@ -94,8 +94,8 @@ def asker(app: App, chance: random.Random, wakes: bool) -> Program:
             lambda: app.calls.describe_topics(("t",), 1_000, app.now),
             lambda some=some: app.calls.positions.pause(some, app.now),  # type: ignore[misc]
             lambda: app.calls.positions.resume([tp for tp, view in app.calls.snapshot.partitions.items() if view.paused], app.now),
-            *[lambda tp=tp: app.calls.positions.position(tp, 1_000, app.now) for tp in some],  # type: ignore[misc]
-            *[lambda tp=tp: app.calls.positions.lag(tp, 1_000, app.now) for tp in some],  # type: ignore[misc]
+            *[lambda tp=tp: app.calls.positions.position(tp, 1_000, app.now) for tp in some],
+            *[lambda tp=tp: app.calls.positions.lag(tp, 1_000, app.now) for tp in some],
         ]
         try:
             yield from cancelled_sometimes(chance.choice(calls)(), chance)

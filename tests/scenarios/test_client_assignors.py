@@ -56,8 +56,8 @@ def test_one_member_computes_and_every_member_is_told(world: World) -> None:
     for app, assignor, count in ((first, heavy, 3), (second, light, 1)):
         assignment, metadata = assignor.heard[-1]
         assert (set(assignment.partitions), assignment.user_data) == (app.calls.owned, b"you have %d" % count)
-        assert app.assembly.membership is not None
-        assert metadata == app.assembly.membership.metadata()
+        assert app.membership is not None
+        assert metadata == app.membership.metadata()
         assert all(one.user_data is not None for one, _ in assignor.heard), "who joins is not told of what was made before"
         assert assignor_of(app) == "weighted"
         assert app.assembly.recorder is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ def closing(app: App, operation: GroupMembershipOperation, timeout: int = 30_000
     yield from app.calls.close(timeout, app.now, operation)
 
 
-def a_reader(world: World, name: str, **settings: object) -> App:
+def a_reader(world: World, name: str, **settings: Any) -> App:
     """A member that has all partitions, fetches them, and does nothing for the moment."""
     app = new(world, name, **settings)
 

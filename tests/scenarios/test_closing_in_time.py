@@ -101,7 +101,7 @@ def refused_for_ever(world: World) -> App:
 def in_a_rebalance(world: World) -> App:
     app = silent_commits(world)
     join(world, "b", auto_commit_interval_ms=600_000)
-    world.run_until(lambda: app.assembly.membership.status.rebalancing)
+    world.run_until(lambda: app.membership.status.rebalancing)
     world.call(app, app.calls.poll(10, app.now))
     return app
 

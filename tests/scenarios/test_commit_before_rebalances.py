@@ -139,6 +139,6 @@ def test_wakeups_in_the_middle_of_a_join_repeat_nothing(world: World, kind: str)
     settle(world, first, second)
     assert woken
     joined = [one for _, api, one in world.broker.seen if api is JOINS[kind] and (kind != "consumer" or one.member_epoch == 0)]
-    mine = second.assembly.membership.metadata().member_id
+    mine = second.membership.metadata().member_id
     assert len([one for one in joined if one.member_id == mine]) <= (1 if kind != "cooperative" else 2)
     assert [what for what, partitions in second.told if partitions] == ["assign"]

@@ -33,7 +33,7 @@ def world(tmp_path: Path) -> World:
 
 def beats(world: World, app: App, since: int = 0) -> list[tuple[int, Any]]:
     """The heartbeats of one member."""
-    return groups.beats(world, app.assembly.membership.member_id, since)
+    return groups.beats(world, app.membership.member_id, since)
 
 
 def owned_in(message: Any) -> list[int] | None:
@@ -52,7 +52,7 @@ def test_the_dialogue_of_a_member_alone(world: World) -> None:
     assert (acknowledgement.subscribed_topic_names, owned_in(acknowledgement)) == (None, [0, 1, 2, 3])
     assert len(others) in (2, 3), "one a second"
     assert {(one.subscribed_topic_names, one.topic_partitions) for one in others} == {(None, None)}
-    assert app.assembly.membership.metadata().generation_id == acknowledgement.member_epoch > 0
+    assert app.membership.metadata().generation_id == acknowledgement.member_epoch > 0
 
 
 def test_what_stays_is_read_on_while_the_rest_goes(world: World) -> None:

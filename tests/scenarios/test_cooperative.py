@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,7 +66,7 @@ class Ledger:
 
 
 def join(
-    world: World, ledger: Ledger, name: str, strategy: object = COOPERATIVE, group_instance_id: str | None = None, **more: object
+    world: World, ledger: Ledger, name: str, strategy: object = COOPERATIVE, group_instance_id: str | None = None, **more: Any
 ) -> App:
     settings = {"group_protocol": "classic", "partition_assignment_strategy": strategy, "group_instance_id": group_instance_id}
     app = world.app(name, group_id="g", **settings)
@@ -77,8 +78,8 @@ def join(
 
 def settled(*apps: App) -> bool:
     owned = [tp for app in apps for tp in app.calls.owned]
-    states = all(app.assembly.membership.state is State.STABLE for app in apps)
-    return states and sorted(owned) == ALL and all(not app.assembly.membership.status.rebalancing for app in apps)
+    states = all(app.membership.state is State.STABLE for app in apps)
+    return states and sorted(owned) == ALL and all(not app.membership.status.rebalancing for app in apps)
 
 
 def settle(world: World, *apps: App) -> None:
@@ -111,14 +112,14 @@ def test_the_join_says_what_is_still_owned_and_since_when(world: World) -> None:
     ledger = Ledger()
     first = join(world, ledger, "a")
     settle(world, first)
-    generation = first.assembly.membership.metadata().generation_id
+    generation = first.membership.metadata().generation_id
     began = world.now.mono
     join(world, ledger, "b")
     world.run_until(lambda: len(first.calls.owned) == PARTITIONS // 2)
     of_first = [
         decode_subscription(message.protocols[0].metadata)
         for at, api, message in world.broker.seen
-        if api is Api.JOIN_GROUP and at >= began and message.member_id == first.assembly.membership.metadata().member_id
+        if api is Api.JOIN_GROUP and at >= began and message.member_id == first.membership.metadata().member_id
     ]
     assert list(of_first[0].owned) == ALL
     assert of_first[0].generation == generation
@@ -135,12 +136,12 @@ def test_what_is_kept_is_read_while_the_group_waits_for_somebody_slow(world: Wor
     world.run(1_000)
     kept = first.calls.owned
     join(world, ledger, "c")
-    world.run_until(lambda: first.assembly.membership.state is State.JOINING)
+    world.run_until(lambda: first.membership.state is State.JOINING)
     handled = len(first.handled)
     for tp in kept:
         world.produce("t", tp.partition, 50)
     world.run(3_000)
-    assert first.assembly.membership.state is State.JOINING, "the group waits for the slow one"
+    assert first.membership.state is State.JOINING, "the group waits for the slow one"
     assert len(first.handled) - handled == 50 * len(kept)
 
 
@@ -161,7 +162,7 @@ def test_a_member_that_was_dropped_loses_everything_and_comes_back(world: World)
     ledger = Ledger()
     first, second = join(world, ledger, "a"), join(world, ledger, "b")
     settle(world, first, second)
-    member_id = first.assembly.membership.metadata().member_id
+    member_id = first.membership.metadata().member_id
     had = sorted(first.calls.owned)
     assert world.broker.expire(ExpireMember("g", member_id)) == 1
     world.run_until(lambda: ("lost", had) in first.told)
@@ -173,9 +174,9 @@ def test_a_dropped_member_in_the_middle_of_a_join_loses_what_it_kept(world: Worl
     first, slow = join(world, ledger, "a"), join(world, ledger, "b", work=10_000)
     world.run_until(lambda: settled(first, slow))
     join(world, ledger, "c")
-    world.run_until(lambda: first.assembly.membership.state is State.JOINING and first.calls.owned)
+    world.run_until(lambda: first.membership.state is State.JOINING and first.calls.owned)
     had = sorted(first.calls.owned)
-    assert world.broker.expire(ExpireMember("g", first.assembly.membership.metadata().member_id)) == 1
+    assert world.broker.expire(ExpireMember("g", first.membership.metadata().member_id)) == 1
     world.run_until(lambda: ("lost", had) in first.told)
     settle(world, first, slow, world.apps["c"])
 
@@ -298,7 +299,7 @@ def test_a_static_member_comes_back_to_what_it_had_and_nobody_else_notices(world
     apps.append(join(world, ledger, "b", group_instance_id="b"))
     settle(world, *apps)
     gone, other = apps[place], apps[1 - place]
-    had, generation = gone.calls.owned, other.assembly.membership.metadata().generation_id
+    had, generation = gone.calls.owned, other.membership.metadata().generation_id
     told = len(other.told)
     gone.kill()
     for tp in had:
@@ -306,7 +307,7 @@ def test_a_static_member_comes_back_to_what_it_had_and_nobody_else_notices(world
     back = join(world, ledger, f"{gone.name}2", group_instance_id=gone.name)
     world.run_until(lambda: back.calls.owned == had)
     world.run(5_000)
-    assert other.assembly.membership.metadata().generation_id == generation
+    assert other.membership.metadata().generation_id == generation
     assert len(other.told) == told
     assert settled(back, other)
 
@@ -339,7 +340,7 @@ def test_members_come_go_die_stall_and_are_dropped_in_any_order(tmp_path: Path, 
                 victim.kill()
         elif what == "expire":
             victim = dice.choice(living)
-            if world.broker.expire(ExpireMember("g", victim.assembly.membership.metadata().member_id)):
+            if world.broker.expire(ExpireMember("g", victim.membership.metadata().member_id)):
                 ledger.forget(victim)
         world.run(dice.choice((20, 300, 2_000, 7_000)))
     world.run(1_000)  # for who was dropped last to hear of it

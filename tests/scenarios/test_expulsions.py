@@ -7,6 +7,7 @@ import logging
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,7 +61,7 @@ def expulsions(world: World) -> Iterator[Expulsions]:
     log.removeHandler(handler)
 
 
-def app_of(world: World, name: str, kind: str, **settings: object) -> App:
+def app_of(world: World, name: str, kind: str, **settings: Any) -> App:
     return world.app(name, group_id="g", **{"max_poll_interval_ms": INTERVAL, "max_poll_records": 5, **KINDS[kind], **settings})
 
 

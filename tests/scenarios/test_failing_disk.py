@@ -35,7 +35,7 @@ FLUSH_MESSAGES = 3
 RETENTION = 9_000
 DELETED = 2
 """Where ``steady`` begins when its first records have been deleted."""
-SETTINGS: dict[str, object] = {
+SETTINGS: dict[str, Any] = {
     "log.retention.check.interval.ms": 10_000,
     "log.flush.offset.checkpoint.interval.ms": 10_000,
     "log.cleaner.backoff.ms": 5_000,

@@ -42,13 +42,13 @@ def test_a_broker_that_stands_still(group: Group, lasts: int) -> None:
 
 def test_a_member_that_is_thrown_out_comes_back(group: Group) -> None:
     first, second = working(group).apps
-    member_id = first.assembly.membership.metadata().member_id
+    member_id = first.membership.metadata().member_id
     assert group.world.broker.expire(ExpireMember("g", client_id="a")) == 1
     group.heal()
     assert [what for what, _ in first.told].count("lost") == 1
     assert "lost" not in [what for what, _ in second.told]
     # The coordinator names a classic member, and that one again; a member of a consumer group names itself.
-    kept = first.assembly.membership.metadata().member_id == member_id
+    kept = first.membership.metadata().member_id == member_id
     assert kept is (group.world.protocol == "consumer")
 
 

@@ -48,7 +48,7 @@ def settle(world: World, *apps: App) -> None:
 
 
 def speaks(app: App) -> type[Any]:
-    return type(app.assembly.membership.chosen)
+    return type(app.membership.chosen)
 
 
 def stop(world: World, app: App) -> None:

@@ -32,7 +32,7 @@ def test_the_dialogue_is_that_of_kafka(world: World) -> None:
     app = join(world, "a")
     settle(world, app)
     first, second = (message for _, message in sent(world, Api.JOIN_GROUP))
-    assert (first.member_id, second.member_id) == ("", app.assembly.membership.metadata().member_id)
+    assert (first.member_id, second.member_id) == ("", app.membership.metadata().member_id)
     assert second.reason == f"need to re-join with the given member-id: {second.member_id}"
     assert [protocol.name for protocol in first.protocols] == ["range", "cooperative-sticky"]
     assert len(sent(world, Api.SYNC_GROUP)) == 1

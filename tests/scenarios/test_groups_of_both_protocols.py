@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,7 +60,7 @@ def test_a_member_that_closes_commits_and_hands_over(world: World) -> None:
     first, second = join(world, "a"), join(world, "b")
     settle(world, first, second)
     world.run(1_000)
-    member_id, owned = first.assembly.membership.metadata().member_id, first.calls.owned
+    member_id, owned = first.membership.metadata().member_id, first.calls.owned
     assert world.committed("g", "t", PARTITIONS) == {}, "it is closing that commits"
     first.stop = True
     closed_at = world.now.mono
@@ -101,7 +102,7 @@ def test_heartbeats_go_on_however_slow_the_handler_is(world: World) -> None:
     start = world.now.mono
     world.run(60_000)
     assert joins(world, start) == []
-    assert len(beats(world, app.assembly.membership.metadata().member_id, start)) >= 59
+    assert len(beats(world, app.membership.metadata().member_id, start)) >= 59
     assert [what for what, _ in app.told] == ["assign"]
 
 
@@ -177,7 +178,7 @@ def test_a_topic_that_appears_later_is_assigned(world: World) -> None:
 def test_who_gains_partitions_again_and_again_commits_by_itself_all_the_same(world: World) -> None:
     """Topics appear more often than an automatic commit comes: no rebalance that keeps partitions may put it off."""
     later = [f"later-{number}" for number in range(6)]
-    ages: dict[str, object] = {"metadata_max_age_ms": 500, "partition_assignment_strategy": "cooperative-sticky"}
+    ages: dict[str, Any] = {"metadata_max_age_ms": 500, "partition_assignment_strategy": "cooperative-sticky"}
     ages = ages if world.protocol == "classic" else {}
     app = join(
         world, "a", topics=("t", *later), allow_auto_create_topics=False, auto_commit_interval_ms=5_000, commits=False, **ages
@@ -201,7 +202,7 @@ def test_unsubscribe_leaves_at_once_and_subscribing_joins_again(world: World) ->
             yield from app.calls.poll(500, app.now)
         the_goodbye(world)
         assert app.told == [("assign", ALL), ("revoke", ALL)]
-        assert app.assembly.membership.metadata().member_id == ""
+        assert app.membership.metadata().member_id == ""
         yield from app.calls.subscribe(["t"], app.listeners(), app.now)
         while not app.calls.owned:
             yield from app.calls.poll(500, app.now)

@@ -32,7 +32,7 @@ def settle(world: World, apps: list[App]) -> None:
         return (
             sorted(tp for one in owned for tp in one) == EVERYTHING
             and max(map(len, owned)) - min(map(len, owned)) <= 1
-            and all(app.assembly.membership.state in STABLE for app in apps)
+            and all(app.membership.state in STABLE for app in apps)
         )
 
     world.run_until(settled, 120_000)

@@ -207,7 +207,7 @@ def test_partitions_that_were_lost_are_timed_as_such(world: World) -> None:
 def test_who_goes_has_failed_at_nothing_but_who_gives_up_half_way_has(world: World, protocol: str) -> None:
     app = world.app("a", group_id="g", group_protocol=protocol)
     app.start(member(app))
-    world.run_until(lambda: app.assembly.membership.state in STABLE and bool(app.calls.owned))
+    world.run_until(lambda: app.membership.state in STABLE and bool(app.calls.owned))
     app.stop = True
     world.run_until(lambda: not app.running)
     assert (coordinator(app, "rebalance-total"), coordinator(app, "failed-rebalance-total")) == (1, 0)

@@ -30,7 +30,7 @@ def world(tmp_path: Path) -> World:
 
 
 def state_of(app: App) -> State:
-    state: State = app.assembly.membership.state  # type: ignore[union-attr, attr-defined]
+    state: State = app.membership.state
     return state
 
 
@@ -65,7 +65,7 @@ def test_heartbeats_go_on_between_revocation_and_assignment_and_acknowledge_noth
     settle(world, first, second)
     (revoked,) = [one for one in slowly.ran if one[0] == "revoke"]
     given = next(one for one in slowly.ran if one[0] == "assign" and one[2] >= revoked[3])
-    membership = first.assembly.membership
+    membership = first.membership
     assert membership is not None
     beats = [(at, one) for at, one in sent(world, HEARTBEAT, revoked[2]) if one.member_id == membership.metadata().member_id]
     during = [one for at, one in beats if at <= given[3]]

@@ -59,7 +59,7 @@ def join(world: World, name: str, assignor: object, **more: Any) -> App:
 
 def settled(*apps: App) -> bool:
     owned = sorted(tp for app in apps for tp in app.calls.owned)
-    return owned == ALL and all(app.assembly.membership.state is State.STABLE for app in apps)
+    return owned == ALL and all(app.membership.state is State.STABLE for app in apps)
 
 
 def test_user_data_goes_to_the_leader_and_comes_back_with_the_assignment(world: World) -> None:
@@ -70,7 +70,7 @@ def test_user_data_goes_to_the_leader_and_comes_back_with_the_assignment(world: 
     assignment, metadata = heavy.heard[-1]
     assert set(assignment.partitions) == first.calls.owned
     assert assignment.user_data == b"you have 3"
-    assert metadata == first.assembly.membership.metadata()
+    assert metadata == first.membership.metadata()
     leader = heavy if heavy.clusters else light
     assert leader.clusters[-1] == Cluster({"t": PARTITIONS})
 
@@ -90,7 +90,7 @@ def test_each_consumer_has_an_instance_of_a_class_of_its_own(world: World) -> No
 def test_a_slow_assignor_costs_no_heartbeat(world: World) -> None:
     class Slow(Weighted):
         def assign(self, cluster: Cluster, members: Members) -> dict[str, MemberAssignment]:
-            app = next(app for app in world.apps.values() if app.assembly.membership.state is State.ASSIGNING)
+            app = next(app for app in world.apps.values() if app.membership.state is State.ASSIGNING)
             # The application's thread is in here, as on a real one; everyone else goes on.
             app.busy(10_000)
             return super().assign(cluster, members)

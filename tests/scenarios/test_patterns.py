@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ def world(tmp_path: Path) -> World:
     return world
 
 
-def join(world: World, name: str = "a", pattern: str = "orders-.*", **settings: object) -> App:
+def join(world: World, name: str = "a", pattern: str = "orders-.*", **settings: Any) -> App:
     app = world.app(name, group_id="g", group_protocol="classic", **settings)
     app.start(member(app, pattern=pattern))
     return app
@@ -35,7 +36,7 @@ def topics(app: App) -> set[str]:
 
 def settle(world: World, app: App, expected: set[str], limit: int = 30_000) -> None:
     def settled() -> bool:
-        return topics(app) == expected and app.assembly.membership.state is State.STABLE
+        return topics(app) == expected and app.membership.state is State.STABLE
 
     world.run_until(settled, limit)
 
@@ -78,7 +79,7 @@ def test_a_topic_that_is_deleted_goes(world: World) -> None:
 def test_a_pattern_that_matches_nothing_yet_waits(world: World) -> None:
     app = join(world, pattern="later-.*", metadata_max_age_ms=5_000)
     world.run(10_000)
-    assert app.assembly.membership.state is State.STABLE
+    assert app.membership.state is State.STABLE
     assert not app.calls.owned
     assert not app.errors
     world.create_topic("later-1", 1)
@@ -90,7 +91,7 @@ def test_internal_topics_are_left_out_unless_wanted(world: World, excluded: bool
     settle(world, join(world, "a", "orders"), {"orders"})
     app = world.app("b", group_id="h", group_protocol="classic", exclude_internal_topics=excluded)
     app.start(member(app, pattern="__.*"))
-    world.run_until(lambda: app.assembly.membership.state is State.STABLE and topics(app) == expected)
+    world.run_until(lambda: app.membership.state is State.STABLE and topics(app) == expected)
 
 
 def test_members_with_different_patterns_share_what_both_want(world: World) -> None:

@@ -28,7 +28,7 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "consumer": {"group_protocol": "consumer"},
 }
-SETTINGS: dict[str, object] = {
+SETTINGS: dict[str, Any] = {
     "group.consumer.heartbeat.interval.ms": 1_000,
     "group.consumer.min.heartbeat.interval.ms": 1_000,
     "group.consumer.assignment.interval.ms": 0,
@@ -99,7 +99,7 @@ def poll_until(world: World, app: App, condition: Callable[[], bool], timeout: i
 
 def commits(world: World, app: App) -> int:
     """How many commits of a member the broker has seen."""
-    mine = app.assembly.membership.metadata().member_id
+    mine = app.membership.metadata().member_id
     return sum(api is Api.OFFSET_COMMIT and message.member_id == mine for _, api, message in world.broker.seen)
 
 
@@ -122,7 +122,7 @@ def share(world: World, first: App, second: App) -> str:
     world.run_until(lambda: not first.running)
     first.start(member(first))
     settle(world, first, second)
-    member_id: str = first.assembly.membership.metadata().member_id
+    member_id: str = first.membership.metadata().member_id
     for app in (first, second):
         app.stop = True
     world.run_until(lambda: not (first.running or second.running))
@@ -215,7 +215,7 @@ def test_who_polls_is_not_expelled_while_the_commit_is_on_its_way(
 ) -> None:
     """Neither by itself nor by the coordinator, which waits for ``max_poll_interval``; the commit is given up before."""
     first = reading(world, kind, **impatient(kind))
-    member_id = first.assembly.membership.metadata().member_id
+    member_id = first.membership.metadata().member_id
     world.broker.set_fault(FOR_EVER, Api.OFFSET_COMMIT, times=None, client_id="a")
     began = world.now.mono
     with caplog.at_level(logging.WARNING):
@@ -368,7 +368,7 @@ def test_a_poll_that_is_longer_than_the_poll_interval_costs_no_membership(
 ) -> None:
     """While it waits for the commit, and then for records: who is inside a poll is alive."""
     first = reading(world, kind, **impatient(kind))
-    member_id = first.assembly.membership.metadata().member_id
+    member_id = first.membership.metadata().member_id
     world.broker.set_fault(Delay(3_000), Api.OFFSET_COMMIT, times=1, client_id="a")
     with caplog.at_level(logging.WARNING):
         second = another(world, kind, **impatient(kind))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ def world(tmp_path: Path) -> World:
     return world
 
 
-def app_of(world: World, kind: str, **settings: object) -> App:
+def app_of(world: World, kind: str, **settings: Any) -> App:
     return world.app("a", group_id="g", **{"max_poll_interval_ms": 60_000, **KINDS[kind], **settings})
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ def world(tmp_path: Path, request: pytest.FixtureRequest) -> World:
     return world
 
 
-def app_of(world: World, name: str, **settings: object) -> App:
+def app_of(world: World, name: str, **settings: Any) -> App:
     return world.app(name, group_id="g", group_protocol=world.protocol, enable_auto_commit=False, **settings)
 
 

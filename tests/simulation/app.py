@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ottla import Record
 from ottla.client.assembly import ConsumerAssembly
 from ottla.client.calls.calls import ConsumerCalls
-from ottla.client.calls.mailbox import Wait
+from ottla.client.calls.mailbox import Await, Wait
 from ottla.client.calls.rebalancing import Listeners
 from ottla.client.connections.connections import Close, Connect, Write
 from ottla.client.effects import ToCoordinator
@@ -31,8 +31,8 @@ class Sleep(NamedTuple):
     duration: int
 
 
-Program = Generator[Wait | Sleep, Now, Any]
-"""An application: it yields what its calls yield, and ``Sleep``."""
+Program = Generator[Wait | Await | Sleep, Now, Any]
+"""An application: it yields what its calls yield, and ``Sleep``. No listener here is a coroutine, so ``Await`` does not occur."""
 
 
 class App:
@@ -79,6 +79,11 @@ class App:
     @property
     def now(self) -> Now:
         return self._clock.now
+
+    @property
+    def membership(self) -> Any:
+        """The state machine of the member, of whichever protocol."""
+        return self.assembly.membership
 
     @property
     def running(self) -> bool:
@@ -137,6 +142,7 @@ class App:
         except BaseException as error:
             self._program, self.error = None, error
             return
+        assert not isinstance(wait, Await)
         self._sleeping = isinstance(wait, Sleep)
         until = self.now.mono + wait.duration if isinstance(wait, Sleep) else wait.until
         number = self._wait_number

@@ -31,7 +31,7 @@ ADDRESS = ("127.0.0.1", 9092)
 LATENCY = 1
 """Milliseconds from one end of the link to the other."""
 
-QUICK_GROUPS: dict[str, object] = {
+QUICK_GROUPS: dict[str, Any] = {
     "group.consumer.heartbeat.interval.ms": 1_000,
     "group.consumer.min.heartbeat.interval.ms": 1_000,
     "group.consumer.session.timeout.ms": 6_000,
@@ -60,7 +60,7 @@ class BrokerProcess:
         clock: Clock,
         ids: CountingIds,
         perform: Callable[[Effect], None],
-        settings: dict[str, object],
+        settings: dict[str, Any],
         *,
         durable: bool = True,
     ) -> None:
@@ -69,7 +69,7 @@ class BrokerProcess:
         self.warnings: list[str] = []
         """What the start has said."""
         self._perform = perform
-        self.store = DataDir(path, int(settings.get("node.id", 1)), durable=durable)  # type: ignore[call-overload]
+        self.store = DataDir(path, int(settings.get("node.id", 1)), durable=durable)
         try:
             self.core = BrokerCore(broker_config(settings), Endpoint(*ADDRESS), self.store, ids)
         except BaseException:
@@ -128,7 +128,7 @@ class BrokerProcess:
 class CoreUnderTest(BrokerProcess):
     """A core on real files, with its timers, jobs and replies in reach: nothing happens until a test asks for it."""
 
-    def __init__(self, path: Path, now: Now = START, *, loaded: bool = True, durable: bool = True, **settings: object) -> None:
+    def __init__(self, path: Path, now: Now = START, *, loaded: bool = True, durable: bool = True, **settings: Any) -> None:
         super().__init__(path, Clock(now), CountingIds(), self._keep, settings, durable=durable)
         self.replies: dict[int, Any] = {}
         self.jobs: list[RunJob] = []
@@ -213,7 +213,7 @@ class _Connection:
 class SimBroker:
     """A broker that runs by itself, and may be killed and started again: one process after the other on the same folder."""
 
-    def __init__(self, clock: Clock, path: Path, settings: dict[str, object]) -> None:
+    def __init__(self, clock: Clock, path: Path, settings: dict[str, Any]) -> None:
         self.up = False
         self.seen: list[tuple[int, Api, Any]] = []
         """Every request, with the time at which it was handled."""

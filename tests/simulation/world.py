@@ -28,7 +28,7 @@ from tests.simulation.requests import creating, produce_message
 class World:
     """One broker, some applications, one clock."""
 
-    def __init__(self, path: Path, seed: int = 0, **settings: object) -> None:
+    def __init__(self, path: Path, seed: int = 0, **settings: Any) -> None:
         self.seed = seed
         self.clock = Clock()
         self.apps: dict[str, App] = {}

@@ -11,7 +11,7 @@ import pytest
 
 from ottla import Broker
 from ottla.broker import slices
-from ottla.errors import ConfigError, IllegalStateError, NotCoordinatorError, OttlaTimeoutError  # type: ignore[attr-defined]
+from ottla.errors import ConfigError, IllegalStateError, NotCoordinatorError, OttlaTimeoutError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.codec import RequestHeader, encode_request
@@ -119,7 +119,7 @@ def test_connections_are_closed_by_client_id(broker: Broker, client: RawClient) 
     metadata(client)
     header = RequestHeader(Api.METADATA, 12, 1, "somebody else")
     with RawClient(broker.bootstrap_servers) as other:
-        other.send_frame(b"".join(bytes(piece) for piece in encode_request(header, METADATA))[4:])  # type: ignore[call-overload]
+        other.send_frame(b"".join(bytes(piece) for piece in encode_request(header, METADATA))[4:])
         other.receive_frame()
         assert broker.faults.disconnect(client_id="raw") == 1
         assert client.is_closed()

@@ -45,7 +45,7 @@ class Teller(Generic[Key]):
         self._member = member
         self._given: dict[Key, int] = {}
 
-    def tell(self, name: str, **fields: object) -> None:
+    def tell(self, name: str, **fields: Any) -> None:
         print(json.dumps({"timestamp": time.time_ns() // 1_000_000, "name": name, **fields}), flush=True)
 
     def assigned(self, partitions: Iterable[Key]) -> None:

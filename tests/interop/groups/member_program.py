@@ -217,7 +217,7 @@ class AiokafkaClient:
         await self._consumer.stop()
 
 
-def ottla_classic(settings: Settings) -> dict[str, object]:
+def ottla_classic(settings: Settings) -> dict[str, Any]:
     """Settings of Ottla's consumer in classic groups only."""
     return {
         "session_timeout_ms": settings.session_timeout_ms,

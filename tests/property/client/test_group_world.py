@@ -55,7 +55,7 @@ class Watched:
 
     @property
     def state(self) -> enum.Enum:
-        state: enum.Enum = self.app.assembly.membership.state  # type: ignore[union-attr, attr-defined]
+        state: enum.Enum = self.app.membership.state
         return state
 
     def program(self) -> Program:

@@ -31,7 +31,7 @@ def filled(path: Path, *topics: str, segment_bytes: int = 3 * 200, **configs: st
                 "segment_bytes": segment_bytes,
                 "index_interval_bytes": 0,
             }
-        )  # type: ignore[attr-defined]
+        )
         for number in range(BATCHES):
             records = [NewRecord(b"%d" % number, b"v" * 50, timestamp=START.wall + number) for _ in range(2)]
             data = encode_batch(records)

@@ -43,7 +43,7 @@ def committed(broker: CoreUnderTest, group: str = "g") -> tuple[int, str]:
     return part.committed_offset, part.metadata
 
 
-def started(path: Path, **settings: object) -> CoreUnderTest:
+def started(path: Path, **settings: Any) -> CoreUnderTest:
     broker = CoreUnderTest(path, **settings)
     if broker.core.catalog.topics.get("t") is None:
         broker.ask(Api.CREATE_TOPICS, creating("t"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -45,7 +46,7 @@ def test_an_unknown_name_is_refused_with_the_nearest(name: str, hint: str) -> No
         {"group.consumer.migration.policy": "both"},
     ],
 )
-def test_a_bad_value_is_refused_and_named(settings: dict[str, object]) -> None:
+def test_a_bad_value_is_refused_and_named(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(settings))):
         broker_config(settings)
 
@@ -77,7 +78,7 @@ def test_a_topic_takes_from_the_broker_what_it_does_not_set() -> None:
         {"min.compaction.lag.ms": 10, "max.compaction.lag.ms": 5},
     ],
 )
-def test_what_is_not_honoured_is_refused(overrides: dict[str, object]) -> None:
+def test_what_is_not_honoured_is_refused(overrides: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(overrides))):
         topic_config(overrides, broker_config({}))
 
@@ -109,7 +110,7 @@ def test_every_topic_setting_that_names_a_broker_setting_has_the_same_default() 
         ),
     ],
 )
-def test_times_of_consumer_groups_must_go_together(settings: dict[str, object], message: str) -> None:
+def test_times_of_consumer_groups_must_go_together(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         broker_config(settings)
 

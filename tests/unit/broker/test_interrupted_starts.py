@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ def kill_after(patch: pytest.MonkeyPatch, owner: type, name: str) -> None:
     """Let the process end when a method has done its work."""
     real = getattr(owner, name)
 
-    def method(*arguments: object, **named: object) -> None:
+    def method(*arguments: object, **named: Any) -> None:
         real(*arguments, **named)
         raise Killed
 

@@ -291,7 +291,7 @@ def test_describing_a_topic_without_records_takes_no_log(tmp_path: Path) -> None
     broker.close()
 
 
-def expiring(path: Path, count: int, **settings: object) -> CoreUnderTest:
+def expiring(path: Path, count: int, **settings: Any) -> CoreUnderTest:
     """A broker with so many topics whose records have all expired."""
     broker = CoreUnderTest(path, **{"log.retention.ms": 1, "log.segment.delete.delay.ms": 10_000, **settings})
     broker.ask(Api.CREATE_TOPICS, creating(names(count)))

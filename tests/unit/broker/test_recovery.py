@@ -6,6 +6,7 @@ import struct
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ MAGIC = 16
 """Where a batch says in which format it is."""
 
 
-def _log(path: Path, count: int = 6, **config: object) -> PartitionLog:
+def _log(path: Path, count: int = 6, **config: Any) -> PartitionLog:
     log = open_log(path, segment_bytes=2 * header_of(batch(2)).size, index_interval_bytes=0, **config)
     for number in range(count):
         append(log, batch(2, timestamp=START.wall + number, producer_id=9, producer_epoch=0, base_sequence=2 * number))
@@ -411,7 +412,7 @@ def test_committed_records_before_a_damaged_open_transaction_are_read(tmp_path: 
     """The last stable offset is that of a batch which is damaged: the snapshot of the producers has it."""
     log = open_log(tmp_path)
     for fields in ({}, {}, {"base_sequence": 0, "transactional": True, "producer_id": 1, "producer_epoch": 0}, {}):
-        append(log, batch(**fields))  # type: ignore[arg-type]
+        append(log, batch(**fields))
     log.seal().job()
     position = log.segments[0].locate(2)
     assert position is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -271,7 +272,7 @@ def test_transactions_are_listed_by_state_producer_and_age(broker: CoreUnderTest
     wrote(first)
     broker.pass_time(1_000)
 
-    def listed(**filters: object) -> list[str]:
+    def listed(**filters: Any) -> list[str]:
         wanted = {
             "state_filters": (),
             "producer_id_filters": (),
@@ -279,7 +280,7 @@ def test_transactions_are_listed_by_state_producer_and_age(broker: CoreUnderTest
             "transactional_id_pattern": None,
             **filters,
         }
-        message = list_transactions_request.ListTransactionsRequest(**wanted)  # type: ignore[arg-type]
+        message = list_transactions_request.ListTransactionsRequest(**wanted)
         return sorted(one.transactional_id for one in broker.ask(Api.LIST_TRANSACTIONS, message).transaction_states)
 
     assert listed() == ["other", "tx"]

@@ -159,7 +159,7 @@ def test_a_command_goes_to_the_handler_of_its_class() -> None:
 def test_a_command_that_fails_or_is_unknown_is_told() -> None:
     world = TwoManagers()
     world.core.handle_command(Command("nobody listens"), world.network.now)
-    world.core.register(Command, lambda command, now: 1 / 0)  # type: ignore[arg-type, return-value]
+    world.core.register(Command, lambda command, now: 1 / 0)
     world.core.handle_command(Command("breaks"), world.network.now)
     first, second = world.errors()
     assert isinstance(first.cause, KeyError)
@@ -247,7 +247,7 @@ def test_the_earliest_wish_decides_when_everybody_is_asked_again() -> None:
     def next_pass(*wishes: int | None) -> int | None:
         core = ClientCore(ClientConfig.parse(bootstrap_servers="10.0.0.1:9092"), random.Random(3))
         for wish in wishes:
-            core.add_manager(Patient(wish))  # type: ignore[arg-type]
+            core.add_manager(Patient(wish))
         return core.poll(world.network.now).wake_at
 
     now = world.network.now.mono

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -160,10 +161,10 @@ def everything_to_the_last(group: GroupSpec) -> Mapping[str, Mapping[UUID, Itera
     return {last: {topic: range(group.topics[topic].partitions) for topic in group.members[last].topics}}
 
 
-def with_assignors(**assignors: object) -> Harness:
+def with_assignors(**assignors: Any) -> Harness:
     harness = Harness(load=False)
     table = {**SERVER_ASSIGNORS, **assignors}
-    harness.coordinator = GroupCoordinator(harness.config, harness.topics, harness.ids, assignors=table)  # type: ignore[arg-type]
+    harness.coordinator = GroupCoordinator(harness.config, harness.topics, harness.ids, assignors=table)
     harness.load_all()
     return harness
 

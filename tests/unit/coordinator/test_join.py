@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ottla.coordinator.classic.group import ClassicGroupState
@@ -63,7 +65,7 @@ def test_the_session_timeout_has_bounds(session: int, error: ErrorCode) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"protocol_type": ""}, {"protocols": {}}])
-def test_a_member_without_protocols_is_refused_and_leaves_an_empty_group(fields: dict[str, object]) -> None:
+def test_a_member_without_protocols_is_refused_and_leaves_an_empty_group(fields: dict[str, Any]) -> None:
     harness = Harness()
     response = harness.answer(harness.join(**fields))
     assert response.error_code is ErrorCode.inconsistent_group_protocol
@@ -71,7 +73,7 @@ def test_a_member_without_protocols_is_refused_and_leaves_an_empty_group(fields:
 
 
 @pytest.mark.parametrize("fields", [{"protocol_type": "connect"}, {"protocols": {"sticky": b""}}])
-def test_a_member_that_does_not_fit_is_refused(fields: dict[str, object]) -> None:
+def test_a_member_that_does_not_fit_is_refused(fields: dict[str, Any]) -> None:
     harness = Harness()
     (leader,) = harness.stable("A")
     assert harness.answer(harness.join(client="B", **fields)).error_code is ErrorCode.inconsistent_group_protocol
@@ -252,7 +254,7 @@ def test_the_last_to_rejoin_a_group_that_is_too_big_are_kicked_out() -> None:
         {"protocols": {"p" * 40_000: b""}},
     ],
 )
-def test_names_longer_than_a_record_can_hold_are_refused(fields: dict[str, object]) -> None:
+def test_names_longer_than_a_record_can_hold_are_refused(fields: dict[str, Any]) -> None:
     harness = Harness()
     assert harness.answer(harness.join(**fields)).error_code is ErrorCode.invalid_request
     assert harness.events() == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ottla.coordinator.classic.group import ClassicGroupState
@@ -13,14 +15,14 @@ from tests.unit.coordinator.harness import DELAYED, Harness, failing, share, sub
 CHANGED = {"range": b"other topics"}
 
 
-def static_joined(harness: Harness, *instances: str, **fields: object) -> list[str]:
+def static_joined(harness: Harness, *instances: str, **fields: Any) -> list[str]:
     """A group of static members that wait for the leader, the first; their ids."""
     tickets = [harness.join(instance=instance, **fields) for instance in instances]
     harness.wait_for(*tickets)
     return [str(harness.answer(ticket).member_id) for ticket in tickets]
 
 
-def static_stable(harness: Harness, *instances: str, **fields: object) -> list[str]:
+def static_stable(harness: Harness, *instances: str, **fields: Any) -> list[str]:
     ids = static_joined(harness, *instances, **fields)
     for one, instance in zip(ids[::-1], instances[::-1], strict=True):
         harness.sync(one, 1, {name: share(name) for name in ids}, instance=instance)

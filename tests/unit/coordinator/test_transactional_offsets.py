@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ottla.protocol import ErrorCode
@@ -11,7 +13,7 @@ PLACE = ("orders", 0)
 FIRST, SECOND = 1, 2
 
 
-def told(harness: Harness, *args: object, **fields: object) -> ErrorCode:
+def told(harness: Harness, *args: object, **fields: Any) -> ErrorCode:
     """The error code in the answer to a TxnOffsetCommit of one partition."""
     answer = harness.answer(harness.commit_in_transaction(*args, **fields))  # type: ignore[arg-type]
     error = answer.topics[0].partitions[0].error_code

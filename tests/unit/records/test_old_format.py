@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
@@ -49,8 +50,8 @@ def stored(magic: int, first: int, number: int, codec: Compression, attributes: 
     return packed(magic, inner, first + number - 1, codec, attributes)
 
 
-def read(data: bytes, fetch_offset: int = 0, **options: object) -> list[Row]:
-    reader = PartitionReader(data, topic="t", partition=0, fetch_offset=fetch_offset, **options)  # type: ignore[arg-type]
+def read(data: bytes, fetch_offset: int = 0, **options: Any) -> list[Row]:
+    reader = PartitionReader(data, topic="t", partition=0, fetch_offset=fetch_offset, **options)
     found = []
     while not reader.exhausted:
         found += [(one.offset, one.key, one.value, one.timestamp) for one in reader.read(3) or ()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import struct
+from typing import Any
 
 import crc32c
 import pytest
@@ -26,9 +27,9 @@ from ottla.types import IsolationLevel, TimestampType
 COMMITTED = IsolationLevel.READ_COMMITTED
 
 
-def batch(base_offset: int, *values: bytes, **fields: object) -> bytes:
+def batch(base_offset: int, *values: bytes, **fields: Any) -> bytes:
     records = [NewRecord(None, value, timestamp=1000 + number) for number, value in enumerate(values)]
-    return encode_batch(records, base_offset=base_offset, **fields)  # type: ignore[arg-type]
+    return encode_batch(records, base_offset=base_offset, **fields)
 
 
 def transactional(base_offset: int, producer_id: int, *values: bytes) -> bytes:
@@ -39,8 +40,8 @@ def marker(base_offset: int, producer_id: int, kind: ControlType) -> bytes:
     return encode_end_transaction(kind, producer_id=producer_id, producer_epoch=0, base_offset=base_offset)
 
 
-def reader(data: bytes, fetch_offset: int = 0, **options: object) -> PartitionReader:
-    return PartitionReader(data, topic="t", partition=3, fetch_offset=fetch_offset, **options)  # type: ignore[arg-type]
+def reader(data: bytes, fetch_offset: int = 0, **options: Any) -> PartitionReader:
+    return PartitionReader(data, topic="t", partition=3, fetch_offset=fetch_offset, **options)
 
 
 def values(data: PartitionReader, max_records: int = 1000) -> list[bytes]:

@@ -6,6 +6,7 @@ import copy
 import gc
 import pickle
 import weakref
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,9 @@ from ottla.records import Compression, NewRecord, PartitionReader, PartitionReco
 from ottla.types import TimestampType
 
 
-def one(**fields: object) -> Record:
-    given: dict[str, object] = {"topic": "t", "partition": 1, "offset": 2, "key": b"k", "value": b"v", **fields}
-    return Record(**given)  # type: ignore[arg-type]
+def one(**fields: Any) -> Record:
+    given: dict[str, Any] = {"topic": "t", "partition": 1, "offset": 2, "key": b"k", "value": b"v", **fields}
+    return Record(**given)
 
 
 def test_a_record_says_what_it_is() -> None:
@@ -53,7 +54,7 @@ def test_a_record_cannot_be_changed(name: str) -> None:
         {"leader_epoch": 0},
     ],
 )
-def test_records_are_equal_by_content(change: dict[str, object]) -> None:
+def test_records_are_equal_by_content(change: dict[str, Any]) -> None:
     assert one() == one()
     assert hash(one()) == hash(one())
     assert one() != one(**change)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import subprocess
 import sys
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -20,7 +21,7 @@ def part(topic: str, partition: int, *batches: bytes, fetch_offset: int = 0, lim
     return read
 
 
-def batch(base_offset: int, count: int, **fields: object) -> bytes:
+def batch(base_offset: int, count: int, **fields: Any) -> bytes:
     new = [
         NewRecord(
             None if number % 3 == 0 else b"key-%d" % number,
@@ -30,7 +31,7 @@ def batch(base_offset: int, count: int, **fields: object) -> bytes:
         )
         for number in range(base_offset, base_offset + count)
     ]
-    return encode_batch(new, base_offset=base_offset, **fields)  # type: ignore[arg-type]
+    return encode_batch(new, base_offset=base_offset, **fields)
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def records() -> Records:
     )
 
 
-def rows(records: Records) -> list[dict[str, object]]:
+def rows(records: Records) -> list[dict[str, Any]]:
     epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
     return [
         {

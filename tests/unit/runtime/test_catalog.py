@@ -8,6 +8,7 @@ import os
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,7 @@ CHANGES = (
     TopicDeleted("p\u00e4iv\u00e4"),
     topic("p\u00e4iv\u00e4", 4),
 )
-LEFT = Catalog((topic("orders")._replace(partitions=3), topic("p\u00e4iv\u00e4", 4)), 2000, CHANGES[3])  # type: ignore[arg-type]
+LEFT = Catalog((topic("orders")._replace(partitions=3), topic("p\u00e4iv\u00e4", 4)), 2000, CHANGES[3])
 
 
 def test_later_changes_win(tmp_path: Path) -> None:
@@ -225,7 +226,7 @@ def test_a_damaged_file_that_could_not_be_kept_is_not_replaced(tmp_path: Path, m
     for file in files(tmp_path):
         file.write_bytes(damaged)
 
-    def full(folder: PinnedFolder, name: str, content: bytes, **keywords: object) -> None:
+    def full(folder: PinnedFolder, name: str, content: bytes, **keywords: Any) -> None:
         if ".damaged" in name:
             raise OSError(errno.ENOSPC, "No space left on device", name)
         write_small(folder, name, content, **keywords)
@@ -422,7 +423,7 @@ def test_a_change_that_cannot_be_written_changes_nothing(tmp_path: Path, monkeyp
         os.write(fd, b"".join(pieces)[:30])
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    def full(*args: object, **keywords: object) -> None:
+    def full(*args: object, **keywords: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:

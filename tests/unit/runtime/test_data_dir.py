@@ -166,7 +166,7 @@ def test_a_folder_that_could_not_be_renamed_is_set_aside_when_a_new_topic_needs_
     _with_topic(tmp_path)
     data = _opened(tmp_path)
 
-    def failing(*args: object, **keywords: object) -> None:
+    def failing(*args: object, **keywords: Any) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patch:
@@ -194,7 +194,7 @@ def test_a_small_file_that_could_not_be_replaced_leaves_nothing_behind(tmp_path:
     files = data.log_files("orders", ID, 0)
     _with_segment(files)
 
-    def failing(*args: object, **keywords: object) -> None:
+    def failing(*args: object, **keywords: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     before = sorted(tmp_path.rglob("*"))

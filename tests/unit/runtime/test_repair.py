@@ -217,7 +217,7 @@ def test_a_folder_that_cannot_be_completed_in_its_place_is_removed(data: Path, m
     def failing(source: Path, target: Path, **named: int) -> None:
         if target == data.with_name("out") / "u-0":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(source, target, **named)  # type: ignore[arg-type]
+        real(source, target, **named)
 
     monkeypatch.setattr(os, "rename", failing)
     with pytest.raises(StorageError, match="No space left"):

@@ -172,7 +172,7 @@ def test_a_client_that_does_not_read_is_not_read_from(broker: Broker, monkeypatc
             produce(other, "t", batch(1_000_000))
         # A long client id fills the socket's buffers with few requests.
         header = RequestHeader(Api.FETCH, 12, 1, "x" * 30_000)
-        frame = b"".join(bytes(piece) for piece in encode_request(header, fetch_message("t")))  # type: ignore[call-overload]
+        frame = b"".join(bytes(piece) for piece in encode_request(header, fetch_message("t")))
         greedy.sock.settimeout(1.0)
         with pytest.raises(TimeoutError):
             greedy.sock.sendall(frame * 1000)

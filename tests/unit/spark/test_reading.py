@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -45,7 +46,7 @@ def test_many_partitions_take_few_calls(monkeypatch: pytest.MonkeyPatch) -> None
     asked: list[str] = []
     ask = Mailbox.ask
 
-    def counted(self: Mailbox, command: object, what: str, *rest: object, **named: object) -> object:
+    def counted(self: Mailbox, command: object, what: str, *rest: object, **named: Any) -> object:
         asked.append(what)
         return ask(self, command, what, *rest, **named)  # type: ignore[arg-type]
 

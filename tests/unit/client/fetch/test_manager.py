@@ -68,7 +68,7 @@ def fetched(*parts: Any, error: int = 0, by_id: bool = True, endpoints: tuple[An
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode(error),
         session_id=session,
-        responses=(fetch_response.FetchableTopicResponse(**name, partitions=parts),),  # type: ignore[arg-type]
+        responses=(fetch_response.FetchableTopicResponse(**name, partitions=parts),),
         node_endpoints=endpoints,
     )
 

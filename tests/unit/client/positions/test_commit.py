@@ -50,7 +50,7 @@ class Commits(Asked):
             backoff(),
             lambda *_: None,
             lambda tp: self.read_in.get(tp),
-        )  # type: ignore[arg-type]
+        )
         super().__init__(manager)
         self.manager: CommitManager
 
@@ -90,7 +90,7 @@ def fetched(*rows: tuple[TopicPartition, int, int], error: int = 0, by_id: bool 
         for tp, offset, code in rows
     )
     named = {"topic_id": TOPIC_ID} if by_id else {"name": "t"}
-    topic = offset_fetch_response.OffsetFetchResponseTopics(**named, partitions=parts)  # type: ignore[arg-type]
+    topic = offset_fetch_response.OffsetFetchResponseTopics(**named, partitions=parts)
     group = offset_fetch_response.OffsetFetchResponseGroup(group_id="g", topics=(topic,), error_code=ErrorCode(error))
     return offset_fetch_response.OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=(group,))
 
