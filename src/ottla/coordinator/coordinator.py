@@ -16,9 +16,9 @@ from ottla.coordinator.config import GroupConfig
 from ottla.coordinator.describe import list_groups, list_refused
 from ottla.coordinator.effects import Append, Reply, RequestContext, ResolvedRegexes, SetTimer, TimerKey
 from ottla.coordinator.events import DurableEvent
+from ottla.coordinator.offset_deletion import has_offsets_of
 from ottla.coordinator.pending import GroupTopicPartition
 from ottla.coordinator.ports import GroupConfigs, GroupContext, Ids, NoGroupConfigs, TopicImage
-from ottla.coordinator.removal import has_offsets_of
 from ottla.coordinator.result import GroupEffect, Result
 from ottla.coordinator.routes import ROUTES
 from ottla.coordinator.runtime import (

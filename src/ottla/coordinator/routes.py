@@ -35,9 +35,9 @@ from ottla.coordinator.migration.member import (
     sync_consumer_group,
 )
 from ottla.coordinator.migration.upgrade import join_classic_group
+from ottla.coordinator.offset_deletion import delete_answer, delete_group, delete_offsets, offset_delete_refused
 from ottla.coordinator.offsets import commit_offsets, commit_refused, fetch_offsets, fetch_parts, fetch_refused
 from ottla.coordinator.ports import GroupContext
-from ottla.coordinator.removal import delete_answer, delete_group, delete_offsets, offset_delete_refused
 from ottla.coordinator.result import Result
 from ottla.coordinator.runtime import Route, SplitRoute
 from ottla.coordinator.state import ShardState

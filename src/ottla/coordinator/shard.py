@@ -17,12 +17,12 @@ from ottla.coordinator.classic.rebalance import join_phase_expired, start_rebala
 from ottla.coordinator.consumer import fencing
 from ottla.coordinator.consumer.events import RegexResolutionEnded
 from ottla.coordinator.consumer.group import ConsumerGroup
-from ottla.coordinator.consumer.subscription import regexes_resolved
+from ottla.coordinator.consumer.regex import regexes_resolved
 from ottla.coordinator.effects import ProducerStamp, Reply, ResolvedRegexes, SetTimer, TimerKey
 from ottla.coordinator.events import Event, TransactionalOffsetCommitted, TransactionEnded, is_durable, record_of
 from ottla.coordinator.migration.downgrade import timer_fired
+from ottla.coordinator.offset_deletion import delete_offsets_of_topics, expire_offsets
 from ottla.coordinator.ports import GroupContext
-from ottla.coordinator.removal import delete_offsets_of_topics, expire_offsets
 from ottla.coordinator.result import Result
 from ottla.coordinator.runtime import BackgroundTask, Operation, Record, RequestOperation, TimerFired
 from ottla.coordinator.state import Group, ShardState

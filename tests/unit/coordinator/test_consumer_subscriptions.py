@@ -10,7 +10,7 @@ import pytest
 
 from ottla.assignors import SERVER_ASSIGNORS, GroupSpec
 from ottla.coordinator.consumer.group import ConsumerGroupState
-from ottla.coordinator.consumer.subscription import metadata_hash
+from ottla.coordinator.consumer.group_epoch import metadata_hash
 from ottla.coordinator.coordinator import GroupCoordinator
 from ottla.coordinator.events import ResolvedRegexUpdated, TargetAssignmentEpochUpdated
 from ottla.protocol import ErrorCode, milliseconds

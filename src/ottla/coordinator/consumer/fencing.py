@@ -18,9 +18,9 @@ from ottla.coordinator.consumer.group import (
     MemberState,
     PartitionEpochs,
 )
+from ottla.coordinator.consumer.group_epoch import bump_epoch_if_changed
 from ottla.coordinator.consumer.machine import current_value
 from ottla.coordinator.consumer.settings import session_timeout
-from ottla.coordinator.consumer.subscription import begin_epoch_if_changed
 from ottla.coordinator.effects import TimerKey
 from ottla.coordinator.events import (
     CurrentAssignmentUpdated,
@@ -57,7 +57,7 @@ def fence_members(draft: ConsumerGroupDraft, coordinator: GroupContext, member_i
             draft.apply(ResolvedRegexUpdated(group_id, regex, None))
         for timer in MEMBER_TIMERS if member.uses_classic_protocol else _TIMERS:
             draft.cancel_timer(timer(group_id, member_id))
-    begin_epoch_if_changed(draft, coordinator.topics, changed=True)
+    bump_epoch_if_changed(draft, coordinator.topics, changed=True)
 
 
 def member_to_fence(group: ConsumerGroup, key: TimerKey) -> str | None:

@@ -18,8 +18,8 @@ from ottla.coordinator.consumer.group import JOIN_GROUP_EPOCH, ConsumerGroup, Co
 from ottla.coordinator.consumer.membership import find_or_create_member, new_member_id, updated_metadata
 from ottla.coordinator.consumer.progress import advance
 from ottla.coordinator.consumer.reconcile import ReportedPartitions
+from ottla.coordinator.consumer.regex import is_resolution_due
 from ottla.coordinator.consumer.settings import heartbeat_interval, session_timeout
-from ottla.coordinator.consumer.subscription import is_resolution_due
 from ottla.coordinator.consumer.validate import check_request
 from ottla.coordinator.effects import RequestContext, SetTimer
 from ottla.coordinator.ports import GroupContext

@@ -8,9 +8,10 @@ from __future__ import annotations
 from ottla.coordinator.api_error import ApiError
 from ottla.coordinator.consumer.draft import ConsumerGroupDraft
 from ottla.coordinator.consumer.group import ConsumerGroupMember
+from ottla.coordinator.consumer.group_epoch import bump_epoch_if_changed
 from ottla.coordinator.consumer.machine import current_value
 from ottla.coordinator.consumer.reconcile import ReconciliationContext, ReportedPartitions, UnknownStateError, reconcile
-from ottla.coordinator.consumer.subscription import begin_epoch_if_changed, resolve_if_due
+from ottla.coordinator.consumer.regex import resolve_if_due
 from ottla.coordinator.consumer.target import subscribed_topic_ids, update_target_if_due
 from ottla.coordinator.events import CurrentAssignmentUpdated, MemberSubscriptionUpdated, ResolvedRegexUpdated
 from ottla.coordinator.ports import GroupContext
@@ -56,7 +57,7 @@ def _update_subscription(
         if old_regex and old_regex not in draft.group.regex_subscribers:
             draft.apply(ResolvedRegexUpdated(group_id, old_regex, None))
     resolve_if_due(draft, coordinator)
-    begin_epoch_if_changed(draft, coordinator.topics, begins_epoch)
+    bump_epoch_if_changed(draft, coordinator.topics, begins_epoch)
     return names_changed or regex_changed
 
 

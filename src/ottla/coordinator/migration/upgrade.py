@@ -17,9 +17,9 @@ from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupMember, Cl
 from ottla.coordinator.consumer.answers import heartbeat_refused
 from ottla.coordinator.consumer.draft import ConsumerGroupDraft
 from ottla.coordinator.consumer.group import JOIN_GROUP_EPOCH, ConsumerGroup, ConsumerGroupMember, MemberState
+from ottla.coordinator.consumer.group_epoch import metadata_hash
 from ottla.coordinator.consumer.heartbeat import process_heartbeat
 from ottla.coordinator.consumer.machine import current_value, target_value
-from ottla.coordinator.consumer.subscription import metadata_hash
 from ottla.coordinator.consumer.validate import check_request
 from ottla.coordinator.effects import CancelTimer, Reply, RequestContext, SetTimer
 from ottla.coordinator.events import (
