@@ -1,6 +1,6 @@
-"""Bytes <-> messages, on kio: framing, headers, version negotiation, and the blobs and records that groups exchange.
+"""Kafka's protocol, on kio: framing, messages and their versions, the opening of a connection, and the records of the coordinators.
 
-The only package that knows a version number or imports kio. Invariant: what is decoded here was complete.
+The only package that knows a version number or imports kio. Invariant: no truncated message is decoded.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
 
 _MILLISECOND = timedelta(milliseconds=1)
 NO_THROTTLE = timedelta(0)
-"""What every answer of ours says of throttling."""
+"""The throttle time of every response of Ottla's broker."""
 
 
 def milliseconds(duration: timedelta) -> int:
-    """A duration of a message as whole milliseconds."""
+    """The whole milliseconds of a message's duration."""
     return duration // _MILLISECOND
 
 
 def duration(count: int) -> timedelta:
-    """Whole milliseconds as a duration of a message."""
+    """A message's duration of whole milliseconds."""
     return timedelta(milliseconds=count)
 
 
 def _keep_hypothesis_out() -> None:
-    """kio loads hypothesis where it is installed, 150 ms for what only tests need. Unless it is loaded already, none is found."""
+    """Load kio without hypothesis, which kio imports where it is installed: 150 ms for code that only tests need."""
     if "hypothesis" in sys.modules:
         return
-    sys.modules["hypothesis"] = None  # type: ignore[assignment]  # what Python takes for "not installed"
+    sys.modules["hypothesis"] = None  # type: ignore[assignment]  # the import system reads None as "not installed"
     try:
-        with suppress(ImportError):  # a kio that does without this module does without the question
+        with suppress(ImportError):  # a version of kio without this module
             importlib.import_module("kio.static._phantom")
     finally:
         del sys.modules["hypothesis"]
@@ -45,7 +45,7 @@ _keep_hypothesis_out()
 
 
 def __getattr__(name: str) -> Any:
-    # kio's error codes pull in all of kio: not at import.
+    # Not at import: kio's error codes import all of kio.
     if name == "ErrorCode":
         from kio.schema.errors import ErrorCode
 

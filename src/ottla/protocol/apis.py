@@ -1,7 +1,7 @@
-"""The one table of Kafka's APIs: key, name, the versions that Ottla speaks, and what a version means.
+"""The table of Kafka's APIs: key, name, the versions that Ottla speaks, and the rules of a version.
 
-Owns every rule that is bound to a version number, as a named rule. Must not know sockets or any core. Invariant: no other package
-compares version numbers; it asks whether a ``VersionRule`` holds.
+Owns each rule that depends on a version number, under a name. Must not know sockets or any core. Invariant: no other package
+compares version numbers; it checks whether a ``VersionRule`` holds.
 
 Source: the protocol guide (https://kafka.apache.org/protocol) and what Apache Kafka 4.3.1 advertises.
 """
@@ -64,7 +64,7 @@ class Api(enum.IntEnum):
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
     CONSUMER_GROUP_PREPARE_ASSIGNMENT = 20_001
-    """Ours, as the next one: KIP-848 planned them, Kafka has none."""
+    """This API and the next are Ottla's: KIP-848 planned them, and Kafka does not have them."""
     CONSUMER_GROUP_INSTALL_ASSIGNMENT = 20_002
 
 
@@ -78,7 +78,7 @@ class VersionRange(NamedTuple):
         return isinstance(version, int) and self.minimum <= version <= self.maximum
 
     def common(self, other: VersionRange) -> VersionRange | None:
-        """What both ranges hold, or ``None``."""
+        """The versions in both ranges, or ``None``."""
         low, high = max(self.minimum, other.minimum), min(self.maximum, other.maximum)
         return VersionRange(low, high) if low <= high else None
 
@@ -136,8 +136,8 @@ SPOKEN: Mapping[Api, VersionRange] = {
 """The versions that both sides of Ottla can read and write."""
 
 ADVERTISED_MINIMUM: Mapping[Api, int] = {Api.PRODUCE: 0}
-"""Minima that are advertised lower than they are served. librdkafka takes a broker whose Produce starts above 0 for one without
-message format 2; Apache Kafka 4.3 does the same, and closes the connection of a client that really sends Produce 0 to 2."""
+"""APIs -> a minimum to advertise below the one that is served. librdkafka assumes that a broker whose Produce starts above 0 lacks
+message format 2. Apache Kafka 4.3 does the same, and closes the connection of a client that sends Produce 0 to 2."""
 
 MERGED: Mapping[str, tuple[int, ...]] = {
     "produce": (12,),
@@ -146,32 +146,33 @@ MERGED: Mapping[str, tuple[int, ...]] = {
     "offset_fetch": (9,),
     "metadata": (10,),
 }
-"""APIs whose newest version has lost fields that still mean something, with the last versions that had them: names of topics that
-are named by id alone now, the retention time of commits, what may be done to the cluster. Their neutral message has all of them."""
+"""APIs whose newest version lacks fields that are still used, and the last versions that have them: topic names where newer
+versions have only ids, the retention time of commits, the authorized operations of the cluster. The neutral message has them
+all."""
 
 
 class VersionRule(enum.Enum):
-    """What the version of a request implies, named so that the cores need not know the number."""
+    """A rule that follows from the version of a request, by a name, so that the cores need not know the number."""
 
-    NEEDS_MEMBER_ID = "JoinGroup: a new dynamic member is sent away once with an id (KIP-394)"
-    SKIP_ASSIGNMENT = "JoinGroup: the answer can ask a returning static leader not to assign (KIP-814)"
-    GROUP_NOT_FOUND = "the API may answer GROUP_ID_NOT_FOUND"
+    NEEDS_MEMBER_ID = "JoinGroup: a new dynamic member gets an id with an error, and joins again with the id (KIP-394)"
+    SKIP_ASSIGNMENT = "JoinGroup: the response can tell a returning static leader to skip the assignment (KIP-814)"
+    GROUP_NOT_FOUND = "the response may have GROUP_ID_NOT_FOUND"
     BY_TOPIC_ID = "topics are named by id, not by name"
     ZSTD = "the client can read zstd"
-    GROUP_ERROR = "OffsetFetch: the reply can carry an error of a whole group"
-    ANY_RESOURCE = "ListConfigResources: the request says which types; before, it asked for client metrics alone"
-    MAKES_MEMBER_ID = "ConsumerGroupHeartbeat: the client makes its member id (KIP-1082)"
+    GROUP_ERROR = "OffsetFetch: the response has an error code of the group"
+    ANY_RESOURCE = "ListConfigResources: the request names the resource types; older versions list only client metrics"
+    MAKES_MEMBER_ID = "ConsumerGroupHeartbeat: the client generates its member id (KIP-1082)"
     MATCHES_PATTERNS = "ConsumerGroupHeartbeat: a member can subscribe to a pattern"
-    KNOWS_EPOCHS = "OffsetCommit: the request can come from a member of a consumer group"
+    KNOWS_EPOCHS = "OffsetCommit: the request can come from a member of a consumer group, with its epoch"
     ZERO_FEATURES = "ApiVersions: the client reads features whose lowest level is 0"
-    PRODUCER_FENCED = "the client knows PRODUCER_FENCED; older ones get INVALID_PRODUCER_EPOCH"
+    PRODUCER_FENCED = "the client knows PRODUCER_FENCED; older clients get INVALID_PRODUCER_EPOCH"
     TRANSACTION_ABORTABLE = "the client knows TRANSACTION_ABORTABLE (KIP-890)"
-    TRANSACTION_V2 = "transactions of version 2 (KIP-890): writing adds a partition, and the epoch goes up with each transaction"
-    FROM_BROKER = "AddPartitionsToTxn: the request is one that brokers send each other (KIP-890)"
-    NAMES_TOPIC_ID = "Metadata: a topic can be asked for by its id"
-    STATIC_MEMBERS = "a member can be static (KIP-345): without that it would be another member"
-    CHOOSES_COUNTS = "CreateTopics: the broker can choose how many partitions and replicas there are (KIP-464)"
-    NAMES_PROTOCOL = "SyncGroup: the request must say which protocol type and protocol the member believes in"
+    TRANSACTION_V2 = "transactions of version 2 (KIP-890): writing adds a partition, and each transaction increases the epoch"
+    FROM_BROKER = "AddPartitionsToTxn: the request comes from a broker (KIP-890)"
+    NAMES_TOPIC_ID = "Metadata: the request can name a topic by its id"
+    STATIC_MEMBERS = "a member can be static (KIP-345)"
+    CHOOSES_COUNTS = "CreateTopics: the broker can choose the number of partitions and replicas (KIP-464)"
+    NAMES_PROTOCOL = "SyncGroup: the request must name the protocol type and the protocol"
 
 
 _RULES: Mapping[VersionRule, tuple[tuple[Api, int], ...]] = {
@@ -200,15 +201,15 @@ _RULES: Mapping[VersionRule, tuple[tuple[Api, int], ...]] = {
     VersionRule.CHOOSES_COUNTS: ((Api.CREATE_TOPICS, 4),),
     VersionRule.NAMES_PROTOCOL: ((Api.SYNC_GROUP, 5),),
 }
-"""Rule -> the version of each API from which on it holds."""
+"""Rule -> the first version of each API for which it holds."""
 
 
 @cache
 def version_rules_of(api: Api, version: int) -> frozenset[VersionRule]:
     """The rules that hold for one version of an API."""
-    return frozenset(rule for rule, since in _RULES.items() for one, first in since if one is api and version >= first)
+    return frozenset(rule for rule, apis in _RULES.items() for which, first in apis if which is api and version >= first)
 
 
 def without(api: Api, rule: VersionRule) -> int:
-    """The newest version of ``api`` for which ``rule`` does not hold yet."""
-    return next(first for one, first in _RULES[rule] if one is api) - 1
+    """The newest version of ``api`` for which ``rule`` does not hold."""
+    return next(first for which, first in _RULES[rule] if which is api) - 1

@@ -1,17 +1,16 @@
-"""Whether the lengths inside a message fit into its frame, checked before the message is decoded.
+"""Checks that the lengths inside a message fit into its frame, before kio decodes the message.
 
-kio's parser reserves memory for as many items as an array announces before it reads the first one; an array that announces two
-thousand million items would end the process. So the arrays of a message are walked first, and one that announces more items than
-bytes are left is refused.
+kio's parser reserves memory for the announced number of items before it reads the first one: a false length aborts the process. So
+a generated function walks over the message first, and raises if an array announces more items than bytes are left.
 
-And it would copy the records of a message, which are nearly all of it: a walk tells where they lie, for ``cutting``.
+The walk also finds the positions of records, which ``cutting`` needs to spare kio the copy.
 
-A lenient walk does the same and rewrites what Kafka accepts and kio does not (``leniency``). It is used for messages that kio or
-the other walk has refused.
+A lenient walk also rewrites the values that Kafka accepts and kio does not (``leniency``). It is used for messages that kio or the
+strict walk has refused.
 
-Owns those walks, functions whose source is derived from kio's own classes; must not make values of what they walk. Invariant: when
-a walk returns, every array of the message announces no more items than the bytes behind it could hold, and is null only where it
-may be; and kio, unless it raises, reads every field where the walk has seen it.
+Owns those walks, functions whose source is derived from kio's classes. Must not create values. Invariant: when a walk returns,
+every array of the message announces no more items than bytes are left, and is null only where the schema allows it; and kio, unless
+it raises, reads every field at the position where the walk found it.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from typing import Any, NamedTuple, Protocol
 
 from ottla.errors import ProtocolError
 from ottla.protocol import leniency
-from ottla.protocol.schema import cache, is_nullable, is_tuple, nested_class
+from ottla.protocol.schema import STRUCT_CODES, cache, is_nullable, is_tuple, nested_class
 from ottla.protocol.varints import read_varint
 
 
 class Walk(Protocol):
-    """Walks over one item that starts at a position and returns the position after it; records the positions of records, if asked
-    to.
+    """Walks over one item that starts at a position and returns the position after it.
 
-    A lenient walk needs a ``rewrite``. Other walks raise ``ValueError`` where a lenient one is needed to go on.
+    Appends the positions of records to ``records``, if given. A lenient walk needs a ``rewrite``; a strict walk raises
+    ``ValueError`` for a message that only a lenient one can read.
     """
 
     def __call__(
@@ -45,47 +44,32 @@ class Walk(Protocol):
 
 
 class RecordsSpan(NamedTuple):
-    """Where the records of one partition lie: their length from ``start`` on, they themselves from ``begin`` to ``end``."""
+    """The positions of one partition's records in a frame: ``start`` of their length, ``begin`` and ``end`` of the records."""
 
     start: int
     begin: int
     end: int
 
 
-_FIXED = {
-    "int8": 1,
-    "uint8": 1,
-    "bool": 1,
-    "int16": 2,
-    "uint16": 2,
-    "error_code": 2,
-    "int32": 4,
-    "uint32": 4,
-    "timedelta_i32": 4,
-    "int64": 8,
-    "uint64": 8,
-    "float64": 8,
-    "uuid": 16,
-}
+_SIZES = {kind: struct.calcsize(f">{code}") for kind, code in STRUCT_CODES.items()}
 """Types of a fixed size -> their bytes."""
 
-
 EMPTY_RECORDS = {True: b"\x01", False: b"\0\0\0\0"}
-"""The replacement of records that are cut out, in a flexible version and in others."""
+"""Whether the version is flexible -> the replacement of records that are cut out."""
 
 
 @cache
 def walk_of(cls: type[Any]) -> Walk | None:
-    """The walk over the arrays of kio's class ``cls``; ``None`` if kio alone is safe with it.
+    """The strict walk over kio's class ``cls``, or ``None`` if kio reads any bytes of that class safely.
 
-    It raises ``ProtocolError`` where a length does not fit.
+    The walk raises ``ProtocolError`` for a length that does not fit.
     """
     return _checked(cls, _entity_walk(cls, lenient=False)) if _needs_walk(cls) else None
 
 
 @cache
 def lenient_walk_of(cls: type[Any]) -> Walk:
-    """The lenient walk over ``cls``. It raises ``ProtocolError`` where a length does not fit."""
+    """The lenient walk over ``cls``, which raises ``ProtocolError`` for a length that does not fit."""
     return _checked(cls, _entity_walk(cls, lenient=True))
 
 
@@ -106,7 +90,7 @@ def _checked(cls: type[Any], walk: Walk) -> Walk:
 
 @cache
 def _needs_walk(cls: type[Any]) -> bool:
-    """Whether a message has arrays, or nullable structures."""
+    """Whether a class has arrays or nullable structures, at any depth."""
     return any(
         is_tuple(field.type)
         or ((inner := nested_class(field.type)) is not None and (is_nullable(field.type) or _needs_walk(inner)))
@@ -120,7 +104,7 @@ def _entity_walk(cls: type[Any], *, lenient: bool) -> Walk:
 
 
 class _Source:
-    """The source of one walk over all fields of a class, line by line."""
+    """The source of one walk over the fields of a class."""
 
     def __init__(self, cls: type[Any], *, lenient: bool) -> None:
         self._class = cls
@@ -136,30 +120,30 @@ class _Source:
             "tags": leniency.tags if lenient else _tags,
             "struct_or_null": leniency.struct_or_null if lenient else _struct_or_null,
             "tagged_struct_or_null": leniency.tagged_struct_or_null if lenient else _tagged_struct_or_null,
-            "too_many": _too_many,
-            "null": _null,
-            "place": RecordsSpan,
+            "too_many_items": _too_many_items,
+            "unexpected_null": _unexpected_null,
+            "span": RecordsSpan,
         }
 
     def function(self) -> Walk:
-        """The walk."""
+        """The walk over all fields."""
         fields = dataclasses.fields(self._class)
         for field in fields:
             if "tag" not in field.metadata:
                 self._field(field, tagged=False)
         if self._flexible:
-            self._pass()
-            known = self._constant({field.metadata["tag"]: self._tag_walk(field) for field in fields if "tag" in field.metadata})
-            self._line(f"position = tags(frame, position, {known}, records, rewrite) if frame[position] else position + 1")
+            self._skip_fixed()
+            walks = self._constant({field.metadata["tag"]: self._tag_walk(field) for field in fields if "tag" in field.metadata})
+            self._line(f"position = tags(frame, position, {walks}, records, rewrite) if frame[position] else position + 1")
         return self._compiled()
 
     def _compiled(self) -> Walk:
-        self._pass()
+        self._skip_fixed()
         end = ["    if position > len(frame): raise IndexError", "    return position"]
         text = "\n".join(["def walk(frame, position, records=None, rewrite=None):", *self._lines, *end])
         exec(compile(text, f"<walk of {self._class.__qualname__} {self._class.__version__}>", "exec"), self._globals)
-        made: Walk = self._globals["walk"]
-        return made
+        walk: Walk = self._globals["walk"]
+        return walk
 
     def _line(self, text: str) -> None:
         self._lines.append("    " * self._depth + text)
@@ -169,8 +153,8 @@ class _Source:
         self._globals[name] = value
         return name
 
-    def _pass(self) -> None:
-        """Go on over the neighbours of fixed size."""
+    def _skip_fixed(self) -> None:
+        """Skip the adjacent fields of fixed size in one step."""
         if self._fixed:
             self._line(f"position += {self._fixed}")
             self._fixed = 0
@@ -186,31 +170,31 @@ class _Source:
         if is_tuple(field.type):
             self._array(inner, kind, "" if is_nullable(field.type) else field.name)
         elif inner is None:
-            # never compact, KIP-482
+            # The client id is never compact, so that brokers can read the header of a version that they do not know (KIP-482).
             is_client_id = self._class.__name__ == "RequestHeader" and field.name == "client_id"
             self._primitive(kind, self._flexible and not is_client_id)
         elif is_nullable(field.type):
-            self._pass()
+            self._skip_fixed()
             follows = f"{'tagged_struct' if tagged else 'struct'}_or_null(frame, position, rewrite)"
             self._line(f"position = {self._nested(inner)}(frame, position + 1, records, rewrite) if {follows} else position + 1")
         else:
-            self._pass()
+            self._skip_fixed()
             self._line(f"position = {self._nested(inner)}(frame, position, records, rewrite)")
 
     def _primitive(self, kind: str, flexible: bool) -> None:
         lenient = self._lenient_walk_of(kind, flexible) if self._lenient else None
         if lenient is not None:
-            self._pass()
+            self._skip_fixed()
             self._line(f"position = {self._constant(lenient)}(frame, position, rewrite)")
-        elif kind in _FIXED:
-            self._fixed += _FIXED[kind]
+        elif kind in _SIZES:
+            self._fixed += _SIZES[kind]
         elif kind == "records":
-            self._pass()
+            self._skip_fixed()
             self._line("start = position")
             self._length("i", flexible)
             self._line("if size >= 0:")
             self._line("    if records is not None:")
-            self._line("        records.append(place(start, position, position + size))")
+            self._line("        records.append(span(start, position, position + size))")
             if self._lenient:
                 self._line(f"        rewrite.cut(start, position + size, {EMPTY_RECORDS[flexible]!r})")
             self._line("    position += size")
@@ -225,7 +209,7 @@ class _Source:
 
     def _length(self, code: str, flexible: bool) -> None:
         """The length of bytes or of an array, negative for null, as ``size``."""
-        self._pass()
+        self._skip_fixed()
         if flexible:
             self._line("size = frame[position] - 1; position += 1")
             self._line("if size > 126: size, position = varint(frame, position - 1); size -= 1")
@@ -235,15 +219,15 @@ class _Source:
                 self._line(f"if size < -1: {self._constant(leniency.negative_length)}(position, rewrite)")
 
     def _array(self, inner: type[Any] | None, kind: str, not_null: str) -> None:
-        """An array; ``not_null`` is the name of one that must not be null, which kio lets pass."""
+        """An array. ``not_null`` is its name if it must not be null, which kio does not check."""
         self._length("i", self._flexible)
         if not_null:
-            self._line(f"if size < 0: raise null({not_null!r})")
+            self._line(f"if size < 0: raise unexpected_null({not_null!r})")
         self._line("if size > 0:")
         self._depth += 1
-        self._line("if size > len(frame) - position: raise too_many(size, len(frame) - position)")
-        if inner is None and kind in _FIXED and not self._lenient:
-            self._line(f"position += size * {_FIXED[kind]}")
+        self._line("if size > len(frame) - position: raise too_many_items(size, len(frame) - position)")
+        if inner is None and kind in _SIZES and not self._lenient:
+            self._line(f"position += size * {_SIZES[kind]}")
         else:
             self._line("for _ in range(size):")
             self._depth += 1
@@ -251,7 +235,7 @@ class _Source:
                 self._line(f"position = {self._nested(inner)}(frame, position, records, rewrite)")
             else:
                 self._primitive(kind, self._flexible)
-                self._pass()
+                self._skip_fixed()
             self._depth -= 1
         self._depth -= 1
 
@@ -259,25 +243,25 @@ class _Source:
         return self._constant(_entity_walk(inner, lenient=self._lenient))
 
 
-def _too_many(count: int, left: int) -> ProtocolError:
+def _too_many_items(count: int, left: int) -> ProtocolError:
     return ProtocolError(f"an array announces {count} items, {left} bytes are left in the message")
 
 
-def _null(name: str) -> ProtocolError:
+def _unexpected_null(name: str) -> ProtocolError:
     return ProtocolError(f"{name} is null and must not be")
 
 
 def _tags(
-    frame: memoryview, position: int, known: dict[int, Walk], records: list[RecordsSpan] | None, rewrite: leniency.Rewrite | None
+    frame: memoryview, position: int, walks: dict[int, Walk], records: list[RecordsSpan] | None, rewrite: leniency.Rewrite | None
 ) -> int:
-    """A section of tagged fields, read as kio reads it: ignoring the size in front of each."""
+    """Walk over a section of tagged fields. Like kio, ignore the size in front of each."""
     count, position = read_varint(frame, position)
     for _ in range(count):
         tag, position = read_varint(frame, position)
         _, position = read_varint(frame, position)
-        if tag not in known:
+        if tag not in walks:
             raise ValueError(f"the tagged field {tag} is unknown")
-        position = known[tag](frame, position, records)
+        position = walks[tag](frame, position, records)
     return position
 
 

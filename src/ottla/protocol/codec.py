@@ -1,7 +1,7 @@
-"""One frame's content: header and body, in both directions and on both sides of the wire.
+"""Encodes and decodes the content of frames, header and body, for clients and brokers.
 
-Owns encoding and decoding of whole requests and responses through kio; must not know sockets, connections or what a message means.
-Invariant: a message that is cut off is refused, and so is a response that has bytes left over; whatever kio raises leaves here as
+Owns the encoding and decoding of whole requests and responses through kio. Must not know sockets, connections or the meaning of a
+message. Invariant: a truncated message is refused, and so is a response with bytes left over; any exception of kio becomes a
 ``ProtocolError`` with the API, the version and the reason.
 """
 
@@ -28,7 +28,7 @@ Message = Any
 
 
 class RequestHeader(NamedTuple):
-    """The head of a request: what it asks, in which version, which answer belongs to it, and what its client calls itself."""
+    """The header of a request."""
 
     api: Api
     version: int
@@ -37,12 +37,12 @@ class RequestHeader(NamedTuple):
 
     @property
     def version_rules(self) -> frozenset[VersionRule]:
-        """What the version implies."""
+        """The rules that hold for the request's version."""
         return version_rules_of(self.api, self.version)
 
 
 def encode_request(header: RequestHeader, message: Message) -> list[Piece]:
-    """A neutral request as the pieces of one frame, in the version that the header names."""
+    """Encode a neutral request in the header's version, as the pieces of one frame."""
     encoder = _encoder(header.api, header.version, "request", type(message))
     head = encoder.head(
         request_api_key=int(header.api),
@@ -54,7 +54,7 @@ def encode_request(header: RequestHeader, message: Message) -> list[Piece]:
 
 
 def encode_response(header: RequestHeader, message: Message) -> list[Piece]:
-    """A neutral response as the pieces of one frame, in the version of the request it answers."""
+    """Encode a neutral response in the version of its request, as the pieces of one frame."""
     encoder = _encoder(header.api, header.version, "response", type(message))
     return encoder.encode(encoder.head(correlation_id=header.correlation_id), message)
 
@@ -79,8 +79,8 @@ class _Encoder:
             self._write(pieces.append, message if self._reshape is None else self._reshape(message))
             return self._frame(pieces)
         except Exception as error:
-            # Before the flexible versions (KIP-482) a string has a length of 16 bits.
-            hint = "something in it is longer than this version can carry" if isinstance(error, struct.error) else None
+            # Before the flexible versions (KIP-482) the length of a string has 16 bits.
+            hint = "a value in it does not fit this version's field" if isinstance(error, struct.error) else None
             raise ProtocolError(f"{self._what} cannot be encoded: {error}", hint=hint, cause=error) from error
 
 
@@ -90,18 +90,18 @@ def _encoder(api: Api, version: int, side: str, source: type[Any]) -> _Encoder:
 
 
 def peek_request(frame: Buffer) -> tuple[int, int, int]:
-    """API key, version and correlation id of a request frame; raises ``ProtocolError`` if it is too short to have them."""
+    """The API key, version and correlation id of a request frame. Raises ``ProtocolError`` if it is too short."""
     if len(frame) < _PREFIX.size:
         raise ProtocolError(f"a request of {len(frame)} bytes is shorter than its header")
     return cast("tuple[int, int, int]", _PREFIX.unpack_from(frame))
 
 
 def decode_request(frame: Buffer) -> tuple[RequestHeader, Message]:
-    """The header and the neutral message of a request frame.
+    """Decode a request frame to its header and the neutral message.
 
-    Raises ``UnsupportedApiError`` for an API or a version that is not supported, ``ProtocolError`` for a frame that is cut off or
-    whose content is no message. Bytes left over at the end are ignored, as Kafka does it: librdkafka 2.16 leaves three after a
-    Metadata request for all topics.
+    Raises ``UnsupportedApiError`` for an API or a version that is not supported, ``ProtocolError`` for a truncated or invalid
+    message. Like Kafka, this ignores bytes left over at the end: librdkafka 2.16 leaves three after a Metadata request for all
+    topics.
     """
     key, version, correlation_id = peek_request(frame)
     decoder = _request_decoder(key, version)
@@ -110,10 +110,10 @@ def decode_request(frame: Buffer) -> tuple[RequestHeader, Message]:
 
 
 def decode_response(api: Api, version: int, frame: Buffer) -> tuple[int, Message]:
-    """The correlation id and the neutral message of a response frame to a request of this API and version.
+    """Decode the frame of a response to a request of this API and version: the correlation id and the neutral message.
 
-    Records of a long response are views of ``frame``, which must not change as long as they are used. An error code that is newer
-    than kio is UNKNOWN_SERVER_ERROR in the message.
+    Records of a long response are views of ``frame``, which must not change while they are used. An error code that kio does not
+    know is UNKNOWN_SERVER_ERROR in the message.
     """
     head, message, end = _response_decoder(api, version).decode(memoryview(frame).toreadonly())
     if end != len(frame):
@@ -130,22 +130,22 @@ class _Decoder:
         cls = wire_class(api, version, side)
         self._read_head = reader(cls.__header_schema__)
         self._read_body = reader(cls)
-        self._lift: Convert | None = upgrader(api, side, cls)
-        self._put = cutting.put_of(cls) if side == "response" and has_records(cls) else None
+        self._upgrade: Convert | None = upgrader(api, side, cls)
+        self._insert_records = cutting.records_inserter(cls) if side == "response" and has_records(cls) else None
 
     def decode(self, frame: memoryview) -> tuple[Any, Message, int]:
-        """The header, the neutral message, and where it ends."""
+        """The header, the neutral message, and the position after it."""
         try:
             head, start = self._read_head(frame, 0)
-            if self._put is not None and len(frame) >= cutting.WORTH:
-                body, size = self._read_body.around_records(frame, start, self._put)
+            if self._insert_records is not None and len(frame) >= cutting.MIN_FRAME_SIZE:
+                body, size = self._read_body.with_record_views(frame, start, self._insert_records)
             else:
                 body, size = self._read_body(frame, start)
         except ProtocolError:
             raise
         except Exception as error:
             raise ProtocolError(f"{self._what} cannot be decoded: {type(error).__name__}: {error}", cause=error) from error
-        return head, body if self._lift is None else self._lift(body), start + size
+        return head, body if self._upgrade is None else self._upgrade(body), start + size
 
 
 @cache
@@ -159,7 +159,7 @@ def _response_decoder(api: Api, version: int) -> _Decoder:
 
 
 def spoken_api(key: int, version: int) -> Api:
-    """The API of a key, if this version of it is spoken; raises ``UnsupportedApiError`` otherwise."""
+    """The API of a key. Raises ``UnsupportedApiError`` if the key or this version is not supported."""
     if key not in Api.__members__.values():
         raise UnsupportedApiError(f"API key {key} is unknown")
     api = Api(key)

@@ -1,8 +1,8 @@
-"""The client's side of one connection, without the socket: requests in, bytes out; bytes in, responses out.
+"""The client's side of one connection, without the socket: requests become bytes, and bytes become responses.
 
-Owns the opening dialogue (ApiVersions, with its fallback, then the login), correlation ids, version negotiation and the order of
-responses. Must not know sockets, time or what a message means. Invariant: responses come back in the order of their requests;
-anything else is a ``ProtocolError`` and the connection is of no more use.
+Owns the opening of the connection (ApiVersions with its fallback, then the login), correlation ids, version negotiation and the
+order of responses. Must not know sockets, time or the meaning of a message. Invariant: responses arrive in the order of their
+requests; otherwise a ``ProtocolError`` is raised, and the connection must be closed.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from ottla.protocol.apis import SPOKEN, Api, VersionRange, VersionRule, version_
 from ottla.protocol.codec import Message, RequestHeader, decode_response, encode_request
 from ottla.protocol.framing import MAX_FRAME, Frame, FrameReader, Piece
 from ottla.protocol.messages import api_versions_request, offset_fetch_request
-from ottla.protocol.sasl import Ask, Login, Proof, Prove, log_in, no_logins
+from ottla.protocol.sasl import Login, SaslChallenge, SaslRequest, SaslResponse, log_in, login_not_supported
 from ottla.version import __version__
 
 
 class Response(NamedTuple):
-    """An answer: the ticket that its request was sent with, and the neutral message."""
+    """A neutral response, and the ticket of its request."""
 
     ticket: object
     message: Message
 
 
 class ConnectionState(enum.Enum):
-    """Where the opening dialogue stands."""
+    """The progress of the opening of a connection."""
 
     HANDSHAKE = "ApiVersions was sent"
-    LOGIN = "versions are known, the login is going on"
+    LOGIN = "versions are known, the login is in progress"
     READY = "versions are known, requests may be sent"
 
 
 _LOGIN = object()
-"""The ticket of the requests of a login: their answers are not for the managers."""
+"""The ticket of a login's requests, whose responses the connection handles itself."""
 
 
 class _InFlight(NamedTuple):
@@ -49,19 +49,19 @@ class _InFlight(NamedTuple):
 class ClientConnection:
     """One connection to a broker. ``start()`` first; ``send()`` once ``state`` is READY.
 
-    With a SASL ``mechanism`` there is a login: what ``take_question()`` gives is to be answered by ``proved()``.
+    With a SASL ``mechanism`` there is a login: the caller answers each challenge of ``take_challenge()`` with ``respond()``.
     """
 
     def __init__(self, client_id: str, *, mechanism: str | None = None, max_frame: int = MAX_FRAME) -> None:
         self.state = ConnectionState.HANDSHAKE
         self.versions: Mapping[Api, VersionRange] = {}
         self.features: Mapping[str, int] = {}
-        """Feature -> the level that is in force in the cluster; brokers that know of none tell none."""
+        """Feature -> its finalized level in the cluster; empty for brokers without features."""
         self.lifetime = 0
-        """For how many milliseconds the login is good, from its end on; 0: for ever."""
+        """For how many milliseconds the login is valid after its end; 0: without limit."""
         self._mechanism = mechanism
         self._login: Login | None = None
-        self._question: Prove | None = None
+        self._challenge: SaslChallenge | None = None
         self._client_id = client_id
         self._reader = FrameReader(max_frame)
         self._in_flight: deque[_InFlight] = deque()
@@ -71,52 +71,52 @@ class ClientConnection:
         return f"<ClientConnection {self.state.name}, {len(self._in_flight)} in flight>"
 
     @property
-    def proves(self) -> bool:
-        """Whether the login waits for this side: for a token, say."""
+    def awaits_sasl_response(self) -> bool:
+        """Whether the login waits for ``respond()``, and not for the broker."""
         return self._login is not None and not self._in_flight
 
     def start(self) -> list[Piece]:
-        """The first bytes to send: which versions do you speak?"""
-        return self._ask_versions(SPOKEN[Api.API_VERSIONS].maximum)
+        """The first bytes to send: an ApiVersions request."""
+        return self._request_api_versions(SPOKEN[Api.API_VERSIONS].maximum)
 
     def renew(self) -> None:
-        """Log in once more on the same connection (KIP-368). Requests may be sent until ``proved()`` gives bytes."""
+        """Log in again on the same connection (KIP-368). Requests may be sent until ``respond()`` returns bytes."""
         self._begin_login()
 
-    def proved(self, proof: Proof) -> list[Piece]:
-        """The bytes that follow from the answer to a question. Raises ``AuthenticationError``."""
-        return self._go_on(proof)
+    def respond(self, response: SaslResponse) -> list[Piece]:
+        """The bytes to send for the mechanism's response to a challenge. Raises ``AuthenticationError``."""
+        return self._continue_login(response)
 
-    def take_question(self) -> Prove | None:
-        """What the mechanism is asked, if anything; given once."""
-        question, self._question = self._question, None
-        return question
+    def take_challenge(self) -> SaslChallenge | None:
+        """The challenge to respond to, if there is one; it is returned once."""
+        challenge, self._challenge = self._challenge, None
+        return challenge
 
     def send(self, ticket: object, api: Api, message: Message) -> list[Piece]:
-        """The bytes of a request; its answer will come with ``ticket``. Raises ``UnsupportedApiError``."""
+        """The bytes of a request, whose response will have ``ticket``. Raises ``UnsupportedApiError``."""
         return self._send(ticket, api, self.version_for(api, message), message)
 
     def version_for(self, api: Api, message: Message) -> int:
-        """The newest version that both sides speak and that can carry this message."""
-        theirs = self.versions.get(api)
-        common = SPOKEN[api].common(theirs) if theirs is not None else None
+        """The newest version that both sides support and that can express this message."""
+        offered = self.versions.get(api)
+        common = SPOKEN[api].common(offered) if offered is not None else None
         if common is None:
-            offered = f"{theirs.minimum} to {theirs.maximum}" if theirs is not None else "none"
+            versions = f"{offered.minimum} to {offered.maximum}" if offered is not None else "none"
             raise UnsupportedApiError(
-                f"the broker offers {api.name} versions {offered}; Ottla supports {SPOKEN[api].minimum} to {SPOKEN[api].maximum}"
+                f"the broker offers {api.name} versions {versions}; Ottla supports {SPOKEN[api].minimum} to {SPOKEN[api].maximum}"
             )
         version = min(common.maximum, _newest_for(api, message))
-        need = _NEEDS.get(api)
-        if need is not None and need.fact not in version_rules_of(api, version) and need.applies(message):
-            text = f"the broker offers {api.name} up to version {common.maximum}, and newer ones are needed: {need.fact.value}"
-            raise UnsupportedApiError(text, hint=f"{need.instead}, or upgrade the brokers")
+        need = _REQUIREMENTS.get(api)
+        if need is not None and need.rule not in version_rules_of(api, version) and need.applies(message):
+            text = f"the broker offers {api.name} up to version {common.maximum}; this needs a newer one: {need.rule.value}"
+            raise UnsupportedApiError(text, hint=f"{need.alternative}, or upgrade the brokers")
         if version < common.minimum:
             raise UnsupportedApiError(f"{api.name} by topic name needs version {version}, the broker starts at {common}")
         return version
 
     @property
     def awaits_answers(self) -> bool:
-        """Whether anything more has to come."""
+        """Whether a request waits for its response."""
         return bool(self._in_flight)
 
     def get_buffer(self) -> memoryview:
@@ -124,7 +124,7 @@ class ClientConnection:
         return self._reader.get_buffer()
 
     def buffer_updated(self, count: int) -> tuple[Response | None, list[Piece]]:
-        """Bytes arrived: the response they complete, if any, and what must be sent at once (the opening dialogue)."""
+        """Bytes arrived. Return the response that they complete, if any, and bytes to send at once while the connection opens."""
         frame = self._reader.buffer_updated(count)
         return (None, []) if frame is None else self._on_frame(frame)
 
@@ -133,24 +133,24 @@ class ClientConnection:
             raise ProtocolError(f"a response of {len(frame)} bytes arrived without a request")
         header, ticket = self._in_flight.popleft()
         if self.state is ConnectionState.HANDSHAKE:
-            return None, self._on_versions(header, frame)
+            return None, self._on_api_versions(header, frame)
         correlation_id, message = decode_response(header.api, header.version, frame)
-        self._check_order(header, correlation_id)
+        self._check_correlation_id(header, correlation_id)
         if ticket is _LOGIN:
-            return None, self._go_on(message)
+            return None, self._continue_login(message)
         return Response(ticket, message), []
 
-    def _ask_versions(self, version: int) -> list[Piece]:
+    def _request_api_versions(self, version: int) -> list[Piece]:
         message = api_versions_request.ApiVersionsRequest(client_software_name="ottla", client_software_version=__version__)
         return self._send(None, Api.API_VERSIONS, version, message)
 
-    def _on_versions(self, header: RequestHeader, frame: Frame) -> list[Piece]:
-        # A broker that does not know our version answers in version 0, whose body begins with the error code after the id.
+    def _on_api_versions(self, header: RequestHeader, frame: Frame) -> list[Piece]:
+        # A broker that does not support the version responds in version 0: the error code follows the correlation id (KIP-511).
         refused = len(frame) >= 6 and int.from_bytes(frame[4:6], "big") == ErrorCode.unsupported_version
         if refused and header.version > 0:
-            return self._ask_versions(0)
+            return self._request_api_versions(0)
         correlation_id, message = decode_response(header.api, header.version, frame)
-        self._check_order(header, correlation_id)
+        self._check_correlation_id(header, correlation_id)
         if message.error_code:
             raise error_class(message.error_code)("the broker refused ApiVersions")
         self.versions = {
@@ -162,7 +162,7 @@ class ClientConnection:
         self.state = ConnectionState.READY
         if self._mechanism is not None:
             if Api.SASL_HANDSHAKE not in self.versions:
-                raise no_logins()
+                raise login_not_supported()
             self._begin_login()
         return []
 
@@ -170,17 +170,17 @@ class ClientConnection:
         assert self._mechanism is not None
         self.state = ConnectionState.LOGIN
         self._login = log_in(self._mechanism)
-        self._go_on(None)
+        self._continue_login(None)
 
-    def _go_on(self, answer: Message | Proof | None) -> list[Piece]:
-        """The login's next step: bytes to send, or a question."""
+    def _continue_login(self, answer: Message | SaslResponse | None) -> list[Piece]:
+        """The next step of the login: return bytes to send, or keep a challenge for ``take_challenge()``."""
         assert self._login is not None
         try:
             match self._login.send(answer):
-                case Ask(api, message):
+                case SaslRequest(api, message):
                     return self.send(_LOGIN, api, message)
-                case Prove() as question:
-                    self._question = question
+                case SaslChallenge() as challenge:
+                    self._challenge = challenge
         except StopIteration as done:
             self.lifetime, self._login, self.state = done.value, None, ConnectionState.READY
         return []
@@ -192,7 +192,7 @@ class ClientConnection:
         self._in_flight.append(_InFlight(header, ticket))
         return pieces
 
-    def _check_order(self, header: RequestHeader, correlation_id: int) -> None:
+    def _check_correlation_id(self, header: RequestHeader, correlation_id: int) -> None:
         if correlation_id != header.correlation_id:
             raise ProtocolError(
                 f"the response to {header.api.name} has correlation id {correlation_id}, expected {header.correlation_id}"
@@ -203,25 +203,27 @@ _TOPICS_OF: Mapping[Api, Any] = {
     Api.PRODUCE: lambda message: message.topic_data,
     Api.FETCH: lambda message: (*message.topics, *message.forgotten_topics_data),
     Api.OFFSET_COMMIT: lambda message: message.topics,
-    Api.OFFSET_FETCH: lambda message: [topic for group in message.groups for topic in _asked_for(group)],
+    Api.OFFSET_FETCH: lambda message: [topic for group in message.groups for topic in _requested_topics(group)],
 }
 """APIs that name topics by id in their newest versions -> the topics of a request."""
 
 
-class _Need(NamedTuple):
-    """What has to hold of a version for the messages that it ``applies`` to, and what a user can do where it does not."""
+class _Requirement(NamedTuple):
+    """A rule that must hold for the version of the messages that it ``applies`` to, and the user's alternative to such messages."""
 
-    fact: VersionRule
+    rule: VersionRule
     applies: Callable[[Any], bool]
-    instead: str
+    alternative: str
 
 
-_STATIC = _Need(VersionRule.STATIC_MEMBERS, lambda message: message.group_instance_id is not None, "leave group_instance_id out")
-_NEEDS: Mapping[Api, _Need] = {
-    Api.CONSUMER_GROUP_HEARTBEAT: _Need(
+_STATIC = _Requirement(
+    VersionRule.STATIC_MEMBERS, lambda message: message.group_instance_id is not None, "leave group_instance_id out"
+)
+_REQUIREMENTS: Mapping[Api, _Requirement] = {
+    Api.CONSUMER_GROUP_HEARTBEAT: _Requirement(
         VersionRule.MATCHES_PATTERNS, lambda message: bool(message.subscribed_topic_regex), "subscribe to topics by name"
     ),
-    Api.CREATE_TOPICS: _Need(
+    Api.CREATE_TOPICS: _Requirement(
         VersionRule.CHOOSES_COUNTS,
         lambda message: any(-1 in (topic.num_partitions, topic.replication_factor) for topic in message.topics),
         "give the number of partitions and of replicas",
@@ -231,16 +233,16 @@ _NEEDS: Mapping[Api, _Need] = {
     Api.HEARTBEAT: _STATIC,
     Api.OFFSET_COMMIT: _STATIC,
 }
-"""APIs whose older versions cannot say what a message says."""
+"""APIs whose older versions cannot express every message."""
 
 
-def _asked_for(group: Any) -> Any:
-    """The topics of an OffsetFetch group; one that asks for all counts as one without an id, so that the answer has names."""
+def _requested_topics(group: Any) -> Any:
+    """The topics of an OffsetFetch group; all topics count as one without an id, so that the response has names."""
     return group.topics if group.topics is not None else (offset_fetch_request.OffsetFetchRequestTopics(partition_indexes=()),)
 
 
 def _newest_for(api: Api, message: Message) -> int:
-    """The newest version of ``api`` that can carry this message: names only, if some topic has no id."""
+    """The newest version of ``api`` that can express this message: one with names if a topic has no id."""
     topics = _TOPICS_OF.get(api)
     if topics is not None and not all(topic.topic_id for topic in topics(message)):
         return without(api, VersionRule.BY_TOPIC_ID)

@@ -1,11 +1,11 @@
 """The blobs that members of a ``consumer`` group exchange through the coordinator: Subscription and Assignment.
 
-Owns their versions; must not know their users. Invariant: what is decoded is a plain value of ours whatever
-version the peer wrote, and whatever is wrong with a blob leaves here as ``ProtocolError``.
+Owns their versions. Must not know their users. Invariant: a blob of any version is decoded to the same class, and an invalid blob
+raises ``ProtocolError``.
 
-Source: the message schemas ConsumerProtocolSubscription and ConsumerProtocolAssignment of Apache Kafka (KIP-429 owned
-partitions, KIP-792 generation, KIP-881 rack). As Kafka itself does, a blob of a version we do not know is read as the
-newest one that we do, and bytes after the last known field are left alone.
+Source: the message schemas ConsumerProtocolSubscription and ConsumerProtocolAssignment of Apache Kafka (KIP-429 owned partitions,
+KIP-792 generation, KIP-881 rack). As in Kafka, a blob of an unknown version is read as the newest known version, and bytes after
+the last known field are ignored.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from ottla.protocol.reading import reader
 from ottla.types import TopicPartition
 
 NEWEST = 3
-"""The newest version of both blobs, and the one that is written: every reader takes the fields it knows."""
+"""The newest version of both blobs. It is always written: a reader of an older version ignores the fields that it does not know."""
 
 _VERSION = struct.Struct(">h")
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a member wants: its topics, and what it brings along for the assignor.
+    """A member's topics, and its data for the assignor.
 
-    ``owned`` and ``generation`` are what it had when it last was in the group (``-1``: never); ``rack`` is where it runs.
+    ``owned`` are its partitions of ``generation``, the last in which it was a member (``-1``: none); ``rack`` is where it runs.
     """
 
     topics: tuple[str, ...]
@@ -43,14 +43,14 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a member gets from the leader."""
+    """A member's partitions and the assignor's data for it."""
 
     partitions: tuple[TopicPartition, ...]
     user_data: bytes | None = None
 
 
 def encode_subscription(subscription: Subscription) -> bytes:
-    """The blob of a JoinGroup protocol of type ``consumer``."""
+    """The blob for a protocol of JoinGroup, of the type ``consumer``."""
     schema = _schema("subscription", NEWEST)
     return _encode(
         schema.ConsumerProtocolSubscription(
@@ -66,7 +66,7 @@ def encode_subscription(subscription: Subscription) -> bytes:
 def decode_subscription(blob: bytes) -> Subscription:
     """A member's subscription; fields that its version lacks have their defaults.
 
-    Raises ``ProtocolError`` for bytes that are no subscription.
+    Raises ``ProtocolError`` for bytes that are not a subscription.
     """
     message = _decode("subscription", "ConsumerProtocolSubscription", blob)
     return Subscription(
@@ -79,7 +79,7 @@ def decode_subscription(blob: bytes) -> Subscription:
 
 
 def version_of(blob: bytes) -> int:
-    """The version in which a blob is read. Raises ``ProtocolError`` for bytes that are too few for one."""
+    """The version as which a blob is read. Raises ``ProtocolError`` if the blob is too short or the version negative."""
     if len(blob) < _VERSION.size:
         raise ProtocolError(f"a ConsumerProtocol blob of {len(blob)} bytes is too short to have a version")
     (version,) = _VERSION.unpack_from(blob)
@@ -89,7 +89,7 @@ def version_of(blob: bytes) -> int:
 
 
 def encode_assignment(assignment: Assignment, version: int = NEWEST) -> bytes:
-    """The blob of one member in a leader's SyncGroup."""
+    """The blob for one member in the leader's SyncGroup."""
     schema = _schema("assignment", version)
     return _encode(
         schema.ConsumerProtocolAssignment(
@@ -100,9 +100,9 @@ def encode_assignment(assignment: Assignment, version: int = NEWEST) -> bytes:
 
 
 def decode_assignment(blob: bytes) -> Assignment:
-    """A member's assignment; no bytes at all mean none (what the coordinator gives a member that the leader left out).
+    """A member's assignment; empty for an empty blob, which the coordinator sends to a member that the leader left out.
 
-    Raises ``ProtocolError`` for bytes that are no assignment.
+    Raises ``ProtocolError`` for bytes that are not an assignment.
     """
     if not blob:
         return Assignment(())
@@ -147,7 +147,7 @@ def _flat(topics: tuple[Any, ...] | None) -> tuple[TopicPartition, ...]:
 
 
 def _not_null(items: tuple[Any, ...] | None) -> tuple[Any, ...]:
-    """kio reads the length -1 as null wherever it stands; these arrays are not nullable."""
+    """Check that an array is not null: kio reads the length -1 as null also where the schema does not allow it."""
     if items is None:
         raise ProtocolError("an array of a ConsumerProtocol blob is null")
     return items

@@ -1,8 +1,8 @@
-"""Between a message of any version and its neutral shape: upgraded on the way in, downgraded on the way out.
+"""Converts messages between kio's class of a version and the neutral class: upgraded when decoded, downgraded when encoded.
 
-Owns the conversion of whole message trees, field by field, and the few bodies that changed shape between versions. Must not know
-what a message means. Invariant: a message downgraded to a version and upgraded again keeps all fields that the version has; a field
-that it lacks gets the protocol's default when it is upgraded, and is left out when it is downgraded.
+Owns the conversion of whole messages, field by field, and of the few bodies whose structure changed between versions. Must not
+know the meaning of a message. Invariant: a message that is downgraded and upgraded again keeps all fields that the version has.
+Upgrading gives the protocol's default to a field that the version lacks; downgrading drops it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ Convert = Callable[[Any], Any]
 
 @cache
 def wire_class(api: Api, version: int, side: str) -> type[Any]:
-    """kio's class of a whole message in one version."""
+    """kio's class of a message in one version."""
     return list(classes_of(kio_module(api.name.lower(), version, side)).values())[-1]
 
 
 @cache
 def upgrader(api: Api, side: str, wire: type[Any]) -> Convert | None:
-    """What turns messages of kio's class ``wire``, taking them over, into neutral ones; ``None`` where they are neutral already."""
-    reshape = _RESHAPE_IN.get((api, side))
+    """The function that makes neutral messages of those of kio's class ``wire``; ``None`` if ``wire`` is the neutral class.
+
+    The function may reuse the message it gets, which must not be used afterwards.
+    """
+    reshape = _UPGRADES.get((api, side))
     if reshape is not None and wire.__version__ < reshape[0]:
         return reshape[1]
     neutral = message_class(api, side)
@@ -36,8 +39,8 @@ def upgrader(api: Api, side: str, wire: type[Any]) -> Convert | None:
 
 
 def downgrader(api: Api, version: int, side: str) -> Convert | None:
-    """What makes kio's form of a neutral message whose body had another shape in this version; ``None`` for all others."""
-    reshape = _RESHAPE_OUT.get((api, side))
+    """The function that makes kio's message of a neutral one if the body had another structure in this version, or ``None``."""
+    reshape = _DOWNGRADES.get((api, side))
     if reshape is None or version >= reshape[0]:
         return None
     target = wire_class(api, version, side)
@@ -46,13 +49,13 @@ def downgrader(api: Api, version: int, side: str) -> Convert | None:
 
 @cache
 def converter(source: type[Any], target: type[Any]) -> Convert:
-    """A function that makes a ``target`` of a ``source``: fields of the same name are kept, others left out or defaulted."""
+    """A function that makes a ``target`` of a ``source``: it keeps fields of the same name; others are dropped or get defaults."""
     return (lambda message: message) if source is target else _copying(source, target, converter)
 
 
 @cache
 def adopter(source: type[Any], target: type[Any]) -> Convert:
-    """The same for a message that no other code refers to: one whose class has the same fields becomes a ``target`` as it is."""
+    """The same for messages that no other code refers to: if both classes have the same fields, only the class is replaced."""
     if source is target:
         return lambda message: message
     if not _same_fields(source, target):
@@ -67,33 +70,33 @@ def adopter(source: type[Any], target: type[Any]) -> Convert:
 
 
 def _same_fields(source: type[Any], target: type[Any]) -> bool:
-    """Whether the one class holds what the other does, in the same slots."""
+    """Whether both classes have the same slots with values of the same types."""
     if source.__slots__ != target.__slots__ or source.__bases__ != target.__bases__:
         return False
-    theirs = {field.name: field for field in dataclasses.fields(source)}
-    return all(_field_converter(theirs[field.name].type, field, adopter) is None for field in dataclasses.fields(target))
+    source_fields = {field.name: field for field in dataclasses.fields(source)}
+    return all(_field_converter(source_fields[field.name].type, field, adopter) is None for field in dataclasses.fields(target))
 
 
 def _copying(source: type[Any], target: type[Any], inner: Callable[[type[Any], type[Any]], Convert]) -> Convert:
-    """A function made for the two classes, as in ``writing``: the constructor of a frozen class costs more than all the rest."""
-    theirs = {field.name: field for field in dataclasses.fields(source)}
+    """A function generated for two classes. It sets the slots: the constructor of a frozen class takes longer than all the rest."""
+    source_fields = {field.name: field for field in dataclasses.fields(source)}
     names: dict[str, Any] = {"new": object.__new__, "target": target}
     lines = []
-    use: Any
+    operand: Any
     for number, field in enumerate(dataclasses.fields(target)):
         names[f"set_{number}"] = getattr(target, field.name).__set__
-        value, use = f"message.{field.name}", None
-        if field.name not in theirs:
-            value = f"use_{number}"
-            use = implicit_default(field) if field.default is dataclasses.MISSING else field.default
-        elif (change := _field_converter(theirs[field.name].type, field, inner)) is not None:
-            value, use = f"use_{number}({value})", change
-        names[f"use_{number}"] = use
-        lines.append(f"    set_{number}(made, {value})")
-    text = "\n".join(["def convert(message):", "    made = new(target)", *lines, "    return made"])
+        value, operand = f"message.{field.name}", None
+        if field.name not in source_fields:
+            value = f"operand_{number}"
+            operand = implicit_default(field) if field.default is dataclasses.MISSING else field.default
+        elif (change := _field_converter(source_fields[field.name].type, field, inner)) is not None:
+            value, operand = f"operand_{number}({value})", change
+        names[f"operand_{number}"] = operand
+        lines.append(f"    set_{number}(converted, {value})")
+    text = "\n".join(["def convert(message):", "    converted = new(target)", *lines, "    return converted"])
     exec(compile(text, f"<{target.__qualname__} of {source.__qualname__}>", "exec"), names)
-    made: Convert = names["convert"]
-    return made
+    convert: Convert = names["convert"]
+    return convert
 
 
 def _field_converter(
@@ -103,7 +106,7 @@ def _field_converter(
     inner_source, inner_target = nested_class(source), nested_class(target)
     change: Convert | None = None
     if inner_source is not None and inner_target is not None and inner_source is not inner_target:
-        # kio shares the defaults of single structures between messages: those must not be changed
+        # kio shares the default of a single structure between messages, so it is copied: only items of arrays can be adopted.
         change = (
             _for_tuples(inner(inner_source, inner_target))
             if is_tuple(target)
@@ -114,34 +117,34 @@ def _field_converter(
     return change
 
 
-def _for_tuples(one: Convert) -> Convert:
-    return lambda items: None if items is None else tuple([one(item) for item in items])
+def _for_tuples(convert_item: Convert) -> Convert:
+    return lambda items: None if items is None else tuple([convert_item(item) for item in items])
 
 
-def _unless_none(one: Convert) -> Convert:
-    return lambda item: None if item is None else one(item)
+def _unless_none(convert_item: Convert) -> Convert:
+    return lambda item: None if item is None else convert_item(item)
 
 
-def _or_else(change: Convert | None, empty: object) -> Convert:
-    return lambda value: empty if value is None else value if change is None else change(value)
+def _or_else(change: Convert | None, default: object) -> Convert:
+    return lambda value: default if value is None else value if change is None else change(value)
 
 
-# Bodies that changed shape: once a single item at the top, later a list.
+# Bodies whose structure changed: most had the fields of a single item, and later a list of items.
 
 
-def _lift_find_coordinator_request(message: Any) -> Any:
+def _upgrade_find_coordinator_request(message: Any) -> Any:
     target = message_class(Api.FIND_COORDINATOR, "request")
     return target(key_type=getattr(message, "key_type", 0), coordinator_keys=(message.key,))
 
 
-def _lower_find_coordinator_request(message: Any, target: type[Any]) -> Any:
+def _downgrade_find_coordinator_request(message: Any, target: type[Any]) -> Any:
     (key,) = message.coordinator_keys
     return _make(target, key=key, key_type=message.key_type)
 
 
-def _lift_find_coordinator_response(message: Any) -> Any:
+def _upgrade_find_coordinator_response(message: Any) -> Any:
     classes = load(Api.FIND_COORDINATOR, "response")
-    only = classes["Coordinator"](
+    coordinator = classes["Coordinator"](
         key="",
         node_id=message.node_id,
         host=message.host,
@@ -150,113 +153,113 @@ def _lift_find_coordinator_response(message: Any) -> Any:
         error_message=getattr(message, "error_message", None),
     )
     throttle = getattr(message, "throttle_time", timedelta(0))
-    return classes["FindCoordinatorResponse"](throttle_time=throttle, coordinators=(only,))
+    return classes["FindCoordinatorResponse"](throttle_time=throttle, coordinators=(coordinator,))
 
 
-def _lower_find_coordinator_response(message: Any, target: type[Any]) -> Any:
-    (only,) = message.coordinators
-    values = {field.name: getattr(only, field.name) for field in dataclasses.fields(only)}
+def _downgrade_find_coordinator_response(message: Any, target: type[Any]) -> Any:
+    (coordinator,) = message.coordinators
+    values = {field.name: getattr(coordinator, field.name) for field in dataclasses.fields(coordinator)}
     return _make(target, throttle_time=message.throttle_time, **values)
 
 
-def _lift_offset_fetch_request(message: Any) -> Any:
+def _upgrade_offset_fetch_request(message: Any) -> Any:
     classes = load(Api.OFFSET_FETCH, "request")
-    topics = converter_of_tuple(message.topics, classes["OffsetFetchRequestTopics"])
+    topics = convert_all(message.topics, classes["OffsetFetchRequestTopics"])
     group = classes["OffsetFetchRequestGroup"](group_id=message.group_id, topics=topics)
     return classes["OffsetFetchRequest"](groups=(group,), require_stable=getattr(message, "require_stable", False))
 
 
-def _lower_offset_fetch_request(message: Any, target: type[Any]) -> Any:
+def _downgrade_offset_fetch_request(message: Any, target: type[Any]) -> Any:
     (group,) = message.groups
-    topics = converter_of_tuple(group.topics, _nested_field(target, "topics"))
+    topics = convert_all(group.topics, _nested_field(target, "topics"))
     return _make(target, group_id=group.group_id, topics=topics, require_stable=message.require_stable)
 
 
-def _lift_offset_fetch_response(message: Any) -> Any:
+def _upgrade_offset_fetch_response(message: Any) -> Any:
     classes = load(Api.OFFSET_FETCH, "response")
-    topics = converter_of_tuple(message.topics, classes["OffsetFetchResponseTopics"])
+    topics = convert_all(message.topics, classes["OffsetFetchResponseTopics"])
     code = getattr(message, "error_code", _implicit_error())
     group = classes["OffsetFetchResponseGroup"](group_id="", topics=topics, error_code=code)
     throttle = getattr(message, "throttle_time", timedelta(0))
     return classes["OffsetFetchResponse"](throttle_time=throttle, groups=(group,))
 
 
-def _lower_offset_fetch_response(message: Any, target: type[Any]) -> Any:
+def _downgrade_offset_fetch_response(message: Any, target: type[Any]) -> Any:
     (group,) = message.groups
-    topics = converter_of_tuple(group.topics, _nested_field(target, "topics"))
+    topics = convert_all(group.topics, _nested_field(target, "topics"))
     return _make(target, throttle_time=message.throttle_time, topics=topics, error_code=group.error_code)
 
 
-def _lift_leave_group_request(message: Any) -> Any:
+def _upgrade_leave_group_request(message: Any) -> Any:
     classes = load(Api.LEAVE_GROUP, "request")
     member = classes["MemberIdentity"](member_id=message.member_id)
     return classes["LeaveGroupRequest"](group_id=message.group_id, members=(member,))
 
 
-def _lower_leave_group_request(message: Any, target: type[Any]) -> Any:
+def _downgrade_leave_group_request(message: Any, target: type[Any]) -> Any:
     (member,) = message.members
     return _make(target, group_id=message.group_id, member_id=member.member_id)
 
 
-def _lower_leave_group_response(message: Any, target: type[Any]) -> Any:
-    """Before the list of members there was one error: that of the group, else that of the only member."""
+def _downgrade_leave_group_response(message: Any, target: type[Any]) -> Any:
+    """The version has one error code: that of the group, or else that of its first member."""
     code = message.error_code
     if not code and message.members:
         code = message.members[0].error_code
     return _make(target, throttle_time=message.throttle_time, error_code=code)
 
 
-def _lift_delete_topics_request(message: Any) -> Any:
+def _upgrade_delete_topics_request(message: Any) -> Any:
     classes = load(Api.DELETE_TOPICS, "request")
     topics = tuple(classes["DeleteTopicState"](name=name, topic_id=None) for name in message.topic_names)
     return classes["DeleteTopicsRequest"](topics=topics, timeout=message.timeout)
 
 
-def _lower_delete_topics_request(message: Any, target: type[Any]) -> Any:
+def _downgrade_delete_topics_request(message: Any, target: type[Any]) -> Any:
     return _make(target, topic_names=tuple(topic.name for topic in message.topics), timeout=message.timeout)
 
 
-def _lift_join_group_request(message: Any) -> Any:
-    """Version 0 had one timeout for both purposes (KIP-62 split them)."""
-    lifted = converter(type(message), message_class(Api.JOIN_GROUP, "request"))(message)
-    return dataclasses.replace(lifted, rebalance_timeout=message.session_timeout)
+def _upgrade_join_group_request(message: Any) -> Any:
+    """Version 0 has no rebalance timeout: the session timeout serves as both (KIP-62)."""
+    upgraded = converter(type(message), message_class(Api.JOIN_GROUP, "request"))(message)
+    return dataclasses.replace(upgraded, rebalance_timeout=message.session_timeout)
 
 
-def _lift_metadata_request(message: Any) -> Any:
-    """Version 0 had no null: an empty list asked for all topics."""
-    lifted = converter(type(message), message_class(Api.METADATA, "request"))(message)
-    return lifted if message.topics else dataclasses.replace(lifted, topics=None)
+def _upgrade_metadata_request(message: Any) -> Any:
+    """Version 0 has no null: an empty list asks for all topics."""
+    upgraded = converter(type(message), message_class(Api.METADATA, "request"))(message)
+    return upgraded if message.topics else dataclasses.replace(upgraded, topics=None)
 
 
-def _lift_add_partitions_to_txn_request(message: Any) -> Any:
+def _upgrade_add_partitions_to_txn_request(message: Any) -> Any:
     classes = load(Api.ADD_PARTITIONS_TO_TXN, "request")
     transaction = classes["AddPartitionsToTxnTransaction"](
         transactional_id=message.v3_and_below_transactional_id,
         producer_id=message.v3_and_below_producer_id,
         producer_epoch=message.v3_and_below_producer_epoch,
         verify_only=False,
-        topics=converter_of_tuple(message.v3_and_below_topics, classes["AddPartitionsToTxnTopic"]),
+        topics=convert_all(message.v3_and_below_topics, classes["AddPartitionsToTxnTopic"]),
     )
     return classes["AddPartitionsToTxnRequest"](transactions=(transaction,))
 
 
-def _lower_add_partitions_to_txn_request(message: Any, target: type[Any]) -> Any:
+def _downgrade_add_partitions_to_txn_request(message: Any, target: type[Any]) -> Any:
     (transaction,) = message.transactions
     return _make(
         target,
         v3_and_below_transactional_id=transaction.transactional_id,
         v3_and_below_producer_id=transaction.producer_id,
         v3_and_below_producer_epoch=transaction.producer_epoch,
-        v3_and_below_topics=converter_of_tuple(transaction.topics, _nested_field(target, "v3_and_below_topics")),
+        v3_and_below_topics=convert_all(transaction.topics, _nested_field(target, "v3_and_below_topics")),
     )
 
 
-def _lift_add_partitions_to_txn_response(message: Any) -> Any:
+def _upgrade_add_partitions_to_txn_response(message: Any) -> Any:
     classes = load(Api.ADD_PARTITIONS_TO_TXN, "response")
     topics = tuple(
         classes["AddPartitionsToTxnTopicResult"](
             name=topic.name,
-            results_by_partition=converter_of_tuple(topic.results_by_partition, classes["AddPartitionsToTxnPartitionResult"]),
+            results_by_partition=convert_all(topic.results_by_partition, classes["AddPartitionsToTxnPartitionResult"]),
         )
         for topic in message.results_by_topic_v3_and_below
     )
@@ -266,9 +269,9 @@ def _lift_add_partitions_to_txn_response(message: Any) -> Any:
     )
 
 
-def _lower_add_partitions_to_txn_response(message: Any, target: type[Any]) -> Any:
+def _downgrade_add_partitions_to_txn_response(message: Any, target: type[Any]) -> Any:
     (result,) = message.results_by_transaction
-    topics = converter_of_tuple(result.topic_results, _nested_field(target, "results_by_topic_v3_and_below"))
+    topics = convert_all(result.topic_results, _nested_field(target, "results_by_topic_v3_and_below"))
     return _make(target, throttle_time=message.throttle_time, results_by_topic_v3_and_below=topics)
 
 
@@ -278,8 +281,8 @@ def _implicit_error() -> object:
     return ErrorCode.none
 
 
-def converter_of_tuple(items: Any, target: type[Any] | None) -> Any:
-    """Each item in the shape of ``target``; ``None`` stays ``None``."""
+def convert_all(items: Any, target: type[Any] | None) -> Any:
+    """Each item as a ``target``; ``None`` stays ``None``."""
     if items is None or target is None:
         return None
     return tuple(converter(type(item), target)(item) for item in items)
@@ -290,34 +293,34 @@ def _nested_field(target: type[Any], name: str) -> type[Any] | None:
 
 
 def _make(target: type[Any], **values: Any) -> Any:
-    known = {field.name for field in dataclasses.fields(target)}
-    return target(**{name: value for name, value in values.items() if name in known})
+    names = {field.name for field in dataclasses.fields(target)}
+    return target(**{name: value for name, value in values.items() if name in names})
 
 
-_RESHAPE_IN: dict[tuple[Api, str], tuple[int, Callable[[Any], Any]]] = {
-    (Api.FIND_COORDINATOR, "request"): (4, _lift_find_coordinator_request),
-    (Api.FIND_COORDINATOR, "response"): (4, _lift_find_coordinator_response),
-    (Api.OFFSET_FETCH, "request"): (8, _lift_offset_fetch_request),
-    (Api.OFFSET_FETCH, "response"): (8, _lift_offset_fetch_response),
-    (Api.LEAVE_GROUP, "request"): (3, _lift_leave_group_request),
-    (Api.DELETE_TOPICS, "request"): (6, _lift_delete_topics_request),
-    (Api.ADD_PARTITIONS_TO_TXN, "request"): (4, _lift_add_partitions_to_txn_request),
-    (Api.ADD_PARTITIONS_TO_TXN, "response"): (4, _lift_add_partitions_to_txn_response),
-    (Api.JOIN_GROUP, "request"): (1, _lift_join_group_request),
-    (Api.METADATA, "request"): (1, _lift_metadata_request),
+_UPGRADES: dict[tuple[Api, str], tuple[int, Callable[[Any], Any]]] = {
+    (Api.FIND_COORDINATOR, "request"): (4, _upgrade_find_coordinator_request),
+    (Api.FIND_COORDINATOR, "response"): (4, _upgrade_find_coordinator_response),
+    (Api.OFFSET_FETCH, "request"): (8, _upgrade_offset_fetch_request),
+    (Api.OFFSET_FETCH, "response"): (8, _upgrade_offset_fetch_response),
+    (Api.LEAVE_GROUP, "request"): (3, _upgrade_leave_group_request),
+    (Api.DELETE_TOPICS, "request"): (6, _upgrade_delete_topics_request),
+    (Api.ADD_PARTITIONS_TO_TXN, "request"): (4, _upgrade_add_partitions_to_txn_request),
+    (Api.ADD_PARTITIONS_TO_TXN, "response"): (4, _upgrade_add_partitions_to_txn_response),
+    (Api.JOIN_GROUP, "request"): (1, _upgrade_join_group_request),
+    (Api.METADATA, "request"): (1, _upgrade_metadata_request),
 }
-"""(API, side) -> (the first version of today's shape, how to lift an older one)."""
+"""(API, side) -> (the first version with the neutral structure, the upgrade of older ones)."""
 
-_RESHAPE_OUT: dict[tuple[Api, str], tuple[int, Callable[[Any, type[Any]], Any]]] = {
-    (Api.FIND_COORDINATOR, "request"): (4, _lower_find_coordinator_request),
-    (Api.FIND_COORDINATOR, "response"): (4, _lower_find_coordinator_response),
-    (Api.OFFSET_FETCH, "request"): (8, _lower_offset_fetch_request),
-    (Api.OFFSET_FETCH, "response"): (8, _lower_offset_fetch_response),
-    (Api.LEAVE_GROUP, "request"): (3, _lower_leave_group_request),
-    (Api.LEAVE_GROUP, "response"): (3, _lower_leave_group_response),
-    (Api.DELETE_TOPICS, "request"): (6, _lower_delete_topics_request),
-    (Api.ADD_PARTITIONS_TO_TXN, "request"): (4, _lower_add_partitions_to_txn_request),
-    (Api.ADD_PARTITIONS_TO_TXN, "response"): (4, _lower_add_partitions_to_txn_response),
+_DOWNGRADES: dict[tuple[Api, str], tuple[int, Callable[[Any, type[Any]], Any]]] = {
+    (Api.FIND_COORDINATOR, "request"): (4, _downgrade_find_coordinator_request),
+    (Api.FIND_COORDINATOR, "response"): (4, _downgrade_find_coordinator_response),
+    (Api.OFFSET_FETCH, "request"): (8, _downgrade_offset_fetch_request),
+    (Api.OFFSET_FETCH, "response"): (8, _downgrade_offset_fetch_response),
+    (Api.LEAVE_GROUP, "request"): (3, _downgrade_leave_group_request),
+    (Api.LEAVE_GROUP, "response"): (3, _downgrade_leave_group_response),
+    (Api.DELETE_TOPICS, "request"): (6, _downgrade_delete_topics_request),
+    (Api.ADD_PARTITIONS_TO_TXN, "request"): (4, _downgrade_add_partitions_to_txn_request),
+    (Api.ADD_PARTITIONS_TO_TXN, "response"): (4, _downgrade_add_partitions_to_txn_response),
 }
 
-assert {api for api, _ in (*_RESHAPE_IN, *_RESHAPE_OUT)} <= set(SPOKEN)
+assert {api for api, _ in (*_UPGRADES, *_DOWNGRADES)} <= set(SPOKEN)

@@ -1,11 +1,11 @@
-"""Frames: four bytes of length, then that many bytes. Cuts a byte stream into frames and builds frames out of pieces.
+"""Splits a byte stream into frames, which have a length of four bytes in front, and joins pieces into frames.
 
-Owns the limits of a frame; must not know what is inside one, nor sockets. Invariant: a stream that broke a limit stays broken:
-every later call raises the same error, since nothing after a bad length can be trusted.
+Owns the limits of a frame. Must not know the content of a frame, nor sockets. Invariant: after an invalid length every call raises
+the same error, since no later byte of the stream can be interpreted.
 
-A reader lends out the buffer to fill (``get_buffer``) and learns how much arrived (``buffer_updated``), so that a large
-frame goes from the kernel into its own memory in as few calls as the socket allows, without a copy. That memory holds a later frame
-as soon as nothing refers to this one, be it a view of a part.
+As in ``asyncio.BufferedProtocol``, the caller fills a buffer of the reader (``get_buffer``) and reports the number of bytes
+(``buffer_updated``). So the kernel writes a large frame into its final memory, in few calls and without a copy. The memory is
+reused for a later frame when nothing refers to the frame or to a view of it.
 """
 
 from __future__ import annotations
@@ -22,38 +22,39 @@ MAX_FRAME = 104_857_600
 """Kafka's default for ``socket.request.max.bytes``: 100 MiB."""
 
 _LENGTH = struct.Struct(">i")
-_FIRST = 1 << 16
+_INITIAL_SIZE = 1 << 16
 _GROWTH = 16
-"""A frame's buffer grows to its announced length only as bytes arrive, so that a lying length costs its sender, not us: what is
-touched is at most this many times what has arrived, and what is copied in growing a sixteenth of the frame."""
+"""A frame's buffer grows by this factor as bytes arrive, so that a false length costs little memory: at most this many times the
+received bytes are touched, and growing copies a sixteenth of the frame."""
 
 _HUGE = 1 << 20
-"""A frame above this many bytes gets memory of its own, in huge pages where the system has them: touching fresh small pages costs
-more than filling them (measured for 50 MB frames: 2.7 GB/s instead of 0.8; the first 4 MB of a consumer come 2 ms sooner)."""
+"""A frame above this many bytes is received into mapped memory, in huge pages if the system has them: touching new small pages
+takes longer than filling them (measured for frames of 50 MB: 2.7 GB/s instead of 0.8; a consumer gets its first 4 MB 2 ms
+sooner)."""
 
-_KEPT = 1 << 24
-"""The memory of a frame up to this many bytes holds later ones, too."""
+_MAX_REUSED_SIZE = 1 << 24
+"""Buffers up to this many bytes are reused."""
 
-_LENT = 3
-"""Frames of one stream whose memory is used again, since clearing fresh memory costs as much as filling it: two that are read, and
-one that arrives."""
+_MAX_REUSED = 3
+"""How many buffers of one stream are reused, since clearing new memory takes as long as filling it: two for frames that are being
+read, and one for the frame that arrives."""
 
 Frame = bytearray | mmap.mmap | memoryview
 """A frame's content."""
 
 
 class FileRange(Protocol):
-    """Bytes that stay where they are until they are sent, e.g. a part of a segment file. Only its size is known here."""
+    """A part of a file, for instance of a segment, that is not read before it is sent. Only its size is known here."""
 
     def __len__(self) -> int: ...
 
 
 Piece = bytes | FileRange
-"""What an outgoing frame is made of: bytes in memory and ranges of files."""
+"""A part of an outgoing frame: bytes in memory, or a range of a file."""
 
 
 class FrameReader:
-    """Cuts an incoming stream into frames.
+    """Splits an incoming stream into frames.
 
     Raises ``ProtocolError`` for a negative length or one above ``limit``.
     """
@@ -62,7 +63,7 @@ class FrameReader:
         self._limit = limit
         self._header = bytearray(4)
         self._body: bytearray | mmap.mmap | None = None
-        self._rooms: list[bytearray | mmap.mmap] = []
+        self._reusable: list[bytearray | mmap.mmap] = []
         self._size = 0
         self._filled = 0
         self._broken: str | None = None
@@ -71,7 +72,7 @@ class FrameReader:
         return f"<FrameReader {self._filled} of {self._size if self._body is not None else 'header'}>"
 
     def get_buffer(self) -> memoryview:
-        """The memory that the next bytes of the stream belong in; never empty."""
+        """The memory for the next bytes of the stream; never empty."""
         self._check()
         if self._body is None:
             return memoryview(self._header)[self._filled :]
@@ -80,7 +81,7 @@ class FrameReader:
         return memoryview(self._body)[self._filled : self._size]
 
     def buffer_updated(self, count: int) -> Frame | None:
-        """Take note that ``count`` bytes arrived in the last buffer; return a frame when that completed one."""
+        """Report that ``count`` bytes arrived in the last buffer; return the frame that they complete, if any."""
         self._check()
         self._filled += count
         if self._body is None:
@@ -88,28 +89,28 @@ class FrameReader:
                 return None
             self._size = self._announced(self._header, 0)
             self._filled = 0
-            self._body = self._first_room()
+            self._body = self._new_body()
         if self._filled < self._size:
             return None
         body, self._body, self._filled = self._body, None, 0
-        self._lend(body)
+        self._keep_for_reuse(body)
         return body if len(body) == self._size else memoryview(body)[: self._size]
 
-    def _first_room(self) -> bytearray | mmap.mmap:
-        if self._size > _FIRST:
-            for at in range(len(self._rooms)):
-                if _references(self._rooms, at) == _UNUSED:
-                    return self._rooms.pop(at)
-        return bytearray(min(self._size, _FIRST))
+    def _new_body(self) -> bytearray | mmap.mmap:
+        if self._size > _INITIAL_SIZE:
+            for index in range(len(self._reusable)):
+                if _references(self._reusable, index) == _UNUSED:
+                    return self._reusable.pop(index)
+        return bytearray(min(self._size, _INITIAL_SIZE))
 
-    def _lend(self, room: bytearray | mmap.mmap) -> None:
-        """A frame goes out: once nothing refers to its memory any more it may hold another one."""
-        if _FIRST < len(room) <= _KEPT:
-            self._rooms.append(room)
-            del self._rooms[:-_LENT]
+    def _keep_for_reuse(self, body: bytearray | mmap.mmap) -> None:
+        """Keep the memory of a complete frame, to reuse it when nothing else refers to it."""
+        if _INITIAL_SIZE < len(body) <= _MAX_REUSED_SIZE:
+            self._reusable.append(body)
+            del self._reusable[:-_MAX_REUSED]
 
     def feed(self, data: bytes) -> list[Frame]:
-        """All frames that ``data`` completes, for callers that hold the bytes already; whole ones are parts of ``data``."""
+        """The frames that ``data`` completes, for callers that already have the bytes. A frame inside ``data`` is a view of it."""
         self._check()
         frames: list[Frame] = []
         rest = memoryview(data)
@@ -126,7 +127,7 @@ class FrameReader:
         return frames
 
     def _fill(self, rest: memoryview, frames: list[Frame]) -> memoryview:
-        """Bytes for the frame that has begun; returns what is behind it."""
+        """Fill the incomplete frame; return the bytes after it."""
         while rest:
             buffer = self.get_buffer()
             count = min(len(buffer), len(rest))
@@ -141,11 +142,11 @@ class FrameReader:
 
     @property
     def in_frame(self) -> bool:
-        """Whether a frame has begun and is not complete: the end of the stream now would cut it off."""
+        """Whether a frame is incomplete, so that the end of the stream now would truncate it."""
         return self._body is not None or self._filled > 0
 
     def _announced(self, data: bytearray | memoryview, position: int) -> int:
-        """The length that a frame at this position announces; raises ``ProtocolError`` for one that no frame can have."""
+        """The length of the frame at this position. Raises ``ProtocolError`` for a length that no frame can have."""
         (length,) = _LENGTH.unpack_from(data, position)
         if length < 0:
             self._broken = f"a frame announces the negative length {length}: the peer does not speak Kafka's protocol"
@@ -161,17 +162,17 @@ class FrameReader:
             raise ProtocolError(self._broken)
 
 
-def _references(rooms: list[bytearray | mmap.mmap], at: int) -> int:
-    """The number of references to a buffer, including views of it."""
-    return sys.getrefcount(rooms[at]) if hasattr(sys, "getrefcount") else -1
+def _references(buffers: list[bytearray | mmap.mmap], index: int) -> int:
+    """The number of references to a buffer, including those of views."""
+    return sys.getrefcount(buffers[index]) if hasattr(sys, "getrefcount") else -1
 
 
 _UNUSED = max(_references([bytearray()], 0), 0)
-"""The number of references to a buffer that only the list refers to: no other code can reach it."""
+"""The number of references to a buffer to which only the list refers."""
 
 
 def _looks_like(start: bytes) -> str:
-    """What a length that cannot be one may be instead: the first bytes of another protocol."""
+    """The end of the error text if an invalid length is the beginning of another protocol."""
     if start == b"HTTP":
         return ": the peer speaks HTTP, not Kafka's protocol"
     if start[0] in (0x15, 0x16) and start[1] == 3:
@@ -180,34 +181,34 @@ def _looks_like(start: bytes) -> str:
 
 
 def _grown(body: bytearray | mmap.mmap, size: int) -> bytearray | mmap.mmap:
-    """A larger buffer for a frame of ``size`` bytes of which ``body`` is full, and some to spare: the next may be a little
-    larger."""
+    """A larger buffer with the content of ``body``, for a frame of ``size`` bytes, and an eighth more: the next frame may be a
+    little larger."""
     ample = size + size // 8
-    grown = _reserved(ample) if size > _HUGE else bytearray(min(ample, len(body) * _GROWTH))
+    grown = _mapped(ample) if size > _HUGE else bytearray(min(ample, len(body) * _GROWTH))
     grown[: len(body)] = body[:]
     return grown
 
 
-def _reserved(size: int) -> mmap.mmap:
-    """Memory that is there once it is touched."""
+def _mapped(size: int) -> mmap.mmap:
+    """Mapped memory: the system provides its pages when they are touched."""
     if sys.platform == "win32":
         return mmap.mmap(-1, size)
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if sys.platform == "linux":
-        # A kernel without huge pages refuses: small ones do as well.
+        # A kernel without huge pages refuses this, and provides small ones.
         with contextlib.suppress(OSError):
             memory.madvise(mmap.MADV_HUGEPAGE)
     return memory
 
 
 def frame_of(content: list[bytes]) -> list[Piece]:
-    """A frame with this content, in one piece."""
+    """A frame with this content, as one piece."""
     body = b"".join(content)
     return [_LENGTH.pack(len(body)) + body]
 
 
 def frame_with_ranges(content: list[Piece]) -> list[Piece]:
-    """A frame with this content: bytes joined, file ranges between them as they are."""
+    """A frame with this content: adjacent bytes are joined, file ranges remain separate pieces."""
     frame: list[Piece] = []
     run = [_LENGTH.pack(sum(map(len, content)))]
     for piece in content:

@@ -1,8 +1,8 @@
 """The records of ``__consumer_offsets``, as values and as the bytes that Apache Kafka 4.3 writes.
 
-Owns the schemas that kio does not have, in kio's vocabulary, and their versions. Must not know what a group is or when a record is
-written. Invariant: ``decode_record(*encode_record(key, value)) == (key, value)``; a record of a type that is not in the table is
-``Unknown`` (a newer Kafka may have written it), bytes that are not what their type says are a ``ProtocolError``.
+Owns the schemas, which kio does not have, declared as kio's are, and their versions. Must not know the state of a group, or when a
+record is written. Invariant: ``decode_record(*encode_record(key, value)) == (key, value)``; a record of a type that is not in the
+table is ``Unknown`` (a newer Kafka may have written it), invalid bytes raise ``ProtocolError``.
 
 Source: the record schemas of Kafka's group coordinator. A key is an int16 type and the key's fields, never flexible; a value is an
 int16 version and the value's fields; a missing value is a tombstone.
@@ -33,13 +33,13 @@ _NEWEST = 2**15 - 1
 
 
 def wire(kafka_type: str, *, since: int = 0, until: int = _NEWEST, **tag: int) -> dict[str, object]:
-    """Metadata of a field: its type on the wire, the versions that have it, and its tag where it is a tagged field."""
+    """The metadata of a field: its type on the wire, the versions that have it, and its tag if it is a tagged field."""
     return {"kafka_type": kafka_type, "since": since, "until": until, **tag}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitKey:
-    """Which offset: one a group and partition."""
+    """The key of a committed offset."""
 
     group: str = field(metadata=wire("string"))
     topic: str = field(metadata=wire("string"))
@@ -48,7 +48,7 @@ class OffsetCommitKey:
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitValue:
-    """A committed offset: the next one to read. Timestamps are wall-clock milliseconds; ``-1`` stands for "not given"."""
+    """A committed offset: the next one to read. Timestamps are wall-clock milliseconds; ``-1`` means "none"."""
 
     offset: int = field(metadata=wire("int64"))
     leader_epoch: int = field(metadata=wire("int32", since=3), default=-1)
@@ -60,14 +60,14 @@ class OffsetCommitValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMetadataKey:
-    """Which classic group."""
+    """The key of a classic group."""
 
     group: str = field(metadata=wire("string"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMetadataMember:
-    """One member of a classic group, with what it subscribed to and what it was given. Timeouts are milliseconds."""
+    """One member of a classic group, with its subscription and its assignment. Timeouts are milliseconds."""
 
     member_id: str = field(metadata=wire("string"))
     group_instance_id: str | None = field(metadata=wire("string", since=3), default=None)
@@ -81,7 +81,7 @@ class GroupMetadataMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMetadataValue:
-    """A classic group after a finished round, or without members. ``current_state_timestamp``: when it came to that."""
+    """A classic group after a rebalance, or without members. ``current_state_timestamp`` is the time of that."""
 
     protocol_type: str = field(metadata=wire("string"))
     generation: int = field(metadata=wire("int32"))
@@ -93,14 +93,14 @@ class GroupMetadataValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupMetadataKey:
-    """Which consumer group (KIP-848)."""
+    """The key of a consumer group (KIP-848)."""
 
     group_id: str = field(metadata=wire("string"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupMetadataValue:
-    """The epoch of a consumer group; ``metadata_hash`` stands for the topics that it was made for, 0: there were none."""
+    """The epoch of a consumer group. ``metadata_hash`` is the hash of its topics' metadata in that epoch; 0: it had no topics."""
 
     epoch: int = field(metadata=wire("int32"))
     metadata_hash: int = field(metadata=wire("int64", tag=0), default=0)
@@ -108,14 +108,14 @@ class ConsumerGroupMetadataValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupPartitionMetadataKey:
-    """What Kafka kept of a group's topics before 4.1: only its tombstones are written now, and its values are passed over."""
+    """The key of a group's topic metadata, which Kafka wrote before 4.1. Now only tombstones are written; values are not read."""
 
     group_id: str = field(metadata=wire("string"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupMemberMetadataKey:
-    """Which member of a consumer group, by what it asked for."""
+    """The key of a member's subscription."""
 
     group_id: str = field(metadata=wire("string"))
     member_id: str = field(metadata=wire("string"))
@@ -123,7 +123,7 @@ class ConsumerGroupMemberMetadataKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicProtocol:
-    """An assignor that a member of the classic protocol knows, with its metadata for it."""
+    """An assignor that a member of the classic protocol supports, and the member's metadata for it."""
 
     name: str = field(metadata=wire("string"))
     metadata: bytes = field(metadata=wire("bytes"))
@@ -131,7 +131,7 @@ class ClassicProtocol:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicMemberMetadata:
-    """What a consumer group knows beyond the rest of a member that speaks the classic protocol."""
+    """Additional data of a consumer group's member that uses the classic protocol."""
 
     session_timeout_ms: int = field(metadata=wire("int32"), default=0)
     supported_protocols: tuple[ClassicProtocol, ...] = field(metadata=wire("entity"), default=())
@@ -139,10 +139,10 @@ class ClassicMemberMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupMemberMetadataValue:
-    """A member's subscription, with its topic names sorted. ``classic_member_metadata`` is ``None`` for a member that sends
-    heartbeats.
+    """A member's subscription, with its topic names sorted.
 
-    ``client_assignors`` is Ottla's own, in a tagged field that Kafka skips: the assignors that the member can run.
+    ``classic_member_metadata`` is ``None`` for a member that uses the consumer protocol. ``client_assignors``, the assignors that
+    the member can run, is Ottla's, in a tagged field that Kafka skips.
     """
 
     instance_id: str | None = field(metadata=wire("string"), default=None)
@@ -161,14 +161,14 @@ class ConsumerGroupMemberMetadataValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupTargetAssignmentMetadataKey:
-    """Which consumer group, by its target assignment."""
+    """The key of a group's target assignment."""
 
     group_id: str = field(metadata=wire("string"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupTargetAssignmentMetadataValue:
-    """The group epoch that the target assignment was made for, and when (wall-clock milliseconds; 0: by no assignor)."""
+    """The group epoch of the target assignment, and its time (wall-clock milliseconds; 0: no assignor computed it)."""
 
     assignment_epoch: int = field(metadata=wire("int32"))
     assignment_timestamp: int = field(metadata=wire("int64", tag=0), default=0)
@@ -176,7 +176,7 @@ class ConsumerGroupTargetAssignmentMetadataValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupTargetAssignmentMemberKey:
-    """Which member of a consumer group, by what it shall have."""
+    """The key of a member's target assignment."""
 
     group_id: str = field(metadata=wire("string"))
     member_id: str = field(metadata=wire("string"))
@@ -192,14 +192,14 @@ class TargetTopicPartitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupTargetAssignmentMemberValue:
-    """What a member shall have."""
+    """A member's target assignment."""
 
     topic_partitions: tuple[TargetTopicPartitions, ...] = field(metadata=wire("entity"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupCurrentMemberAssignmentKey:
-    """Which member of a consumer group, by what it has."""
+    """The key of a member's current assignment."""
 
     group_id: str = field(metadata=wire("string"))
     member_id: str = field(metadata=wire("string"))
@@ -207,7 +207,7 @@ class ConsumerGroupCurrentMemberAssignmentKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentTopicPartitions:
-    """Partitions of one topic, and the epoch in which the member got each of them (KIP-1251), where that is known."""
+    """Partitions of one topic, and the epoch in which each was assigned to the member (KIP-1251), if known."""
 
     topic_id: uuid.UUID = field(metadata=wire("uuid"))
     partitions: tuple[int, ...] = field(metadata=wire("int32"))
@@ -216,7 +216,7 @@ class CurrentTopicPartitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupCurrentMemberAssignmentValue:
-    """What a member has, and what it was asked to give back."""
+    """A member's current assignment, and the partitions that it has to revoke."""
 
     member_epoch: int = field(metadata=wire("int32"))
     previous_member_epoch: int = field(metadata=wire("int32"))
@@ -227,7 +227,7 @@ class ConsumerGroupCurrentMemberAssignmentValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupRegularExpressionKey:
-    """Which regular expression of a consumer group."""
+    """The key of a regular expression of a consumer group."""
 
     group_id: str = field(metadata=wire("string"))
     regular_expression: str = field(metadata=wire("string"))
@@ -235,9 +235,9 @@ class ConsumerGroupRegularExpressionKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupRegularExpressionValue:
-    """The topics, sorted, that a regular expression matched in the ``version`` that the cluster's topics had then.
+    """The sorted topics that a regular expression matched in a ``version`` of the cluster's metadata.
 
-    ``timestamp``: wall-clock milliseconds.
+    ``timestamp`` is in wall-clock milliseconds.
     """
 
     topics: tuple[str, ...] = field(metadata=wire("string"))
@@ -278,21 +278,22 @@ Value = (
 @dataclass(frozen=True, slots=True)
 class _RecordType:
     key: Any
-    """The class of the key; ``value`` is that of the value, ``None`` where values are passed over."""
+    """The class of the key."""
     value: Any
+    """The class of the value; ``None`` if values are not read."""
     newest: int = 0
-    """The newest value version that is read; 0 is the oldest."""
+    """The newest version of the value that can be read; 0 is the oldest."""
     written: int = 0
-    """The version that is written, but for the values of which ``encode_value`` knows better."""
+    """The version that is written, except in the cases of ``encode_value``."""
     flexible: int = 0
-    """From this value version on the encoding is the flexible one."""
+    """The first flexible version of the value."""
 
 
 _OFFSET_COMMIT = _RecordType(OffsetCommitKey, OffsetCommitValue, newest=4, written=4, flexible=4)
 
 RECORD_TYPES: Mapping[int, _RecordType] = types.MappingProxyType(
     {
-        0: _OFFSET_COMMIT,  # of the first releases; never written
+        0: _OFFSET_COMMIT,  # from the first releases of Kafka; never written
         1: _OFFSET_COMMIT,
         2: _RecordType(GroupMetadataKey, GroupMetadataValue, newest=4, written=3, flexible=4),
         3: _RecordType(ConsumerGroupMetadataKey, ConsumerGroupMetadataValue),
@@ -304,14 +305,14 @@ RECORD_TYPES: Mapping[int, _RecordType] = types.MappingProxyType(
         16: _RecordType(ConsumerGroupRegularExpressionKey, ConsumerGroupRegularExpressionValue),
     }
 )
-"""Key type -> the schemas. Where two types share a key class the higher one is written."""
+"""Key type -> the schemas. If two types share a key class, the higher one is written."""
 
 _TYPE_OF_KEY: Mapping[type[Any], int] = {record.key: key_type for key_type, record in RECORD_TYPES.items()}
 _TYPE_OF_VALUE: Mapping[type[Any], _RecordType] = {record.value: record for record in RECORD_TYPES.values()}
 
 
 def encode_record(key: Key, value: Value | None) -> tuple[bytes, bytes | None]:
-    """The bytes of a record; without a value it is a tombstone.
+    """The bytes of a record; without a value, of a tombstone.
 
     Raises ``ProtocolError`` for a value that does not fit its fields or the version that is written.
     """
@@ -319,26 +320,26 @@ def encode_record(key: Key, value: Value | None) -> tuple[bytes, bytes | None]:
 
 
 def encode_key(key: Key) -> bytes:
-    """The bytes of a record's key. Raises ``ProtocolError`` for one that does not fit its fields."""
+    """The bytes of a record's key. Raises ``ProtocolError`` for a key that does not fit its fields."""
     return _key_codec(_TYPE_OF_KEY[type(key)]).encode(key)
 
 
 def encode_value(value: Value) -> bytes:
-    """The bytes of a record's value, in the version that is written; raises ``ProtocolError`` as above."""
+    """The bytes of a record's value. Raises ``ProtocolError`` like ``encode_record``."""
     if isinstance(value, OffsetCommitValue) and value.expire_timestamp != -1:
-        return _value_codec(OffsetCommitValue, 1).encode(value)  # version 1 alone can say how long an offset is to be kept
+        return _value_codec(OffsetCommitValue, 1).encode(value)  # only version 1 has an expire timestamp
     return _codec_of_written(type(value)).encode(value)
 
 
 def decode_record(key: bytes, value: bytes | None) -> tuple[Key | Unknown, Value | None]:
-    """The key and the value of a record; the value is ``None`` for a tombstone and where it is not read.
+    """The key and the value of a record; the value is ``None`` for a tombstone, and for types whose values are not read.
 
-    Raises ``ProtocolError`` for bytes that are not what their type says.
+    Raises ``ProtocolError`` for invalid bytes.
     """
-    reading = _reading(key[: _INT16.size])
-    if isinstance(reading, Unknown):
-        return reading, None
-    read_key, neutral = reading
+    readers = _readers(key[: _INT16.size])
+    if isinstance(readers, Unknown):
+        return readers, None
+    read_key, neutral = readers
     decoded: Key = read_key(key)
     if value is None or neutral is None:
         return decoded, None
@@ -346,12 +347,12 @@ def decode_record(key: bytes, value: bytes | None) -> tuple[Key | Unknown, Value
 
 
 def encode_versioned(value: Any, version: int, *, flexible: bool) -> bytes:
-    """A version and the fields of ``value`` in that version. Raises ``ProtocolError`` for a value that does not fit them."""
+    """A version and the fields of ``value`` in that version. Raises ``ProtocolError`` for a value that does not fit its fields."""
     return _codec(type(value), version, version, flexible).encode(value)
 
 
 def decode_versioned(content: bytes, neutral: Any, *, newest: int, flexible: int) -> Any:
-    """The value of class ``neutral`` in bytes that begin with a version. Raises ``ProtocolError`` for anything else."""
+    """The value of class ``neutral`` in bytes that begin with a version. Raises ``ProtocolError`` for invalid bytes."""
     version = _number(content, neutral.__name__)
     if not 0 <= version <= newest:
         raise ProtocolError(f"{neutral.__name__} has version {version}, known are 0 to {newest}")
@@ -360,38 +361,38 @@ def decode_versioned(content: bytes, neutral: Any, *, newest: int, flexible: int
 
 @cache
 def _schema(neutral: Any, version: int, flexible: bool) -> type[Any]:
-    """kio's kind of class for one version of one of our classes."""
+    """A class like kio's for one version of the class ``neutral``."""
     fields = []
-    for one in dataclasses.fields(neutral):
-        if one.metadata.get("since", 0) <= version <= one.metadata.get("until", _NEWEST):
-            fields.append((one.name, _annotation(one, version, flexible), _like(one, version)))
+    for declared in dataclasses.fields(neutral):
+        if declared.metadata.get("since", 0) <= version <= declared.metadata.get("until", _NEWEST):
+            fields.append((declared.name, _annotation(declared, version, flexible), _field(declared, version)))
     head = {"__type__": EntityType.data, "__version__": version, "__flexible__": flexible}
     return dataclasses.make_dataclass(neutral.__name__, fields, namespace=head, frozen=True, slots=True, kw_only=True)
 
 
-def _annotation(one: "dataclasses.Field[Any]", version: int, flexible: bool) -> Any:
-    inner = nested_class(one.type)
+def _annotation(declared: "dataclasses.Field[Any]", version: int, flexible: bool) -> Any:
+    inner = nested_class(declared.type)
     if inner is None:
-        return one.type
+        return declared.type
     nested: Any = _schema(inner, version, flexible)
-    if is_tuple(one.type):
+    if is_tuple(declared.type):
         nested = types.GenericAlias(tuple, (nested, ...))
-    return nested | None if is_nullable(one.type) else nested
+    return nested | None if is_nullable(declared.type) else nested
 
 
-def _like(one: "dataclasses.Field[Any]", version: int) -> Any:
-    metadata = {name: one.metadata[name] for name in ("kafka_type", "tag") if name in one.metadata}
-    if one.default is dataclasses.MISSING or "tag" not in metadata:
+def _field(declared: "dataclasses.Field[Any]", version: int) -> Any:
+    metadata = {name: declared.metadata[name] for name in ("kafka_type", "tag") if name in declared.metadata}
+    if declared.default is dataclasses.MISSING or "tag" not in metadata:
         return field(metadata=metadata)
-    inner = None if is_tuple(one.type) else nested_class(one.type)
+    inner = None if is_tuple(declared.type) else nested_class(declared.type)
     if inner is None:
-        return field(metadata=metadata, default=one.default)
-    # If a tagged structure is missing, Kafka uses its fields' defaults, and writes null like that.
+        return field(metadata=metadata, default=declared.default)
+    # If a tagged structure is missing, Kafka reads declared with default values; null is written explicitly.
     return field(metadata=metadata, default=adopter(inner, _schema(inner, version, True))(inner()))
 
 
 class _Codec:
-    """One version of one class, behind the ``number`` in front of it."""
+    """Encodes and decodes one version of one class, with a ``number`` in front."""
 
     def __init__(self, neutral: Any, number: int, version: int, flexible: bool) -> None:
         schema = _schema(neutral, version, flexible)
@@ -401,11 +402,11 @@ class _Codec:
         self._write = writer(neutral, schema)
         self._read = reader(schema)
         self._adopt = adopter(schema, neutral)
-        wanted = {one.name for one in dataclasses.fields(schema)}
-        self._lacking = [(one.name, one.default) for one in dataclasses.fields(neutral) if one.name not in wanted]
+        present = {field.name for field in dataclasses.fields(schema)}
+        self._lacking = [(field.name, field.default) for field in dataclasses.fields(neutral) if field.name not in present]
 
     def encode(self, value: Any) -> bytes:
-        """The bytes of a value. Raises ``ProtocolError`` where a field says anything that this version lacks: nothing is lost."""
+        """The bytes of a value. Raises ``ProtocolError`` if a field that this version lacks differs from its default."""
         pieces = [self._number]
         try:
             for name, default in self._lacking:
@@ -417,7 +418,7 @@ class _Codec:
         return b"".join(pieces)
 
     def decode(self, content: bytes) -> Any:
-        """The value in these bytes. Raises ``ProtocolError``."""
+        """The value in these bytes. Raises ``ProtocolError`` for invalid bytes."""
         try:
             message, size = self._read(content, _INT16.size)
             decoded = self._adopt(message)
@@ -449,8 +450,8 @@ def _codec_of_written(neutral: Any) -> _Codec:
 
 
 @cache
-def _reading(front: bytes) -> tuple[Callable[[bytes], Any], Any] | Unknown:
-    """What the first bytes of a key announce: what reads it, and the class of the value where that is read."""
+def _readers(front: bytes) -> tuple[Callable[[bytes], Any], Any] | Unknown:
+    """The function that decodes a key with these first bytes, and the class of its values, ``None`` if they are not read."""
     key_type = _number(front, "a record's key")
     record = RECORD_TYPES.get(key_type)
     return Unknown(key_type) if record is None else (_key_codec(key_type).decode, record.value)
@@ -458,7 +459,7 @@ def _reading(front: bytes) -> tuple[Callable[[bytes], Any], Any] | Unknown:
 
 @cache
 def _value_reader(neutral: Any, front: bytes) -> Callable[[bytes], Any]:
-    """The same for a value of this class, which begins with its version."""
+    """The function that decodes a value of class ``neutral`` with these first bytes."""
     version, newest = _number(front, neutral.__name__), _TYPE_OF_VALUE[neutral].newest
     if not 0 <= version <= newest:
         raise ProtocolError(f"{neutral.__name__} has version {version}, known are 0 to {newest}")

@@ -1,11 +1,11 @@
-"""Rewrites what Kafka accepts and kio refuses to the form that kio reads.
+"""Rewrites values that Kafka accepts and kio refuses to values that kio accepts.
 
 Kafka skips unknown tagged fields (KIP-482), treats any negative length as null and any byte except 0 as true, and replaces invalid
-UTF-8 with U+FFFD. kio refuses all of these, and error codes that are newer than itself; one of them anywhere in a message would
-close the connection.
+UTF-8 with U+FFFD. kio refuses all of these, and error codes that it does not know; any of them in a message would close the
+connection.
 
-Owns a copy of a message with such parts replaced, and how each kind of field is replaced; the walks of ``bounds`` know where the
-fields are. Must not know any message. Invariant: a message without such parts is not changed.
+Owns the copy of a message with such values replaced, and the replacement of each kind of field; the walks of ``bounds`` find the
+fields. Must not know any message. Invariant: a message without such values is not changed.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _read_int16 = struct.Struct(">h").unpack_from
 _pack_int16 = struct.Struct(">h").pack
 _NULL_INT32 = b"\xff\xff\xff\xff"
 _NULL_STRUCT = b"\xff"
-_LONGEST = 0x7FFF
-"""Bytes of the longest string with a length of two bytes."""
+_MAX_STRING = 0x7FFF
+"""The maximum bytes of a string whose length has two bytes."""
 
 
 class Rewrite:
-    """A copy of a message, made from beginning to end, with parts replaced.
+    """A copy of a message with parts replaced, created from beginning to end.
 
-    ``changed``: whether the copy differs from the message in more than the records that were cut out.
+    ``changed``: whether anything was replaced, apart from records that were cut out.
     """
 
     def __init__(self, frame: Frame) -> None:
@@ -46,26 +46,26 @@ class Rewrite:
         self.cut(start, end, content)
 
     def cut(self, start: int, end: int, content: bytes) -> None:
-        """The same for records, which are put back into the message later, so it does not count as a change."""
+        """The same for records, without setting ``changed``: they are inserted into the message later."""
         self._copy_until(start)
         self._copy += content
         self._copied = end
 
     def reserve(self, start: int, end: int) -> int:
-        """Reserve space for a number that replaces the one from ``start`` to ``end``; return where the space begins."""
+        """Reserve space for a number that replaces the one from ``start`` to ``end``; return its position in the copy."""
         self._copy_until(start)
         self._copied = end
         self._copy += bytes(WIDEST)
         return len(self._copy) - WIDEST
 
-    def fill(self, room: int, number: int) -> None:
+    def fill(self, reserved: int, number: int) -> None:
         """Write a number into the space reserved for it."""
-        self._copy[room : room + WIDEST] = wide_varint(number)
+        self._copy[reserved : reserved + WIDEST] = wide_varint(number)
 
-    def size_since(self, room: int, position: int) -> int:
-        """The number of bytes in the copy between a reserved space and the message's ``position``."""
+    def size_since(self, reserved: int, position: int) -> int:
+        """Copy up to the message's ``position``; return the number of bytes in the copy after a reserved space."""
         self._copy_until(position)
-        return len(self._copy) - room - WIDEST
+        return len(self._copy) - reserved - WIDEST
 
     def result(self) -> memoryview:
         """The copy, up to the end of the message."""
@@ -103,14 +103,14 @@ def legacy_string(frame: Frame, position: int, rewrite: Rewrite) -> int:
     end = _end(frame, begin, size)
     text = _as_utf8(frame[begin:end])
     if text is not None:
-        if len(text) > _LONGEST:
-            raise ProtocolError(f"a string of {size} bytes at byte {begin} is not UTF-8")
+        if len(text) > _MAX_STRING:
+            raise ProtocolError(f"a string of {size} bytes at byte {begin} is not UTF-8, and too long to be rewritten")
         rewrite.replace(position, end, _pack_int16(len(text)) + text)
     return end
 
 
 def negative_length(position: int, rewrite: Rewrite) -> None:
-    """A length of four bytes, which ends at ``position``, is negative: null."""
+    """Replace a negative length of four bytes, which ends at ``position``, by that of null."""
     rewrite.replace(position - 4, position, _NULL_INT32)
 
 
@@ -122,14 +122,14 @@ def boolean(frame: Frame, position: int, rewrite: Rewrite) -> int:
 
 
 def error_code(frame: Frame, position: int, rewrite: Rewrite) -> int:
-    """An error code: one that kio does not know becomes UNKNOWN_SERVER_ERROR."""
+    """An error code; one that kio does not know becomes UNKNOWN_SERVER_ERROR."""
     if _read_int16(frame, position)[0] not in _known_codes():
         rewrite.replace(position, position + 2, _pack_int16(-1))
     return position + 2
 
 
 def struct_or_null(frame: Frame, position: int, rewrite: Rewrite) -> bool:
-    """Whether a structure follows, by the byte before it: none if the byte is negative."""
+    """Whether a structure follows the byte at ``position``: not if the byte is negative."""
     if frame[position] < 0x80:
         return True
     if frame[position] != _NULL_STRUCT[0]:
@@ -138,7 +138,7 @@ def struct_or_null(frame: Frame, position: int, rewrite: Rewrite) -> bool:
 
 
 def tagged_struct_or_null(frame: Frame, position: int, rewrite: Rewrite) -> bool:
-    """The same for a tagged field, where Kafka writes 0 for null and kio expects the byte of other fields."""
+    """The same for a tagged field, where Kafka writes 0 for null, and kio expects -1 as in other fields."""
     if frame[position] > 1:
         raise ProtocolError(f"a tagged structure begins with the byte {frame[position]}, neither 0 nor 1")
     if frame[position] == 0:
@@ -146,28 +146,28 @@ def tagged_struct_or_null(frame: Frame, position: int, rewrite: Rewrite) -> bool
     return frame[position] == 1
 
 
-def tags(frame: Frame, position: int, known: Mapping[int, Callable[..., int]], records: list[Any] | None, rewrite: Rewrite) -> int:
-    """A section of tagged fields: those without a walk in ``known`` are left out.
+def tags(frame: Frame, position: int, walks: Mapping[int, Callable[..., int]], records: list[Any] | None, rewrite: Rewrite) -> int:
+    """A section of tagged fields; those without a walk are left out.
 
-    Like Kafka, this reads a known field without looking at its size, and accepts tags in any order.
+    Like Kafka, this ignores the size of a known field, and accepts tags in any order.
     """
     count, begin = read_varint(frame, position)
-    room = rewrite.reserve(position, begin)
+    reserved_count = rewrite.reserve(position, begin)
     position, kept = begin, 0
     for _ in range(count):
         start = position
         tag, size_at = read_varint(frame, position)
         size, position = read_varint(frame, size_at)
-        walk = known.get(tag)
+        walk = walks.get(tag)
         if walk is None:
             position = _end(frame, position, size)
             rewrite.replace(start, position, b"")
         else:
-            size_room = rewrite.reserve(size_at, position)
+            reserved_size = rewrite.reserve(size_at, position)
             position = walk(frame, position, records, rewrite)
-            rewrite.fill(size_room, rewrite.size_since(size_room, position))
+            rewrite.fill(reserved_size, rewrite.size_since(reserved_size, position))
             kept += 1
-    rewrite.fill(room, kept)
+    rewrite.fill(reserved_count, kept)
     return position
 
 
@@ -178,7 +178,7 @@ def _end(frame: Frame, begin: int, size: int) -> int:
 
 
 def _as_utf8(content: Frame) -> bytes | None:
-    """The content with invalid UTF-8 replaced by U+FFFD; ``None`` if all of it is valid."""
+    """The content with invalid UTF-8 replaced by U+FFFD; ``None`` if it is valid."""
     try:
         str(content, "utf-8")
     except UnicodeDecodeError:

@@ -1,8 +1,8 @@
-"""kio's readers, made safe for untrusted bytes and as tolerant as Kafka's own.
+"""Reads messages with kio's readers, safely for untrusted bytes and as tolerantly as Kafka.
 
-Owns the order of steps: the walk that checks lengths, the cut of the records, kio; and if these refuse a message, the same again on
-a copy in which everything that Kafka accepts is written as kio reads it. Must not know any message. Invariant: kio only sees
-messages that a walk has checked; whatever Kafka reads is read, at no extra cost for other messages.
+Owns the order of the steps: check the lengths (``bounds``), cut out the records (``cutting``), let kio read. If a step refuses the
+message, kio reads a copy in which values that only Kafka accepts are rewritten (``leniency``). Must not know any message.
+Invariant: kio gets only messages whose lengths were checked, and a message that kio accepts is not rewritten.
 """
 
 from __future__ import annotations
@@ -29,40 +29,41 @@ class Reader:
         self._walk = bounds.walk_of(cls)
 
     def __call__(self, frame: memoryview | bytes, position: int) -> tuple[Any, int]:
-        """The message at a position."""
+        """Read the message at a position."""
         try:
             if self._walk is not None:
                 self._walk(frame, position)
             return self._read(frame, position)
         except ProtocolError:
             raise
-        except Exception as refusal:
-            return self._read_rewritten(frame, position, None, refusal)
+        except Exception as error:
+            return self._read_rewritten(frame, position, None, error)
 
-    def around_records(self, frame: memoryview, position: int, put: cutting.Put) -> tuple[Any, int]:
-        """The same for a message with records, which ``put`` inserts as views of the frame."""
-        places: list[bounds.RecordsSpan] = []
+    def with_record_views(self, frame: memoryview, position: int, insert: cutting.InsertRecords) -> tuple[Any, int]:
+        """Read the message at a position, with its records as views of the frame, which ``insert`` inserts."""
+        spans: list[bounds.RecordsSpan] = []
         try:
             assert self._walk is not None, "records belong to partitions, which are in an array"
-            self._walk(frame, position, places)
-            rest = cutting.without_records(frame, places, flexible=self._class.__flexible__)
+            self._walk(frame, position, spans)
+            rest = cutting.without_records(frame, spans, flexible=self._class.__flexible__)
             message, size = self._read(rest, position)
             size += len(frame) - len(rest)
         except ProtocolError:
             raise
-        except Exception as refusal:
-            places.clear()
-            message, size = self._read_rewritten(frame, position, places, refusal)
-        put(message, (frame[place.begin : place.end] for place in places))
+        except Exception as error:
+            spans.clear()
+            message, size = self._read_rewritten(frame, position, spans, error)
+        insert(message, (frame[span.begin : span.end] for span in spans))
         return message, size
 
     def _read_rewritten(
-        self, frame: memoryview | bytes, position: int, places: list[bounds.RecordsSpan] | None, refusal: Exception
+        self, frame: memoryview | bytes, position: int, spans: list[bounds.RecordsSpan] | None, error: Exception
     ) -> tuple[Any, int]:
+        """Read a rewritten copy of the message; raise ``error`` again if there is nothing to rewrite."""
         rewrite = Rewrite(frame)
-        bounds.lenient_walk_of(self._class)(frame, position, places, rewrite)
+        bounds.lenient_walk_of(self._class)(frame, position, spans, rewrite)
         if not rewrite.changed:
-            raise refusal
+            raise error
         copy = rewrite.result()
         message, size = self._read(copy, position)
         return message, size + len(frame) - len(copy)

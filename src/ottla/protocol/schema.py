@@ -1,7 +1,7 @@
-"""Questions about the types of kio's message classes.
+"""The types of the fields of kio's message classes.
 
-Owns how a field's annotation is read; must not know any message. Invariant: kio's classes and the merged ones of ``messages``
-answer alike.
+Owns the reading of a field's annotation. Must not know any message. Invariant: it works alike for kio's classes and the merged ones
+of ``messages``.
 """
 
 from __future__ import annotations
@@ -23,14 +23,32 @@ else:
     from functools import cache as cache
 
 
+STRUCT_CODES = {
+    "int8": "b",
+    "uint8": "B",
+    "bool": "?",
+    "int16": "h",
+    "uint16": "H",
+    "error_code": "h",
+    "int32": "i",
+    "uint32": "I",
+    "int64": "q",
+    "uint64": "Q",
+    "float64": "d",
+    "timedelta_i32": "i",
+    "uuid": "16s",
+}
+"""Types of a fixed size -> their code in a ``struct``."""
+
+
 def nested_class(annotation: Any) -> type[Any] | None:
     """The message class inside an annotation such as ``tuple[Topic, ...] | None``, if there is one."""
     if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
         return annotation
     for argument in typing.get_args(annotation):
-        found = nested_class(argument)
-        if found is not None:
-            return found
+        inner = nested_class(argument)
+        if inner is not None:
+            return inner
     return None
 
 
@@ -48,7 +66,7 @@ def is_nullable(annotation: Any) -> bool:
 
 @cache
 def has_records(cls: type[Any]) -> bool:
-    """Whether some field of a message holds record batches, which may stay in a file until they are sent."""
+    """Whether a message has a field with record batches, at any depth."""
     fields = dataclasses.fields(cls)
     inner = [nested_class(field.type) for field in fields]
     return any(field.metadata.get("kafka_type") == "records" for field in fields) or any(map(has_records, filter(None, inner)))
@@ -63,11 +81,11 @@ _IMPLICIT: dict[str, object] = {
     "timedelta_i32": timedelta(0),
     "records": None,
 }
-"""The protocol's defaults of field types for fields that a version lacks and the schema gives no default; numbers are 0."""
+"""Types -> the protocol's default of a field that a version lacks and for which the schema has no default; numbers are 0."""
 
 
 def implicit_default(field: dataclasses.Field[Any]) -> object:
-    """What a field says in a version that lacks it, where the schema has no default of its own."""
+    """The value of a field that a version lacks, if the schema has no default for it."""
     if is_tuple(field.type):
         return None if is_nullable(field.type) else ()
     if is_nullable(field.type):

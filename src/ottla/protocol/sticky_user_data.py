@@ -1,7 +1,7 @@
-"""What a member's ``sticky`` assignors tell the leader about the past, as bytes in the user data of its subscription.
+"""The user data of the ``sticky`` assignors: a member's previous partitions and generation, in its subscription.
 
-Owns the two layouts of ``sticky`` (version 1 adds the generation) and the one of ``cooperative-sticky``. Must not know who claims
-what. Invariant: what cannot be read is no claim at all, never an error: it comes from another program, and only stickiness is
+Owns the two layouts of ``sticky`` (version 1 adds the generation) and the one of ``cooperative-sticky``. Must not know the
+assignors. Invariant: unreadable bytes count as no partitions and raise no error: another program wrote them, and only stickiness is
 lost.
 
 Source: StickyAssignor and CooperativeStickyAssignor of Apache Kafka's clients (KIP-54, KIP-341, KIP-429).
@@ -21,14 +21,14 @@ _SHORT, _INT = struct.Struct(">h"), struct.Struct(">i")
 
 
 class StickyUserData(NamedTuple):
-    """What a member held in a generation; ``-1``: it does not say which."""
+    """A member's partitions in a generation; ``-1``: unknown."""
 
     partitions: tuple[TopicPartition, ...] = ()
     generation: int = NO_GENERATION
 
 
 def encode_sticky(partitions: Iterable[TopicPartition], generation: int) -> bytes:
-    """Version 1."""
+    """The user data of ``sticky``, in version 1."""
     topics: dict[str, list[int]] = {}
     for topic, partition in partitions:
         topics.setdefault(topic, []).append(partition)
@@ -41,7 +41,7 @@ def encode_sticky(partitions: Iterable[TopicPartition], generation: int) -> byte
 
 
 def decode_sticky(blob: bytes | None) -> StickyUserData:
-    """Either version; nothing where there is no sense in it."""
+    """The content of either version; without partitions if the bytes cannot be read."""
     if not blob:
         return StickyUserData()
     try:
@@ -52,19 +52,19 @@ def decode_sticky(blob: bytes | None) -> StickyUserData:
 
 
 def encode_generation(generation: int) -> bytes:
-    """The user data of ``cooperative-sticky``, for leaders that do not read the generation from the subscription itself."""
+    """The user data of ``cooperative-sticky``, for leaders that do not read the generation of the subscription."""
     return _INT.pack(generation)
 
 
 def decode_generation(blob: bytes | None) -> int:
-    """The generation; ``-1`` where there is none."""
+    """The generation; ``-1`` if there is none."""
     return _INT.unpack_from(blob)[0] if blob is not None and len(blob) >= _INT.size else NO_GENERATION
 
 
 def _partitions(blob: bytes) -> tuple[tuple[TopicPartition, ...], int]:
-    """The array of topics at the beginning, and where it ends."""
+    """The partitions in the array of topics at the beginning, and the position after it."""
     at = _INT.size
-    found: list[TopicPartition] = []
+    partitions: list[TopicPartition] = []
     for _ in range(_INT.unpack_from(blob)[0]):
         (length,) = _SHORT.unpack_from(blob, at)
         if not 0 <= length <= len(blob) - at - _SHORT.size:
@@ -76,6 +76,6 @@ def _partitions(blob: bytes) -> tuple[tuple[TopicPartition, ...], int]:
         at += _INT.size
         if not 0 <= count <= (len(blob) - at) // _INT.size:
             raise ValueError("an array longer than the blob")
-        found += (TopicPartition(topic, number) for number in struct.unpack_from(f">{count}i", blob, at))
+        partitions += (TopicPartition(topic, number) for number in struct.unpack_from(f">{count}i", blob, at))
         at += count * _INT.size
-    return tuple(found), at
+    return tuple(partitions), at

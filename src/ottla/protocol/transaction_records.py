@@ -1,8 +1,8 @@
 """The records of ``__transaction_state``, as values and as the bytes that Apache Kafka 4.3 writes.
 
-Owns the two schemas that kio does not have, in kio's vocabulary. Must not know what a state of a transaction allows or when a
+Owns the two schemas, which kio does not have, declared as kio's are. Must not know the state machine of transactions, or when a
 record is written. Invariant: ``decode_record(*encode_record(transactional_id, value)) == (transactional_id, value)``; a record of
-another type is ``None`` (a newer Kafka may have written it), bytes that are not what their type says are a ``ProtocolError``.
+another type is ``None`` (a newer Kafka may have written it), invalid bytes raise ``ProtocolError``.
 
 Source: ``TransactionLogKey`` and ``TransactionLogValue`` of Apache Kafka 4.3. A key is an int16 type and the id; a value is an
 int16 version and its fields, flexible from version 1 on; a missing value is a tombstone.
@@ -23,7 +23,7 @@ _INT16 = struct.Struct(">h")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionLogKey:
-    """Which transactional id."""
+    """The key of a transactional id."""
 
     transactional_id: str = field(metadata=wire("string"))
 
@@ -38,7 +38,7 @@ class TopicPartitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionLogValue:
-    """Where a transactional id stands. Timestamps are wall-clock milliseconds; ``-1`` stands for "none"."""
+    """The state of a transactional id. Timestamps are wall-clock milliseconds; ``-1`` means "none"."""
 
     producer_id: int = field(metadata=wire("int64"))
     previous_producer_id: int = field(metadata=wire("int64", since=1, tag=0), default=-1)
@@ -54,15 +54,15 @@ class TransactionLogValue:
 
 
 def encode_record(transactional_id: str, value: TransactionLogValue | None) -> tuple[bytes, bytes | None]:
-    """The bytes of a record; without a value it is a tombstone. Raises ``ProtocolError`` for an id that is too long."""
+    """The bytes of a record; without a value, of a tombstone. Raises ``ProtocolError`` for an id that is too long."""
     key = encode_versioned(TransactionLogKey(transactional_id=transactional_id), _TRANSACTION_KEY, flexible=False)
     return key, None if value is None else encode_versioned(value, _WRITTEN, flexible=True)
 
 
 def decode_record(key: bytes, value: bytes | None) -> tuple[str, TransactionLogValue | None] | None:
-    """The id and the value of a record, which is ``None`` for a tombstone; ``None`` for a record of another type.
+    """The id and the value of a record; the value of a tombstone is ``None``. ``None`` for a record of another type.
 
-    Raises ``ProtocolError`` for bytes that are not what their type says.
+    Raises ``ProtocolError`` for invalid bytes.
     """
     if len(key) < _INT16.size:
         raise ProtocolError(f"the key of a transaction's record has {len(key)} bytes, too few for a type")

@@ -1,6 +1,6 @@
 """Unsigned variable-length integers: seven bits per byte, the lowest first, the top bit set in all bytes but the last.
 
-Owns their encoding; must not know what a number counts. Invariant: ``read_varint`` reads at most five bytes, as Kafka does.
+Owns their encoding. Must not know the meaning of a number. Invariant: ``read_varint`` reads at most five bytes, as Kafka does.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ def varint(number: int) -> bytes:
 
 
 def wide_varint(number: int) -> bytes:
-    """The encoding of a number in ``WIDEST`` bytes, which every reader accepts, for cases where the space is reserved before the
-    number is known."""
+    """The encoding of a number in ``WIDEST`` bytes, for space that is reserved before the number is known. Readers accept it."""
     return bytes((*(number >> shift & 0x7F | 0x80 for shift in (0, 7, 14, 21)), number >> 28))
 
 
 def read_varint(frame: memoryview | bytes, position: int) -> tuple[int, int]:
-    """The number at a position, and the position after it. Raises ``IndexError`` at the end of the frame."""
+    """The number at a position, and the position after it. Raises ``IndexError`` if the frame ends first."""
     byte = frame[position]
     if byte < 0x80:
         return byte, position + 1

@@ -1,11 +1,11 @@
-"""Messages as bytes: for each pair of a message class and kio's class of the version to be written, one function, made once.
+"""Writes messages as bytes, with one generated function per message class and kio's class of the version to write.
 
-kio's own writer asks each field of each message for its type; here the answers are put into a function's source before the first
-message is written, as ``dataclasses`` does it. Neighbours of fixed size go into one ``struct``, and a field is read from the
-neutral message as it is, so that no message of the older version has to be made first.
+kio's writer looks up the type of each field of each message. A generated function has the types in its source, as the functions of
+``dataclasses`` have. It packs adjacent fields of fixed size with one ``struct``, and reads the fields from the neutral message, so
+that no message of the older version is created first.
 
-Owns that source, derived from kio's classes, which alone say what a message looks like. Must not know what a message means.
-Invariant: the bytes are those that kio writes for the same message lowered (a property test compares them, for every version).
+Owns that source, derived from kio's classes, which define the layout. Must not know the meaning of a message. Invariant: the bytes
+are those that kio writes for the same message downgraded (a property test compares them for every version).
 """
 
 from __future__ import annotations
@@ -16,43 +16,26 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from ottla.protocol.schema import cache, implicit_default, is_nullable, is_tuple, nested_class
+from ottla.protocol.schema import STRUCT_CODES, cache, implicit_default, is_nullable, is_tuple, nested_class
 from ottla.protocol.varints import SMALL, varint
 
 _NULL, _TAGGED_NULL, _PRESENT = b"\xff", b"\0", b"\x01"
-"""The first byte of a nullable structure; as a tagged field it begins with an unsigned number."""
+"""The first byte of a nullable structure (KIP-893): signed, but unsigned in a tagged field."""
 
 Put = Callable[[Any], None]
 Writer = Callable[[Put, Any], None]
-"""``write(put, message)`` calls ``put`` with one piece after the other: bytes, or a file range where a message has records."""
-
-_FIXED = {
-    "int8": "b",
-    "uint8": "B",
-    "bool": "?",
-    "int16": "h",
-    "uint16": "H",
-    "error_code": "h",
-    "int32": "i",
-    "uint32": "I",
-    "int64": "q",
-    "uint64": "Q",
-    "float64": "d",
-    "timedelta_i32": "i",
-    "uuid": "16s",
-}
-"""Types of a fixed size -> their code in a ``struct``."""
+"""``write(put, message)`` calls ``put`` with one piece after the other: bytes, or a file range with records."""
 
 _VALUES = {
     "timedelta_i32": "(milliseconds({0}) if {0} else 0)",
     "uuid": "(no_uuid if {0} is None else {0}.bytes)",
 }
-"""Types whose values are not what ``struct`` takes -> how to make it of them."""
+"""Types whose values ``struct`` does not accept -> the expression that converts one."""
 
 
 @cache
 def writer(source: type[Any], target: type[Any]) -> Writer:
-    """What writes messages of the class ``source`` in the version of kio's class ``target``."""
+    """The function that writes messages of the class ``source`` in the version of kio's class ``target``."""
     return _Source(source, target).function()
 
 
@@ -61,12 +44,12 @@ def _milliseconds(value: timedelta) -> int:
 
 
 class _Source:
-    """The source of one function, line by line."""
+    """The source of one function."""
 
     def __init__(self, source: type[Any], target: type[Any]) -> None:
         self._flexible = bool(target.__flexible__)
         self._target = target
-        self._given = {field.name: field for field in dataclasses.fields(source)}
+        self._source_fields = {field.name: field for field in dataclasses.fields(source)}
         self._lines: list[str] = []
         self._depth = 1
         self._names = 0
@@ -82,7 +65,7 @@ class _Source:
         }
 
     def function(self) -> Writer:
-        """The function."""
+        """The function that writes all fields."""
         fields = dataclasses.fields(self._target)
         tagged = sorted((field for field in fields if "tag" in field.metadata), key=lambda field: int(field.metadata["tag"]))
         for field in fields:
@@ -93,8 +76,8 @@ class _Source:
         self._flush()
         text = "\n".join(["def write(put, message):", *self._lines, "    return None"])
         exec(compile(text, f"<writer of {self._target.__qualname__} {self._target.__version__}>", "exec"), self._globals)
-        made: Writer = self._globals["write"]
-        return made
+        write: Writer = self._globals["write"]
+        return write
 
     def _line(self, text: str) -> None:
         self._lines.append("    " * self._depth + text)
@@ -113,24 +96,24 @@ class _Source:
         return name
 
     def _flush(self) -> None:
-        """Write the neighbours of fixed size that were gathered."""
+        """Write the adjacent fields of fixed size that were collected."""
         if self._run:
             self._line(f"{self._put}({self._packed()})")
             self._run.clear()
 
     def _packed(self, *more: tuple[str, str]) -> str:
-        """The bytes of the neighbours that were gathered, and of these behind them."""
+        """The expression for the bytes of the collected fields and of ``more`` after them."""
         run = [*self._run, *more]
         packed = struct.Struct(">" + "".join(code for code, _ in run))
         return f"{self._constant(packed.pack)}({', '.join(value for _, value in run)})"
 
     def _value(self, field: dataclasses.Field[Any]) -> str:
-        """Where the value of a field comes from: the message, or the default of what the message's class lacks."""
-        given = self._given.get(field.name)
-        if given is None:
+        """The expression for a field's value: from the message, or a default if the message's class lacks the field."""
+        source = self._source_fields.get(field.name)
+        if source is None:
             missing = field.default is dataclasses.MISSING
             return self._constant(implicit_default(field) if missing else field.default)
-        if not is_nullable(given.type) or is_nullable(field.type):
+        if not is_nullable(source.type) or is_nullable(field.type):
             return f"message.{field.name}"
         name = self._name(f"message.{field.name}")
         self._line(f"if {name} is None: {name} = {self._constant(implicit_default(field))}")
@@ -143,13 +126,14 @@ class _Source:
         elif inner is not None:
             self._entity(field, self._name(value), inner, _NULL if nullable else None)
         else:
-            special = self._target.__name__ == "RequestHeader" and field.name == "client_id"  # never compact, KIP-482
-            self._primitive(field.metadata["kafka_type"], value, self._flexible and not special, nullable=nullable)
+            # The client id is never compact, so that brokers can read the header of a version that they do not know (KIP-482).
+            is_client_id = self._target.__name__ == "RequestHeader" and field.name == "client_id"
+            self._primitive(field.metadata["kafka_type"], value, self._flexible and not is_client_id, nullable=nullable)
 
     def _primitive(self, kind: str, value: str, flexible: bool, *, nullable: bool) -> None:
-        if kind in _FIXED:
+        if kind in STRUCT_CODES:
             shape = _VALUES.get(kind, "{0}")
-            self._run.append((_FIXED[kind], shape.format(self._name(value) if shape.count("{0}") > 1 else value)))
+            self._run.append((STRUCT_CODES[kind], shape.format(self._name(value) if shape.count("{0}") > 1 else value)))
             return
         name = self._name(value)
         content = f"{name}.encode()" if kind == "string" else name
@@ -179,8 +163,8 @@ class _Source:
         kind = field.metadata.get("kafka_type", "")
         self._line(f"if {name}:")
         self._depth += 1
-        if inner is None and kind in _FIXED and kind not in _VALUES:
-            self._line(f"{self._put}(pack('>%d{_FIXED[kind]}' % len({name}), *{name}))")
+        if inner is None and kind in STRUCT_CODES and kind not in _VALUES:
+            self._line(f"{self._put}(pack('>%d{STRUCT_CODES[kind]}' % len({name}), *{name}))")
         else:
             self._line(f"for item in {name}:")
             self._depth += 1
@@ -193,7 +177,7 @@ class _Source:
         self._depth -= 1
 
     def _entity(self, field: dataclasses.Field[Any], name: str, inner: type[Any], null: bytes | None) -> None:
-        """A structure in a structure; one that may be missing has a byte in front that says whether it is (KIP-893)."""
+        """A structure in a structure. In front of a nullable one is a byte (KIP-893), ``null`` if there is no structure."""
         self._flush()
         write = self._nested(field, inner)
         if null is not None:
@@ -203,13 +187,13 @@ class _Source:
             self._line(f"{write}({self._put}, {name})")
 
     def _nested(self, field: dataclasses.Field[Any], inner: type[Any]) -> str:
-        given = self._given.get(field.name)
-        source = nested_class(given.type) if given is not None else inner
-        assert source is not None
-        return self._constant(writer(source, inner))
+        source = self._source_fields.get(field.name)
+        source_class = nested_class(source.type) if source is not None else inner
+        assert source_class is not None
+        return self._constant(writer(source_class, inner))
 
     def _tags(self, fields: list[dataclasses.Field[Any]]) -> None:
-        """The fields that are written only where they do not say what is understood without them."""
+        """The tagged fields, which are written only if they differ from their defaults."""
         if not fields:
             self._run.append(("B", "0"))
             return
@@ -233,7 +217,7 @@ class _Source:
         self._line("if tags: put(join(tags))")
 
     def _only_tag(self, field: dataclasses.Field[Any]) -> None:
-        """A tagged field of fixed size that has no others beside it goes into one step with the neighbours before it."""
+        """The only tagged field of a structure, of fixed size: packed together with the fields before it."""
         name = self._name(self._value(field))
         self._line(f"{self._unless(name, self._default(field))} put({self._packed(('B', '1'), *self._fixed_tag(field, name))})")
         self._line(f"else: put({self._packed(('B', '0'))})")
@@ -246,13 +230,13 @@ class _Source:
         return f"if {name} is not None:" if default is None else f"if {name} != {self._constant(default)}:"
 
     def _is_fixed(self, field: dataclasses.Field[Any]) -> bool:
-        return field.metadata.get("kafka_type", "") in _FIXED and not is_tuple(field.type)
+        return field.metadata.get("kafka_type", "") in STRUCT_CODES and not is_tuple(field.type)
 
     def _fixed_tag(self, field: dataclasses.Field[Any], name: str) -> tuple[tuple[str, str], tuple[str, str]]:
-        """What stands before the value of a tagged field of fixed size, and the value, as a ``struct`` takes them."""
+        """The tag and size of a tagged field of fixed size, and its value, with their ``struct`` codes."""
         kind = field.metadata["kafka_type"]
-        front = varint(field.metadata["tag"]) + varint(struct.calcsize(">" + _FIXED[kind]))
-        return (f"{len(front)}s", repr(front)), (_FIXED[kind], _VALUES.get(kind, "{0}").format(name))
+        front = varint(field.metadata["tag"]) + varint(struct.calcsize(">" + STRUCT_CODES[kind]))
+        return (f"{len(front)}s", repr(front)), (STRUCT_CODES[kind], _VALUES.get(kind, "{0}").format(name))
 
     def _tag(self, field: dataclasses.Field[Any], name: str, default: Any) -> None:
         self._line("pieces = []; put_tagged = pieces.append")
@@ -265,8 +249,8 @@ class _Source:
             self._field(field, name, nullable=False)
         self._flush()
         self._line("content = join(pieces)")
-        known = (front or b"") + _bytes_of(default) if dataclasses.is_dataclass(default) else None
-        self._line(f"if content != {known!r}: tags.append({varint(field.metadata['tag'])!r} + varint(len(content)) + content)")
+        omitted = (front or b"") + _bytes_of(default) if dataclasses.is_dataclass(default) else None
+        self._line(f"if content != {omitted!r}: tags.append({varint(field.metadata['tag'])!r} + varint(len(content)) + content)")
 
 
 def _bytes_of(message: Any) -> bytes:

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from ottla.config import ClientConfig
 from ottla.errors import AuthenticationError, ConfigError, DisconnectedError, OttlaError
-from ottla.protocol.sasl import Proof, Prove
+from ottla.protocol.sasl import SaslChallenge, SaslResponse
 from ottla.runtime.tokens import TokenCache
 from ottla.types import OAuthToken
 
@@ -24,7 +24,7 @@ class Proved:
     """The mechanism's response to a challenge."""
 
     connection_id: int
-    proof: Proof
+    proof: SaslResponse
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Logins:
     def __init__(self, begin: Callable[[], Exchange]) -> None:
         self._begin = begin
 
-    def prove_in_background(self, connection_id: int, question: Prove, report: Report) -> None:
+    def prove_in_background(self, connection_id: int, question: SaslChallenge, report: Report) -> None:
         """Compute a response on a new thread, and call ``report`` there; if no thread can be started, call it here."""
         thread = threading.Thread(
             target=lambda: report(self._outcome(connection_id, question)), name=f"ottla-login-{connection_id}", daemon=True
@@ -122,7 +122,7 @@ class Logins:
         except RuntimeError as error:
             report(NotProved(connection_id, DisconnectedError(f"cannot start a thread for the login: {error}", cause=error)))
 
-    def _outcome(self, connection_id: int, question: Prove) -> Proved | NotProved:
+    def _outcome(self, connection_id: int, question: SaslChallenge) -> Proved | NotProved:
         try:
             return Proved(connection_id, self.prove(question))
         except OttlaError as error:
@@ -130,10 +130,10 @@ class Logins:
         except BaseException as error:  # also SystemExit of a token provider: the connection waits for this report
             return NotProved(connection_id, AuthenticationError(f"the login failed: {error!r}", cause=error))
 
-    def prove(self, question: Prove) -> Proof:
+    def prove(self, question: SaslChallenge) -> SaslResponse:
         """Compute a response, on the calling thread."""
         exchange: Exchange = self._begin() if question.exchange is None else question.exchange  # type: ignore[assignment]
-        return Proof(exchange, exchange.answer(question.challenge))
+        return SaslResponse(exchange, exchange.answer(question.challenge))
 
 
 def logins_of(config: ClientConfig) -> Logins | None:

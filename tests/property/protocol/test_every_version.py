@@ -153,7 +153,7 @@ def test_records_that_stay_in_the_frame_are_those_that_kio_would_copy(version: i
     copied = decode_response(Api.FETCH, version, frame)
     shorter = frame[: data.draw(st.integers(0, len(frame) - 1))]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cutting, "WORTH", 0)
+        patch.setattr(cutting, "MIN_FRAME_SIZE", 0)
         assert decode_response(Api.FETCH, version, frame) == copied
         with pytest.raises(ProtocolError):
             decode_response(Api.FETCH, version, shorter)

@@ -88,7 +88,7 @@ def test_unknown_tags_change_nothing_in_any_message(api: Api, version: int, side
         frame = frame_of(api, version, side, body, tagging)
         assert decoded(api, version, side, frame) == wanted
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(cutting, "WORTH", 0)
+            patch.setattr(cutting, "MIN_FRAME_SIZE", 0)
             assert decoded(api, version, side, frame) == wanted
             if side == "response":
                 with pytest.raises(ProtocolError):

@@ -48,7 +48,7 @@ from ottla.errors import (
     TlsError,
 )
 from ottla.protocol.connection import ClientConnection, ConnectionState
-from ottla.protocol.sasl import Proof
+from ottla.protocol.sasl import SaslResponse
 from ottla.types import Node, Now
 
 _log = logging.getLogger(__name__)
@@ -191,7 +191,7 @@ class Connections:
             broker.last_used = now.mono
             self._effects.append(Write(connection_id, broker.connection.start()))
 
-    def on_proved(self, connection_id: int, proof: Proof, now: Now) -> None:
+    def on_proved(self, connection_id: int, proof: SaslResponse, now: Now) -> None:
         """Send the SASL mechanism's answer.
 
         At a renewal, requests go on being sent while the mechanism computes, which may take seconds if a token must be fetched.
@@ -201,7 +201,7 @@ class Connections:
         if broker is None or broker.connection is None:
             return None
         try:
-            pieces = broker.connection.proved(proof)
+            pieces = broker.connection.respond(proof)
         except Exception as error:
             return self._broken(broker, _as_ottla_error(error), now)
         if broker.state is NodeState.READY:
@@ -327,7 +327,7 @@ class Connections:
         elif connection.state is ConnectionState.LOGIN and broker.state is NodeState.HANDSHAKE:
             broker.move(NodeEvent.LOGIN)
             broker.setup_deadline = now.mono + self._config.request_timeout_ms
-        question = connection.take_question()
+        question = connection.take_challenge()
         if question is not None:
             self._effects.append(Authenticate(broker.connection_id, question))
 

@@ -16,7 +16,7 @@ from ottla.client.connections.node_connections import Address, PendingRequest
 from ottla.errors import OttlaError
 from ottla.protocol.connection import ClientConnection
 from ottla.protocol.framing import Piece
-from ottla.protocol.sasl import Prove
+from ottla.protocol.sasl import SaslChallenge
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Authenticate:
     """Have the SASL mechanism compute its answer; report ``on_proved`` or ``on_not_proved``. This may take seconds."""
 
     connection_id: int
-    question: Prove
+    question: SaslChallenge
 
 
 @dataclass(frozen=True, slots=True)

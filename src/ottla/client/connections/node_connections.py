@@ -257,7 +257,7 @@ class NodeConnection:
     @property
     def awaited(self) -> str:
         """The missing event while it is being opened, for error messages."""
-        proves = self.state is NodeState.LOGIN and self.connection is not None and self.connection.proves
+        proves = self.state is NodeState.LOGIN and self.connection is not None and self.connection.awaits_sasl_response
         return _AWAITING_TOKEN if proves else _AWAITED[self.state] + self._doubt
 
     def timeout_reason(self, now: Now) -> str:

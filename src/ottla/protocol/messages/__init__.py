@@ -1,16 +1,16 @@
-"""One neutral shape for each message: kio's newest class, loaded when it is first touched.
+"""The neutral classes of the messages: kio's newest class of each message, loaded when it is first used.
 
-``from ottla.protocol.messages import join_group_request`` gives a module that holds ``JoinGroupRequest`` and its nested classes;
-the classes behind it are made on first use, because making all of them costs more than starting a broker.
+``from ottla.protocol.messages import join_group_request`` imports a module with ``JoinGroupRequest`` and its nested classes. The
+classes are created on first use, because creating all of them takes longer than starting a broker.
 
-Owns the choice of the neutral class; must not know sockets or cores. Invariant: a neutral class has every field that any spoken
-version has a use for. For the few APIs whose newest version dropped such a field (``MERGED``) the versions are merged.
+Owns the choice of the neutral class. Must not know sockets or cores. Invariant: a neutral class has every field that is used in any
+supported version. For the few APIs whose newest version lacks such a field (``MERGED``) several versions are merged.
 
-64-bit durations and times are whole milliseconds here, with Kafka's own names: ``timedelta`` and ``datetime``, which kio uses for
-them, have a smaller range than 64 bits, and a peer may send any number.
+64-bit durations and times are whole milliseconds here, with Kafka's names: ``timedelta`` and ``datetime``, which kio uses for them,
+have a smaller range than 64 bits, and a peer may send any number.
 
-The ``.pyi`` files beside this one are made by ``tools/make_message_stubs.py`` from the same classes (a test keeps them in step);
-they spell kio's bounded integers as plain ``int`` and its durations of 32 bits as ``timedelta``.
+``tools/make_message_stubs.py`` writes the ``.pyi`` files in this folder from the same classes (a test checks that they are
+current). They declare kio's bounded integers as ``int`` and its durations of 32 bits as ``timedelta``.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from typing import Any
 from ottla.protocol.apis import MERGED, SPOKEN, Api
 
 _OPERATIONS = ("include_cluster_authorized_operations", "cluster_authorized_operations")
-_LOST = ("name", "topic", "retention_time_ms", *_OPERATIONS)
-"""Fields that newest versions have no more: a topic's name, how long a committed offset is to be kept, and what may be done to the
-cluster, which Metadata told before DescribeCluster."""
+_DROPPED = ("name", "topic", "retention_time_ms", *_OPERATIONS)
+"""Fields that the newest versions lack: the name of a topic, the retention time of a committed offset, and the authorized
+operations of the cluster, which DescribeCluster has since."""
 
 _OWN = {
     (api, version, side): f"ottla.protocol.own.{api}_{side}"
@@ -41,11 +41,11 @@ _OWN = {
     )
     for side in ("request", "response")
 }
-"""Messages of our own, in kio's vocabulary, and one of Kafka's that we have added to."""
+"""Ottla's own messages, declared as kio's are, and a message of Kafka's with additional fields."""
 
 
 class _LazyModule(types.ModuleType):
-    """A module whose classes appear with the first attribute that is asked of it."""
+    """A module that creates its classes at the first access to an attribute."""
 
     def __init__(self, name: str, api: Api, side: str) -> None:
         super().__init__(name)
@@ -62,7 +62,7 @@ class _LazyModule(types.ModuleType):
 
 
 def kio_module(api_name: str, version: int, side: str) -> types.ModuleType:
-    """kio's module of one version of a message, ``side`` being "request" or "response", or ours."""
+    """The module, kio's or Ottla's, of one version of a message; ``side`` is "request" or "response"."""
     own = _OWN.get((api_name, version, side))
     return importlib.import_module(own or f"kio.schema.{api_name}.v{version}.{side}")
 
@@ -83,16 +83,16 @@ _CLASS_ATTRIBUTES = ("__type__", "__version__", "__flexible__", "__api_key__", "
 
 
 def _in_milliseconds(cls: type[Any], replaced: dict[str, type[Any]]) -> type[Any]:
-    """kio's class with whole numbers for 64-bit times; the class itself if it and the classes inside, already ``replaced``, have
-    none."""
+    """kio's class with integers for 64-bit times; the same class if neither it nor its nested classes, already in ``replaced``,
+    have any."""
     fields = [_in_whole_milliseconds(field, replaced) for field in dataclasses.fields(cls)]
     if [annotation for _, annotation, _ in fields] == [field.type for field in dataclasses.fields(cls)]:
         return cls
     namespace = {name: getattr(cls, name) for name in _CLASS_ATTRIBUTES if hasattr(cls, name)}
-    made = dataclasses.make_dataclass(cls.__name__, fields, namespace=namespace, frozen=True, slots=True, kw_only=True)
-    made.__doc__ = cls.__doc__
-    replaced[cls.__name__] = made
-    return made
+    copy = dataclasses.make_dataclass(cls.__name__, fields, namespace=namespace, frozen=True, slots=True, kw_only=True)
+    copy.__doc__ = cls.__doc__
+    replaced[cls.__name__] = copy
+    return copy
 
 
 def _in_whole_milliseconds(field: dataclasses.Field[Any], replaced: dict[str, type[Any]]) -> tuple[str, Any, Any]:
@@ -109,7 +109,7 @@ def _in_whole_milliseconds(field: dataclasses.Field[Any], replaced: dict[str, ty
 
 @cache
 def load(api: Api, side: str) -> dict[str, type[Any]]:
-    """All classes of one neutral message, by name; the outermost is the last."""
+    """The classes of one neutral message, by name; the outermost is the last."""
     name = api.name.lower()
     newest = classes_of(kio_module(name, SPOKEN[api].maximum, side))
     if name not in MERGED:
@@ -122,10 +122,10 @@ def load(api: Api, side: str) -> dict[str, type[Any]]:
 
 
 def _merge(new: type[Any], older: list[type[Any]], merged: dict[str, type[Any]]) -> type[Any]:
-    """A class with the fields of ``new`` and what it lost of ``older``; nested classes are replaced by merged ones."""
+    """A class with the fields of ``new`` and those of ``older`` that it lacks; nested classes are replaced by merged ones."""
     kept = {field.name: field for field in dataclasses.fields(new)}
     for old in older:
-        kept.update({field.name: field for field in dataclasses.fields(old) if field.name not in kept and field.name in _LOST})
+        kept.update({field.name: field for field in dataclasses.fields(old) if field.name not in kept and field.name in _DROPPED})
     fields = [(field.name, _merged_type(field.type, merged), _merged_field(field)) for field in kept.values()]
     result = dataclasses.make_dataclass(new.__name__, fields, frozen=True, slots=True, kw_only=True)
     result.__doc__ = new.__doc__
@@ -139,7 +139,7 @@ def _same_field(field: dataclasses.Field[Any]) -> Any:
 
 
 def _merged_field(field: dataclasses.Field[Any]) -> Any:
-    """The field as it was; what names a topic may be left out, as one of the two names is enough."""
+    """A copy of the field. The name and the id of a topic are optional: one of the two is enough."""
     kind = field.metadata.get("kafka_type")
     if field.default is not dataclasses.MISSING:
         return _same_field(field)

@@ -1,10 +1,8 @@
-"""Messages that Apache Kafka does not have: client-side assignors of consumer groups, which KIP-848 planned and Apache Kafka never
-shipped.
+"""Messages for client-side assignors of consumer groups, which KIP-848 planned and Apache Kafka never shipped.
 
-Owns those messages, one module each, in kio's vocabulary, so that everything that reads kio's classes reads these too. Must not
-know what they mean. Invariants: an API of ours has a key above 20000, which no Kafka will ever use; a message of Kafka's is added
-to, never changed, and by tagged fields alone, with tags from 20000 on, which other implementations skip and whose defaults are
-never written.
+Owns those messages, one module each, declared as kio's are, so that the same code reads and writes them. Must not know their
+meaning. Invariants: Ottla's APIs have keys above 20000, which Kafka does not use; a message of Kafka's is only extended, by tagged
+fields with tags from 20000 on, which other implementations skip and whose defaults are never written.
 
 No ``from __future__ import annotations`` in these modules: kio reads the types of the fields.
 """
@@ -20,7 +18,7 @@ _SIDES = {"request": (EntityType.request, RequestHeader), "response": (EntityTyp
 
 
 def of(api_key: int, version: int, side: str, *, whole: bool = False) -> Callable[[type[Any]], type[Any]]:
-    """Mark a class as kio marks its own: a part of a message, or the ``whole`` of it."""
+    """Give a class the attributes of kio's classes: for a part of a message, or for the ``whole`` message."""
     kind, header = _SIDES[side]
 
     def mark(cls: type[Any]) -> type[Any]:
@@ -35,5 +33,5 @@ def of(api_key: int, version: int, side: str, *, whole: bool = False) -> Callabl
 
 
 def wire(kafka_type: str, tag: int | None = None) -> dict[str, object]:
-    """Metadata of a field: its type on the wire, and its tag where it is a tagged field."""
+    """The metadata of a field: its type on the wire, and its tag if it is a tagged field."""
     return {"kafka_type": kafka_type} if tag is None else {"kafka_type": kafka_type, "tag": tag}

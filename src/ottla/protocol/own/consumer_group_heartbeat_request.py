@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat request version 1, and what the member's own assignors are (KIP-848's ``ClientAssignors``)."""
+"""ConsumerGroupHeartbeat request version 1, extended by the member's own assignors (KIP-848's ``ClientAssignors``)."""
 
 import datetime
 import uuid
@@ -21,7 +21,7 @@ class TopicPartitions:
 @of(68, 1, "request")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientAssignor:
-    """An assignor that the member can run, with the versions of its metadata that it reads, and what it has to tell it."""
+    """An assignor that the member can run: the versions of its metadata that it reads, and its metadata."""
 
     name: str = field(metadata=wire("string"))
     minimum_version: i16 = field(metadata=wire("int16"), default=i16(0))
@@ -34,7 +34,7 @@ class ClientAssignor:
 @of(68, 1, "request", whole=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupHeartbeatRequest:
-    """Kafka's message; ``client_assignors`` is ours: the member's, the preferred one first, ``None`` if they did not change."""
+    """Kafka's message and ``client_assignors``: the member's assignors, the preferred one first, or ``None`` if unchanged."""
 
     group_id: str = field(metadata=wire("string"))
     member_id: str = field(metadata=wire("string"))

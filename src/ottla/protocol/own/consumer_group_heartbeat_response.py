@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat response version 1, and what client-side assignors need of it."""
+"""ConsumerGroupHeartbeat response version 1, extended for client-side assignors."""
 
 import uuid
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from ottla.protocol.own import of, wire
 @of(68, 1, "response")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPartitions:
-    """Partitions that the member may read."""
+    """Partitions of one topic."""
 
     topic_id: uuid.UUID | None = field(metadata=wire("uuid"))
     partitions: tuple[i32, ...] = field(metadata=wire("int32"), default=())
@@ -21,7 +21,7 @@ class TopicPartitions:
 @of(68, 1, "response")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """All that the member may read."""
+    """The partitions that are assigned to the member."""
 
     topic_partitions: tuple[TopicPartitions, ...]
 
@@ -31,9 +31,9 @@ class Assignment:
 class ConsumerGroupHeartbeatResponse:
     """Kafka's message; the last six fields are Ottla's.
 
-    ``should_compute_assignment``: the member is asked to prepare and install the group's next assignment. The others describe an
-    assignment that a member computed: the assignor's name (empty: the coordinator computed it), its error (0: none) with the text
-    of it, and metadata for this member. They come with an ``assignment`` and with a new epoch.
+    ``should_compute_assignment``: the member is to prepare and install the group's next assignment. The other fields describe an
+    assignment that a member computed: the assignor's name (empty: the coordinator computed it), its error (0: none) with a text,
+    and metadata for this member. They are set together with an ``assignment`` and a new epoch.
     """
 
     throttle_time: i32Timedelta = field(metadata=wire("timedelta_i32"))

@@ -1,4 +1,4 @@
-"""ConsumerGroupInstallAssignment request: a member has computed the assignment that it was asked for."""
+"""ConsumerGroupInstallAssignment request: a member sends the assignment that it computed."""
 
 import uuid
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from ottla.protocol.own import of, wire
 @of(20_002, 0, "request")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPartitions:
-    """Partitions that a member shall have."""
+    """Partitions of one topic."""
 
     topic_id: uuid.UUID | None = field(metadata=wire("uuid"))
     partitions: tuple[i32, ...] = field(metadata=wire("int32"), default=())
@@ -20,7 +20,7 @@ class TopicPartitions:
 @of(20_002, 0, "request")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """What a member shall have, and what the assignor has to tell it."""
+    """A member's new partitions, and the assignor's metadata for it."""
 
     member_id: str = field(metadata=wire("string"))
     topic_partitions: tuple[TopicPartitions, ...] = field(default=())
@@ -33,7 +33,7 @@ class Member:
 class ConsumerGroupInstallAssignmentRequest:
     """The assignment for ``group_epoch``.
 
-    With an ``error`` of the assignor (0: none) every member keeps its partitions, and receives the error and ``error_message``.
+    With an ``error`` of the assignor (0: none) each member keeps its partitions, and gets the error and ``error_message``.
     """
 
     group_id: str = field(metadata=wire("string"))

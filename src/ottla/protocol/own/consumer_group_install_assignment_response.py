@@ -11,7 +11,7 @@ from ottla.protocol.own import of, wire
 @of(20_002, 0, "response", whole=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupInstallAssignmentResponse:
-    """Whether the assignment is the group's now."""
+    """Whether the group has taken over the assignment."""
 
     throttle_time: i32Timedelta = field(metadata=wire("timedelta_i32"))
     error_code: ErrorCode = field(metadata=wire("error_code"))

@@ -1,4 +1,4 @@
-"""ConsumerGroupPrepareAssignment request: a member that was asked to compute the assignment asks for all it must know."""
+"""ConsumerGroupPrepareAssignment request: a member that is to compute the assignment requests the state of the group."""
 
 from dataclasses import dataclass, field
 
@@ -10,7 +10,7 @@ from ottla.protocol.own import of, wire
 @of(20_001, 0, "request", whole=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupPrepareAssignmentRequest:
-    """The member, and the epoch in which it believes to be."""
+    """The member, and its epoch."""
 
     group_id: str = field(metadata=wire("string"))
     member_id: str = field(metadata=wire("string"))

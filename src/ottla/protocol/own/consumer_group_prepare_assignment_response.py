@@ -1,4 +1,4 @@
-"""ConsumerGroupPrepareAssignment response: the group as the assignor shall see it."""
+"""ConsumerGroupPrepareAssignment response: the state of the group, for the assignor."""
 
 import uuid
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from ottla.protocol.own import of, wire
 @of(20_001, 0, "response")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPartitions:
-    """Partitions that a member has been given before."""
+    """Partitions of one topic that a member owns."""
 
     topic_id: uuid.UUID | None = field(metadata=wire("uuid"))
     partitions: tuple[i32, ...] = field(metadata=wire("int32"), default=())
@@ -21,7 +21,7 @@ class TopicPartitions:
 @of(20_001, 0, "response")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A member: what it wants, what it has, and what its own assignor of this name has to tell (see the heartbeat)."""
+    """A member: its subscription, its partitions, and the metadata of its assignor of this name (see the heartbeat)."""
 
     member_id: str = field(metadata=wire("string"))
     member_epoch: i32 = field(metadata=wire("int32"))
@@ -47,7 +47,7 @@ class TopicMetadata:
 @of(20_001, 0, "response", whole=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupPrepareAssignmentResponse:
-    """The epoch to install the assignment for, the assignor to run, and what to share among whom."""
+    """The epoch of the new assignment, the assignor to run, the members and their topics."""
 
     throttle_time: i32Timedelta = field(metadata=wire("timedelta_i32"))
     error_code: ErrorCode = field(metadata=wire("error_code"))

@@ -158,7 +158,7 @@ def test_what_cannot_be_sent_is_not_blamed_on_the_port() -> None:
     world.network.settle()
     error = world.manager.failed["a"]
     assert isinstance(error, ProtocolError)
-    assert error.hint == "something in it is longer than this version can carry"
+    assert error.hint == "a value in it does not fit this version's field"
 
 
 def test_bytes_that_are_no_answer_are_blamed_on_the_port_only_where_it_has_never_been_of_use() -> None:
