@@ -118,12 +118,15 @@ TWICE = "the assignor 'mine' gave member .* partitions \\[0\\] of t, which it ga
         ),
         (lambda members: dict.fromkeys(members, (TopicPartition("x", 0),)), "partitions of x: no member subscribes to that"),
         (lambda members: dict.fromkeys(members, 3), "the assignor 'mine' gave member .* 3, not a collection of TopicPartitions"),
-        (lambda members: dict.fromkeys(members, ("t-0",)), "the assignor 'mine' gave member .* 't-0', which is no TopicPartition"),
-        (lambda members: dict.fromkeys(members, (("t", "0"),)), r"gave member .* \('t', '0'\), which is no TopicPartition"),
+        (
+            lambda members: dict.fromkeys(members, ("t-0",)),
+            "the assignor 'mine' gave member .* 't-0', which is not a TopicPartition",
+        ),
+        (lambda members: dict.fromkeys(members, (("t", "0"),)), r"gave member .* \('t', '0'\), which is not a TopicPartition"),
         (lambda members: {1: ALL}, "the assignor 'mine' named the member 1: a member id is a string"),
         (
             lambda members: dict.fromkeys(members, MemberAssignment((), "x")),
-            "gave member .* user data that is no bytes: 'x'",
+            "gave member .* user data that is not bytes: 'x'",
         ),
         (lambda members: None, r"the assignor 'mine' returned None from assign\(\), not a mapping"),
     ],

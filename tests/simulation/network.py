@@ -22,7 +22,7 @@ from ottla.protocol.apis import SPOKEN, Api, VersionRange
 from ottla.protocol.codec import RequestHeader, decode_request, encode_response
 from ottla.protocol.framing import FrameReader
 from ottla.protocol.messages import api_versions_response
-from ottla.protocol.sasl import Proof, Prove
+from ottla.protocol.sasl import SaslChallenge, SaslResponse
 from ottla.types import Now
 from tests.simulation.clock import START, Clock
 
@@ -71,7 +71,7 @@ class VirtualNetwork:
         self.peers: dict[Address, Peer] = {}
         self.log: list[str] = []
         """What was done, in order, with the time it was done at."""
-        self.prove: Callable[[Prove], Proof | OttlaError] | None = None
+        self.prove: Callable[[SaslChallenge], SaslResponse | OttlaError] | None = None
         """The mechanism of a login."""
         self._poll = poll
         self._quiet = connections

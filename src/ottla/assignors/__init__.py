@@ -1,9 +1,8 @@
-"""Assignors: pure functions of members and partitions, used by clients (as the leader) and by the coordinator.
+"""Assignors: pure functions of members and partitions, used by clients and by the coordinator.
 
-Owns the assignors by the name they have on the wire: those that a classic group's leader uses, and those of consumer groups
-(KIP-848), which the coordinator uses or a member that it asks; and the interface for assignors of the user's own. Must not know
-groups, connections or time. Invariant: an assignment depends only on its input, so every caller gets the same
-result.
+Owns the assignors by their names on the wire: those of classic groups, which the leader runs, and those of consumer groups
+(KIP-848), which the coordinator or a member runs; and the interface for a user's own assignors. Must not know groups, connections
+or time. Invariant: an assignment depends only on its input, so every caller gets the same result.
 """
 
 from __future__ import annotations
@@ -48,4 +47,4 @@ ASSIGNORS: Mapping[str, type[OwnAssignor]] = MappingProxyType(OWN)
 SERVER_ASSIGNORS: Mapping[str, Callable[[GroupSpec], dict[str, Assignment]]] = MappingProxyType(
     {"uniform": uniform.assign, "range": server_range.assign}
 )
-"""Name on the wire -> assignor of a consumer group, the default first. Their answers need not be ``checked``."""
+"""Name on the wire -> assignor of a consumer group, the default first. Their assignments need not be ``checked``."""

@@ -1,7 +1,6 @@
 """The interface of assignors that members run: Kafka's ConsumerPartitionAssignor, in Python.
 
-Owns the interface that Ottla's own assignors follow and that users follow with theirs, and the order in which Kafka's assignors
-look at members; must not know any one of them.
+Owns the interface of Ottla's and of users' assignors, and the order of members in Kafka's assignors. Must not know any assignor.
 """
 
 from __future__ import annotations
@@ -15,19 +14,19 @@ from ottla.types import ConsumerGroupMetadata, TopicPartition
 
 
 class RebalanceProtocol(enum.IntEnum):
-    """What members do with their partitions in a rebalance (KIP-429); the numbers are Kafka's."""
+    """When members revoke their partitions in a rebalance (KIP-429). The numbers are Kafka's."""
 
     EAGER = 0
-    """Give all of them up before they join."""
+    """All of them, before they join."""
     COOPERATIVE = 1
-    """Keep them, and give up only those that go to another member."""
+    """Only those that move to another member, when the assignment arrives."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberSubscription:
-    """What one member of the group wants and has.
+    """One member's subscription and its partitions.
 
-    ``owned``: what it still holds, as of ``generation``; ``user_data``: what its own assignor sent along.
+    ``owned`` are the partitions that it owns since ``generation``; ``user_data`` is from its ``subscription_user_data()``.
     """
 
     topics: tuple[str, ...]
@@ -40,7 +39,7 @@ class MemberSubscription:
 
 @dataclass(frozen=True, slots=True)
 class MemberAssignment:
-    """What one member is to read; ``user_data`` reaches its assignor's ``on_assignment``."""
+    """One member's partitions, and ``user_data`` for its assignor's ``on_assignment``."""
 
     partitions: tuple[TopicPartition, ...]
     user_data: bytes | None = None
@@ -48,10 +47,10 @@ class MemberAssignment:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The topics that exist, as far as members subscribed to them.
+    """The existing topics to which members subscribed.
 
-    ``partitions``: how many each has. ``racks``: by topic, for each partition in order, the racks with a replica of it; a topic
-    whose racks are not known is left out.
+    ``partitions``: topic -> the number of its partitions. ``racks``: topic -> for each partition in order, the racks with a
+    replica; a topic whose racks are not known is missing.
     """
 
     partitions: Mapping[str, int]
@@ -64,61 +63,60 @@ class Cluster:
 
 
 Shares = Mapping[str, MemberAssignment | Iterable[TopicPartition]]
-"""An assignor's answer: partitions by member id, alone or with user data. A missing member gets nothing."""
+"""An assignor's result: member id -> partitions, alone or with user data. A missing member gets no partitions."""
 
 
 class ConsumerPartitionAssignor(ABC):
     """Assigns partitions to the members of a group. Subclass it to write your own assignor.
 
-    Every member of the group offers its assignors; the group uses one that all of them have, by ``name``. One member computes the
-    assignment of all: the leader of a classic group, or any member of a consumer group (``group_client_assignors``). Each consumer
-    has its own instance, whose methods are called on the thread that calls ``poll()``, never concurrently.
+    Each member of the group sends the names of its assignors; the group uses one that all of them have. One member computes the
+    assignment of all members: the leader of a classic group, or any member of a consumer group (``group_client_assignors``). Each
+    consumer has its own instance, whose methods are called on the thread that calls ``poll()``, never concurrently.
     """
 
     name: str
-    """What the members of the group call it on the wire."""
+    """The name on the wire, the same in all members."""
 
     def subscription_user_data(self, topics: frozenset[str]) -> bytes | None:
-        """Data about this member for the member that assigns; ``topics`` are the subscribed ones. Empty bytes mean the same as
-        ``None``.
+        """Data about this member for ``assign()``; ``topics`` are its subscribed topics. Empty bytes mean the same as ``None``.
 
-        In a classic group it is called for each join. In a consumer group only ``subscribe()`` calls it: a changed value makes the
-        group assign again.
+        In a classic group each join calls it. In a consumer group only ``subscribe()`` calls it: a changed value causes a new
+        assignment.
         """
         return None
 
     @abstractmethod
     def assign(self, cluster: Cluster, members: Mapping[str, MemberSubscription]) -> Shares:
-        """Compute the assignment. Called in one member only. A subscribed topic that ``cluster`` does not name does not exist.
+        """Compute the assignment. Called in one member only. A subscribed topic that is not in ``cluster`` does not exist.
 
-        In a classic group a ``COOPERATIVE`` assignor must not give a partition to a member while another one still owns it: it
-        leaves it out, and is called again as soon as the owner has given it up. In a consumer group it may assign it: the
-        coordinator makes the owner give it up first. If it leaves it out anyway, it is called again at once, as if the owner had
-        given it up.
+        In a classic group a ``COOPERATIVE`` assignor must not assign a partition to one member while another owns it: it leaves
+        the partition out, and is called again after the owner has revoked it. In a consumer group it may assign the partition: the
+        coordinator waits until the owner has revoked it. If the assignor leaves it out anyway, it is called again at once, as if
+        the owner had revoked it.
 
-        This member's ``poll()`` raises what it raises, and in a consumer group every member's ``poll()`` does.
+        If it raises, ``poll()`` of this member, or in a consumer group of every member, raises an ``AssignmentError``.
         """
 
-    def on_assignment(  # noqa: B027 - may be left out
+    def on_assignment(  # noqa: B027 - optional
         self, assignment: MemberAssignment, metadata: ConsumerGroupMetadata
     ) -> None:
-        """This member's assignment of a new generation or member epoch, before ``on_assign`` is called."""
+        """Called with this member's assignment of a new generation or member epoch, before ``on_assign``."""
 
     def supported_protocols(self) -> Sequence[RebalanceProtocol]:
-        """The rebalance protocols that the assignor works with."""
+        """The rebalance protocols that the assignor supports."""
         return (RebalanceProtocol.EAGER,)
 
     def version(self) -> int:
         """The version of the user data.
 
-        It is not used in a classic group. The members of a consumer group share an assignor only if all have the same version of
-        it. It is called once, when the consumer is created.
+        A classic group does not use it. A consumer group uses an assignor only if all members have the same version of it. It is
+        called once, when the consumer is created.
         """
         return 0
 
 
 def in_order(members: Mapping[str, MemberSubscription], member_ids: Iterable[str]) -> list[str]:
-    """Static members first, by instance id (which survives restarts), then the others by member id."""
+    """Sort member ids: static members first, by instance id (which survives restarts), then the others by member id."""
 
     def rank(member_id: str) -> tuple[bool, str]:
         instance_id = members[member_id].instance_id
@@ -128,12 +126,12 @@ def in_order(members: Mapping[str, MemberSubscription], member_ids: Iterable[str
 
 
 def subscribed_topics(cluster: Cluster, members: Mapping[str, MemberSubscription]) -> list[str]:
-    """The topics that a member subscribes to and that have partitions, sorted."""
-    wanted = {topic for member in members.values() for topic in member.topics}
-    return sorted(topic for topic in wanted if cluster.partitions.get(topic))
+    """The topics with partitions to which a member subscribed, sorted."""
+    topics = {topic for member in members.values() for topic in member.topics}
+    return sorted(topic for topic in topics if cluster.partitions.get(topic))
 
 
 def racks_matter(members: Iterable[MemberSubscription], racks: Sequence[frozenset[str]]) -> bool:
-    """Whether some of these partitions are nearer to some members than others (KIP-881)."""
-    everywhere = frozenset[str]().union(*racks)
-    return any(member.rack in everywhere for member in members if member.rack) and any(one != everywhere for one in racks)
+    """Whether a member is in a rack that has replicas of only some of these partitions (KIP-881)."""
+    all_racks = frozenset[str]().union(*racks)
+    return any(member.rack in all_racks for member in members if member.rack) and any(some != all_racks for some in racks)

@@ -1,6 +1,6 @@
-"""Which partitions members owned before, where their claims conflict as well.
+"""The previous owners of partitions, derived from the members' claims, which may conflict.
 
-Must not know what becomes of them. Invariant: a partition has at most one owner.
+Must not know the new assignment. Invariant: a partition has at most one owner.
 """
 
 from __future__ import annotations
@@ -14,31 +14,32 @@ from ottla.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class OwnedPartitions:
-    """``held``: by member id what it may keep. ``disputed``: what several members claim in the same generation, so none owns it.
+    """``by_member``: member id -> the partitions that it may keep.
 
-    ``earlier``: the owner of a partition in a generation before the latest one, if a member reports it.
+    ``disputed``: the partitions that several members claim in the same generation, so that none owns them. ``earlier``: partition
+    -> its owner in the generation before the latest one that any member claims, if a member reports it.
     """
 
-    held: Mapping[str, list[TopicPartition]]
+    by_member: Mapping[str, list[TopicPartition]]
     disputed: Set[TopicPartition]
     earlier: Mapping[TopicPartition, str]
 
     def owners(self) -> dict[TopicPartition, str]:
-        """The member that may keep each partition."""
-        return {tp: member_id for member_id, held in self.held.items() for tp in held}
+        """Partition -> the member that may keep it."""
+        return {tp: member_id for member_id, owned in self.by_member.items() for tp in owned}
 
 
-def resolve_claims(said: Mapping[str, StickyUserData], partitions: Set[TopicPartition]) -> OwnedPartitions:
-    """Of two who claim a partition the one with the later generation is right; in the same generation neither is.
+def resolve_claims(claims: Mapping[str, StickyUserData], partitions: Set[TopicPartition]) -> OwnedPartitions:
+    """Resolve the claims of members. If two claim a partition, the later generation counts; in the same generation neither does.
 
-    ``partitions`` are those that exist and are wanted.
+    ``partitions`` are the existing ones of subscribed topics.
     """
-    latest = max((claim.generation for claim in said.values()), default=-1)
+    latest = max((claim.generation for claim in claims.values()), default=-1)
     best: dict[TopicPartition, tuple[int, str | None]] = {}
     earlier: dict[TopicPartition, tuple[int, str]] = {}
-    for member_id in sorted(said):
-        held, generation = said[member_id]
-        for tp in dict.fromkeys(held):
+    for member_id in sorted(claims):
+        claimed, generation = claims[member_id]
+        for tp in dict.fromkeys(claimed):
             if tp not in partitions:
                 continue
             rival = best.get(tp)
@@ -48,9 +49,9 @@ def resolve_claims(said: Mapping[str, StickyUserData], partitions: Set[TopicPart
                 best[tp] = (generation, None)
             if generation < latest and (tp not in earlier or generation > earlier[tp][0]):
                 earlier[tp] = (generation, member_id)
-    mine: dict[str, list[TopicPartition]] = {member_id: [] for member_id in said}
-    for tp, (_, holder) in best.items():
-        if holder is not None:
-            mine[holder].append(tp)
-    disputed = frozenset(tp for tp, (_, holder) in best.items() if holder is None)
-    return OwnedPartitions(mine, disputed, {tp: holder for tp, (_, holder) in earlier.items()})
+    by_member: dict[str, list[TopicPartition]] = {member_id: [] for member_id in claims}
+    for tp, (_, owner) in best.items():
+        if owner is not None:
+            by_member[owner].append(tp)
+    disputed = frozenset(tp for tp, (_, owner) in best.items() if owner is None)
+    return OwnedPartitions(by_member, disputed, {tp: owner for tp, (_, owner) in earlier.items()})

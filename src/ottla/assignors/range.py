@@ -1,9 +1,8 @@
-"""``range``: each topic by itself is cut into contiguous ranges, one for each of its subscribers.
+"""``range``: divides each topic separately into contiguous ranges, one for each of its subscribers.
 
-Source: Kafka's RangeAssignor. Topics with the same number of partitions and the same subscribers are cut alike, so that records
-with the same key meet in one member (co-partitioning). Where members have racks and some of them lack replicas of some partitions
-(KIP-881), partitions go to members in their racks first, as far as the sizes of the shares allow it and co-partitioning does not
-suffer.
+Source: Kafka's RangeAssignor. Topics with the same number of partitions and the same subscribers get the same ranges, so that one
+member reads all records with the same key (co-partitioning). If members have racks and some racks lack replicas of some partitions
+(KIP-881), partitions go first to members in their racks, as far as the sizes of the shares and co-partitioning allow.
 """
 
 from __future__ import annotations
@@ -41,38 +40,38 @@ class RangeAssignor(ConsumerPartitionAssignor):
 
 
 class _Topic:
-    """One topic while it is cut."""
+    """One topic during its assignment."""
 
     def __init__(self, name: str, cluster: Cluster, members: Mapping[str, MemberSubscription]) -> None:
         self.name = name
         self.count = cluster.partitions[name]
-        self.subscribers = in_order(members, (one for one in members if name in members[one].topics))
+        self.subscribers = in_order(members, (member_id for member_id in members if name in members[member_id].topics))
         self.free = list(range(self.count))
         self.given: dict[str, list[int]] = {member_id: [] for member_id in self.subscribers}
         self._size, self._larger = divmod(self.count, len(self.subscribers))
         self._rack = {member_id: members[member_id].rack or None for member_id in self.subscribers}
         self._racks = [cluster.racks_of(TopicPartition(name, number)) for number in range(self.count)]
-        self.racks_matter = racks_matter((members[one] for one in self.subscribers), self._racks)
+        self.racks_matter = racks_matter((members[member_id] for member_id in self.subscribers), self._racks)
 
     def room(self, member_id: str) -> int:
-        """How many more partitions a member may have."""
+        """How many more partitions a member may get."""
         return max(0, self._size + (self._larger > 0) - len(self.given[member_id]))
 
     def near(self, member_id: str, number: int) -> bool:
-        """Whether a partition has a replica in the member's rack; a member without a rack is near to all."""
+        """Whether a partition has a replica in the member's rack, or the member has no rack."""
         rack = self._rack[member_id]
         return rack is None or rack in self._racks[number]
 
     def give(self, member_id: str, numbers: Iterable[int]) -> None:
-        """Give partitions that the member has room for."""
-        mine = self.given[member_id]
-        mine += numbers
-        self._larger -= len(mine) > self._size and bool(numbers)
-        self.free = [number for number in self.free if number not in mine]
+        """Give the member partitions, no more than it may get."""
+        given = self.given[member_id]
+        given += numbers
+        self._larger -= len(given) > self._size and bool(numbers)
+        self.free = [number for number in self.free if number not in given]
 
 
 def _match_racks(topics: list[_Topic]) -> None:
-    """Give partitions to members in their racks. Topics that are cut alike are given away together, or not here."""
+    """Give partitions to members in their racks. Co-partitioned topics are matched together."""
     alike: dict[tuple[int, tuple[str, ...]], list[_Topic]] = {}
     for topic in topics:
         alike.setdefault((topic.count, tuple(topic.subscribers)), []).append(topic)
@@ -87,7 +86,7 @@ def _match_racks(topics: list[_Topic]) -> None:
 
 
 def _match_together(topics: list[_Topic], count: int, subscribers: Iterable[str]) -> None:
-    """Partition after partition goes to the first member that is near to it in all topics."""
+    """Give each partition number to the first member whose rack matches in all topics."""
     for number in range(count):
         for member_id in subscribers:
             if all(topic.near(member_id, number) and topic.room(member_id) for topic in topics):

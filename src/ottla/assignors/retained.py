@@ -1,6 +1,7 @@
-"""The first step of a sticky assignor: what members may keep, and which partitions are then without an owner.
+"""The first step of a sticky assignor: the partitions that members keep, and those without an owner.
 
-Must not know the sizes of shares. Invariant: a partition is kept by one member or it is free, whatever the assignments were.
+Must not know the sizes of shares. Invariant: each partition is kept by exactly one member or is free, even if the previous
+assignments were invalid.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from ottla.assignors.server import EMPTY, Assignment
 
 
 class RetainedPartitions(NamedTuple):
-    """``targets``: what each member keeps. ``sizes``: of how many partitions that is. ``free``: by topic, in the order of ids, the
-    partitions that no member keeps, ascending; a topic that has none is left out.
+    """``targets``: the partitions that each member keeps. ``sizes``: their numbers. ``free``: topic id, in ascending order -> the
+    partitions that no member keeps, ascending; a topic without such partitions is missing.
     """
 
     targets: dict[str, Assignment]
@@ -24,27 +25,27 @@ class RetainedPartitions(NamedTuple):
 
 
 def keep(before: Mapping[str, Assignment], members: Iterable[str], counts: Mapping[UUID, int]) -> RetainedPartitions:
-    """What the members had, less what is not wanted any more, and what is left.
+    """Retain the members' partitions of topics that are still subscribed.
 
-    ``counts``: the number of partitions of each topic that is wanted, in the order of ids. Of two members with the same partition
-    (no assignor of ours gives such an answer, but a log may hold one) the first by id keeps it.
+    ``counts``: subscribed topic id, in ascending order -> the number of its partitions. If two members have the same partition
+    (Ottla's assignors do not assign like that, but a log may contain it) the first by id keeps it.
     """
     targets = {member_id: before.get(member_id, EMPTY) for member_id in members}
     sizes: dict[str, int] = {}
     owned: dict[UUID, list[int]] = {topic_id: [] for topic_id in counts}
-    # By identity, since the hash of a UUID is computed in Python, each time; all its ids stay alive as long as ``before`` does.
-    known = {id(topic_id): numbers for topic_id, numbers in owned.items()}
+    # Look up by identity, since Python computes the hash of a UUID each time. The ids are unique while ``before`` is alive.
+    by_identity = {id(topic_id): numbers for topic_id, numbers in owned.items()}
     stale: list[str] = []
     for member_id, target in targets.items():
         size = 0
         for topic_id, numbers in target.items():
-            of_topic = known.get(id(topic_id))
+            of_topic = by_identity.get(id(topic_id))
             if of_topic is None:
                 of_topic = owned.get(topic_id)
                 if of_topic is None:
                     stale.append(member_id)
                     continue
-                known[id(topic_id)] = of_topic
+                by_identity[id(topic_id)] = of_topic
             of_topic.extend(numbers)
             size += len(numbers)
         sizes[member_id] = size
@@ -57,12 +58,12 @@ def keep(before: Mapping[str, Assignment], members: Iterable[str], counts: Mappi
         if unowned:
             free[topic_id] = sorted(unowned) if of_topic else every
         if len(of_topic) + len(unowned) != len(every):
-            _settle(targets, sizes, topic_id, len(every))
+            _remove_conflicts(targets, sizes, topic_id, len(every))
     return RetainedPartitions(targets, sizes, free)
 
 
-def _settle(targets: dict[str, Assignment], sizes: dict[str, int], topic_id: UUID, count: int) -> None:
-    """Take from members what others have as well, and what does not exist."""
+def _remove_conflicts(targets: dict[str, Assignment], sizes: dict[str, int], topic_id: UUID, count: int) -> None:
+    """Remove partitions that an earlier member has, too, and those that do not exist."""
     taken: set[int] = set()
     for member_id in sorted(targets):
         had = targets[member_id].get(topic_id, ())
@@ -70,13 +71,13 @@ def _settle(targets: dict[str, Assignment], sizes: dict[str, int], topic_id: UUI
         taken.update(numbers)
         if numbers != had:
             changed = {**targets[member_id], topic_id: numbers}
-            targets[member_id] = {one: some for one, some in changed.items() if some}
+            targets[member_id] = {topic_id: numbers for topic_id, numbers in changed.items() if numbers}
             sizes[member_id] -= len(had) - len(numbers)
 
 
 @lru_cache(64)
 def _numbers(count: int) -> tuple[int, ...]:
-    """The partitions of a topic, kept: most topics of a cluster have as many as others."""
+    """The partitions of a topic, cached: many topics of a cluster have the same number of partitions."""
     return tuple(range(count))
 
 

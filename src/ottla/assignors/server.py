@@ -1,11 +1,11 @@
 """The interface between the group coordinator and an assignor of a consumer group (KIP-848).
 
-Owns the interface of server-side assignors, and the check of answers from outside. Must not know any one of them,
-nor groups, epochs and time. Invariants: an assignment names topics by id, lists partition numbers in ascending order and has no
-empty entry; an answer that `checked` lets pass gives every partition at most once, and to a subscriber of its topic.
+Owns the interface of server-side assignors, and the check of assignments that were computed elsewhere. Must not know any assignor,
+nor groups, epochs and time. Invariants: an assignment has topic ids, partition numbers in ascending order and no empty entry; an
+assignment that `checked` accepts has every partition at most once, and assigns it to a subscriber of its topic.
 
-Topics are known by id, so a topic that was deleted and recreated is another topic. The assignment of a member whose partitions do
-not change is the same object as in the input: the coordinator finds what to write with ``is not``.
+Topics have ids, so a topic that was deleted and recreated is another topic. The assignment of a member whose partitions do not
+change is the same object as in the input: the coordinator compares with ``is not`` to find the records to write.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ from ottla.errors import AssignmentError
 from ottla.types import whole
 
 Assignment = Mapping[UUID, tuple[int, ...]]
-"""By topic id the partitions of one member, ascending; a topic of which it has none is left out."""
+"""Topic id -> the partitions of one member, ascending; a topic without any is missing."""
 
 EMPTY: Assignment = {}
-"""No partitions; never to be written to."""
+"""No partitions. It must not be changed."""
 
 
 class TopicSpec(NamedTuple):
-    """A topic that a member subscribed to."""
+    """A topic to which a member subscribed."""
 
     name: str
     partitions: int
 
 
 class MemberSpec(NamedTuple):
-    """The subscription of one member: ids of existing topics, names and regular expression resolved. Many members may share one."""
+    """The subscription of one member: its names and regular expression, resolved to ids of existing topics. Members may share
+    one."""
 
     topics: frozenset[UUID]
     instance_id: str | None = None
@@ -43,10 +44,10 @@ class MemberSpec(NamedTuple):
 
 @dataclass(frozen=True)
 class GroupSpec:
-    """The input. The mappings may be read, but must not be kept or written to.
+    """The input of an assignor, which must not keep or change the mappings.
 
-    ``members``: the members to assign to, by member id. ``assignments``: the previous assignment, by member id; members that are
-    missing there have nothing, members that are only there have left. ``topics``: all subscribed topics, by id.
+    ``members``: the members to assign to, by member id. ``assignments``: the previous assignments, by member id; a member without
+    one has no partitions, an assignment without a member is from one that left. ``topics``: all subscribed topics, by id.
     """
 
     members: Mapping[str, MemberSpec]
@@ -60,41 +61,40 @@ class GroupSpec:
 
     @cached_property
     def subscribed(self) -> frozenset[UUID]:
-        """The topics that at least one member wants. Raises ``AssignmentError`` if one of them does not exist."""
+        """The topics to which at least one member subscribed. Raises ``AssignmentError`` if one of them does not exist."""
         subscriptions = self._subscriptions[:1] if self.homogeneous else self._subscriptions
-        wanted = frozenset[UUID]().union(*subscriptions)
-        if missing := wanted - self.topics.keys():
+        subscribed = frozenset[UUID]().union(*subscriptions)
+        if missing := subscribed - self.topics.keys():
             raise AssignmentError(f"members subscribed to topics that do not exist: {', '.join(sorted(map(str, missing)))}")
-        return wanted
+        return subscribed
 
     @cached_property
     def _subscriptions(self) -> list[frozenset[UUID]]:
-        """Each object once: members with the same subscription usually share it, and comparing thousands is slow."""
+        """Each object once: members with equal subscriptions usually share one object, and comparing thousands of sets is slow."""
         topics = [member.topics for member in self.members.values()]
         return list(dict(zip(map(id, topics), topics, strict=True)).values())
 
 
 PartitionAssignor = Callable[[GroupSpec], Mapping[str, Mapping[UUID, Iterable[int]]]]
-"""An assignor as a user may write it: member id -> topic id -> partition numbers. A member that is missing in the answer gets
-nothing.
+"""A user's assignor: returns member id -> topic id -> partition numbers. A missing member gets no partitions.
 
-It must be a pure function of its argument. After an exception the group keeps its assignment, and the answer to the heartbeat that
-started it says so.
+It must be a pure function of its argument. After an exception the group keeps its assignment, and the response to the heartbeat
+that called the assignor has the error.
 """
 
 
 def checked(
     group: GroupSpec, answer: Mapping[str, Mapping[UUID, Iterable[int]]], who: str = "the assignor"
 ) -> dict[str, Assignment]:
-    """An answer from outside, in the form that the coordinator stores; every member has an entry.
+    """Check an assignment and convert it to the form that the coordinator stores; every member has an entry.
 
-    Raises ``AssignmentError`` if it names an unknown member, gives a member a topic that it did not subscribe to, a
-    partition that does not exist, or one partition twice. An assignor may leave a partition without an owner.
+    Raises ``AssignmentError`` for an unknown member, a topic to which the member did not subscribe, a partition that does not
+    exist, and a partition that is assigned twice. A partition may have no owner.
     """
     if not isinstance(answer, Mapping):
         raise AssignmentError(f"{who} returned {answer!r}, not a mapping from member ids to partitions")
-    if strangers := answer.keys() - group.members.keys():
-        raise AssignmentError(f"{who} named members that are not in the group: {', '.join(sorted(map(str, strangers)))}")
+    if unknown := answer.keys() - group.members.keys():
+        raise AssignmentError(f"{who} named members that are not in the group: {', '.join(sorted(map(str, unknown)))}")
     taken: dict[UUID, set[int]] = {}
     targets: dict[str, Assignment] = {}
     for member_id, member in group.members.items():
@@ -116,7 +116,7 @@ def checked(
 
 
 def _wrong(group: GroupSpec, member: MemberSpec, topic_id: UUID, share: Set[int], taken: set[int]) -> str | None:
-    """The error in one member's share of a topic, of which ``taken`` are already assigned; the share is added to them."""
+    """The error in one member's ``share`` of a topic, or ``None``. The share is added to ``taken``, the assigned partitions."""
     if topic_id not in member.topics or topic_id not in group.topics:
         return f"partitions of topic {_name(group, topic_id)}, which it did not subscribe to"
     topic = group.topics[topic_id]

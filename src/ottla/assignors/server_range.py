@@ -1,9 +1,9 @@
-"""``range`` of consumer groups (KIP-848): each topic by itself is cut into contiguous ranges, one for each of its subscribers.
+"""``range`` of consumer groups (KIP-848): divides each topic separately into contiguous ranges, one for each of its subscribers.
 
-Must not know what members have been given before: it is not sticky. Invariant: topics with the same number of partitions and the
-same subscribers are cut alike, so that records with the same key meet in one member (co-partitioning).
+Not sticky: must not depend on previous assignments. Invariant: topics with the same number of partitions and the same subscribers
+get the same ranges, so that one member reads all records with the same key (co-partitioning).
 
-Source: the range assignor of Apache Kafka 4.3's group coordinator, which gives the same answer to every question.
+Source: the range assignor of Apache Kafka 4.3's group coordinator, which computes the same assignments.
 """
 
 from __future__ import annotations
@@ -26,25 +26,26 @@ def assign(group: GroupSpec) -> dict[str, Assignment]:
         for target, numbers in zip(subscribers, ranges(group.topics[topic_id].partitions, len(subscribers)), strict=False):
             target[topic_id] = numbers
     before = group.assignments
-    return {one: before[one] if target == before.get(one) else target for one, target in targets.items()}
+    return {member_id: before[member_id] if target == before.get(member_id) else target for member_id, target in targets.items()}
 
 
 def _in_order(group: GroupSpec) -> list[str]:
     """Static members by instance id, which survives restarts, then the others by member id."""
-    static = sorted((one.instance_id, member_id) for member_id, one in group.members.items() if one.instance_id is not None)
+    members = group.members
+    static = sorted((member.instance_id, member_id) for member_id, member in members.items() if member.instance_id is not None)
     return [member_id for _, member_id in static] + sorted(
-        member_id for member_id, one in group.members.items() if one.instance_id is None
+        member_id for member_id, member in members.items() if member.instance_id is None
     )
 
 
 def _subscribers(
     group: GroupSpec, targets: dict[str, dict[UUID, tuple[int, ...]]]
 ) -> dict[UUID, list[dict[UUID, tuple[int, ...]]]]:
-    """By topic the targets of those who subscribed to it, in the members' order."""
+    """Topic id -> the targets of its subscribers, in the members' order."""
     topics = sorted(group.subscribed)
     if group.homogeneous:
-        everybody = list(targets.values())
-        return dict.fromkeys(topics, everybody)
+        all_targets = list(targets.values())
+        return dict.fromkeys(topics, all_targets)
     subscribers: dict[UUID, list[dict[UUID, tuple[int, ...]]]] = {topic_id: [] for topic_id in topics}
     for member_id, target in targets.items():
         for topic_id in group.members[member_id].topics:
@@ -53,7 +54,7 @@ def _subscribers(
 
 
 def _ranges(partitions: int, subscribers: int) -> Sequence[tuple[int, ...]]:
-    """The ranges of those who get any."""
+    """The ranges of the subscribers that get partitions."""
     size, left_over = divmod(partitions, subscribers)
-    ends = [(place + 1) * size + min(place + 1, left_over) for place in range(min(partitions, subscribers))]
+    ends = [count * size + min(count, left_over) for count in range(1, min(partitions, subscribers) + 1)]
     return [tuple(range(start, end)) for start, end in zip([0, *ends], ends, strict=False)]

@@ -1,6 +1,6 @@
 """The assignors of one consumer, and the rebalance protocol that follows from them.
 
-Owns the choice among protocols. Must not know who joins when. Invariants: each assignor of a strategy has a unique name; the
+Owns the choice of the protocol. Must not know the joins of members. Invariants: each assignor of a strategy has a unique name; the
 strategy of a classic group has at least one assignor, and a protocol that all of them support.
 """
 
@@ -24,20 +24,20 @@ OwnAssignor = RangeAssignor | RoundRobinAssignor | StickyAssignor | CooperativeS
 OWN: Mapping[str, type[OwnAssignor]] = {
     kind.name: kind for kind in (RangeAssignor, RoundRobinAssignor, StickyAssignor, CooperativeStickyAssignor)
 }
-"""Name on the wire -> assignor of a classic group that Ottla brings along."""
+"""Name on the wire -> Ottla's assignor of classic groups."""
 
-_HIGHEST_VERSION = 2**15 - 1
-"""Versions of metadata are 16-bit numbers on the wire."""
+_MAX_VERSION = 2**15 - 1
+"""Versions of user data are 16-bit numbers on the wire."""
 
-_LONGEST_NAME = 2**15 - 1
-"""So are the lengths of names."""
+_MAX_NAME_LENGTH = 2**15 - 1
+"""The length of a name is a 16-bit number on the wire."""
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """``assignors`` by name, the preferred one first. ``foreign``: the names of the user's own.
+    """``assignors`` by name, the preferred one first. ``foreign``: the names of the user's assignors.
 
-    ``versions``: what ``version()`` of each one returned, for groups that use it.
+    ``versions``: name -> ``version()``, for consumer groups.
     """
 
     assignors: Mapping[str, ConsumerPartitionAssignor]
@@ -52,9 +52,9 @@ class Strategy:
 
 
 def strategy(configured: Iterable[object]) -> Strategy:
-    """What ``partition.assignment.strategy`` says: names, and assignors of the user's own.
+    """The strategy of ``partition.assignment.strategy``: names, and the user's assignors.
 
-    The protocol is the highest that all have in common, as in Kafka. Raises ``ConfigError``.
+    The protocol is the highest that all assignors support, as in Kafka. Raises ``ConfigError``.
     """
     setting = "partition.assignment.strategy"
     assignors, foreign = _by_name(setting, configured)
@@ -63,7 +63,8 @@ def strategy(configured: Iterable[object]) -> Strategy:
     for protocols in supported.values():
         common &= protocols
     if not common:
-        listed = "; ".join(f"{name}: {', '.join(one.name for one in sorted(protocols))}" for name, protocols in supported.items())
+        names = {name: ", ".join(protocol.name for protocol in sorted(protocols)) for name, protocols in supported.items()}
+        listed = "; ".join(f"{name}: {protocols}" for name, protocols in names.items())
         hint = "remove those that do not share a protocol with the others"
         text = f"{setting}: the assignors have no rebalance protocol in common ({listed})"
         raise ConfigError(text, hint=hint)
@@ -71,34 +72,34 @@ def strategy(configured: Iterable[object]) -> Strategy:
 
 
 def client_strategy(configured: Iterable[object]) -> Strategy:
-    """The assignors of ``group.client.assignors``: names, and the user's own; none if it is not set.
+    """The strategy of ``group.client.assignors``: names, and the user's assignors; none if it is not set.
 
-    A consumer group takes partitions from one member before it gives them to another, whatever its assignors support. Raises
-    ``ConfigError``.
+    Its protocol is always cooperative: the coordinator of a consumer group waits until a member has revoked a partition before it
+    assigns it to another. Raises ``ConfigError``.
     """
     setting = "group.client.assignors"
     assignors, foreign = _by_name(setting, configured)
-    versions = {name: _asked(f"{setting}: version() of {name!r}", assignor.version) for name, assignor in assignors.items()}
+    versions = {name: _call(f"{setting}: version() of {name!r}", assignor.version) for name, assignor in assignors.items()}
     for assignor in assignors.values():
         _supported_protocols(setting, assignor)
     for name, version in versions.items():
-        if not isinstance(version, int) or not 0 <= version <= _HIGHEST_VERSION:
-            text = f"{setting}: version() of {name!r} returned {version!r}, not a whole number from 0 to {_HIGHEST_VERSION}"
+        if not isinstance(version, int) or not 0 <= version <= _MAX_VERSION:
+            text = f"{setting}: version() of {name!r} returned {version!r}, not a whole number from 0 to {_MAX_VERSION}"
             raise ConfigError(text)
     return Strategy(assignors, RebalanceProtocol.COOPERATIVE, foreign, versions)
 
 
 def _supported_protocols(setting: str, assignor: ConsumerPartitionAssignor) -> frozenset[RebalanceProtocol]:
-    said = _asked(f"{setting}: supported_protocols() of {assignor.name!r}", assignor.supported_protocols)
+    returned = _call(f"{setting}: supported_protocols() of {assignor.name!r}", assignor.supported_protocols)
     try:
-        return frozenset(map(RebalanceProtocol, said))
+        return frozenset(map(RebalanceProtocol, returned))
     except (TypeError, ValueError):
-        text = f"{setting}: supported_protocols() of {assignor.name!r} returned {shown(said)}, not a list of RebalanceProtocols"
+        text = f"{setting}: supported_protocols() of {assignor.name!r} returned {shown(returned)}, not a list of RebalanceProtocols"
         raise ConfigError(text) from None
 
 
-def _asked(what: str, method: Callable[[], _T]) -> _T:
-    """What a method of an assignor returns. Raises ``ConfigError`` for what it raises."""
+def _call(what: str, method: Callable[[], _T]) -> _T:
+    """The result of an assignor's method, whose exceptions become ``ConfigError``."""
     try:
         return method()
     except Exception as error:
@@ -106,7 +107,7 @@ def _asked(what: str, method: Callable[[], _T]) -> _T:
 
 
 def _by_name(setting: str, configured: Iterable[object]) -> tuple[dict[str, ConsumerPartitionAssignor], frozenset[str]]:
-    """The assignors by name, and the names of the user's own. Raises ``ConfigError``."""
+    """The assignors by name, and the names of the user's assignors. Raises ``ConfigError``."""
     assignors: dict[str, ConsumerPartitionAssignor] = {}
     foreign: set[str] = set()
     for item in configured:
@@ -118,8 +119,8 @@ def _by_name(setting: str, configured: Iterable[object]) -> tuple[dict[str, Cons
         name = getattr(assignor, "name", None)
         if not isinstance(name, str) or not name:
             raise ConfigError(f"{setting}: {assignor!r} has no name", hint='give the class name = "..."')
-        if not is_utf8(name) or len(name.encode()) > _LONGEST_NAME:
-            raise ConfigError(f"{setting}: the name of an assignor is UTF-8 of at most {_LONGEST_NAME} bytes, not {shown(name)}")
+        if not is_utf8(name) or len(name.encode()) > _MAX_NAME_LENGTH:
+            raise ConfigError(f"{setting}: the name of an assignor is UTF-8 of at most {_MAX_NAME_LENGTH} bytes, not {shown(name)}")
         if name in assignors:
             raise ConfigError(f"{setting}: two assignors are called {name!r}")
         assignors[name] = assignor

@@ -1,11 +1,11 @@
-"""``uniform`` (KIP-848): all members get the same number of partitions, and none loses one without need.
+"""``uniform`` (KIP-848): all members get the same number of partitions, and as few partitions as possible move.
 
-Where all members subscribed to the same topics, as they nearly always do, the answer is exact: sizes differ by one at most, and no
-smaller number of partitions could have changed hands. Must not know epochs and reconciliation. Invariants: every partition of a
-subscribed topic has one owner, whatever the assignments before were; the answer does not depend on the order of the mappings.
+If all members subscribed to the same topics, as is nearly always the case, the result is optimal: sizes differ by at most one, and
+the number of partitions that move is minimal. Must not know epochs and reconciliation. Invariants: every partition of a subscribed
+topic has one owner, even if the previous assignments were invalid; the result does not depend on the order of the mappings.
 
-Source: the uniform assignor of Apache Kafka 4.3's group coordinator. Kafka visits members in the order of a hash table; here those
-who have more than the others are the first to be left with more, so that never more partitions move than there.
+Source: the uniform assignor of Apache Kafka 4.3's group coordinator. Kafka visits members in the order of a hash table; here the
+larger shares go first to members that have more partitions already, so that never more partitions move than in Kafka.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ottla.assignors.uniform_heterogeneous import assign_heterogeneous
 
 
 def assign(group: GroupSpec) -> dict[str, Assignment]:
-    """The partitions of all subscribed topics, shared evenly.
+    """Distribute the partitions of all subscribed topics evenly.
 
     Raises ``AssignmentError`` if a member subscribed to a topic that does not exist.
     """
@@ -47,10 +47,10 @@ def _assign_homogeneous(group: GroupSpec) -> dict[str, Assignment]:
 
 
 def _changes(sizes: Mapping[str, int], total: int) -> Iterator[tuple[list[str], int]]:
-    """By how many partitions members grow and shrink: those who do; which those are, and their order, depends on ids alone.
+    """The members that gain or lose partitions, and how many. The members and their order depend only on ids.
 
-    One more than the others have, as long as there is such a partition: who has exactly that many, then who has even more, then who
-    has less than the others (and changes anyway), then the rest.
+    Some members get one partition more than the others: first those that have exactly that many, then those with more, then those
+    with fewer than the others (whose shares change anyway), then the rest.
     """
     by_size: dict[int, list[str]] = {}
     for member_id, size in sizes.items():
@@ -58,20 +58,20 @@ def _changes(sizes: Mapping[str, int], total: int) -> Iterator[tuple[list[str], 
     smaller, one_more = divmod(total, len(sizes))
     for size in sorted(by_size, key=lambda size: (0 if size > smaller else 1 if size < smaller else 2, size)):
         members = by_size[size]
-        lucky = min(one_more, len(members))
-        one_more -= lucky
+        larger = min(one_more, len(members))
+        one_more -= larger
         if size == smaller:
-            yield nsmallest(lucky, members), 1
+            yield nsmallest(larger, members), 1
         elif size == smaller + 1:
-            yield nlargest(len(members) - lucky, members), -1
+            yield nlargest(len(members) - larger, members), -1
         else:
             members.sort()
-            yield members[:lucky], smaller + 1 - size
-            yield members[lucky:], smaller - size
+            yield members[:larger], smaller + 1 - size
+            yield members[larger:], smaller - size
 
 
 def _cut(target: Assignment, surplus: int, given_up: dict[UUID, list[int]]) -> Assignment:
-    """A smaller assignment; the last partitions of the last topics go."""
+    """The assignment without its last ``surplus`` partitions, which are added to ``given_up``."""
     kept = dict(target)
     for topic_id in sorted(target, reverse=True):
         numbers = kept.pop(topic_id)
@@ -86,7 +86,7 @@ def _cut(target: Assignment, surplus: int, given_up: dict[UUID, list[int]]) -> A
 
 
 def _deal(takers: Iterable[tuple[list[str], int]], targets: dict[str, Assignment], free: Mapping[UUID, tuple[int, ...]]) -> None:
-    """Give each taker as many as it wants: topic after topic, in slices, so that a member reads few topics."""
+    """Assign the free partitions to the takers: slice by slice of each topic, so that a member reads few topics."""
     topics = iter(free.items())
     numbers: tuple[int, ...] = ()
     start = 0

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 from kio.serial import entity_writer
-from kio.static.primitive import Records
 
 from ottla.errors import ProtocolError
 from ottla.protocol import ErrorCode, cutting
@@ -23,8 +22,6 @@ from ottla.protocol.writing import Writer, writer
 from tests.drawing import examples
 from tests.neutral import downgrade, upgrade
 from tests.property.protocol.versions import EVERY, NAMES
-
-st.register_type_strategy(Records, st.binary())
 
 
 def flatten(pieces: list[Any]) -> bytes:

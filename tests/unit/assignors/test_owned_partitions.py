@@ -16,15 +16,15 @@ def said(generation: int, *partitions: TopicPartition) -> StickyUserData:
 
 
 def test_who_says_the_same_twice_disputes_nothing_with_itself() -> None:
-    claims = resolve_claims({"a": said(3, T0, T0)}, {T0})
-    assert (claims.held, claims.disputed) == ({"a": [T0]}, frozenset())
+    owned = resolve_claims({"a": said(3, T0, T0)}, {T0})
+    assert (owned.by_member, owned.disputed) == ({"a": [T0]}, frozenset())
 
 
 def test_of_earlier_generations_the_latest_counts_and_the_present_one_is_not_earlier() -> None:
-    claims = resolve_claims({"a": said(1, T0, T1), "b": said(2, T0), "c": said(3, T2), "d": said(3, T2)}, {T0, T1, T2})
-    assert claims.held == {"a": [T1], "b": [T0], "c": [], "d": []}
-    assert claims.earlier == {T0: "b", T1: "a"}
-    assert claims.disputed == {T2}
+    owned = resolve_claims({"a": said(1, T0, T1), "b": said(2, T0), "c": said(3, T2), "d": said(3, T2)}, {T0, T1, T2})
+    assert owned.by_member == {"a": [T1], "b": [T0], "c": [], "d": []}
+    assert owned.earlier == {T0: "b", T1: "a"}
+    assert owned.disputed == {T2}
 
 
 def test_a_sticky_member_says_what_it_has_and_since_which_generation() -> None:

@@ -27,7 +27,7 @@ from ottla.protocol.messages import (
     sasl_authenticate_response,
     sasl_handshake_response,
 )
-from ottla.protocol.sasl import Proof
+from ottla.protocol.sasl import SaslResponse
 from tests.tagged import tagged_answer
 
 HEARTBEAT = heartbeat_request.HeartbeatRequest(group_id="g", generation_id=3, member_id="m")
@@ -234,16 +234,16 @@ def test_a_login_is_not_disturbed_by_unknown_tagged_fields() -> None:
         connection,
         with_tags(versions_answer(asked, sasl_handshake=VersionRange(1, 1), sasl_authenticate=VersionRange(0, 2)), asked),
     )
-    assert connection.take_question() is not None
-    asked, _ = decode_request(joined(connection.proved(Proof(None, b"secret")))[4:])
+    assert connection.take_challenge() is not None
+    asked, _ = decode_request(joined(connection.respond(SaslResponse(None, b"secret")))[4:])
     offered = sasl_handshake_response.SaslHandshakeResponse(error_code=ErrorCode.none, mechanisms=("PLAIN",))
     _, out = receive(connection, joined(encode_response(asked, offered)))
     asked, _ = decode_request(joined(out)[4:])
     assert (asked.api, asked.version) == (Api.SASL_AUTHENTICATE, 2)
     accepted = sasl_authenticate_response.SaslAuthenticateResponse(error_code=ErrorCode.none, error_message=None, auth_bytes=b"")
     receive(connection, with_tags(joined(encode_response(asked, accepted)), asked))
-    assert connection.take_question() is not None
-    connection.proved(Proof(None, None))
+    assert connection.take_challenge() is not None
+    connection.respond(SaslResponse(None, None))
     assert connection.state is ConnectionState.READY
 
 

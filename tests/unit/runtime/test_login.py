@@ -10,7 +10,7 @@ from scramp import ScramMechanism
 
 from ottla.config import ClientConfig
 from ottla.errors import AuthenticationError
-from ottla.protocol.sasl import Proof, Prove
+from ottla.protocol.sasl import SaslChallenge, SaslResponse
 from ottla.runtime.login import Logins, NotProved, OAuthBearer, Plain, Proved, Scram, logins_of
 from ottla.runtime.tokens import TokenCache
 from ottla.types import OAuthToken
@@ -59,7 +59,7 @@ def test_oauthbearer_responds_to_the_challenge_that_refuses_its_token() -> None:
     assert exchange.answer(b'{"status":"invalid_token"}') == b"\x01"
 
 
-def outcome(logins: Logins, question: Prove) -> Proved | NotProved:
+def outcome(logins: Logins, question: SaslChallenge) -> Proved | NotProved:
     """Return the report, and check that it came from a helper thread."""
     reports: list[Any] = []
     done = threading.Event()
@@ -83,11 +83,11 @@ def test_responses_are_computed_on_a_helper_thread() -> None:
     )
     logins = logins_of(config)
     assert logins is not None
-    first = outcome(logins, Prove(None, b""))
+    first = outcome(logins, SaslChallenge(None, b""))
     assert isinstance(first, Proved)
     assert first.proof.token == b"\0u\0p"
-    second = outcome(logins, Prove(first.proof.exchange, b""))
-    assert second == Proved(7, Proof(first.proof.exchange, None))
+    second = outcome(logins, SaslChallenge(first.proof.exchange, b""))
+    assert second == Proved(7, SaslResponse(first.proof.exchange, None))
 
 
 @pytest.mark.parametrize("kind", [ZeroDivisionError, SystemExit])
@@ -95,7 +95,7 @@ def test_a_failing_mechanism_is_reported(kind: type[BaseException]) -> None:
     def broken() -> Plain:
         raise kind
 
-    failed = outcome(Logins(broken), Prove(None, b""))
+    failed = outcome(Logins(broken), SaslChallenge(None, b""))
     assert isinstance(failed, NotProved)
     assert isinstance(failed.error, AuthenticationError)
     assert isinstance(failed.error.cause, kind)

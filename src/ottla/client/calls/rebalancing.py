@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ottla.assignors import Strategy, client_strategy, strategy
-from ottla.assignors.asking import UnusableAnswer, assign, assign_whole, user_data_of
+from ottla.assignors.invocation import InvalidAssignment, assign, assign_whole, user_data_of
 from ottla.client import commands
 from ottla.client.calls.collector import FetchCollector
 from ottla.client.calls.mailbox import ANSWER_GRACE, Call, Mailbox
@@ -107,7 +107,7 @@ class ConsumerAssignors:
 
 
 def _failed(name: str, method: str, error: Exception) -> AssignmentError:
-    if isinstance(error, UnusableAnswer):
+    if isinstance(error, InvalidAssignment):
         return AssignmentError(f"the assignor {name!r} {error}")
     return AssignmentError(f"the assignor {name!r} failed in {method}(): {error!r}", cause=error)
 

@@ -16,7 +16,7 @@ from ottla.protocol.messages import (
     sasl_authenticate_response,
     sasl_handshake_response,
 )
-from ottla.protocol.sasl import Proof, Prove
+from ottla.protocol.sasl import SaslChallenge, SaslResponse
 from ottla.types import Node
 from tests.simulation.network import NoAnswer, Peer
 from tests.unit.client.connections.harness import ANSWER, ConnectionsOnNetwork
@@ -62,18 +62,18 @@ class LoginsOnNetwork(ConnectionsOnNetwork):
         super().__init__(servers, **{**SETTINGS, **settings})
         self.network.prove = self.prove
         self.password = password
-        self.asked: list[Prove] = []
+        self.asked: list[SaslChallenge] = []
         self.no_token: OttlaError | None = None
 
-    def prove(self, question: Prove) -> Proof | OttlaError:
+    def prove(self, question: SaslChallenge) -> SaslResponse | OttlaError:
         self.asked.append(question)
         if self.no_token is not None:
             return self.no_token
         if question.exchange is None:
             assert question.challenge == b""
-            return Proof("exchange", self.password)
-        assert question == Prove("exchange", b"welcome")
-        return Proof("exchange", None)
+            return SaslResponse("exchange", self.password)
+        assert question == SaslChallenge("exchange", b"welcome")
+        return SaslResponse("exchange", None)
 
     def apis(self, peer: Peer) -> list[Api]:
         return [api for api, _ in peer.requests]
@@ -90,7 +90,7 @@ def test_a_login_comes_before_the_first_request() -> None:
     world.network.settle()
     assert world.manager.outcomes == {"a": None}
     assert world.apis(peer) == [Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE, Api.HEARTBEAT]
-    assert world.asked == [Prove(None, b""), Prove("exchange", b"welcome")]
+    assert world.asked == [SaslChallenge(None, b""), SaslChallenge("exchange", b"welcome")]
 
 
 def test_a_refusal_is_told_at_once_and_tried_again_by_the_next_request() -> None:

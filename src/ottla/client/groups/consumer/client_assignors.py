@@ -25,7 +25,7 @@ from ottla.assignors import (
     checked,
     client_strategy,
 )
-from ottla.assignors.asking import assign_whole
+from ottla.assignors.invocation import assign_whole
 from ottla.client.backoff import ExponentialBackoff
 from ottla.client.commands import Assigned
 from ottla.client.effects import Poll, Send, ToCoordinator

@@ -1,8 +1,8 @@
-"""Calls an assignor that members run, and normalizes its answer.
+"""Calls a client-side assignor and normalizes its assignment.
 
-Owns the form of an answer, and the extra requirement of consumer groups: the complete assignment at once. Must not know groups or
-requests. Invariant: what is returned here names members by strings, partitions by a topic's name and a number, and user data by
-bytes.
+Owns the accepted forms of an assignment, and the additional requirement of consumer groups: a complete assignment at once. Must not
+know groups or requests. Invariant: the assignments that it returns have strings as member ids, topic names with numbers as
+partitions, and bytes as user data.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _INT32 = 2**31 - 1
 def assign(
     assignor: ConsumerPartitionAssignor, cluster: Cluster, members: Mapping[str, MemberSubscription]
 ) -> dict[str, MemberAssignment]:
-    """The assignor's answer. Raises whatever the assignor raises, and ``UnusableAnswer``."""
+    """The assignor's assignment, normalized. Raises the assignor's exceptions, and ``InvalidAssignment``."""
     return _plain(assignor.assign(cluster, members))
 
 
 def assign_whole(
     assignor: ConsumerPartitionAssignor, cluster: Cluster, members: Mapping[str, MemberSubscription]
 ) -> dict[str, MemberAssignment]:
-    """The same, for a consumer group: partitions that a cooperative assignor leaves out, because they move, are assigned, too.
+    """The same for a consumer group, including the partitions that a cooperative assignor leaves out because they move.
 
-    In a classic group the owner would give them up and all members join again. In a consumer group no member joins again, and the
-    coordinator does not give a partition to one member before another has given it up.
+    In a classic group the owner revokes them and all members join again, so that the next assignment has them. In a consumer group
+    no member joins again; the coordinator itself assigns a partition only after its owner has revoked it.
     """
     answer = assign(assignor, cluster, members)
     if RebalanceProtocol.COOPERATIVE not in assignor.supported_protocols():
@@ -46,14 +46,14 @@ def assign_whole(
     return assign(assignor, cluster, released)
 
 
-class UnusableAnswer(TypeError):
-    """What an assignor returned is no answer. The message goes on from "the assignor 'x' "."""
+class InvalidAssignment(TypeError):
+    """An assignor returned an invalid value. The message continues "the assignor 'x' "."""
 
 
 def user_data_of(value: object) -> bytes | None:
-    """What ``subscription_user_data()`` returned. Raises ``UnusableAnswer`` if it is not bytes."""
+    """The normalized result of ``subscription_user_data()``. Raises ``InvalidAssignment`` if it is not bytes."""
     if not _is_user_data(value):
-        raise UnusableAnswer(f"returned {value!r} from subscription_user_data(), not bytes or None")
+        raise InvalidAssignment(f"returned {value!r} from subscription_user_data(), not bytes or None")
     return _bytes(value)
 
 
@@ -61,17 +61,17 @@ def _plain(answer: object) -> dict[str, MemberAssignment]:
     if not isinstance(answer, Mapping):
         if inspect.iscoroutine(answer):
             answer.close()
-        raise UnusableAnswer(f"returned {answer!r} from assign(), not a mapping from member ids to partitions")
+        raise InvalidAssignment(f"returned {answer!r} from assign(), not a mapping from member ids to partitions")
     plain = {}
     for member_id, share in answer.items():
         if not isinstance(member_id, str):
-            raise UnusableAnswer(f"named the member {member_id!r}: a member id is a string")
+            raise InvalidAssignment(f"named the member {member_id!r}: a member id is a string")
         partitions, user_data = (share.partitions, share.user_data) if isinstance(share, MemberAssignment) else (share, None)
         if not isinstance(partitions, Iterable) or isinstance(partitions, str | bytes):
-            raise UnusableAnswer(f"gave member {member_id} {partitions!r}, not a collection of TopicPartitions")
+            raise InvalidAssignment(f"gave member {member_id} {partitions!r}, not a collection of TopicPartitions")
         if not _is_user_data(user_data):
-            raise UnusableAnswer(f"gave member {member_id} user data that is no bytes: {user_data!r}")
-        plain[member_id] = MemberAssignment(tuple(_topic_partition(member_id, one) for one in partitions), _bytes(user_data))
+            raise InvalidAssignment(f"gave member {member_id} user data that is not bytes: {user_data!r}")
+        plain[member_id] = MemberAssignment(tuple(_topic_partition(member_id, item) for item in partitions), _bytes(user_data))
     return plain
 
 
@@ -83,8 +83,8 @@ def _topic_partition(member_id: str, value: Any) -> TopicPartition:
                 return TopicPartition(topic, plain)
             if plain is not None:
                 numbers = f"partitions are numbered from 0 to {_INT32}"
-                raise UnusableAnswer(f"gave member {member_id} partition {plain} of {topic}: {numbers}")
-    raise UnusableAnswer(f"gave member {member_id} {value!r}, which is no TopicPartition")
+                raise InvalidAssignment(f"gave member {member_id} partition {plain} of {topic}: {numbers}")
+    raise InvalidAssignment(f"gave member {member_id} {value!r}, which is not a TopicPartition")
 
 
 def _is_user_data(value: object) -> bool:

@@ -18,7 +18,7 @@ from ottla.assignors import (
     MemberSubscription,
     RebalanceProtocol,
 )
-from ottla.assignors.asking import UnusableAnswer, assign, assign_whole
+from ottla.assignors.invocation import InvalidAssignment, assign, assign_whole
 from ottla.types import TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -85,7 +85,7 @@ def test_an_answer_in_one_form(share: Any, plain: MemberAssignment) -> None:
     ids=repr,
 )
 def test_what_is_no_answer_is_said_to_be_none(answer: Any) -> None:
-    with pytest.raises(UnusableAnswer):
+    with pytest.raises(InvalidAssignment):
         assign(Answering(answer), CLUSTER, MEMBERS)
 
 
@@ -100,23 +100,23 @@ async def _later() -> None:
         ("a", r"returned 'a' from assign\(\), not a mapping"),
         ({"a": None}, "gave member a None, not a collection of TopicPartitions"),
         ({"a": "t-0"}, "gave member a 't-0', not a collection of TopicPartitions"),
-        ({"a": T0}, "gave member a 't', which is no TopicPartition"),
+        ({"a": T0}, "gave member a 't', which is not a TopicPartition"),
         ({"a": [("t", -1)]}, "gave member a partition -1 of t: partitions are numbered from 0 to 2147483647"),
         ({"a": [("t", 2**31)]}, "gave member a partition 2147483648 of t: partitions are numbered"),
-        ({"a": [("\ud800", 0)]}, "which is no TopicPartition"),
-        ({"a": MemberAssignment((), "x")}, "gave member a user data that is no bytes: 'x'"),  # type: ignore[arg-type]
+        ({"a": [("\ud800", 0)]}, "which is not a TopicPartition"),
+        ({"a": MemberAssignment((), "x")}, "gave member a user data that is not bytes: 'x'"),  # type: ignore[arg-type]
         ({1: [T0]}, "named the member 1: a member id is a string"),
     ],
 )
 def test_what_is_no_answer_is_said_with_the_member(answer: Any, said: str) -> None:
-    with pytest.raises(UnusableAnswer, match=said):
+    with pytest.raises(InvalidAssignment, match=said):
         assign(Answering(answer), CLUSTER, MEMBERS)
 
 
 def test_a_coroutine_is_no_answer_and_leaves_no_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(UnusableAnswer, match="returned <coroutine object"):
+        with pytest.raises(InvalidAssignment, match="returned <coroutine object"):
             assign(Answering(_later()), CLUSTER, MEMBERS)
 
 
