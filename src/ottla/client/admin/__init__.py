@@ -1,5 +1,5 @@
-"""What an ``Admin`` asks of a cluster.
+"""The calls of an ``Admin``.
 
-Owns the calls of an operator, each a dialogue, and the shapes of what they tell. Must not know consumers or groups from within.
-Invariant: a call ends once, with an answer or an error, within its time.
+Owns the requests of each call and the values that it returns. Must not know consumers or the state of a member. Invariant: a call
+ends exactly once, with a result or an error, within its timeout.
 """

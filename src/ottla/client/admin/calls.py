@@ -1,10 +1,15 @@
-"""The calls of an ``Admin``, each a dialogue: a generator that asks brokers and returns what it learned.
+"""The calls of an ``Admin``: each attempt of a call is a generator that yields requests and returns the result.
 
-Owns which broker gets which request and what an answer means. Must not know time, retries, connections or threads. Invariant: a
-call may be begun again after any failure: what is done already it does not do twice, nor take for an error.
+Owns the requests of each call and the meaning of their responses. Must not know time, retries, connections or threads. Invariant: a
+call can be attempted again after any failure; the state of earlier attempts is in its closure:
 
-A dialogue yields a tuple of ``Ask`` and gets the responses in the same order, through ``ask`` and ``ask_each``. It raises
-``Refused`` for an error that a retry cannot fix, and any other ``OttlaError`` to be begun again where that is ``retriable``.
+1. An attempt of ``create_topics`` sends the request, and the response is lost.
+2. The next attempt sends it again, and the broker answers TOPIC_ALREADY_EXISTS. The earlier attempt has created the topic, so that
+   is a success.
+
+An attempt yields a tuple of ``AdminRequest`` and receives the responses in the same order (``ask``, ``ask_each``). It raises
+``PermanentFailure`` for an error that a retry does not fix, and any other ``OttlaError`` to be attempted again if that is
+``retriable``.
 """
 
 from __future__ import annotations
@@ -51,36 +56,36 @@ from ottla.protocol.rpcs import RequestT, ResponseT, Rpc
 from ottla.types import IsolationLevel, Node, OffsetAndMetadata, OffsetAndTimestamp, PartitionInfo, TopicPartition
 
 EARLIEST, LATEST = -2, -1
-"""The two times that mean no time: the first offset there is, and the one after the last."""
+"""Special timestamps of ListOffsets: the first offset of a log, and the one after the last record."""
 
 _SET, _DELETE = 0, 1
-"""What IncrementalAlterConfigs does to a setting."""
+"""The operations of IncrementalAlterConfigs."""
 
 RESOURCES: Mapping[str, int] = {"topic": 2, "broker": 4, "group": 32}
-"""What has a configuration -> its number in the protocol."""
+"""Type of resource -> its number in the protocol."""
 
 _SOURCES: Mapping[int, str] = {
     1: "topic", 2: "dynamic broker", 3: "dynamic default", 4: "broker", 5: "default", 6: "logger", 7: "client metrics", 8: "group",
 }  # fmt: skip
 
 
-class Refused(Exception):
-    """Trying again will not help: ``error`` is what the caller gets."""
+class PermanentFailure(Exception):
+    """The call fails with ``error``, which a retry does not fix."""
 
     def __init__(self, error: OttlaError) -> None:
         super().__init__(str(error))
         self.error = error
 
 
-class Pending(OttlaError):
-    """Done, but not to be seen everywhere yet: look again."""
+class NotYetVisibleError(OttlaError):
+    """The change was made, but brokers do not show it yet: the next attempt checks again."""
 
     retriable = True
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """One request; ``node=None``: any broker will do."""
+class AdminRequest:
+    """One request; ``node=None``: to any broker."""
 
     rpc: Rpc[Any, Any]
     message: Any
@@ -90,20 +95,20 @@ class Ask:
 ResultT = TypeVar("ResultT")
 ValueT = TypeVar("ValueT")
 
-Dialogue = Generator[tuple[Ask, ...], list[Any], ResultT]
-Call = Callable[[], Dialogue[ResultT]]
-"""Begins the dialogue again each time."""
+CallAttempt = Generator[tuple[AdminRequest, ...], list[Any], ResultT]
+Call = Callable[[], CallAttempt[ResultT]]
+"""Starts an attempt of a call."""
 
 
-def ask(rpc: Rpc[RequestT, ResponseT], message: RequestT, node: Node | None = None) -> Dialogue[ResponseT]:
+def ask(rpc: Rpc[RequestT, ResponseT], message: RequestT, node: Node | None = None) -> CallAttempt[ResponseT]:
     """Return the response of one broker; ``node=None``: of any."""
     (response,) = yield from ask_each(rpc, [(message, node)])
     return response
 
 
-def ask_each(rpc: Rpc[RequestT, ResponseT], requests: Iterable[tuple[RequestT, Node | None]]) -> Dialogue[list[ResponseT]]:
+def ask_each(rpc: Rpc[RequestT, ResponseT], requests: Iterable[tuple[RequestT, Node | None]]) -> CallAttempt[list[ResponseT]]:
     """Return the response to each request; all are sent at once."""
-    responses: list[ResponseT] = yield tuple(Ask(rpc, message, node) for message, node in requests)
+    responses: list[ResponseT] = yield tuple(AdminRequest(rpc, message, node) for message, node in requests)
     return responses
 
 
@@ -115,9 +120,9 @@ def create_topics(
 ) -> Call[None]:
     """Create topics, and wait until brokers name a leader for each partition."""
     missing = dict(topics)
-    asked: set[str] = set()
+    sent: set[str] = set()
 
-    def dialogue() -> Dialogue[None]:
+    def attempt() -> CallAttempt[None]:
         if missing:
             controller, _ = yield from cluster()
             settings = tuple(create_topics_request.CreatableTopicConfig(name=name, value=value) for name, value in configs.items())
@@ -130,84 +135,84 @@ def create_topics(
             message = create_topics_request.CreateTopicsRequest(
                 topics=wanted, timeout=duration(timeout), validate_only=validate_only
             )
-            again = set(asked)
-            asked.update(missing)
+            is_retry = bool(sent)
+            sent.update(missing)
             answer = yield from ask(rpcs.CREATE_TOPICS, message, controller)
             results = {item.name: item for item in answer.topics}
-            _settle(missing, results, "topic", already=ErrorCode.topic_already_exists if again else None)
+            _remove_done(missing, results, "topic", already_done=ErrorCode.topic_already_exists if is_retry else None)
         if validate_only:
             return
-        found = yield from _topics(list(topics))
-        for topic in found.values():
+        descriptions = yield from _topics(list(topics))
+        for topic in descriptions.values():
             if not topic.partitions or any(part.leader is None for part in topic.partitions):
-                raise Pending(f"topic {topic.name!r} is new and has no leader yet")
+                raise NotYetVisibleError(f"topic {topic.name!r} is new and has no leader yet")
 
-    return dialogue
+    return attempt
 
 
 def delete_topics(names: Iterable[str], timeout: int) -> Call[None]:
-    """Delete topics, and wait until brokers do not name them any more, or name others of the same name."""
+    """Delete topics, and wait until brokers no longer have them, or have new topics with these names (other ids)."""
     left = dict.fromkeys(names)
-    asked: set[str] = set()
+    sent: set[str] = set()
     deleted: dict[str, uuid.UUID | None] = {}
 
-    def dialogue() -> Dialogue[None]:
+    def attempt() -> CallAttempt[None]:
         if left:
             controller, _ = yield from cluster()
             topics = tuple(delete_topics_request.DeleteTopicState(name=name, topic_id=None) for name in left)
-            again = set(asked)
-            asked.update(left)
+            is_retry = bool(sent)
+            sent.update(left)
             message = delete_topics_request.DeleteTopicsRequest(topics=topics, timeout=duration(timeout))
             answer = yield from ask(rpcs.DELETE_TOPICS, message, controller)
             results = {item.name: item for item in answer.responses if item.name is not None}
             deleted.update((name, item.topic_id) for name, item in results.items() if not item.error_code)
-            _settle(left, results, "topic", already=ErrorCode.unknown_topic_or_partition if again else None)
-        found = yield from _metadata(deleted)
-        for topic in found.topics:
+            _remove_done(left, results, "topic", already_done=ErrorCode.unknown_topic_or_partition if is_retry else None)
+        metadata = yield from _metadata(deleted)
+        for topic in metadata.topics:
             if topic.name is not None and not topic.error_code and deleted[topic.name] in (None, topic.topic_id):
-                raise Pending(f"topic {topic.name!r} is not deleted yet")
+                raise NotYetVisibleError(f"topic {topic.name!r} is not deleted yet")
 
-    return dialogue
+    return attempt
 
 
 def list_topics(include_internal: bool) -> Call[dict[str, TopicDescription]]:
-    """All topics, by name."""
+    """Return all topics, by name."""
 
-    def dialogue() -> Dialogue[dict[str, TopicDescription]]:
-        found = yield from _topics(None)
-        return {name: topic for name, topic in sorted(found.items()) if include_internal or not topic.is_internal}
+    def attempt() -> CallAttempt[dict[str, TopicDescription]]:
+        topics = yield from _topics(None)
+        return {name: topic for name, topic in sorted(topics.items()) if include_internal or not topic.is_internal}
 
-    return dialogue
+    return attempt
 
 
 def describe_topics(names: Iterable[str]) -> Call[dict[str, TopicDescription]]:
-    """These topics, by name."""
-    wanted = list(dict.fromkeys(names))
+    """Return these topics, by name."""
+    unique = list(dict.fromkeys(names))
 
-    def dialogue() -> Dialogue[dict[str, TopicDescription]]:
-        found = yield from _topics(wanted, refuse_unknown=True)
-        return {name: found[name] for name in wanted}
+    def attempt() -> CallAttempt[dict[str, TopicDescription]]:
+        topics = yield from _topics(unique, refuse_unknown=True)
+        return {name: topics[name] for name in unique}
 
-    return dialogue
+    return attempt
 
 
 def describe_cluster() -> Call[ClusterDescription]:
-    """The brokers and the controller."""
+    """Return the brokers and the controller."""
 
-    def dialogue() -> Dialogue[ClusterDescription]:
+    def attempt() -> CallAttempt[ClusterDescription]:
         answer = yield from _metadata(())
         nodes = tuple(sorted(_nodes(answer).values()))
         controller = next((node for node in nodes if node.node_id == answer.controller_id), None)
         return ClusterDescription(answer.cluster_id, controller, nodes)
 
-    return dialogue
+    return attempt
 
 
 def describe_configs(kind: str, name: str) -> Call[dict[str, ConfigEntry]]:
-    """All settings of one topic, broker or group."""
+    """Return all settings of one topic, broker or group."""
 
-    def dialogue() -> Dialogue[dict[str, ConfigEntry]]:
-        node = yield from _keeper(kind, name)
+    def attempt() -> CallAttempt[dict[str, ConfigEntry]]:
+        node = yield from _node_for_configs(kind, name)
         resource = describe_configs_request.DescribeConfigsResource(
             resource_type=RESOURCES[kind], resource_name=name, configuration_keys=None
         )
@@ -215,7 +220,7 @@ def describe_configs(kind: str, name: str) -> Call[dict[str, ConfigEntry]]:
         answer = yield from ask(rpcs.DESCRIBE_CONFIGS, message, node)
         (result,) = answer.results
         if result.error_code:
-            raise Refused(broker_error(int(result.error_code), result.error_message or f"{kind} {name!r}"))
+            raise PermanentFailure(broker_error(int(result.error_code), result.error_message or f"{kind} {name!r}"))
         return {
             item.name: ConfigEntry(
                 item.name, item.value, _SOURCES.get(item.config_source, "unknown"), item.read_only, item.is_sensitive
@@ -223,45 +228,45 @@ def describe_configs(kind: str, name: str) -> Call[dict[str, ConfigEntry]]:
             for item in sorted(result.configs, key=lambda item: str(item.name))
         }
 
-    return dialogue
+    return attempt
 
 
 def create_partitions(counts: Mapping[str, int], validate_only: bool, timeout: int) -> Call[None]:
-    """Let topics have so many partitions, and wait until brokers name a leader for each."""
+    """Increase the number of partitions of topics, and wait until brokers name a leader for each partition."""
     missing = dict(counts)
-    asked: set[str] = set()
+    sent: set[str] = set()
 
-    def dialogue() -> Dialogue[None]:
+    def attempt() -> CallAttempt[None]:
         if missing:
             controller, _ = yield from cluster()
             topics = tuple(
                 create_partitions_request.CreatePartitionsTopic(name=name, count=count, assignments=None)
                 for name, count in missing.items()
             )
-            again = set(asked)
-            asked.update(missing)
+            is_retry = bool(sent)
+            sent.update(missing)
             message = create_partitions_request.CreatePartitionsRequest(
                 topics=topics, timeout=duration(timeout), validate_only=validate_only
             )
             answer = yield from ask(rpcs.CREATE_PARTITIONS, message, controller)
             results = {item.name: item for item in answer.results}
-            _settle(missing, results, "topic", already=ErrorCode.invalid_partitions if again else None)
+            _remove_done(missing, results, "topic", already_done=ErrorCode.invalid_partitions if is_retry else None)
         if validate_only:
             return
-        found = yield from _topics(list(counts))
-        for topic in found.values():
+        topics_now = yield from _topics(list(counts))
+        for topic in topics_now.values():
             if len(topic.partitions) < counts[topic.name] or any(part.leader is None for part in topic.partitions):
-                raise Pending(f"topic {topic.name!r} has new partitions without a leader")
+                raise NotYetVisibleError(f"topic {topic.name!r} has new partitions without a leader")
 
-    return dialogue
+    return attempt
 
 
 def delete_records(offsets: Mapping[TopicPartition, int], timeout: int) -> Call[dict[TopicPartition, int]]:
-    """Give up the records before an offset, -1 meaning all; returns where each partition begins then."""
-    found: dict[TopicPartition, int] = {}
+    """Delete the records before an offset (-1: all records) of each partition; return the new first offsets."""
+    low_watermarks: dict[TopicPartition, int] = {}
 
-    def dialogue() -> Dialogue[dict[TopicPartition, int]]:
-        left = [tp for tp in offsets if tp not in found]
+    def attempt() -> CallAttempt[dict[TopicPartition, int]]:
+        left = [tp for tp in offsets if tp not in low_watermarks]
         leaders = yield from _leaders(left)
         requests: list[tuple[delete_records_request.DeleteRecordsRequest, Node | None]] = []
         for node in dict.fromkeys(leaders.values()):
@@ -283,19 +288,19 @@ def delete_records(offsets: Mapping[TopicPartition, int], timeout: int) -> Call[
                     if part.error_code == ErrorCode.offset_out_of_range:
                         tp = TopicPartition(topic.name, part.partition_index)
                         hint = 'the offset is beyond the end of the log; "latest" deletes all records'
-                        raise Refused(OffsetOutOfRangeError(f"the records of {tp} before offset {offsets[tp]}", hint=hint))
+                        raise PermanentFailure(OffsetOutOfRangeError(f"the records of {tp} before offset {offsets[tp]}", hint=hint))
                     check(part.error_code, f"the records of {topic.name}-{part.partition_index}")
-                    found[TopicPartition(topic.name, part.partition_index)] = part.low_watermark
-        return {tp: found[tp] for tp in offsets}
+                    low_watermarks[TopicPartition(topic.name, part.partition_index)] = part.low_watermark
+        return {tp: low_watermarks[tp] for tp in offsets}
 
-    return dialogue
+    return attempt
 
 
 def alter_configs(kind: str, name: str, changes: Mapping[str, str | None], validate_only: bool) -> Call[None]:
-    """Change settings of one topic, broker or group; ``None`` takes one back. The others stay as they are."""
+    """Change settings of one topic, broker or group; ``None`` removes one. The others do not change."""
 
-    def dialogue() -> Dialogue[None]:
-        node = yield from _keeper(kind, name)
+    def attempt() -> CallAttempt[None]:
+        node = yield from _node_for_configs(kind, name)
         configs = tuple(
             incremental_alter_configs_request.AlterableConfig(
                 name=setting, config_operation=_DELETE if value is None else _SET, value=value
@@ -312,50 +317,50 @@ def alter_configs(kind: str, name: str, changes: Mapping[str, str | None], valid
         (result,) = answer.responses
         check(result.error_code, result.error_message or f"{kind} {name!r}", {ErrorCode.unknown_topic_or_partition})
 
-    return dialogue
+    return attempt
 
 
 # -- groups ---------------------------------------------------------------------------------------------------------------
 
 
 def list_groups() -> Call[tuple[GroupListing, ...]]:
-    """The groups of all brokers."""
+    """Return the groups of all brokers."""
 
-    def dialogue() -> Dialogue[tuple[GroupListing, ...]]:
+    def attempt() -> CallAttempt[tuple[GroupListing, ...]]:
         _, nodes = yield from cluster()
         requests = [(list_groups_request.ListGroupsRequest(), node) for node in nodes.values()]
         answers = yield from ask_each(rpcs.LIST_GROUPS, requests)
         for answer in answers:
             check(answer.error_code, "the groups of a broker")
-        found = {
+        groups = {
             item.group_id: GroupListing(item.group_id, item.protocol_type, item.group_state, item.group_type)
             for answer in answers
             for item in answer.groups
         }
-        return tuple(found[group_id] for group_id in sorted(found))
+        return tuple(groups[group_id] for group_id in sorted(groups))
 
-    return dialogue
+    return attempt
 
 
 def delete_groups(group_ids: Iterable[str]) -> Call[None]:
-    """Delete groups that have no members."""
+    """Delete groups without members."""
     left = dict.fromkeys(group_ids)
 
-    def dialogue() -> Dialogue[None]:
+    def attempt() -> CallAttempt[None]:
         coordinators = yield from coordinators_of(left)
         answers = yield from ask_each(
             rpcs.DELETE_GROUPS,
             [(delete_groups_request.DeleteGroupsRequest(groups_names=(name,)), node) for name, node in coordinators.items()],
         )
-        _settle(left, {item.group_id: item for answer in answers for item in answer.results}, "group")
+        _remove_done(left, {item.group_id: item for answer in answers for item in answer.results}, "group")
 
-    return dialogue
+    return attempt
 
 
 def group_offsets(group_id: str) -> Call[dict[TopicPartition, OffsetAndMetadata]]:
-    """All that a group has committed."""
+    """Return all committed offsets of a group."""
 
-    def dialogue() -> Dialogue[dict[TopicPartition, OffsetAndMetadata]]:
+    def attempt() -> CallAttempt[dict[TopicPartition, OffsetAndMetadata]]:
         coordinators = yield from coordinators_of([group_id])
         group = offset_fetch_request.OffsetFetchRequestGroup(group_id=group_id, topics=None)
         message = offset_fetch_request.OffsetFetchRequest(groups=(group,))
@@ -372,13 +377,13 @@ def group_offsets(group_id: str) -> Call[dict[TopicPartition, OffsetAndMetadata]
                     offsets[TopicPartition(topic.name, part.partition_index)] = offset
         return dict(sorted(offsets.items()))
 
-    return dialogue
+    return attempt
 
 
 def alter_group_offsets(group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Call[None]:
-    """Commit for a group that has no members."""
+    """Commit offsets for a group without members."""
 
-    def dialogue() -> Dialogue[None]:
+    def attempt() -> CallAttempt[None]:
         coordinators = yield from coordinators_of([group_id])
         topics = tuple(
             offset_commit_request.OffsetCommitRequestTopic(
@@ -402,7 +407,7 @@ def alter_group_offsets(group_id: str, offsets: Mapping[TopicPartition, OffsetAn
                 what = f"the offset of {topic.name}-{part.partition_index} of group {group_id!r}"
                 check(part.error_code, what, final={ErrorCode.unknown_topic_or_partition})
 
-    return dialogue
+    return attempt
 
 
 # -- offsets --------------------------------------------------------------------------------------------------------------
@@ -411,11 +416,11 @@ def alter_group_offsets(group_id: str, offsets: Mapping[TopicPartition, OffsetAn
 def list_offsets(
     times: Mapping[TopicPartition, int], isolation: IsolationLevel
 ) -> Call[dict[TopicPartition, OffsetAndTimestamp | None]]:
-    """For each partition the first offset at or after a time; ``None`` where there is none."""
-    found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+    """Return for each partition the first offset at or after a time; ``None`` if there is none."""
+    results: dict[TopicPartition, OffsetAndTimestamp | None] = {}
 
-    def dialogue() -> Dialogue[dict[TopicPartition, OffsetAndTimestamp | None]]:
-        left = [tp for tp in times if tp not in found]
+    def attempt() -> CallAttempt[dict[TopicPartition, OffsetAndTimestamp | None]]:
+        left = [tp for tp in times if tp not in results]
         leaders = yield from _leaders(left)
         by_node: dict[Node, list[TopicPartition]] = defaultdict(list)
         for tp in left:
@@ -427,11 +432,11 @@ def list_offsets(
                 for part in topic.partitions:
                     check(part.error_code, f"the offsets of {topic.name}-{part.partition_index}")
                     epoch = part.leader_epoch if part.leader_epoch >= 0 else None
-                    known = OffsetAndTimestamp(part.offset, part.timestamp, epoch) if part.offset >= 0 else None
-                    found[TopicPartition(topic.name, part.partition_index)] = known
-        return {tp: found[tp] for tp in times}
+                    result = OffsetAndTimestamp(part.offset, part.timestamp, epoch) if part.offset >= 0 else None
+                    results[TopicPartition(topic.name, part.partition_index)] = result
+        return {tp: results[tp] for tp in times}
 
-    return dialogue
+    return attempt
 
 
 def _times_of(
@@ -451,10 +456,10 @@ def _times_of(
     )
 
 
-# -- what several calls need ----------------------------------------------------------------------------------------------
+# -- shared by several calls ----------------------------------------------------------------------------------------------
 
 
-def _metadata(names: Iterable[str] | None) -> Dialogue[metadata_response.MetadataResponse]:
+def _metadata(names: Iterable[str] | None) -> CallAttempt[metadata_response.MetadataResponse]:
     topics = None if names is None else tuple(metadata_request.MetadataRequestTopic(topic_id=None, name=name) for name in names)
     message = metadata_request.MetadataRequest(
         topics=topics, allow_auto_topic_creation=False, include_topic_authorized_operations=False
@@ -468,23 +473,23 @@ def _nodes(answer: metadata_response.MetadataResponse) -> dict[int, Node]:
     return {item.node_id: Node(item.node_id, item.host, item.port, item.rack) for item in answer.brokers}
 
 
-def cluster() -> Dialogue[tuple[Node | None, dict[int, Node]]]:
-    """The controller, ``None`` if no broker names one, and all brokers."""
+def cluster() -> CallAttempt[tuple[Node | None, dict[int, Node]]]:
+    """Return the controller, ``None`` if the metadata has none, and all brokers."""
     answer = yield from _metadata(())
     nodes = _nodes(answer)
     return nodes.get(answer.controller_id), nodes
 
 
-def _keeper(kind: str, name: str) -> Dialogue[Node | None]:
-    """Which broker is asked about the settings of a resource: a broker about its own, else any."""
+def _node_for_configs(kind: str, name: str) -> CallAttempt[Node | None]:
+    """Return the broker with the settings of a resource: a broker for its own, ``None`` (any broker) for other resources."""
     _, nodes = yield from cluster()
     node = nodes.get(int(name)) if kind == "broker" and name.isdecimal() else None
     if kind == "broker" and node is None:
-        raise Refused(InvalidRequestError(f"there is no broker {name!r}, only {', '.join(map(str, sorted(nodes)))}"))
+        raise PermanentFailure(InvalidRequestError(f"there is no broker {name!r}, only {', '.join(map(str, sorted(nodes)))}"))
     return node
 
 
-def _topics(names: list[str] | None, *, refuse_unknown: bool = False) -> Dialogue[dict[str, TopicDescription]]:
+def _topics(names: list[str] | None, *, refuse_unknown: bool = False) -> CallAttempt[dict[str, TopicDescription]]:
     answer = yield from _metadata(names)
     topics = [_topic(topic, refuse_unknown) for topic in answer.topics]
     return {topic.name: topic for topic in topics}
@@ -507,7 +512,7 @@ def _topic(topic: metadata_response.MetadataResponseTopic, refuse_unknown: bool)
     return TopicDescription(name, topic.topic_id, topic.is_internal, partitions)
 
 
-def _leaders(tps: Iterable[TopicPartition]) -> Dialogue[dict[TopicPartition, Node]]:
+def _leaders(tps: Iterable[TopicPartition]) -> CallAttempt[dict[TopicPartition, Node]]:
     wanted = list(tps)
     answer = yield from _metadata(dict.fromkeys(tp.topic for tp in wanted))
     nodes = _nodes(answer)
@@ -517,25 +522,25 @@ def _leaders(tps: Iterable[TopicPartition]) -> Dialogue[dict[TopicPartition, Nod
             leaders[TopicPartition(part.topic, part.partition)] = part.leader
     for tp in wanted:
         if tp not in leaders:
-            raise Refused(UnknownTopicOrPartitionError(f"topic {tp.topic!r} has no partition {tp.partition}"))
+            raise PermanentFailure(UnknownTopicOrPartitionError(f"topic {tp.topic!r} has no partition {tp.partition}"))
         if leaders[tp] not in nodes:
             raise LeaderNotAvailableError(f"partition {tp}")
     return {tp: nodes[leader] for tp in wanted if (leader := leaders[tp]) is not None}
 
 
-def coordinators_of(group_ids: Iterable[str]) -> Dialogue[dict[str, Node]]:
+def coordinators_of(group_ids: Iterable[str]) -> CallAttempt[dict[str, Node]]:
     wanted = list(group_ids)
-    # One key in each request: brokers before 2.8 take no more.
+    # One key in each request: brokers before 2.8 accept no more.
     answers = yield from ask_each(
         rpcs.FIND_COORDINATOR,
         [(find_coordinator_request.FindCoordinatorRequest(key_type=0, coordinator_keys=(key,)), None) for key in wanted],
     )
-    found = {}
+    coordinators = {}
     for group_id, answer in zip(wanted, answers, strict=True):
         (item,) = answer.coordinators
         check(item.error_code, item.error_message or f"the coordinator of group {group_id!r}")
-        found[group_id] = Node(item.node_id, item.host, item.port)
-    return found
+        coordinators[group_id] = Node(item.node_id, item.host, item.port)
+    return coordinators
 
 
 def _by_topic(tps: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
@@ -548,7 +553,7 @@ def _by_topic(tps: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
 def check(code: ErrorCode, what: str, final: Iterable[int] = ()) -> None:
     if code:
         error = broker_error(int(code), what)
-        raise Refused(error) if int(code) in final or not error.retriable else error
+        raise PermanentFailure(error) if int(code) in final or not error.retriable else error
 
 
 class _Result(Protocol):
@@ -556,24 +561,27 @@ class _Result(Protocol):
     def error_code(self) -> ErrorCode: ...
 
 
-def _settle(left: dict[str, ValueT], results: Mapping[str, _Result], kind: str, *, already: int | None = None) -> None:
-    """Take what is done out of ``left`` (the code ``already`` says that an earlier try did it) and raise for what is not."""
+def _remove_done(left: dict[str, ValueT], results: Mapping[str, _Result], kind: str, *, already_done: int | None = None) -> None:
+    """Remove the successful items from ``left``, and raise the errors of the others.
+
+    ``already_done`` is the error code that means that an earlier attempt succeeded.
+    """
     errors: dict[str, BrokerError] = {}
     for name, item in results.items():
         code = int(item.error_code)
-        if not code or code == already:
+        if not code or code == already_done:
             left.pop(name, None)
         else:
-            said = getattr(item, "error_message", None)
-            errors[name] = broker_error(code, f"{kind} {name!r}: {said}" if said else f"{kind} {name!r}")
-            if said and code == ErrorCode.invalid_topic_exception:
-                errors[name].hint = ""  # it repeats what a broker says, and contradicts it where two names collide
+            message = getattr(item, "error_message", None)
+            errors[name] = broker_error(code, f"{kind} {name!r}: {message}" if message else f"{kind} {name!r}")
+            if message and code == ErrorCode.invalid_topic_exception:
+                errors[name].hint = ""  # it repeats the broker's message, and contradicts it if two names collide
     final = [error for error in errors.values() if not error.retriable or error.code == ErrorCode.unknown_topic_or_partition]
     if final:
-        raise Refused(type(final[0])("; ".join(_said(error) for error in errors.values()), hint=final[0].hint))
+        raise PermanentFailure(type(final[0])("; ".join(_text_of(error) for error in errors.values()), hint=final[0].hint))
     for error in errors.values():
         raise error
 
 
-def _said(error: BrokerError) -> str:
+def _text_of(error: BrokerError) -> str:
     return str(error.args[0]).removesuffix(f" [{error.name}]")

@@ -1,7 +1,7 @@
-"""Groups of both protocols, described: a call of an ``Admin``.
+"""``Admin.describe_groups``, for groups of both protocols.
 
-Owns which broker gets which request and what an answer means. Must not know time, retries or connections. Invariant: callers need
-not know which protocol a group has.
+Owns the requests and the meaning of their responses. Must not know time, retries or connections. Invariant: callers need not know
+the protocol of a group.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from ottla.client.admin.calls import Call, Dialogue, Refused, ask_each, check, coordinators_of
+from ottla.client.admin.calls import Call, CallAttempt, PermanentFailure, ask_each, check, coordinators_of
 from ottla.client.admin.results import GroupDescription, GroupMember
 from ottla.errors import GroupIdNotFoundError, ProtocolError
 from ottla.protocol import ErrorCode, rpcs
@@ -23,19 +23,19 @@ from ottla.protocol.messages import (
 from ottla.types import Node, TopicPartition
 
 _OTHER_TYPE = "is not a consumer group"
-"""What Kafka 4 adds to that error for a share group or a streams group."""
+"""A part of Kafka 4's message of GROUP_ID_NOT_FOUND for a share group or a streams group."""
 
 
 def describe_groups(group_ids: Iterable[str]) -> Call[dict[str, GroupDescription]]:
-    """Groups and their members, by group id.
+    """Return groups and their members, by group id.
 
-    DescribeGroups knows classic groups alone. One that it says is not there is asked for again as a consumer group; brokers that
-    say so (from version 6, Kafka 4.0 on) have that API.
+    DescribeGroups knows classic groups only. A group for which it returns GROUP_ID_NOT_FOUND is described again as a consumer
+    group; the brokers that return this error (version 6, Kafka 4.0) have ConsumerGroupDescribe.
     """
-    wanted = list(dict.fromkeys(group_ids))
+    ids = list(dict.fromkeys(group_ids))
 
-    def dialogue() -> Dialogue[dict[str, GroupDescription]]:
-        nodes = yield from coordinators_of(wanted)
+    def attempt() -> CallAttempt[dict[str, GroupDescription]]:
+        nodes = yield from coordinators_of(ids)
         classic = yield from ask_each(
             rpcs.DESCRIBE_GROUPS,
             [
@@ -43,8 +43,8 @@ def describe_groups(group_ids: Iterable[str]) -> Call[dict[str, GroupDescription
                 for group_id, node in nodes.items()
             ],
         )
-        found: dict[str, _Group] = {group.group_id: group for response in classic for group in response.groups}
-        missing = [group_id for group_id, group in found.items() if group.error_code == ErrorCode.group_id_not_found]
+        groups: dict[str, _Group] = {group.group_id: group for response in classic for group in response.groups}
+        missing = [group_id for group_id, group in groups.items() if group.error_code == ErrorCode.group_id_not_found]
         if missing:
             consumer = yield from ask_each(
                 rpcs.CONSUMER_GROUP_DESCRIBE,
@@ -58,10 +58,10 @@ def describe_groups(group_ids: Iterable[str]) -> Call[dict[str, GroupDescription
                     for group_id in missing
                 ],
             )
-            found |= {group.group_id: group for response in consumer for group in response.groups}
-        return {group_id: _described(group, nodes[group_id]) for group_id, group in found.items()}
+            groups |= {group.group_id: group for response in consumer for group in response.groups}
+        return {group_id: _described(group, nodes[group_id]) for group_id, group in groups.items()}
 
-    return dialogue
+    return attempt
 
 
 _Group: TypeAlias = "describe_groups_response.DescribedGroup | consumer_group_describe_response.DescribedGroup"
@@ -71,8 +71,8 @@ def _described(group: _Group, coordinator: Node) -> GroupDescription:
     if group.error_code == ErrorCode.group_id_not_found or (not group.error_code and group.group_state == "Dead"):
         text = f"there is no group {group.group_id!r}"
         if _OTHER_TYPE in (group.error_message or ""):
-            text = f"group {group.group_id!r} is neither a classic group nor a consumer group, and others cannot be described"
-        raise Refused(GroupIdNotFoundError(text))
+            text = f"group {group.group_id!r} is neither a classic group nor a consumer group; other types cannot be described"
+        raise PermanentFailure(GroupIdNotFoundError(text))
     check(group.error_code, group.error_message or f"group {group.group_id!r}")
     if isinstance(group, consumer_group_describe_response.DescribedGroup):
         return _consumer_group(group, coordinator)
@@ -104,7 +104,7 @@ def _consumer_group(group: consumer_group_describe_response.DescribedGroup, coor
 
 
 def _assigned(protocol_type: str, blob: bytes) -> tuple[TopicPartition, ...]:
-    """The partitions in a member's assignment; other protocol types (Connect) and unreadable blobs have none that we know."""
+    """Return the partitions of a member's assignment; none for other protocol types (Connect) and malformed assignments."""
     if protocol_type != "consumer":
         return ()
     try:

@@ -1,14 +1,14 @@
-"""What brokers say of the directories that they keep their logs in: a call of an ``Admin``.
+"""``Admin.describe_log_dirs``.
 
-Owns which broker gets which request and what an answer means. Must not know time, retries or connections. Invariant: each broker is
-asked about its own directories only, since only it knows them.
+Owns the requests and the meaning of their responses. Must not know time, retries or connections. Invariant: each broker gets a
+request about its own directories only, since no other broker knows them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from ottla.client.admin.calls import Call, Dialogue, Refused, ask_each, check, cluster
+from ottla.client.admin.calls import Call, CallAttempt, PermanentFailure, ask_each, check, cluster
 from ottla.client.admin.results import LogDirDescription
 from ottla.errors import BrokerIdNotRegisteredError, broker_error
 from ottla.protocol import rpcs
@@ -19,25 +19,25 @@ _UNKNOWN_SIZE = -1
 
 
 def describe_log_dirs(brokers: Collection[int] | None) -> Call[dict[int, dict[str, LogDirDescription]]]:
-    """The log directories of these brokers, or of all, by node id and path."""
+    """Return the log directories of these brokers, or of all, by node id and path."""
 
-    def dialogue() -> Dialogue[dict[int, dict[str, LogDirDescription]]]:
+    def attempt() -> CallAttempt[dict[int, dict[str, LogDirDescription]]]:
         _, nodes = yield from cluster()
-        asked = sorted(nodes) if brokers is None else list(dict.fromkeys(brokers))
-        missing = [number for number in asked if number not in nodes]
+        ids = sorted(nodes) if brokers is None else list(dict.fromkeys(brokers))
+        missing = [node_id for node_id in ids if node_id not in nodes]
         if missing:
-            known = ", ".join(map(str, sorted(nodes)))
-            raise Refused(BrokerIdNotRegisteredError(f"there is no broker {missing[0]}, only {known}"))
+            existing = ", ".join(map(str, sorted(nodes)))
+            raise PermanentFailure(BrokerIdNotRegisteredError(f"there is no broker {missing[0]}, only {existing}"))
         message = describe_log_dirs_request.DescribeLogDirsRequest(topics=None)
-        answers = yield from ask_each(rpcs.DESCRIBE_LOG_DIRS, [(message, nodes[number]) for number in asked])
-        for number, answer in zip(asked, answers, strict=True):
-            check(answer.error_code, f"the log directories of broker {number}")
+        answers = yield from ask_each(rpcs.DESCRIBE_LOG_DIRS, [(message, nodes[node_id]) for node_id in ids])
+        for node_id, answer in zip(ids, answers, strict=True):
+            check(answer.error_code, f"the log directories of broker {node_id}")
         return {
-            number: {result.log_dir: _described(result) for result in answer.results}
-            for number, answer in zip(asked, answers, strict=True)
+            node_id: {result.log_dir: _described(result) for result in answer.results}
+            for node_id, answer in zip(ids, answers, strict=True)
         }
 
-    return dialogue
+    return attempt
 
 
 def _described(result: describe_log_dirs_response.DescribeLogDirsResult) -> LogDirDescription:

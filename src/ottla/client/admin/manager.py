@@ -1,7 +1,7 @@
-"""Carries the calls of an ``Admin`` through: asks, waits, begins again, gives up in time.
+"""Runs the calls of an ``Admin``: requests, retries and timeouts.
 
-Owns the calls that are open and their deadlines. Must not know what a call is about. Invariant: each call that was
-begun ends with exactly one ``CallEnded``, at its deadline at the latest.
+Owns the open calls and their deadlines. Must not know the meaning of a call. Invariant: each call ends with exactly one
+``CallEnded``, at its deadline at the latest.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ottla.client.admin.calls import Ask, Call, Dialogue, Refused
+from ottla.client.admin.calls import AdminRequest, Call, CallAttempt, PermanentFailure
 from ottla.client.backoff import ExponentialBackoff, RandomPort
 from ottla.client.effects import AnyNode, AnySend, Poll, Send, ToNode
 from ottla.config import ClientConfig
@@ -20,10 +20,10 @@ from ottla.types import Node, Now
 
 @dataclass(frozen=True, slots=True)
 class BeginCall:
-    """A command: begin a call, which ends at ``deadline``, monotonic milliseconds: this command itself may take a moment to arrive.
+    """A command: start a call that ends at ``deadline`` (monotonic ms; a point in time, since the command itself may be delayed).
 
-    For the error of a call that takes longer: its ``name``, its whole ``timeout``, and how much of that it has already ``waited``
-    for its turn, in milliseconds.
+    For the error of a call that times out: its ``name``, its whole ``timeout``, and the part of that which it has ``waited`` for
+    calls of other threads, in milliseconds.
     """
 
     call_id: int
@@ -36,7 +36,7 @@ class BeginCall:
 
 @dataclass(frozen=True, slots=True)
 class CallEnded:
-    """A notification: what became of a call."""
+    """A notification: the result or the error of a call."""
 
     call_id: int
     value: Any = None
@@ -44,11 +44,11 @@ class CallEnded:
 
 
 @dataclass(eq=False, slots=True)
-class _Open:
-    """A call that has not ended: its dialogue if one is going on, and the answers of the present round of it."""
+class _OpenCall:
+    """A call that has not ended: its current attempt, if one is running, and the responses to the requests that it waits for."""
 
     command: BeginCall
-    dialogue: Dialogue[Any] | None = None
+    attempt: CallAttempt[Any] | None = None
     answers: list[Any] = field(default_factory=list)
     missing: int = 0
     attempts: int = 0
@@ -70,85 +70,89 @@ class AdminManager:
         self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random)
         self._notify = notify
         self._learn_node = learn_node
-        self._open: list[_Open] = []
+        self._open: list[_OpenCall] = []
         self._sends: list[AnySend] = []
 
     def begin(self, command: BeginCall, now: Now) -> None:
         """Handle a command."""
-        self._open.append(_Open(command, begin_at=now.mono))
+        self._open.append(_OpenCall(command, begin_at=now.mono))
 
     def poll(self, now: Now) -> Poll:
-        """Begin what is due, give up what is late; questions that are under way end at the deadline by themselves."""
+        """Start the attempts that are due, and end calls past their deadline. Requests in flight end at the deadline themselves."""
         for call in list(self._open):
-            if call.dialogue is None and call.begin_at <= now.mono:
-                call.dialogue = call.command.call()
-                self._go_on(call, None, now)
-            elif call.dialogue is None and call.command.deadline <= now.mono:
-                self._give_up(call)
+            if call.attempt is None and call.begin_at <= now.mono:
+                call.attempt = call.command.call()
+                self._continue(call, None, now)
+            elif call.attempt is None and call.command.deadline <= now.mono:
+                self._time_out(call)
         sends, self._sends = tuple(self._sends), []
         deadlines = ((call, call.command.deadline) for call in self._open)
-        wake_at = [min(call.begin_at, deadline) if call.dialogue is None else deadline for call, deadline in deadlines]
+        wake_at = [min(call.begin_at, deadline) if call.attempt is None else deadline for call, deadline in deadlines]
         return Poll(sends, min((at for at in wake_at if at > now.mono), default=None))
 
-    def _on_response(self, call: _Open, dialogue: Dialogue[Any], index: int, response: object, now: Now) -> None:
-        """One answer; the last of a round lets the dialogue go on. An answer to an earlier dialogue is of no use."""
-        if call.dialogue is not dialogue:
+    def _on_response(self, call: _OpenCall, attempt: CallAttempt[Any], index: int, response: object, now: Now) -> None:
+        """Add one response; the last one continues the attempt.
+
+        1. An attempt sends requests to three brokers, and the first fails: the next attempt starts.
+        2. The response of the second broker to the first attempt arrives. It belongs to that attempt, so it is dropped.
+        """
+        if call.attempt is not attempt:
             return
         call.answers[index] = response
         call.missing -= 1
         if not call.missing:
-            self._go_on(call, call.answers, now)
+            self._continue(call, call.answers, now)
 
-    def _on_failure(self, call: _Open, dialogue: Dialogue[Any], error: OttlaError, now: Now) -> None:
-        """One question without an answer: the dialogue is over."""
-        if call.dialogue is dialogue:
-            dialogue.close()
+    def _on_failure(self, call: _OpenCall, attempt: CallAttempt[Any], error: OttlaError, now: Now) -> None:
+        """End the attempt, since one of its requests has failed."""
+        if call.attempt is attempt:
+            attempt.close()
             self._failed(call, error, now)
 
-    def _go_on(self, call: _Open, answers: list[Any] | None, now: Now) -> None:
-        dialogue = call.dialogue
-        assert dialogue is not None
+    def _continue(self, call: _OpenCall, answers: list[Any] | None, now: Now) -> None:
+        attempt = call.attempt
+        assert attempt is not None
         try:
-            asks = next(dialogue) if answers is None else dialogue.send(answers)
-            while not asks:
-                asks = dialogue.send([])
+            requests = next(attempt) if answers is None else attempt.send(answers)
+            while not requests:
+                requests = attempt.send([])
         except StopIteration as done:
             self._end(call, value=done.value)
-        except Refused as refused:
-            self._end(call, error=refused.error)
+        except PermanentFailure as failure:
+            self._end(call, error=failure.error)
         except OttlaError as error:
             self._failed(call, error, now)
         except Exception as bug:
             self._end(call, error=OttlaError(f"{call.command.name} failed: {bug!r}", cause=bug))
         else:
-            call.answers, call.missing = [None] * len(asks), len(asks)
+            call.answers, call.missing = [None] * len(requests), len(requests)
             timeout = max(min(self._config.request_timeout_ms, call.command.deadline - now.mono), 1)
-            for index, ask in enumerate(asks):
-                if ask.node is not None:
-                    self._learn_node(ask.node, now)
-                self._sends.append(self._send(call, dialogue, index, ask, timeout))
+            for index, request in enumerate(requests):
+                if request.node is not None:
+                    self._learn_node(request.node, now)
+                self._sends.append(self._send(call, attempt, index, request, timeout))
 
-    def _send(self, call: _Open, dialogue: Dialogue[Any], index: int, ask: Ask, timeout: int) -> AnySend:
+    def _send(self, call: _OpenCall, attempt: CallAttempt[Any], index: int, request: AdminRequest, timeout: int) -> AnySend:
         return Send(
-            ask.rpc,
-            ask.message,
-            AnyNode() if ask.node is None else ToNode(ask.node.node_id),
+            request.rpc,
+            request.message,
+            AnyNode() if request.node is None else ToNode(request.node.node_id),
             timeout,
-            lambda response, now: self._on_response(call, dialogue, index, response, now),
-            lambda error, now: self._on_failure(call, dialogue, error, now),
+            lambda response, now: self._on_response(call, attempt, index, response, now),
+            lambda error, now: self._on_failure(call, attempt, error, now),
         )
 
-    def _failed(self, call: _Open, error: OttlaError, now: Now) -> None:
-        call.dialogue, call.missing, call.last_error = None, 0, error
+    def _failed(self, call: _OpenCall, error: OttlaError, now: Now) -> None:
+        call.attempt, call.missing, call.last_error = None, 0, error
         if not error.retriable:
             return self._end(call, error=error)
         if now.mono >= call.command.deadline:
-            return self._give_up(call)
+            return self._time_out(call)
         call.begin_at = now.mono + self._backoff.delay(call.attempts)
         call.attempts += 1
         return None
 
-    def _give_up(self, call: _Open) -> None:
+    def _time_out(self, call: _OpenCall) -> None:
         cause, timeout, waited = call.last_error, call.command.timeout, call.command.waited
         if isinstance(cause, ConnectionFailedError):
             message = f"no broker could be reached within {timeout / 1000:g} s"
@@ -158,7 +162,7 @@ class AdminManager:
             within += f", of which it waited {waited / 1000:g} s for calls of other threads"
         return self._end(call, error=OttlaTimeoutError(f"{within}: {cause}" if cause else within, cause=cause))
 
-    def _end(self, call: _Open, value: object = None, error: OttlaError | None = None) -> None:
+    def _end(self, call: _OpenCall, value: object = None, error: OttlaError | None = None) -> None:
         self._open.remove(call)
-        call.dialogue = None
+        call.attempt = None
         self._notify(CallEnded(call.command.call_id, value, error))

@@ -1,7 +1,7 @@
-"""What an ``Admin`` tells: frozen values.
+"""The values that calls of an ``Admin`` return.
 
-Owns the shapes of topics, configurations, groups and clusters as an operator sees them. Must not know messages or
-sockets. Invariant: nothing here can change after it was made.
+Owns the descriptions of topics, configurations, groups and clusters. Must not know messages or sockets. Invariant: all of them are
+immutable.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ottla.types import Node, PartitionInfo, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """A topic and its partitions, in order. ``topic_id`` is ``None`` where the broker is too old to have ids."""
+    """A topic and its partitions, in order. ``topic_id`` is ``None`` if the broker is too old for topic ids."""
 
     name: str
     topic_id: uuid.UUID | None
@@ -26,7 +26,7 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """The cluster: ``controller`` is whom a client asks for changes."""
+    """The brokers of a cluster. ``controller`` is the one that clients send changes to."""
 
     cluster_id: str | None
     controller: Node | None
@@ -40,17 +40,17 @@ class ConfigEntry:
     name: str
     value: str | None
     source: str
-    """Where the value comes from: ``topic``, ``broker``, ``default`` ..., or ``unknown``."""
+    """The origin of the value: ``topic``, ``broker``, ``default`` ..., or ``unknown``."""
     is_read_only: bool
     is_sensitive: bool
 
 
 @dataclass(frozen=True, slots=True)
 class LogDirDescription:
-    """A directory that a broker keeps logs in.
+    """A directory with logs of a broker.
 
-    ``error``: why the broker cannot use it, or ``None``. ``total_bytes`` and ``usable_bytes`` are its disk's, ``None`` where the
-    broker is too old to say (KIP-827). ``sizes``: the bytes of each partition that lies there.
+    ``error``: why the broker cannot use it, or ``None``. ``total_bytes`` and ``usable_bytes`` are those of its disk, ``None`` if
+    the broker is too old to send them (KIP-827). ``sizes``: the size of each partition in it, in bytes.
     """
 
     path: str
@@ -62,7 +62,7 @@ class LogDirDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """A group as its coordinator lists it. ``state`` and ``group_type`` are empty where the broker is too old to say."""
+    """A group in the list of a coordinator. ``state`` and ``group_type`` are empty if the broker is too old to send them."""
 
     group_id: str
     protocol_type: str
@@ -72,7 +72,7 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member of a group and what it is assigned."""
+    """A member of a group and its assigned partitions."""
 
     member_id: str
     client_id: str
@@ -83,7 +83,7 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group: ``assignor`` is the strategy its members agreed on, or the broker's; empty while it has none.
+    """A group. ``assignor`` is the one that its members have elected, or the broker's; empty while it has none.
 
     ``group_type`` is ``"classic"``, or ``"consumer"`` for the protocol of KIP-848.
     """

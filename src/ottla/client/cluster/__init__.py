@@ -1,5 +1,5 @@
-"""What the cluster looks like to a client.
+"""The cluster's metadata.
 
-Owns Metadata requests, the snapshot of nodes, topics and leaders, and which topics a pattern matches. Must not know groups,
-positions or connections. Invariant: a snapshot never changes; newer information is in the next one.
+Owns Metadata requests, the snapshot of nodes, topics and leaders, and the topics that a pattern matches. Must not know groups,
+positions or connections. Invariant: a snapshot never changes; new information makes another one.
 """

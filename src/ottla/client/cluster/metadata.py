@@ -1,8 +1,12 @@
-"""What the cluster looks like, as a snapshot that never changes, and the manager that keeps it fresh.
+"""The cluster's metadata as an immutable snapshot, and the manager that refreshes it.
 
 Owns ``Metadata`` (nodes, topics, leaders) and the Metadata requests. Must not know sockets, subscriptions or positions.
-Invariant: the leader epoch of a partition only moves up, unless its topic was recreated (another topic id) or the leader itself
-does not know the epoch (``SeenEpochs``); an outdated answer is ignored.
+Invariant: the leader epoch of a partition never decreases, unless its topic was recreated (another topic id) or the leader itself
+does not know the epoch (``SeenEpochs``). So metadata from a broker that is behind has no effect:
+
+1. Broker 2 becomes the leader in epoch 5, and metadata from broker 1 say so.
+2. The next Metadata request goes to broker 3, whose own metadata is older: broker 1 leads in epoch 4.
+3. Epoch 4 is less than 5, so broker 2 remains the leader here.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
-    """What is known of one topic. ``error`` is what the broker said instead of describing it."""
+    """The metadata of one topic; ``error`` is the broker's error for the topic."""
 
     name: str
     topic_id: uuid.UUID | None
@@ -40,7 +44,7 @@ class TopicMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """An immutable snapshot. ``version`` counts the answers that went into it; 0 is the one that knows nothing."""
+    """An immutable snapshot. ``version`` counts the updates that led to it; version 0 is empty."""
 
     version: int = 0
     cluster_id: str | None = None
@@ -51,21 +55,21 @@ class Metadata:
     _epochs: Mapping[TopicPartition, SeenEpochs] = field(default_factory=lambda: MappingProxyType({}), repr=False)
 
     def topic_name(self, topic_id: uuid.UUID) -> str | None:
-        """The name of a topic id."""
+        """Return the name of a topic id; ``None`` if it is unknown."""
         return self._names.get(topic_id)
 
     def topic_id(self, name: str) -> uuid.UUID | None:
-        """The id of a topic; ``None`` if the topic or its id is not known."""
+        """Return the id of a topic; ``None`` if the topic or its id is unknown."""
         topic = self.topics.get(name)
         return topic.topic_id if topic is not None else None
 
     def partitions_for(self, topic: str) -> tuple[PartitionInfo, ...]:
-        """All partitions of a topic, in order; empty if nothing is known of it."""
-        known = self.topics.get(topic)
-        return known.partitions if known is not None else ()
+        """Return all partitions of a topic, in order; none if it is unknown."""
+        metadata = self.topics.get(topic)
+        return metadata.partitions if metadata is not None else ()
 
     def replica_racks(self, topics: Iterable[str]) -> dict[str, tuple[frozenset[str], ...]]:
-        """By topic, for each partition in order, the racks with a replica of it. Empty where no broker has a rack."""
+        """Return topic -> for each partition in order the racks of its replicas. Empty if no broker has a rack."""
         racks = {node.node_id: node.rack for node in self.nodes.values() if node.rack}
         if not racks:
             return {}
@@ -76,11 +80,11 @@ class Metadata:
         }
 
     def partition(self, tp: TopicPartition) -> PartitionInfo | None:
-        """What is known of one partition."""
+        """Return the metadata of one partition, ``None`` if it is unknown."""
         return self._partitions.get(tp)
 
     def absence(self, tp: TopicPartition) -> BrokerError | None:
-        """The error that a partition does not exist, if the cluster says so: its topic does not exist, or has fewer partitions."""
+        """Return the error for a partition that does not exist: its topic does not exist or has fewer partitions. Else ``None``."""
         topic = self.topics.get(tp.topic)
         if topic is None or tp in self._partitions:
             return None
@@ -92,20 +96,21 @@ class Metadata:
         return None
 
     def leader(self, tp: TopicPartition) -> Leader | None:
-        """The leader, if there is one and its node is known, with the highest known epoch.
+        """Return the leader, if there is one and its node is known, with the highest known epoch.
 
-        If that is higher than the epoch of the metadata, the node may no longer be the leader. It reports that in its answer: a
-        broker refuses every epoch except its own.
+        If that is higher than the epoch of the metadata, the node may no longer be the leader. Its response says so: a broker
+        rejects every epoch except its own.
         """
-        known = self._partitions.get(tp)
-        if known is None or known.leader is None or known.leader not in self.nodes:
+        info = self._partitions.get(tp)
+        if info is None or info.leader is None or info.leader not in self.nodes:
             return None
         seen = self._epochs.get(tp)
-        return Leader(self.nodes[known.leader], known.leader_epoch if seen is None else seen.current(known.leader_epoch))
+        return Leader(self.nodes[info.leader], info.leader_epoch if seen is None else seen.current(info.leader_epoch))
 
 
 class MetadataManager:
-    """Keeps ``current`` fresh: asks when told to, when it has grown old, and again with back-off while answers are bad.
+    """Keeps ``current`` up to date: requests metadata on demand, after ``metadata.max.age.ms``, and again, with back-off, after
+    errors.
 
     At most one request is in flight. ``set_topics(None)`` follows all topics.
     """
@@ -115,7 +120,7 @@ class MetadataManager:
     ) -> None:
         self.current = Metadata()
         self.failure: OttlaError | None = None
-        """Why the latest request failed; ``None`` after a good answer."""
+        """The error of the latest request; ``None`` after a success."""
         self._config = config
         self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random)
         self._notify = notify
@@ -125,7 +130,7 @@ class MetadataManager:
         self._wanted = True
         self._in_flight = False
         self._urgent = False
-        """Whether something new was asked for while a request was in flight: its answer will not do."""
+        """Whether topics were added while a request without them was in flight, so that another request must follow at once."""
         self._attempts = 0
         self._observers: list[Callable[[OttlaError], None]] = []
         self._not_before = 0
@@ -139,41 +144,45 @@ class MetadataManager:
 
     @property
     def follows_all(self) -> bool:
-        """Whether all topics are followed: one that an answer does not name does not exist."""
+        """Whether all topics are followed, so that a topic without metadata does not exist."""
         return self._topics is None
 
     def set_topics(self, topics: frozenset[str] | None) -> None:
-        """Follow these topics from now on; ``None``: all of them. New ones are asked for at once."""
+        """Follow these topics from now on; ``None``: all of them. New ones are requested at once."""
         added = topics is None if self._topics is not None else False
         if topics is not None:
             added = not topics <= (self._topics or frozenset(self.current.topics))
         self._topics = topics
         if added:
-            self._ask_at_once()
+            self._request_at_once()
 
     def add_transient(self, topics: Iterable[str]) -> None:
-        """Ask for these topics too, and keep them for one ``metadata.max.age.ms`` after they were last asked for here."""
+        """Request these topics too, and follow them for ``metadata.max.age.ms`` after the last call with them."""
         new = [topic for topic in topics if topic not in self.current.topics]
         self._transient.update(dict.fromkeys(topics))
         if new:
-            self._ask_at_once()
+            self._request_at_once()
 
     def request_update(self) -> int:
-        """Ask again soon. What was asked for has come when ``current.version`` is above the number returned."""
+        """Request metadata soon. It has arrived when ``current.version`` is greater than the returned number.
+
+        A request in flight may have been sent before the event that made the caller ask. So its response does not count: the number
+        is one higher then.
+        """
         self._wanted = True
         return self.current.version + self._in_flight
 
     def on_fatal(self, observer: Callable[[OttlaError], None]) -> None:
-        """Call ``observer`` when no broker describes the cluster, for a permanent reason. Requests go on."""
+        """Call ``observer`` with each error that a retry does not fix. Requests go on."""
         self._observers.append(observer)
 
     def observe_epoch(self, tp: TopicPartition, epoch: int) -> None:
-        """A committed offset, a seek or a leader named a leader epoch: later requests carry no older one.
+        """Note a leader epoch from a committed offset, a seek or a leader: later requests do not have an older one.
 
         An epoch that the leader does not know is ignored.
         """
         before = self.current._epochs.get(tp, SeenEpochs())
-        after = before.named(epoch)
+        after = before.after_observation(epoch)
         if after != before:
             self._see(tp, after)
             self._wanted = True
@@ -182,13 +191,15 @@ class MetadataManager:
         self.current = dataclasses.replace(self.current, _epochs=MappingProxyType({**self.current._epochs, tp: seen}))
 
     def epoch_refused(self, tp: TopicPartition, epoch: int | None, now: Now) -> None:
-        """The leader answered UNKNOWN_LEADER_EPOCH to a request with ``epoch``. If it keeps doing so, the epoch is dropped."""
+        """Note that the leader has answered UNKNOWN_LEADER_EPOCH to a request with ``epoch``; drop the epoch after several
+        times.
+        """
         self._wanted = True
         leader = self.current.leader(tp)
         if epoch is None or leader is None or leader.epoch != epoch:
-            return  # an answer about an epoch that requests no longer carry
+            return  # the response to a request from before the epoch changed
         if self._refused_epochs.refused(tp, epoch, self.current.version, now):
-            self._see(tp, self.current._epochs.get(tp, SeenEpochs()).refused(epoch))
+            self._see(tp, self.current._epochs.get(tp, SeenEpochs()).after_refusal(epoch))
             _log.warning(
                 "%s: node %d leads it and does not know leader epoch %d, nor does it after %d metadata refreshes. The epoch is"
                 " dropped and reading goes on: a committed offset or a seek from another cluster may have named it, or the cluster"
@@ -200,43 +211,42 @@ class MetadataManager:
             )
 
     def epoch_accepted(self, tp: TopicPartition) -> None:
-        """The leader accepted a request that carried its epoch."""
+        """Note that the leader has accepted a request with its epoch."""
         self._refused_epochs.accepted(tp)
 
     def update_leaders(self, leaders: Mapping[TopicPartition, tuple[int, int]], nodes: Iterable[Node]) -> bool:
-        """Leaders (node id, epoch) that came with an error (KIP-951). Whether any of them was news."""
-        known = {**self.current.nodes, **{node.node_id: node for node in nodes}}
+        """Take over leaders (node id, epoch) from an error response (KIP-951). Return whether any of them is newer."""
+        all_nodes = {**self.current.nodes, **{node.node_id: node for node in nodes}}
         partitions, epochs = dict(self.current._partitions), dict(self.current._epochs)
         changed = False
         for tp, (leader, epoch) in leaders.items():
             before = partitions.get(tp)
-            if before is not None and leader in known and epoch > (-1 if before.leader_epoch is None else before.leader_epoch):
+            if before is not None and leader in all_nodes and epoch > (-1 if before.leader_epoch is None else before.leader_epoch):
                 partitions[tp] = before._replace(leader=leader, leader_epoch=epoch)
-                epochs[tp] = epochs.get(tp, SeenEpochs()).told(before.leader_epoch, epoch)
+                epochs[tp] = epochs.get(tp, SeenEpochs()).after_metadata(before.leader_epoch, epoch)
                 changed = True
         if changed:
             topics = {
                 name: dataclasses.replace(topic, partitions=tuple(partitions[TopicPartition(*p[:2])] for p in topic.partitions))
                 for name, topic in self.current.topics.items()
             }
-            self.current = _snapshot(self.current, self.current.version + 1, known, topics, epochs)
+            self.current = _snapshot(self.current, self.current.version + 1, all_nodes, topics, epochs)
         return changed
 
     def rebootstrap_required(self, now: Now) -> bool:
-        """Whether to begin again with the bootstrap servers (KIP-1102): a broker said so, or none has answered for too long.
-
-        Said once for each time that happens.
+        """Return whether to start again with the bootstrap servers (KIP-1102): a broker demands it, or none has answered for
+        ``metadata.recovery.rebootstrap.trigger.ms``. True only once for each of these events.
         """
         if self._config.metadata_recovery_strategy != "rebootstrap" or self._failing_since is None:
             return False
-        told = isinstance(self.failure, BrokerError) and self.failure.code == ErrorCode.rebootstrap_required
-        waited = now.mono - self._failing_since >= self._config.metadata_recovery_rebootstrap_trigger_ms
-        if told or waited:
+        is_demanded = isinstance(self.failure, BrokerError) and self.failure.code == ErrorCode.rebootstrap_required
+        is_overdue = now.mono - self._failing_since >= self._config.metadata_recovery_rebootstrap_trigger_ms
+        if is_demanded or is_overdue:
             self._failing_since = None
-        return told or waited
+        return is_demanded or is_overdue
 
     def poll(self, now: Now) -> Poll:
-        """One Metadata request when it is due."""
+        """Return a Metadata request if one is due."""
         self._expire_transient(now)
         if self._in_flight:
             return Poll()
@@ -257,17 +267,17 @@ class MetadataManager:
         self.current = merge(self.current, response)
         self._refused_epochs.keep(self.current._partitions)
         self._refresh_at = now.mono + self._config.metadata_max_age_ms
-        refused = [topic for topic in self.current.topics.values() if topic.error is not None]
-        for topic in refused:
+        failed = [topic for topic in self.current.topics.values() if topic.error is not None]
+        for topic in failed:
             if topic.error is not None and not topic.error.retriable:
                 self._notify(TopicErrorNotification(topic.name, topic.error))
-        self._attempts = self._attempts + 1 if refused else 0
+        self._attempts = self._attempts + 1 if failed else 0
         self._not_before = now.mono + (0 if self._urgent else self._backoff.delay(max(self._attempts - 1, 0)))
-        self._wanted = self._wanted or bool(refused)
+        self._wanted = self._wanted or bool(failed)
         return None
 
     def on_failure(self, error: OttlaError, now: Now) -> None:
-        """Try again after a while."""
+        """Retry after the back-off."""
         self._in_flight = False
         self._failed(error, now)
 
@@ -282,7 +292,7 @@ class MetadataManager:
             for observer in self._observers:
                 observer(error)
 
-    def _ask_at_once(self) -> None:
+    def _request_at_once(self) -> None:
         self._wanted = self._urgent = True
         if self.failure is None:
             self._not_before = 0
@@ -307,7 +317,7 @@ class MetadataManager:
 
 
 def merge(old: Metadata, message: metadata_response.MetadataResponse) -> Metadata:
-    """The snapshot after an answer: its topics and nodes, but no partition falls behind what was known of it."""
+    """Return the snapshot after a response: its nodes and topics, but no partition with an older leader epoch than before."""
     nodes = {item.node_id: Node(item.node_id, item.host, item.port, item.rack) for item in message.brokers}
     epochs: dict[TopicPartition, SeenEpochs] = {}
     topics: dict[str, TopicMetadata] = {}
@@ -325,7 +335,7 @@ def _topic(
 ) -> TopicMetadata:
     error = broker_error(int(item.error_code), f"topic {name!r}") if item.error_code else None
     before = old.topic_id(name)
-    made_anew = item.topic_id is not None and before is not None and before != item.topic_id
+    was_recreated = item.topic_id is not None and before is not None and before != item.topic_id
     partitions: list[PartitionInfo] = []
     for part in sorted(item.partitions, key=lambda part: int(part.partition_index)):
         info = PartitionInfo(
@@ -336,23 +346,25 @@ def _topic(
             tuple(part.replica_nodes),
             tuple(part.isr_nodes),
         )
-        partitions.append(_not_behind(old, info, epochs, made_anew))
+        partitions.append(_newer_partition(old, info, epochs, was_recreated))
     return TopicMetadata(name, item.topic_id, tuple(partitions), error, item.is_internal)
 
 
-def _not_behind(old: Metadata, info: PartitionInfo, epochs: dict[TopicPartition, SeenEpochs], made_anew: bool) -> PartitionInfo:
+def _newer_partition(
+    old: Metadata, info: PartitionInfo, epochs: dict[TopicPartition, SeenEpochs], was_recreated: bool
+) -> PartitionInfo:
     tp = TopicPartition(info.topic, info.partition)
     if info.leader_epoch is None:
         return info
-    if made_anew:
+    if was_recreated:
         epochs[tp] = SeenEpochs(info.leader_epoch)
         return info
-    seen, known = old._epochs.get(tp, SeenEpochs()), old.partition(tp)
-    before = None if known is None else known.leader_epoch
-    if known is not None and before is not None and info.leader_epoch < before != seen.unknown:
+    seen, previous = old._epochs.get(tp, SeenEpochs()), old.partition(tp)
+    before = None if previous is None else previous.leader_epoch
+    if previous is not None and before is not None and info.leader_epoch < before != seen.unknown:
         epochs[tp] = seen
-        return known
-    epochs[tp] = seen.told(before, info.leader_epoch)
+        return previous
+    epochs[tp] = seen.after_metadata(before, info.leader_epoch)
     return info
 
 
@@ -377,48 +389,50 @@ def _snapshot(
 
 
 REFRESHES = 3
-"""The number of metadata answers that must arrive between the first refusal and the last."""
+"""The number of metadata updates between the first refusal of an epoch and the last, before it is dropped."""
 
 PATIENCE = 2_000
-"""The minimum time between the first refusal and the last, in milliseconds: three refreshes alone take a third of a second."""
+"""The minimum time between these two refusals, in milliseconds: three refreshes alone take a third of a second."""
 
 
 class SeenEpochs(NamedTuple):
-    """The leader epochs of one partition that a client knows (KIP-320).
+    """The leader epochs of one partition that a client has seen (KIP-320).
 
-    The epoch that requests to a leader carry only increases while leaders know it. A leader that the controller has just appointed
-    may not know its epoch yet: it refuses until its own metadata catches up, within milliseconds to a second. An epoch that it
-    never learns does not come from this cluster: a committed offset may have been copied from another one, or be newer than the
-    backup that the cluster was restored from. Kafka's consumer waits for such an epoch for ever; here it is dropped once the leader
-    has refused it through ``REFRESHES`` metadata refreshes and for ``PATIENCE``.
+    The epoch in requests to a leader only increases, unless the leader does not know it. There are two such cases:
+
+    - The controller has just appointed the leader, and a client knows that before the leader does. The leader answers
+      UNKNOWN_LEADER_EPOCH until its own metadata catches up, within milliseconds to a second.
+    - The epoch does not come from this cluster: a committed offset was copied from another one, or it is newer than the backup that
+      the cluster was restored from. The leader never learns such an epoch. Kafka's consumer waits for ever; Ottla drops the epoch
+      when the leader has refused it through ``REFRESHES`` metadata refreshes and for ``PATIENCE``.
     """
 
     last: int | None = None
-    """The highest epoch that the cluster, a committed offset or a seek has named."""
+    """The highest epoch from the cluster's metadata, a committed offset or a seek."""
     unknown: int | None = None
-    """An epoch that the leader does not know. It, and higher ones, count again once the cluster itself has reached it."""
+    """An epoch that the leader does not know. It and higher ones are ignored until the cluster's metadata reaches it."""
 
-    def current(self, told: int | None) -> int | None:
-        """The epoch for requests to the leader, where the metadata has ``told``; ``None``: none, and the leader does not check."""
-        if told is None:
+    def current(self, in_metadata: int | None) -> int | None:
+        """Return the epoch for requests to the leader; ``None``: no epoch, so that the leader does not check it."""
+        if in_metadata is None:
             return None
-        epoch = told if self.last is None else max(told, self.last)
+        epoch = in_metadata if self.last is None else max(in_metadata, self.last)
         return None if epoch == self.unknown else epoch
 
-    def named(self, epoch: int) -> SeenEpochs:
-        """A committed offset or a seek has named an epoch."""
+    def after_observation(self, epoch: int) -> SeenEpochs:
+        """Return the epochs after a committed offset, a seek or a leader has named one."""
         if (self.last is not None and epoch <= self.last) or (self.unknown is not None and epoch >= self.unknown):
             return self
         return self._replace(last=epoch)
 
-    def told(self, before: int | None, epoch: int) -> SeenEpochs:
-        """The cluster's metadata has ``epoch``, where it had ``before``."""
+    def after_metadata(self, before: int | None, epoch: int) -> SeenEpochs:
+        """Return the epochs after metadata with ``epoch``; the metadata before them had ``before``."""
         if self.unknown is not None and epoch >= self.unknown and before != epoch:
             return SeenEpochs(epoch)
         return self._replace(last=epoch if self.last is None or self.last == self.unknown else max(self.last, epoch))
 
-    def refused(self, epoch: int) -> SeenEpochs:
-        """The leader does not know an epoch."""
+    def after_refusal(self, epoch: int) -> SeenEpochs:
+        """Return the epochs after one was dropped, since the leader does not know it."""
         return SeenEpochs(unknown=epoch)
 
 
@@ -429,13 +443,13 @@ class _Refusals(NamedTuple):
 
 
 class RefusedEpochs:
-    """Counts refusals in a row, by partition."""
+    """Counts consecutive refusals by partition."""
 
     def __init__(self) -> None:
         self._refusals: dict[TopicPartition, _Refusals] = {}
 
     def refused(self, tp: TopicPartition, epoch: int, version: int, now: Now) -> bool:
-        """The leader refused ``epoch`` while metadata was at ``version``. Returns whether to drop the epoch."""
+        """Note that the leader has refused ``epoch`` when metadata had ``version``. Return whether to drop the epoch."""
         first = self._refusals.get(tp)
         if first is None or first.epoch != epoch:
             self._refusals[tp] = _Refusals(epoch, version, now.mono)
@@ -446,10 +460,10 @@ class RefusedEpochs:
         return True
 
     def accepted(self, tp: TopicPartition) -> None:
-        """The leader has accepted a request with the epoch."""
+        """Note that the leader has accepted a request with the epoch, and reset the count."""
         self._refusals.pop(tp, None)
 
     def keep(self, partitions: Container[TopicPartition]) -> None:
-        """No other partitions are described any more: the count of those begins again if they come back."""
+        """Reset the counts of all other partitions, which the metadata no longer has."""
         for tp in [tp for tp in self._refusals if tp not in partitions]:
             del self._refusals[tp]

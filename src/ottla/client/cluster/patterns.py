@@ -1,8 +1,7 @@
-"""Which topics a pattern matches, where the client has to find that out itself.
+"""The topics that a subscribed pattern matches, where the client matches it (classic groups).
 
-Owns the meaning of a pattern in a classic group: Python's ``re``, matched against the whole name, as Java's ``matches()`` does.
-Must not know requests or states. Invariant: what a pattern matches depends on the pattern and the metadata of all topics alone,
-and on what the leader of the group knew before us.
+Owns the meaning of a pattern: Python's ``re``, matched against the whole name, as Java's ``matches()`` does. Must not know requests
+or states. Invariant: the result depends only on the pattern, the metadata of all topics, and topics in an assignment of the leader.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 def check(pattern: str) -> None:
-    """Raises ``ConfigError`` for what is not a regular expression."""
+    """Raise ``ConfigError`` if a pattern is not a regular expression."""
     try:
         re.compile(pattern)
     except re.error as error:
@@ -30,7 +29,7 @@ def check(pattern: str) -> None:
 
 
 class PatternTopics:
-    """Keeps the topics of a subscription what its pattern matches; does nothing for a subscription by names."""
+    """Updates the topics of a subscription with a pattern; does nothing for a subscription by names."""
 
     def __init__(self, config: ConsumerConfig, subscription: Subscription, metadata: MetadataManager) -> None:
         self._group_id = config.group_id
@@ -40,7 +39,7 @@ class PatternTopics:
         self._fresh_after = -1
 
     def refresh(self) -> None:
-        """Match again, if there is new metadata; the next poll joins again if the result has changed."""
+        """Match the pattern with the current metadata. If the result has changed, the next poll joins the group again."""
         pattern, current = self._subscription.pattern, self._metadata.current
         if pattern is None or not self._metadata.follows_all or not current.version:
             return
@@ -53,17 +52,20 @@ class PatternTopics:
             _log.info("group %r: %r now matches %s", self._group_id, pattern, ", ".join(sorted(topics)) or "no topic")
             self._subscription.subscribe(topics, pattern)
 
-    def look_again(self) -> None:
-        """A join begins: it is to name what there is now."""
+    def request_metadata(self) -> None:
+        """Request fresh metadata before a join, so that its subscription has all topics that match now."""
         if self._subscription.pattern is not None:
             self._fresh_after = self._metadata.request_update()
 
     def awaits_metadata(self) -> bool:
-        """Whether the join has to wait for what ``look_again`` asked for."""
+        """Whether the join must wait for the metadata of ``request_metadata``."""
         return self._subscription.pattern is not None and self._metadata.current.version <= self._fresh_after
 
     def allows(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Whether all of an assignment is subscribed to. The leader may know of topics that match before we do."""
+        """Whether the subscription covers an assignment.
+
+        The leader may have newer metadata than this member, and assign a topic that matches the pattern but is unknown here.
+        """
         topics, pattern = self._subscription.topics, self._subscription.pattern
         unknown = frozenset(tp.topic for tp in partitions) - topics
         return not unknown or (pattern is not None and all(re.fullmatch(pattern, topic) for topic in unknown))

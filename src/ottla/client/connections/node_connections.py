@@ -427,7 +427,7 @@ class NodeConnections:
     def _adopt(self, key: ToNode, node: Node) -> None:
         """Use the connection to a bootstrap server for a broker of the cluster with the same address.
 
-        The first metadata name the broker that sent them. Without this, the client would open a second connection to it and leave
+        The first metadata names the broker that sent it. Without this, the client would open a second connection to it and leave
         the first one idle.
         """
         if key in self._brokers:

@@ -15,35 +15,35 @@ def now(mono: int) -> Now:
 
 
 def test_what_is_named_counts_where_it_is_above_what_the_cluster_says() -> None:
-    seen = SeenEpochs().told(None, 5)
+    seen = SeenEpochs().after_metadata(None, 5)
     assert seen.current(5) == 5
-    assert seen.named(7).current(5) == 7
-    assert seen.named(4).current(5) == 5
-    assert seen.named(7).told(5, 8).current(8) == 8
-    assert seen.named(7).current(None) is None, "a cluster without epochs is asked with none"
+    assert seen.after_observation(7).current(5) == 7
+    assert seen.after_observation(4).current(5) == 5
+    assert seen.after_observation(7).after_metadata(5, 8).current(8) == 8
+    assert seen.after_observation(7).current(None) is None, "a cluster without epochs is asked with none"
 
 
 def test_an_epoch_that_is_unknown_gives_way_to_the_clusters_and_is_not_taken_again() -> None:
-    seen = SeenEpochs(5).named(1_000).refused(1_000)
+    seen = SeenEpochs(5).after_observation(1_000).after_refusal(1_000)
     assert seen.current(5) == 5
-    assert seen.named(1_000) == seen.named(1_001) == seen
-    assert seen.named(6).current(5) == 6
+    assert seen.after_observation(1_000) == seen.after_observation(1_001) == seen
+    assert seen.after_observation(6).current(5) == 6
 
 
 def test_an_epoch_counts_again_once_the_cluster_has_got_there() -> None:
-    seen = SeenEpochs(1).named(3).refused(3).told(1, 2)
-    assert (seen.current(2), seen.named(3)) == (2, seen)
-    seen = seen.told(2, 3)
-    assert (seen.current(3), seen.named(4).current(3)) == (3, 4)
+    seen = SeenEpochs(1).after_observation(3).after_refusal(3).after_metadata(1, 2)
+    assert (seen.current(2), seen.after_observation(3)) == (2, seen)
+    seen = seen.after_metadata(2, 3)
+    assert (seen.current(3), seen.after_observation(4).current(3)) == (3, 4)
 
 
 def test_the_cluster_itself_may_name_an_epoch_that_its_leader_does_not_know_and_may_take_it_back() -> None:
-    seen = SeenEpochs(7).refused(7)
+    seen = SeenEpochs(7).after_refusal(7)
     assert seen.current(7) is None
-    seen = seen.told(7, 7)
+    seen = seen.after_metadata(7, 7)
     assert seen.current(7) is None
-    assert seen.told(7, 0).current(0) == 0, "restored from a backup"
-    assert seen.told(7, 8).current(8) == 8
+    assert seen.after_metadata(7, 0).current(0) == 0, "restored from a backup"
+    assert seen.after_metadata(7, 8).current(8) == 8
 
 
 @given(st.lists(st.tuples(st.sampled_from(["named", "told", "refused"]), st.integers(0, 6)), max_size=30))
@@ -53,11 +53,11 @@ def test_a_leader_is_never_asked_with_less_than_the_cluster_says_nor_with_what_i
     seen, told = SeenEpochs(), None
     for step, epoch in steps:
         if step == "named":
-            seen = seen.named(epoch)
+            seen = seen.after_observation(epoch)
         elif step == "told" and (told is None or epoch >= told or told == seen.unknown):
-            seen, told = seen.told(told, epoch), epoch
+            seen, told = seen.after_metadata(told, epoch), epoch
         elif step == "refused" and (asked := seen.current(told)) is not None:
-            seen = seen.refused(asked)
+            seen = seen.after_refusal(asked)
         current = seen.current(told)
         if told is not None and current is not None:
             assert current >= told

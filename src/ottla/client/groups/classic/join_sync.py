@@ -98,7 +98,7 @@ class JoinSync:
 
     def begin(self) -> None:
         """The member is about to join: a pattern is matched against metadata that is requested now."""
-        self._pattern.look_again()
+        self._pattern.request_metadata()
 
     def forget_refusals(self) -> None:
         """Earlier refusals belong to another membership."""
