@@ -18,12 +18,12 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from ottla.errors import OttlaError
-from ottla.spark.bounds import are_fixed, bounds_from_json, current_bounds
-from ottla.spark.cluster import FEW, Cluster, patience
-from ottla.spark.launch import PlannerAddress, ask, register
+from ottla.spark.batch_bounds import are_fixed, bounds_from_json, current_bounds
+from ottla.spark.cluster import MAX_SINGLE_TOPICS, Cluster, api_timeout
 from ottla.spark.offsets import LATEST, Offsets
 from ottla.spark.options import SourceOptions
-from ottla.spark.planning import Bounds, OpenTask, Task, plan_open_tasks, plan_tasks, ranges_between
+from ottla.spark.planner_client import PlannerAddress, ask, register
+from ottla.spark.planning import Bounds, Task, UnboundTask, plan_tasks, plan_unbound_tasks, ranges_between
 from ottla.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -34,15 +34,15 @@ log = logging.getLogger(__name__)
 EXECUTION, DRIVER_HOST = "spark.sql.execution.id", "spark.driver.host"
 """Local properties that Spark gives to each task of a query."""
 
-QUESTIONS = FEW + 3
+MAX_LOOKUPS = MAX_SINGLE_TOPICS + 3
 """How many a planner asks a cluster, at most, to settle the bounds of an execution: for partitions of topics, for the two ends of
 logs, and for the ends of those in which offsets are named. Each question has the same patience."""
 
 
-class OpenPartition(NamedTuple):
+class UnboundPartition(NamedTuple):
     """An input partition whose ranges are settled by each execution."""
 
-    task: OpenTask
+    task: UnboundTask
     planned: Bounds
     """The bounds of the task's partitions when the table was planned."""
     planner: PlannerAddress
@@ -67,18 +67,18 @@ class OttlaBatchReader(DataSourceReader):
             ranges = ranges_between(starts, ends)
             return [InputPartition(task) for task in plan_tasks(ranges, min_partitions=least, max_partitions=most, cores=cores)]
         planner = register(self._given)
-        tasks = plan_open_tasks(bounds, min_partitions=least, max_partitions=most, cores=cores)
-        return [InputPartition(OpenPartition(task, _within(bounds, task), planner)) for task in tasks]
+        tasks = plan_unbound_tasks(bounds, min_partitions=least, max_partitions=most, cores=cores)
+        return [InputPartition(UnboundPartition(task, _within(bounds, task), planner)) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task; runs on an executor."""
         from ottla.spark.reading import read_ranges
 
         wanted = partition.value
-        ranges = self._settle(wanted) if isinstance(wanted, OpenPartition) else wanted
+        ranges = self._settle(wanted) if isinstance(wanted, UnboundPartition) else wanted
         return read_ranges(ranges or (), self._columns, self._options)
 
-    def _settle(self, wanted: OpenPartition) -> Task:
+    def _settle(self, wanted: UnboundPartition) -> Task:
         """The ranges that a task reads in the execution that it belongs to."""
         context = TaskContext.get()
         execution = context.getLocalProperty(EXECUTION) if context is not None else None
@@ -87,10 +87,10 @@ class OttlaBatchReader(DataSourceReader):
             self._warn_if_outgrown(wanted)
             return wanted.task.ranges(wanted.planned)
         driver = context.getLocalProperty(DRIVER_HOST) or "localhost"
-        rows = ask(wanted.planner, int(execution), driver=driver, patience=QUESTIONS * patience(self._options))
+        rows = ask(wanted.planner, int(execution), driver=driver, patience=MAX_LOOKUPS * api_timeout(self._options))
         return wanted.task.ranges(bounds_from_json(rows))
 
-    def _warn_if_outgrown(self, wanted: OpenPartition) -> None:
+    def _warn_if_outgrown(self, wanted: UnboundPartition) -> None:
         ending = self._options.ending_offsets
         assert ending is not None
         last = [TopicPartition(share.topic, share.partition) for share in wanted.task.shares if share.high is None]
@@ -105,7 +105,7 @@ class OttlaBatchReader(DataSourceReader):
             )
 
 
-def _within(bounds: Bounds, task: OpenTask) -> Bounds:
+def _within(bounds: Bounds, task: UnboundTask) -> Bounds:
     """``bounds`` of the partitions of ``task`` alone."""
     mine = {share[:2] for share in task.shares}
     return {tp: both for tp, both in bounds.items() if tuple(tp) in mine}

@@ -21,14 +21,14 @@ E = TypeVar("E", bound=OttlaError)
 CLIENT_PREFIX = "kafka."
 """The prefix of these options; Kafka's own name of the setting follows."""
 
-SERVERS = "kafka.bootstrap.servers"
+BOOTSTRAP_SERVERS = "kafka.bootstrap.servers"
 
-DECODE = "keys and values are bytes: decode the columns in the query"
+DECODE_HINT = "keys and values are bytes: decode the columns in the query"
 
 FORBIDDEN = {
     "auto.offset.reset": "use startingOffsets; Spark itself stores where to begin",
-    "key.deserializer": DECODE,
-    "value.deserializer": DECODE,
+    "key.deserializer": DECODE_HINT,
+    "value.deserializer": DECODE_HINT,
     "enable.auto.commit": "set groupId to have each finished batch committed",
     "interceptor.classes": "Java classes cannot be used here",
 }
@@ -57,10 +57,10 @@ cannot change which records are read."""
 IGNORED_IF_EMPTY = frozenset({"config.providers", "metric.reporters", "security.providers"})
 """Lists of Java classes: refused, unless they are empty."""
 
-PLANNER = {"enable.auto.commit": "false", "auto.offset.reset": "none", "allow.auto.create.topics": "false"}
+PLANNER_SETTINGS = {"enable.auto.commit": "false", "auto.offset.reset": "none", "allow.auto.create.topics": "false"}
 """Settings of the planner's client, before the user's; tasks have these, too."""
 
-_REQUEST, _CALL, _REQUEST_DEFAULT = "request.timeout.ms", "default.api.timeout.ms", 30_000
+_REQUEST_TIMEOUT, _API_TIMEOUT, _REQUEST_TIMEOUT_DEFAULT = "request.timeout.ms", "default.api.timeout.ms", 30_000
 
 
 def without_ignored(settings: Mapping[str, str]) -> dict[str, str]:
@@ -83,31 +83,31 @@ def check_client_settings(settings: Mapping[str, str]) -> dict[str, str]:
             raise ConfigError(f"option kafka.{name} is not supported", hint=instead)
     from ottla.config import ConsumerConfig
 
-    checked = {**settings, **_shorter_request(settings)}
+    checked = {**settings, **_request_timeout(settings)}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            ConsumerConfig.parse({**PLANNER, **checked})
+            ConsumerConfig.parse({**PLANNER_SETTINGS, **checked})
         except ConfigError as error:
-            named = _as_options(str(error.args[0]), checked)
-            raise ConfigError(named, hint=_hint_in_options(error, checked)) from error.__cause__
+            named = _use_option_names(str(error.args[0]), checked)
+            raise ConfigError(named, hint=_hint_with_option_names(error, checked)) from error.__cause__
     for warning in caught:
-        log.warning("%s", _as_options(str(warning.message), checked))
+        log.warning("%s", _use_option_names(str(warning.message), checked))
     return checked
 
 
-def _hint_in_options(error: ConfigError, given: Mapping[str, str]) -> str | None:
+def _hint_with_option_names(error: ConfigError, given: Mapping[str, str]) -> str | None:
     if not error.hint:
         return None
     # A callable is no option of Spark's.
-    return DECODE if "deserializer" in error.hint else _as_options(error.hint, given)
+    return DECODE_HINT if "deserializer" in error.hint else _use_option_names(error.hint, given)
 
 
-def _shorter_request(settings: Mapping[str, str]) -> dict[str, str]:
+def _request_timeout(settings: Mapping[str, str]) -> dict[str, str]:
     """The time-out of a request, where only that of a whole call was given, and is shorter than a request's default."""
-    call = settings.get(_CALL, "").strip()
-    short = call.isascii() and call.isdigit() and 0 < int(call) < _REQUEST_DEFAULT
-    return {_REQUEST: call} if short and _REQUEST not in settings else {}
+    call = settings.get(_API_TIMEOUT, "").strip()
+    short = call.isascii() and call.isdigit() and 0 < int(call) < _REQUEST_TIMEOUT_DEFAULT
+    return {_REQUEST_TIMEOUT: call} if short and _REQUEST_TIMEOUT not in settings else {}
 
 
 def secrets_in(options: Mapping[str, str]) -> list[str]:
@@ -120,14 +120,14 @@ def secrets_in(options: Mapping[str, str]) -> list[str]:
     return sorted(name for name, setting in settings.items() if setting in known and rows[known[setting][0]].secret)
 
 
-def in_options(error: E) -> E:
+def with_option_names(error: E) -> E:
     """The error of a client, with a hint that names options instead of the client's settings."""
     if error.hint:
-        error.hint = _as_options(error.hint, ())
+        error.hint = _use_option_names(error.hint, ())
     return error
 
 
-def _as_options(text: str, given: Any) -> str:
+def _use_option_names(text: str, given: Any) -> str:
     """``text`` with the names of settings as options: those of a client's, and of whatever was ``given``."""
     from ottla.config import ConsumerConfig
     from ottla.config.spelling import dotted, table

@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 from ottla import errors
 from ottla.consumer import Consumer
 from ottla.errors import ConfigError, OttlaError
-from ottla.spark.client_settings import PLANNER, in_options
+from ottla.spark.client_settings import PLANNER_SETTINGS, with_option_names
 from ottla.spark.offsets import Offsets
 from ottla.spark.options import SourceOptions
 from ottla.types import OffsetAndMetadata, PartitionInfo, TopicPartition
@@ -26,22 +26,22 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-DEFAULT_PATIENCE = "60000"
+DEFAULT_API_TIMEOUT_MS = "60000"
 """The default of ``default.api.timeout.ms``."""
 
-PAUSE = 0.1
+RETRY_PAUSE = 0.1
 """Seconds between two attempts."""
 
-MISSING = 5.0
+MISSING_TIMEOUT = 5.0
 """Seconds for which a partition must not be found before it is gone."""
 
-FEW = 3
+MAX_SINGLE_TOPICS = 3
 """Topics that are asked for one by one; if there are more, all of the cluster's come in one answer."""
 
 
-def patience(options: SourceOptions) -> float:
+def api_timeout(options: SourceOptions) -> float:
     """Seconds for which one question is asked again."""
-    return float(dict(options.client).get("default.api.timeout.ms", DEFAULT_PATIENCE)) / 1000
+    return float(dict(options.client).get("default.api.timeout.ms", DEFAULT_API_TIMEOUT_MS)) / 1000
 
 
 class Cluster:
@@ -50,7 +50,7 @@ class Cluster:
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._consumer: Consumer | None = None
-        self._of_logs: Consumer | None = None
+        self._uncommitted_consumer: Consumer | None = None
         self._has_warned = False
 
     def __getstate__(self) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class Cluster:
 
     def close(self) -> None:
         """Let go of all connections."""
-        consumers, self._consumer, self._of_logs = (self._consumer, self._of_logs), None, None
+        consumers, self._consumer, self._uncommitted_consumer = (self._consumer, self._uncommitted_consumer), None, None
         for consumer in consumers:
             if consumer is not None:
                 with contextlib.suppress(OttlaError):
@@ -76,7 +76,7 @@ class Cluster:
         Raises ``ConfigError`` for a topic or partition that is named and does not exist.
         """
         subscription = self._options.subscription
-        existing = self._look()
+        existing = self._existing_partitions()
         topics = {tp.topic for tp in existing}
         if missing := [topic for topic in subscription.topics if topic not in topics]:
             raise ConfigError(f"topic {', '.join(missing)} does not exist", hint="create it first, or check the name")
@@ -84,39 +84,41 @@ class Cluster:
             raise ConfigError(f"option assign names {', '.join(map(str, absent))}, which does not exist")
         return existing
 
-    def partitions_left(self, expected: Iterable[TopicPartition]) -> list[TopicPartition]:
+    def await_partitions(self, expected: Iterable[TopicPartition]) -> list[TopicPartition]:
         """As ``partitions()``, without those that do not exist any more.
 
         One of ``expected`` that is missing is looked for again for a while: a broker that has just started does not know all yet.
         """
-        deadline = time.monotonic() + MISSING
+        deadline = time.monotonic() + MISSING_TIMEOUT
         wanted = {tp for tp in expected if self._options.subscription.includes(tp)}
         while True:
-            existing = self._look()
-            if wanted <= set(existing) or time.monotonic() + PAUSE >= deadline:
+            existing = self._existing_partitions()
+            if wanted <= set(existing) or time.monotonic() + RETRY_PAUSE >= deadline:
                 return existing
-            time.sleep(PAUSE)
+            time.sleep(RETRY_PAUSE)
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Where the logs of ``partitions`` begin."""
         wanted = list(partitions)
-        return self._ask(lambda consumer, timeout: consumer.beginning_offsets(wanted, timeout=timeout)) if wanted else {}
+        return self._retry(lambda consumer, timeout: consumer.beginning_offsets(wanted, timeout=timeout)) if wanted else {}
 
     def latest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Where they end for this query: the offset that the next record gets, or, with ``read_committed``, the one at which the
         first open transaction begins."""
         wanted = list(partitions)
-        return self._ask(lambda consumer, timeout: consumer.end_offsets(wanted, timeout=timeout)) if wanted else {}
+        return self._retry(lambda consumer, timeout: consumer.end_offsets(wanted, timeout=timeout)) if wanted else {}
 
-    def log_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def log_end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Where they end, open transactions included."""
         wanted = list(partitions)
         if not (wanted and self._options.read_committed):
             return self.latest(wanted)
-        if self._of_logs is None:
-            self._of_logs = Consumer({**PLANNER, **dict(self._options.client), "isolation.level": "read_uncommitted"})
-        of_logs = self._of_logs
-        return self._ask(lambda _, timeout: of_logs.end_offsets(wanted, timeout=timeout))
+        if self._uncommitted_consumer is None:
+            self._uncommitted_consumer = Consumer(
+                {**PLANNER_SETTINGS, **dict(self._options.client), "isolation.level": "read_uncommitted"}
+            )
+        of_logs = self._uncommitted_consumer
+        return self._retry(lambda _, timeout: of_logs.end_offsets(wanted, timeout=timeout))
 
     def committed(self, partitions: Iterable[TopicPartition], *, timeout: float) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What the group has committed."""
@@ -127,14 +129,14 @@ class Cluster:
         committed = {tp: OffsetAndMetadata(offset, metadata=metadata) for tp, offset in offsets.items()}
         self._client().commit(committed, timeout=timeout)
 
-    def _look(self) -> list[TopicPartition]:
+    def _existing_partitions(self) -> list[TopicPartition]:
         """The partitions subscribed to that exist."""
         subscription = self._options.subscription
         named = sorted({*subscription.topics, *(tp.topic for tp in subscription.partitions)})
-        if subscription.pattern is None and len(named) <= FEW:
+        if subscription.pattern is None and len(named) <= MAX_SINGLE_TOPICS:
             found = {topic: self._partitions_of(topic) for topic in named}
         else:
-            known = self._ask(lambda consumer, timeout: consumer.list_topics(timeout=timeout))
+            known = self._retry(lambda consumer, timeout: consumer.list_topics(timeout=timeout))
             found = {topic: known[topic] for topic in sorted(known) if topic in named or subscription.matches(topic)}
         existing = sorted(TopicPartition(topic, info.partition) for topic, infos in found.items() for info in infos)
         if not existing and subscription.pattern is not None and not self._has_warned:
@@ -148,27 +150,27 @@ class Cluster:
 
     def _partitions_of(self, topic: str) -> list[PartitionInfo]:
         try:
-            return self._ask(lambda consumer, timeout: consumer.partitions_for(topic, timeout=timeout))
+            return self._retry(lambda consumer, timeout: consumer.partitions_for(topic, timeout=timeout))
         except errors.UnknownTopicOrPartitionError:
             return []
 
     def _client(self) -> Consumer:
         if self._consumer is None:
             group = {} if self._options.group_id is None else {"group.id": self._options.group_id}
-            self._consumer = Consumer({**PLANNER, **dict(self._options.client), **group})
+            self._consumer = Consumer({**PLANNER_SETTINGS, **dict(self._options.client), **group})
         return self._consumer
 
-    def _ask(self, question: Callable[[Consumer, float], T]) -> T:
+    def _retry(self, question: Callable[[Consumer, float], T]) -> T:
         """Ask until there is an answer, or an error that does not pass, or patience is over."""
         client = self._client()
-        deadline = time.monotonic() + patience(self._options)
+        deadline = time.monotonic() + api_timeout(self._options)
         while True:
             try:
                 return question(client, max(0.0, deadline - time.monotonic()))
             except errors.UnknownTopicOrPartitionError:
                 raise
             except OttlaError as error:
-                if not error.retriable or time.monotonic() + PAUSE >= deadline:
-                    raise in_options(error) from error.__cause__
+                if not error.retriable or time.monotonic() + RETRY_PAUSE >= deadline:
+                    raise with_option_names(error) from error.__cause__
                 log.info("asking again: %s", error)
-                time.sleep(PAUSE)
+                time.sleep(RETRY_PAUSE)

@@ -33,7 +33,7 @@ _TYPES: dict[str, DataType] = {
     HEADERS: ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
 }
 
-_BY_LOWERED = {name.lower(): name for name in _TYPES}
+_BY_LOWER_NAME = {name.lower(): name for name in _TYPES}
 
 
 def full_schema(include_headers: bool) -> StructType:
@@ -49,7 +49,7 @@ def wanted_columns(schema: StructType) -> tuple[str, ...]:
     """
     found: dict[str, str] = {}
     for field in schema.fields:
-        name = _BY_LOWERED.get(field.name.lower())
+        name = _BY_LOWER_NAME.get(field.name.lower())
         if name is None:
             raise ConfigError(f"there is no column {field.name!r}", hint=f"the columns are {', '.join(_TYPES)}")
         kind = _TYPES[name].simpleString()
@@ -66,4 +66,4 @@ def wanted_columns(schema: StructType) -> tuple[str, ...]:
 
 def names_of(columns: tuple[str, ...]) -> tuple[str, ...]:
     """The names of the record layer for columns in a user's spelling."""
-    return tuple(_BY_LOWERED[column.lower()] for column in columns)
+    return tuple(_BY_LOWER_NAME[column.lower()] for column in columns)

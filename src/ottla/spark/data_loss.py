@@ -92,12 +92,12 @@ def losses_between(starts: Offsets, ends: Offsets, is_subscribed: Callable[[Topi
     return losses
 
 
-def losses_of_new(earliest: Offsets) -> list[Loss]:
+def losses_of_new_partitions(earliest: Offsets) -> list[Loss]:
     """What partitions that appeared after a stream began have lost before it saw them: ``earliest`` is where their logs begin."""
     return [Loss(LossKind.FOUND_LATE, *tp, 0, begin, begin) for tp, begin in sorted(earliest.items()) if begin > 0]
 
 
-def losses_in(wanted: OffsetRange, begin: int | None, end: int | None) -> tuple[list[Loss], OffsetRange | None]:
+def losses_in_range(wanted: OffsetRange, begin: int | None, end: int | None) -> tuple[list[Loss], OffsetRange | None]:
     """Hold a range against its log, which now reaches from ``begin`` to ``end`` (``None``: it is gone).
 
     Returns what is lost, at the beginning and at the end, and what remains to be read, ``None`` for nothing.

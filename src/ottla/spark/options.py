@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ottla.errors import ConfigError
-from ottla.spark.client_settings import CLIENT_PREFIX, SERVERS, check_client_settings, without_ignored
+from ottla.spark.client_settings import BOOTSTRAP_SERVERS, CLIENT_PREFIX, check_client_settings, without_ignored
 from ottla.spark.offsets import EARLIEST, LATEST, OffsetSpec, parse_json, parse_partition, parse_spec
 from ottla.types import TopicPartition
 
@@ -93,7 +93,7 @@ def plain_options(given: Mapping[str, str]) -> dict[str, str]:
     ours.
     """
     lowered = {name.lower(): value for name, value in given.items()}
-    of_table = {name.removeprefix(OF_TABLE): value for name, value in lowered.items() if name.startswith(OF_TABLE)}
+    of_table = {name.removeprefix(TABLE_PREFIX): value for name, value in lowered.items() if name.startswith(TABLE_PREFIX)}
     if not of_table:
         return lowered
     return {name: value for name, value in lowered.items() if name in ADDED_BY_SPARK} | of_table
@@ -107,27 +107,27 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         lowered = name.lower()
         if lowered.startswith(CLIENT_PREFIX):
             client[lowered.removeprefix(CLIENT_PREFIX)] = value
-        elif lowered in _BY_LOWERED:
+        elif lowered in _BY_LOWER_NAME:
             ours[lowered] = value
         else:
-            _unknown(name)
+            _check_unknown(name)
     if not client.get("bootstrap.servers", "").strip():
         raise ConfigError(f"option {SERVERS} is missing", hint=f'for example .option("{SERVERS}", "localhost:9092")')
-    parsed = {option.field: option.parse(option.name, ours[key]) for key, option in _BY_LOWERED.items() if key in ours}
+    parsed = {option.field: option.parse(option.name, ours[key]) for key, option in _BY_LOWER_NAME.items() if key in ours}
     group = client.pop("group.id", None)
     if group is not None:
-        _settle_group(parsed, _name("kafka.group.id", group))
+        _merge_group_id(parsed, _name("kafka.group.id", group))
     client = check_client_settings(without_ignored(client))
     most, least = parsed.get("max_partitions"), parsed.get("min_partitions")
     if most is not None and least is not None and most < least:
         raise ConfigError(f"minPartitions is {least}, more than maxPartitions, which is {most}")
-    return SourceOptions(subscription=_subscription(parsed), client=tuple(sorted(client.items())), **parsed)
+    return SourceOptions(subscription=_topic_selection(parsed), client=tuple(sorted(client.items())), **parsed)
 
 
-def bounding_options(given: Mapping[str, str]) -> dict[str, str]:
+def planner_options(given: Mapping[str, str]) -> dict[str, str]:
     """The options that say which offsets of which cluster are read: all that a planner needs."""
     lowered = {name.lower(): value for name, value in given.items()}
-    return {name: value for name, value in sorted(lowered.items()) if name in _BOUNDING or name.startswith(CLIENT_PREFIX)}
+    return {name: value for name, value in sorted(lowered.items()) if name in _PLANNER_OPTIONS or name.startswith(CLIENT_PREFIX)}
 
 
 class Option(NamedTuple):
@@ -138,7 +138,7 @@ class Option(NamedTuple):
     parse: Callable[[str, str], Any]
 
 
-MOST_DIGITS = 19
+MAX_DIGITS = 19
 """A number with fewer digits fits into 64 bits, as Spark has it."""
 
 
@@ -150,7 +150,7 @@ def _boolean(name: str, text: str) -> bool:
 
 def _positive(name: str, text: str) -> int:
     digits = text.strip()
-    if not (digits.isascii() and digits.isdigit() and len(digits) < MOST_DIGITS and int(digits) > 0):
+    if not (digits.isascii() and digits.isdigit() and len(digits) < MAX_DIGITS and int(digits) > 0):
         raise ConfigError(f"option {name} must be a whole number above 0, of at most {MOST_DIGITS - 1} digits, not {text[:40]!r}")
     return int(digits)
 
@@ -214,7 +214,7 @@ OPTIONS = (
 )
 """Every option there is, but for those of the client."""
 
-REFUSED = {
+UNSUPPORTED = {
     "startingTimestamp": "use startingOffsets",
     "startingOffsetsByTimestamp": "use startingOffsets",
     "startingOffsetsByTimestampStrategy": "use startingOffsets",
@@ -237,37 +237,41 @@ ADDED_BY_SPARK = frozenset(
 )  # fmt: skip
 """Options that Spark itself adds: the second row for a table of its catalog."""
 
-OF_TABLE = "option."
+TABLE_PREFIX = "option."
 """Spark's catalog gives the options of a table with this prefix."""
 
-_BOUNDING = frozenset({"assign", "subscribe", "subscribepattern", "startingoffsets", "endingoffsets", "failondataloss"})
-_BY_LOWERED = {option.name.lower(): option for option in OPTIONS}
-_REFUSED_LOWERED = {name.lower(): name for name in REFUSED}
-_SIMILAR = 0.75
+_PLANNER_OPTIONS = frozenset({"assign", "subscribe", "subscribepattern", "startingoffsets", "endingoffsets", "failondataloss"})
+_BY_LOWER_NAME = {option.name.lower(): option for option in OPTIONS}
+_UNSUPPORTED_BY_LOWER_NAME = {name.lower(): name for name in UNSUPPORTED}
+_SIMILARITY = 0.75
 """From this likeness on, an unknown option is taken for a misspelt one of ours (1 is the same word)."""
 
 
-def _unknown(name: str) -> None:
+def _check_unknown(name: str) -> None:
     """Raise for an option that the user must have meant for us; say so of any other that Spark did not add itself."""
     lowered = name.lower()
     if lowered in ADDED_BY_SPARK:
         return
-    if lowered in _REFUSED_LOWERED:
-        known = _REFUSED_LOWERED[lowered]
-        raise ConfigError(f"option {known} of Spark's Kafka connector is not supported here", hint=REFUSED[known])
-    names = {option.name.lower(): option.name for option in OPTIONS} | _REFUSED_LOWERED | {SERVERS: SERVERS}
-    if near := difflib.get_close_matches(lowered, names, n=1, cutoff=_SIMILAR):
+    if lowered in _UNSUPPORTED_BY_LOWER_NAME:
+        known = _UNSUPPORTED_BY_LOWER_NAME[lowered]
+        raise ConfigError(f"option {known} of Spark's Kafka connector is not supported here", hint=UNSUPPORTED[known])
+    names = (
+        {option.name.lower(): option.name for option in OPTIONS}
+        | _UNSUPPORTED_BY_LOWER_NAME
+        | {BOOTSTRAP_SERVERS: BOOTSTRAP_SERVERS}
+    )
+    if near := difflib.get_close_matches(lowered, names, n=1, cutoff=_SIMILARITY):
         raise ConfigError(f"unknown option {name!r}", hint=f"did you mean {names[near[0]]}?")
     log.warning("option %r is unknown to format('ottla') and has no effect", name)
 
 
-def _settle_group(parsed: dict[str, Any], group: str) -> None:
+def _merge_group_id(parsed: dict[str, Any], group: str) -> None:
     """``kafka.group.id`` is another name for ``groupId``."""
     if parsed.setdefault("group_id", group) != group:
         raise ConfigError(f"groupId is {parsed['group_id']!r} and kafka.group.id is {group!r}: give one of them")
 
 
-def _subscription(parsed: dict[str, Any]) -> TopicSelection:
+def _topic_selection(parsed: dict[str, Any]) -> TopicSelection:
     """Take the three ways to say what is read out of ``parsed``, where exactly one must be."""
     ways = {option.field: option.name for option in OPTIONS[:3]}
     chosen = {field: parsed.pop(field) for field in ways if field in parsed}

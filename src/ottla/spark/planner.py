@@ -31,48 +31,48 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ottla.errors import OttlaError
-from ottla.spark.signed import ANSWER, KEY_SIZE, MOST_QUESTION, QUESTION, WrongSignatureError, receive, send
+from ottla.spark.signed_messages import KEY_SIZE, MAX_REQUEST, REQUEST, RESPONSE, WrongSignatureError, receive, send
 
 if TYPE_CHECKING:
     from ottla.spark.cluster import Cluster
 
 log = logging.getLogger(__name__)
 
-MEMORY = 64 * 2**20
+CACHE_SIZE = 64 * 2**20
 """Bytes of one table's answers that are kept, the last used: those of 200,000 executions for a few partitions, of 1,600 for a
 thousand."""
 
-TABLES = 10_000
+MAX_TABLES = 10_000
 """Tables that are kept: the last used. Those with the same options are one."""
 
-IDLE, OPEN = 60.0, 16
+IDLE_TIMEOUT, MAX_CONNECTED_TABLES = 60.0, 16
 """Seconds after which the connections of a table that is not used are closed; and how many tables keep theirs."""
 
-WATCH = 1.0
+DRIVER_CHECK_INTERVAL = 1.0
 """Seconds between two looks at the driver."""
 
-TOUCH = 3600.0
+TOUCH_INTERVAL = 3600.0
 """Seconds between two new dates for the files of the planner: some systems delete files in ``/tmp`` that are ten days old."""
 
-CLIENT_PATIENCE = 10.0
+CLIENT_TIMEOUT = 10.0
 """Seconds for a client to send its question."""
 
-LOAD_AGAIN = "call load() again, or set option planOnce to true"
+RELOAD_HINT = "call load() again, or set option planOnce to true"
 
 
-class Answers:
+class BoundsCache:
     """One answer for each execution of one table. Any thread."""
 
-    def __init__(self, plan: Callable[[], str], *, most: int = MEMORY, forgotten: int = -1) -> None:
+    def __init__(self, plan: Callable[[], str], *, most: int = CACHE_SIZE, last_evicted: int = -1) -> None:
         self._plan = plan
         self._most = most
         self._lock = threading.Lock()
         self._answers: OrderedDict[int, str | Exception] = OrderedDict()
         self._size = 0
-        self._forgotten = forgotten
+        self._last_evicted = last_evicted
         """The last execution whose answer may have been forgotten."""
 
-    def of(self, execution: int) -> str | None:
+    def get(self, execution: int) -> str | None:
         """The answer for ``execution``; ``None`` where it may have been forgotten.
 
         The first call plans. If that fails, this call and all others for the execution raise the error: to plan for each attempt of
@@ -80,14 +80,14 @@ class Answers:
         """
         with self._lock:
             answer = self._answers.get(execution)
-            if answer is None and execution > self._forgotten:
+            if answer is None and execution > self._last_evicted:
                 answer = self._add(execution)
             if answer is not None:
                 self._answers.move_to_end(execution)
             while self._size > self._most and len(self._answers) > 1:
-                forgotten, gone = self._answers.popitem(last=False)
+                last_evicted, gone = self._answers.popitem(last=False)
                 self._size -= _size(gone)
-                self._forgotten = max(self._forgotten, forgotten)
+                self._last_evicted = max(self._last_evicted, last_evicted)
         if isinstance(answer, Exception):
             raise answer.with_traceback(None)
         return answer
@@ -111,17 +111,17 @@ def _size(answer: str | Exception) -> int:
 class Table:
     """A batch as its options describe it: its answers, and a connection to its cluster that is kept while it is used."""
 
-    def __init__(self, given: Mapping[str, str], *, forgotten: int = -1) -> None:
+    def __init__(self, given: Mapping[str, str], *, last_evicted: int = -1) -> None:
         from ottla.spark.options import parse_options
 
         self._options = parse_options(given).for_batch()
         self._cluster: Cluster | None = None
         self._lock = threading.Lock()
         self._used = time.monotonic()
-        self.answers = Answers(self._plan, forgotten=forgotten)
+        self.answers = BoundsCache(self._plan, last_evicted=last_evicted)
 
     def _plan(self) -> str:
-        from ottla.spark.bounds import bounds_to_json, current_bounds
+        from ottla.spark.batch_bounds import bounds_to_json, current_bounds
         from ottla.spark.cluster import Cluster
 
         with self._lock:
@@ -138,7 +138,7 @@ class Table:
         """Whether there may be connections."""
         return self._cluster is not None
 
-    def rest(self, now: float, *, idle: float) -> None:
+    def close_idle(self, now: float, *, idle: float) -> None:
         """Close the connections unless they are in use, or were ``idle`` seconds ago."""
         if self._lock.acquire(blocking=False):
             try:
@@ -160,14 +160,14 @@ class LastExecution:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            self.before = int(path.read_bytes())
+            self.previous = int(path.read_bytes())
             """The last one that another process has answered, -1 if there was none."""
         except (OSError, ValueError):
-            self.before = -1
-        self._last = self.before
+            self.previous = -1
+        self._last = self.previous
         self._lock = threading.Lock()
 
-    def note(self, execution: int) -> None:
+    def record(self, execution: int) -> None:
         """Call before an answer is given."""
         with self._lock, contextlib.suppress(OSError):
             if execution > self._last:
@@ -206,11 +206,11 @@ class Planner:
     def _add(self, options: dict[str, str]) -> str:
         # The name goes over the network. Without the key, a password in the options cannot be found by trying.
         name = hmac.digest(self._key, json.dumps(options, sort_keys=True).encode(), "sha256").hex()
-        table = Table(options, forgotten=self._last.before)
+        table = Table(options, last_evicted=self._last.previous)
         with self._lock:
             self._tables.setdefault(name, table)
             self._tables.move_to_end(name)
-            if len(self._tables) > TABLES:
+            if len(self._tables) > MAX_TABLES:
                 self._tables.popitem(last=False)
         return name
 
@@ -221,34 +221,34 @@ class Planner:
                 self._tables.move_to_end(name)
         if table is None:
             text = "the planner process does not know this table: it was started again, or other tables have taken its place"
-            raise OttlaError(text, hint=LOAD_AGAIN)
-        bounds = table.answers.of(execution)
+            raise OttlaError(text, hint=RELOAD_HINT)
+        bounds = table.answers.get(execution)
         if bounds is None:
             text = f"the offsets of execution {execution} were forgotten: the planner process was started again, or too many "
             text += "executions of this table came after it"
             raise OttlaError(text, hint="run the query again")
-        self._last.note(execution)
+        self._last.record(execution)
         return f'{{"bounds": {bounds}}}'
 
-    def rest(self, now: float) -> None:
+    def close_idle(self, now: float) -> None:
         """Close connections that are not used, and those of all but the last used tables."""
         with self._lock:
             tables = [table for table in self._tables.values() if table.is_open]
         for number, table in enumerate(reversed(tables)):
-            table.rest(now, idle=IDLE if number < OPEN else 0.0)
+            table.close_idle(now, idle=IDLE_TIMEOUT if number < MAX_CONNECTED_TABLES else 0.0)
 
 
 class _Handler(socketserver.StreamRequestHandler):
-    timeout = CLIENT_PATIENCE
+    timeout = CLIENT_TIMEOUT
     server: _Server
 
     def handle(self) -> None:
         key = self.server.key
         with contextlib.suppress(OSError, EOFError, WrongSignatureError, ValueError):
             while True:
-                question = json.loads(receive(self.rfile, key, QUESTION, most=MOST_QUESTION))
+                question = json.loads(receive(self.rfile, key, REQUEST, most=MAX_REQUEST))
                 answer = self.server.planner.answer(question)
-                send(self.wfile, key, ANSWER + question["nonce"].encode(), answer.encode())
+                send(self.wfile, key, RESPONSE + question["nonce"].encode(), answer.encode())
 
 
 class _Server(socketserver.ThreadingTCPServer):
@@ -265,13 +265,13 @@ def serve(listening: socket.socket, key: bytes, *, driver: int, home: Path) -> N
     """Answer questions until the process ``driver`` is gone, or ``home``, which Spark deletes with its own temporary files."""
     server = _Server(listening, key, home)
     threading.Thread(target=server.serve_forever, name="ottla-spark-planner", daemon=True).start()
-    importlib.import_module("ottla.spark.bounds")  # and the client with it, before the first task asks
+    importlib.import_module("ottla.spark.batch_bounds")  # and the client with it, before the first task asks
     touched = time.monotonic()
     while home.is_dir() and _is_alive(driver):
-        time.sleep(WATCH)
+        time.sleep(DRIVER_CHECK_INTERVAL)
         now = time.monotonic()
-        server.planner.rest(now)
-        if now - touched > TOUCH:
+        server.planner.close_idle(now)
+        if now - touched > TOUCH_INTERVAL:
             touched = now
             _touch(home)
 

@@ -59,7 +59,7 @@ class Share(NamedTuple):
     high: int | None = None
 
 
-class OpenTask(NamedTuple):
+class UnboundTask(NamedTuple):
     """What one Spark task reads of a batch whose bounds are settled by each execution.
 
     Each offset belongs to the same task under any bounds. Spark may have computed the blocks of a cached DataFrame in different
@@ -123,7 +123,7 @@ def plan_tasks(ranges: Iterable[OffsetRange], *, min_partitions: int | None, max
     return _share_out(filled, min_partitions=min_partitions, max_partitions=max_partitions, cores=cores)
 
 
-def plan_open_tasks(bounds: Bounds, *, min_partitions: int | None, max_partitions: int | None, cores: int) -> list[OpenTask]:
+def plan_unbound_tasks(bounds: Bounds, *, min_partitions: int | None, max_partitions: int | None, cores: int) -> list[UnboundTask]:
     """Share out what lies within ``bounds`` in the same way, for tasks that will read within other bounds; at least one task.
 
     Empty partitions have their share, too, since they may fill up.
@@ -134,7 +134,7 @@ def plan_open_tasks(bounds: Bounds, *, min_partitions: int | None, max_partition
     for tp in bounds:
         known[tp.topic] = known.get(tp.topic, 0) | 1 << tp.partition
     shares = [tuple(_share(piece, *bounds[piece.topic_partition]) for piece in pieces) for pieces in planned]
-    return [OpenTask(of_task, number, len(shares), known) for number, of_task in enumerate(shares)]
+    return [UnboundTask(of_task, number, len(shares), known) for number, of_task in enumerate(shares)]
 
 
 def _share(piece: OffsetRange, start: int, end: int) -> Share:
@@ -175,7 +175,7 @@ def pack_ranges(ranges: Sequence[OffsetRange], most: int) -> list[Task]:
     """At most ``most`` tasks of like size. Two pieces of one partition never meet in a task, even if that takes more tasks."""
     if len(ranges) <= most:
         return [(each,) for each in ranges]
-    tasks: list[list[OffsetRange]] = [[] for _ in range(max(most, _most_pieces(ranges)))]
+    tasks: list[list[OffsetRange]] = [[] for _ in range(max(most, _max_pieces_per_partition(ranges)))]
     lightest = [(0, 0, number) for number in range(len(tasks))]  # records, pieces
     for each in sorted(ranges, key=lambda each: (-each.size, each)):
         passed = []
@@ -188,7 +188,7 @@ def pack_ranges(ranges: Sequence[OffsetRange], most: int) -> list[Task]:
     return [tuple(task) for task in tasks]
 
 
-def _most_pieces(ranges: Iterable[OffsetRange]) -> int:
+def _max_pieces_per_partition(ranges: Iterable[OffsetRange]) -> int:
     counts: dict[TopicPartition, int] = {}
     for each in ranges:
         counts[each.topic_partition] = counts.get(each.topic_partition, 0) + 1

@@ -11,13 +11,13 @@ import time
 import uuid
 
 from ottla import errors
-from ottla.spark.client_settings import in_options
+from ottla.spark.client_settings import with_option_names
 from ottla.spark.cluster import Cluster
 from ottla.spark.offsets import Offsets
 
 log = logging.getLogger(__name__)
 
-OF_MEMBERS = (
+MEMBERSHIP_ERRORS = (
     errors.CommitFailedError,
     errors.FencedMemberEpochError,
     errors.IllegalGenerationError,
@@ -27,7 +27,7 @@ OF_MEMBERS = (
 )
 """What a broker answers to a commit from outside of a group that has members."""
 
-MARK = "ottla-spark-"
+METADATA_PREFIX = "ottla-spark-"
 """Begins the metadata of the offsets that are committed here; an identifier of the running query follows."""
 
 
@@ -35,47 +35,47 @@ class Progress:
     """Keeps a group's committed offsets in step with a stream, for lag monitoring. Never raises: Spark, not the group,
     remembers where the stream continues, so a commit that fails is no reason for the stream to."""
 
-    TIMEOUT, FINAL_TIMEOUT, REST = 5.0, 30.0, 10.0
+    TIMEOUT, FINAL_TIMEOUT, RETRY_PAUSE = 5.0, 30.0, 10.0
     """Seconds: for one commit, for the last one of a query, and before the next attempt after one has failed."""
 
-    CHECK, LONGEST_CHECK, CHECK_TIMEOUT = 3.0, 60.0, 1.0
+    CHECK_INTERVAL, MAX_CHECK_INTERVAL, CHECK_TIMEOUT = 3.0, 60.0, 1.0
     """Seconds between the first two looks for another query's commits, which double up to the second number; and for one look."""
 
     def __init__(self, cluster: Cluster, group_id: str | None) -> None:
         self._cluster = cluster
         self._group_id = group_id
         self._committed: Offsets | None = None
-        self._rest_until = 0.0
-        self._mark = ""
+        self._retry_at = 0.0
+        self._metadata = ""
         self._is_shared = False
         self._has_members = False
         self._check_at = 0.0
-        self._check_pause = self.CHECK
+        self._check_pause = self.CHECK_INTERVAL
 
-    def reached(self, offsets: Offsets, *, final: bool = False) -> None:
+    def report(self, offsets: Offsets, *, final: bool = False) -> None:
         """All before ``offsets`` is done with. ``final``: nothing will follow, so try in earnest."""
         if self._group_id is None or not offsets or offsets == self._committed:
             return
-        if time.monotonic() < self._rest_until and not final:
+        if time.monotonic() < self._retry_at and not final:
             return
         # Not in __init__: Spark pickles readers, and each process that commits must have its own.
-        self._mark = self._mark or MARK + uuid.uuid4().hex
+        self._metadata = self._metadata or METADATA_PREFIX + uuid.uuid4().hex
         try:
-            self._look_for_others()
-            self._cluster.commit(offsets, metadata=self._mark, timeout=self.FINAL_TIMEOUT if final else self.TIMEOUT)
+            self._warn_if_shared()
+            self._cluster.commit(offsets, metadata=self._metadata, timeout=self.FINAL_TIMEOUT if final else self.TIMEOUT)
         except Exception as error:
-            self._rest_until = time.monotonic() + self.REST
+            self._retry_at = time.monotonic() + self.RETRY_PAUSE
             self._warn(error)
         else:
             self._committed = dict(offsets)
 
-    def _look_for_others(self) -> None:
+    def _warn_if_shared(self) -> None:
         """Warn once if another query has committed to the group since this one did. Where that cannot be seen, the commit follows
         all the same."""
         if self._committed is None or self._is_shared or time.monotonic() < self._check_at:
             return
         self._check_at = time.monotonic() + self._check_pause
-        self._check_pause = min(2 * self._check_pause, self.LONGEST_CHECK)
+        self._check_pause = min(2 * self._check_pause, self.MAX_CHECK_INTERVAL)
         try:
             found = self._cluster.committed(self._committed, timeout=self.CHECK_TIMEOUT)
         except Exception as error:
@@ -84,7 +84,7 @@ class Progress:
         others = sorted(
             tp
             for tp, offset in found.items()
-            if offset is not None and offset.metadata.startswith(MARK) and offset.metadata != self._mark
+            if offset is not None and offset.metadata.startswith(METADATA_PREFIX) and offset.metadata != self._metadata
         )
         if others:
             self._is_shared = True
@@ -96,8 +96,8 @@ class Progress:
             )
 
     def _warn(self, error: Exception) -> None:
-        if not isinstance(error, OF_MEMBERS):
-            reason = in_options(error) if isinstance(error, errors.OttlaError) else error
+        if not isinstance(error, MEMBERSHIP_ERRORS):
+            reason = with_option_names(error) if isinstance(error, errors.OttlaError) else error
             log.warning("progress was not committed to group %r, the stream goes on: %s", self._group_id, reason)
         elif not self._has_members:
             self._has_members = True

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from ottla import errors
 from ottla.errors import OttlaError, OttlaTimeoutError
-from ottla.spark import worker_logs, workers
-from ottla.spark.client_settings import in_options
+from ottla.spark import worker_logs, worker_process
+from ottla.spark.client_settings import with_option_names
 from ottla.spark.columns import names_of
-from ottla.spark.data_loss import Loss, losses_in, report
+from ottla.spark.data_loss import Loss, losses_in_range, report
 from ottla.spark.options import SourceOptions
 from ottla.spark.planning import OffsetRange
 from ottla.types import OffsetAndMetadata, TopicPartition
@@ -35,10 +35,10 @@ MAX_ROWS = 20_000
 MAX_BYTES = 64 * 2**20
 """Bytes of a batch, about."""
 
-POLL = 0.1
+POLL_TIMEOUT = 0.1
 """Seconds of one poll: how soon it is seen that a position moved without a record."""
 
-DOUBT = 3.0
+STALL_CHECK_INTERVAL = 3.0
 """Seconds without progress after which a range is held against its log. Not sooner: what a broker says while it takes over from
 another may not last."""
 
@@ -50,19 +50,19 @@ def read_ranges(ranges: Iterable[OffsetRange], columns: tuple[str, ...], options
     client that is not retriable.
     """
     worker_logs.configure()
-    workers.start_task()
+    worker_process.start_task()
     wanted = tuple(ranges)
     if not wanted:
         return
     try:
-        with workers.borrowed_consumer(options.client) as consumer:
-            yield from _Reading(consumer, wanted, columns, options).batches()
+        with worker_process.borrowed_consumer(options.client) as consumer:
+            yield from _RangeReader(consumer, wanted, columns, options).batches()
     except OttlaError as error:
-        in_options(error)
+        with_option_names(error)
         raise
 
 
-class _Reading:
+class _RangeReader:
     """The state of one task: what is left of each range."""
 
     def __init__(
@@ -70,51 +70,51 @@ class _Reading:
     ) -> None:
         self._consumer = consumer
         self._columns = names_of(columns)
-        self._spelled = None if columns == self._columns else list(columns)
+        self._output_names = None if columns == self._columns else list(columns)
         self._options = options
-        self._left = {each.topic_partition: each for each in ranges}
+        self._remaining = {each.topic_partition: each for each in ranges}
         self._waiting_since = time.monotonic()
-        self._doubted_at = self._waiting_since
+        self._checked_at = self._waiting_since
         self._last_error: OttlaError | None = None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Poll until nothing is left."""
-        self._consumer.assign(list(self._left))
-        self._seek(self._left)
-        while self._left:
+        self._consumer.assign(list(self._remaining))
+        self._seek(self._remaining)
+        while self._remaining:
             records = self._poll()
             if records:
                 for batch in self._to_batches(records):
-                    yield batch if self._spelled is None else batch.rename_columns(self._spelled)
-            if self._move_on():
-                self._waiting_since = self._doubted_at = time.monotonic()
+                    yield batch if self._output_names is None else batch.rename_columns(self._output_names)
+            if self._advance():
+                self._waiting_since = self._checked_at = time.monotonic()
             elif not records:
-                self._wait()
+                self._check_stall()
 
     def _poll(self) -> Records | None:
         try:
-            return self._consumer.poll(timeout=POLL)
+            return self._consumer.poll(timeout=POLL_TIMEOUT)
         except errors.OffsetOutOfRangeError as error:
             self._last_error = error
-            self._hold_against_logs()
+            self._compare_with_logs()
         except OttlaError as error:
             if not error.retriable:
                 raise
             self._last_error = error
         return None
 
-    def _move_on(self) -> bool:
+    def _advance(self) -> bool:
         """Take over the consumer's positions and let go of ranges that are read to their end; whether anything moved."""
         moved = False
         done: list[TopicPartition] = []
-        for tp, each in list(self._left.items()):
+        for tp, each in list(self._remaining.items()):
             position = self._consumer.position(tp)
             if position >= each.end:
                 done.append(tp)
             elif position > each.start:
-                self._left[tp] = each._replace(start=position)
+                self._remaining[tp] = each._replace(start=position)
             moved = moved or position > each.start
-        self._let_go(done)
+        self._finish(done)
         return moved
 
     def _seek(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
@@ -122,24 +122,24 @@ class _Reading:
         if ranges:
             self._consumer._seek_all({tp: OffsetAndMetadata(each.start) for tp, each in ranges.items()})
 
-    def _let_go(self, done: list[TopicPartition]) -> None:
+    def _finish(self, done: list[TopicPartition]) -> None:
         """Read these no further."""
         for tp in done:
-            del self._left[tp]
-        if self._left:
+            del self._remaining[tp]
+        if self._remaining:
             self._consumer.pause(*done)
 
-    def _wait(self) -> None:
+    def _check_stall(self) -> None:
         """Nothing came: look whether it still can, and give up when patience is over."""
         now = time.monotonic()
         if now - self._waiting_since >= self._options.poll_timeout:
-            raise self._too_late()
-        if now - self._doubted_at >= DOUBT:
-            self._doubted_at = now
-            self._hold_against_logs()
+            raise self._timeout_error()
+        if now - self._checked_at >= STALL_CHECK_INTERVAL:
+            self._checked_at = now
+            self._compare_with_logs()
 
-    def _too_late(self) -> OttlaTimeoutError:
-        left = ", ".join(map(str, self._left.values()))
+    def _timeout_error(self) -> OttlaTimeoutError:
+        left = ", ".join(map(str, self._remaining.values()))
         hint = "is a broker slow or gone? option kafkaConsumer.pollTimeoutMs is how long a task waits"
         if opened := self._open_transactions():
             begins = ", ".join(f"{tp} from offset {offset} on" for tp, offset in sorted(opened.items()))
@@ -153,28 +153,28 @@ class _Reading:
         if not self._options.read_committed:
             return {}
         with contextlib.suppress(OttlaError):
-            stable = self._consumer.end_offsets(list(self._left), timeout=DOUBT)
-            return {tp: offset for tp, offset in stable.items() if offset < self._left[tp].end}
+            stable = self._consumer.end_offsets(list(self._remaining), timeout=STALL_CHECK_INTERVAL)
+            return {tp: offset for tp, offset in stable.items() if offset < self._remaining[tp].end}
         return {}
 
-    def _hold_against_logs(self) -> None:
+    def _compare_with_logs(self) -> None:
         """Report what the logs have lost of what is left, and go on behind it; where nothing is lost, try again."""
-        partitions = list(self._left)
+        partitions = list(self._remaining)
         begins, ends = self._bounds(partitions)
         losses: list[Loss] = []
         done: list[TopicPartition] = []
         for tp in partitions:
-            lost, left = losses_in(self._left[tp], begins.get(tp), ends.get(tp))
+            lost, left = losses_in_range(self._remaining[tp], begins.get(tp), ends.get(tp))
             losses += lost
             if left is None:
                 done.append(tp)
             else:
-                self._left[tp] = left
-        self._let_go(done)
-        self._seek(self._left)
+                self._remaining[tp] = left
+        self._finish(done)
+        self._seek(self._remaining)
         report(losses, fail=self._options.fail_on_data_loss)
         if not losses:
-            time.sleep(POLL)
+            time.sleep(POLL_TIMEOUT)
 
     def _bounds(self, partitions: list[TopicPartition]) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
         """Where the logs begin and end, open transactions included; a partition that is gone is missing."""
@@ -189,22 +189,22 @@ class _Reading:
             return begins, self._consumer.end_offsets(wanted, timeout=self._options.poll_timeout)
         # What lies behind the beginning of an open transaction is not lost, and can be read when that has ended.
         settings = {**dict(self._options.client), "isolation.level": "read_uncommitted"}
-        with workers.borrowed_consumer(tuple(sorted(settings.items()))) as of_logs:
+        with worker_process.borrowed_consumer(tuple(sorted(settings.items()))) as of_logs:
             return begins, of_logs.end_offsets(wanted, timeout=self._options.poll_timeout)
 
     def _to_batches(self, records: Records) -> Iterator[pa.RecordBatch]:
-        beyond = [tp for tp, after in records.next_offsets().items() if after.offset > self._left[tp].end]
+        beyond = [tp for tp, after in records.next_offsets().items() if after.offset > self._remaining[tp].end]
         if not beyond:
             for batch in records.to_batches(MAX_ROWS, self._columns):
-                yield from _pieces(batch)
+                yield from _split(batch)
             return
         for tp, of_partition in records.by_partition().items():
-            end = self._left[tp].end
+            end = self._remaining[tp].end
             for batch in of_partition.to_batches(MAX_ROWS, (*self._columns, *({"offset"} - {*self._columns}))):
-                yield from _pieces(_before(batch, end).select(self._columns))
+                yield from _split(_rows_before(batch, end).select(self._columns))
 
 
-def _before(batch: pa.RecordBatch, end: int) -> pa.RecordBatch:
+def _rows_before(batch: pa.RecordBatch, end: int) -> pa.RecordBatch:
     """The rows in front of offset ``end``; offsets ascend."""
     import pyarrow.compute as pc
 
@@ -214,7 +214,7 @@ def _before(batch: pa.RecordBatch, end: int) -> pa.RecordBatch:
     return batch.slice(0, pc.sum(pc.less(offsets, end)).as_py())
 
 
-def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def _split(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """The batch in pieces that are not too large, none of them empty."""
     count = max(1, -(-batch.nbytes // MAX_BYTES))
     rows = -(-batch.num_rows // count)

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from ottla.errors import OttlaError
 from ottla.spark import worker_logs
-from ottla.spark.options import SourceOptions, bounding_options, parse_options, plain_options
+from ottla.spark.options import SourceOptions, parse_options, plain_options, planner_options
 
 if TYPE_CHECKING:
     from ottla.spark.batch import OttlaBatchReader
@@ -38,10 +38,10 @@ class OttlaDataSource(DataSource):
     def schema(self) -> StructType:
         """The columns that a query gets unless it names its own."""
         from ottla.spark.columns import full_schema
-        from ottla.spark.table_options import CREATION, keep
+        from ottla.spark.table_options import CREATION_OPTION, store_options
 
         columns = full_schema(self._options().include_headers)
-        return keep(columns, self.options) if CREATION in self.options else columns
+        return store_options(columns, self.options) if CREATION_OPTION in self.options else columns
 
     def reader(self, schema: StructType) -> OttlaBatchReader:
         """The reader of a batch."""
@@ -49,7 +49,7 @@ class OttlaDataSource(DataSource):
         from ottla.spark.batch import OttlaBatchReader
         from ottla.spark.columns import wanted_columns
 
-        return OttlaBatchReader(self._options(schema).for_batch(), wanted_columns(schema), bounding_options(self.options))
+        return OttlaBatchReader(self._options(schema).for_batch(), wanted_columns(schema), planner_options(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The reader of a stream."""
@@ -57,9 +57,9 @@ class OttlaDataSource(DataSource):
         try:
             return self._stream_reader(schema)
         except OttlaError as error:
-            from ottla.spark.refusal import RefusedStream
+            from ottla.spark.failing_stream import FailingStreamReader
 
-            return RefusedStream(error)
+            return FailingStreamReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Always raises ``OttlaError``: PySpark itself would say that a method is not implemented."""
@@ -84,9 +84,9 @@ class OttlaDataSource(DataSource):
         # Kept, and pickled with the source, so that what is logged about options is logged once for a load().
         if self._parsed is None:
             if schema is not None:
-                from ottla.spark.table_options import restored
+                from ottla.spark.table_options import restore_options
 
-                self.options = restored(schema, self.options)
+                self.options = restore_options(schema, self.options)
             self._parsed = parse_options(self.options)
         return self._parsed
 

@@ -21,8 +21,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from ottla.spark.cluster import Cluster
-from ottla.spark.data_loss import Loss, losses_between, losses_of_new, report
-from ottla.spark.named_offsets import within_logs
+from ottla.spark.data_loss import Loss, losses_between, losses_of_new_partitions, report
+from ottla.spark.offset_checks import clamp_to_logs
 from ottla.spark.offsets import EARLIEST, LATEST, Offsets, StreamOffset
 from ottla.spark.options import SourceOptions
 from ottla.spark.planning import limit_ends, plan_tasks, ranges_between
@@ -47,10 +47,10 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._cluster = Cluster(options)
         self._progress = Progress(self._cluster, options.group_id)
         self._initial: dict[TopicPartition, int] | None = None
-        self._target: dict[TopicPartition, int] | None = None
-        self._seen: dict[TopicPartition, int] | None = None
-        self._looked_at = 0.0
-        self._waits_for: frozenset[TopicPartition] = frozenset()
+        self._available_now_end: dict[TopicPartition, int] | None = None
+        self._latest: dict[TopicPartition, int] | None = None
+        self._checked_at = 0.0
+        self._waiting: frozenset[TopicPartition] = frozenset()
         self._reported: frozenset[Loss] = frozenset()
 
     def initialOffset(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             starting.check_covers("startingOffsets", partitions)
             earliest = self._cluster.earliest(starting.unresolved(partitions, EARLIEST))
             latest = self._cluster.latest(starting.unresolved(partitions, LATEST))
-            self._initial = dict(within_logs(self._cluster, self._options, starting.resolve(partitions, earliest, latest), {})[0])
+            self._initial = dict(clamp_to_logs(self._cluster, self._options, starting.resolve(partitions, earliest, latest), {})[0])
         return StreamOffset(self._initial).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -72,24 +72,26 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of the query to what is there now."""
-        self._target = self._look(())
+        self._available_now_end = self._end_offsets(())
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Where the logs ended when last looked at: what a query's progress shows as its source's latest offset."""
-        return None if self._seen is None else StreamOffset(self._seen).to_json()
+        return None if self._latest is None else StreamOffset(self._latest).to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """How far the batch that begins at ``start`` goes; ``start`` itself where nothing is new."""
         begin = StreamOffset.from_json(start)
         first = begin.positions == self._initial and begin.first_start is None
-        self._progress.reached(begin.positions)
-        ends = self._stable(begin.positions, self._look(begin.positions) if self._target is None else self._target)
+        self._progress.report(begin.positions)
+        ends = self._wait_for_transactions(
+            begin.positions, self._end_offsets(begin.positions) if self._available_now_end is None else self._available_now_end
+        )
         if isinstance(limit, ReadMaxRows):
             ends = limit_ends({**self._new_starts(begin.positions, ends), **begin.positions}, ends, limit.max_rows)
         if first:
             return StreamOffset(ends, first_start=begin.positions).to_json()
         if ends == begin.positions:
-            self._idle(begin.positions)
+            self._handle_no_data(begin.positions)
             return start
         return StreamOffset(ends).to_json()
 
@@ -99,7 +101,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts = StreamOffset.from_json(start).positions if finish.first_start is None else finish.first_start
         self._report(losses_between(starts, finish.positions, self._options.subscription.includes))
         appeared = self._new_starts(starts, finish.positions)
-        self._report(losses_of_new(appeared))
+        self._report(losses_of_new_partitions(appeared))
         tasks = plan_tasks(
             ranges_between({**appeared, **starts}, finish.positions),
             min_partitions=self._options.min_partitions,
@@ -116,19 +118,19 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """The batch up to ``end`` is done with. Never raises: Spark would end the query."""
-        self._progress.reached(StreamOffset.from_json(end).positions)
+        self._progress.report(StreamOffset.from_json(end).positions)
 
     def stop(self) -> None:
         """Let go of the cluster. (Spark mostly ends the process instead.)"""
         self._cluster.close()
 
-    def _look(self, expected: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def _end_offsets(self, expected: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Where the logs end now. What is gone of ``expected`` is missing; the plan that follows reports it."""
-        self._looked_at = time.monotonic()
-        self._seen = self._cluster.latest(self._cluster.partitions_left(expected))
-        return self._seen
+        self._checked_at = time.monotonic()
+        self._latest = self._cluster.latest(self._cluster.await_partitions(expected))
+        return self._latest
 
-    def _stable(self, positions: Offsets, ends: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+    def _wait_for_transactions(self, positions: Offsets, ends: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         """``ends`` without steps back to where an open transaction begins.
 
         With ``read_committed`` a log ends there for this query. A position may lie behind that: the query that wrote the checkpoint
@@ -137,17 +139,17 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         behind = [tp for tp, end in ends.items() if end < positions.get(tp, end)] if self._options.read_committed else []
         if not behind:
-            self._waits_for = frozenset()
+            self._waiting = frozenset()
             return ends
-        logs = self._cluster.log_ends(behind)
+        logs = self._cluster.log_end_offsets(behind)
         waiting = frozenset(tp for tp in behind if logs[tp] >= positions[tp])
-        for tp in sorted(waiting - self._waits_for):
+        for tp in sorted(waiting - self._waiting):
             log.warning(
                 "%s: an open transaction begins at offset %d, before offset %d, where this query continues; with "
                 "kafka.isolation.level=read_committed it waits until that transaction has ended",
                 tp, ends[tp], positions[tp],
             )  # fmt: skip
-        self._waits_for = waiting
+        self._waiting = waiting
         return {tp: positions[tp] if tp in waiting else end for tp, end in ends.items()}
 
     def _report(self, losses: Iterable[Loss]) -> None:
@@ -156,12 +158,12 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         report(new, fail=self._options.fail_on_data_loss)
         self._reported |= frozenset(new)
 
-    def _idle(self, positions: Offsets) -> None:
+    def _handle_no_data(self, positions: Offsets) -> None:
         """Nothing is new: the last word to the group where the query ends here, else a pause before the next look."""
-        if self._target is not None:
-            self._progress.reached(positions, final=True)
+        if self._available_now_end is not None:
+            self._progress.report(positions, final=True)
         else:
-            time.sleep(max(0.0, self._looked_at + IDLE_INTERVAL - time.monotonic()))
+            time.sleep(max(0.0, self._checked_at + IDLE_INTERVAL - time.monotonic()))
 
     def _new_starts(self, starts: Offsets, ends: Offsets) -> dict[TopicPartition, int]:
         """Where to begin in partitions that appeared behind ``starts``: at the beginning of their logs."""

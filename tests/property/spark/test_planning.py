@@ -6,9 +6,9 @@ from random import Random
 
 from hypothesis import given, strategies as st
 
-from ottla.spark.data_loss import losses_in
+from ottla.spark.data_loss import losses_in_range
 from ottla.spark.offsets import StreamOffset, from_json, to_json
-from ottla.spark.planning import Bounds, OffsetRange, limit_ends, plan_open_tasks, plan_tasks, ranges_between
+from ottla.spark.planning import Bounds, OffsetRange, limit_ends, plan_tasks, plan_unbound_tasks, ranges_between
 from ottla.types import TopicPartition
 
 PARTITIONS = st.builds(TopicPartition, st.text("ab._-9", min_size=1, max_size=4), st.integers(0, 12))
@@ -82,7 +82,7 @@ BOUNDS = st.dictionaries(PARTITIONS, st.tuples(st.integers(0, 300), st.integers(
 def test_an_offset_belongs_to_one_task_in_every_execution(
     planned: Bounds, executions: list[Bounds], least: int | None, cores: int, random: Random
 ) -> None:
-    tasks = plan_open_tasks(planned, min_partitions=least, max_partitions=None, cores=cores)
+    tasks = plan_unbound_tasks(planned, min_partitions=least, max_partitions=None, cores=cores)
     for bounds in executions:
         found = [each for task in tasks for each in task.ranges(bounds)]
         assert _offsets(found) == _offsets([OffsetRange(*tp, *both) for tp, both in bounds.items()])
@@ -101,7 +101,7 @@ def test_ranges_lie_between_the_points(starts: dict[TopicPartition, int], ends: 
 @given(st.integers(0, 50), st.integers(1, 50), st.integers(0, 120), st.integers(0, 120))
 def test_what_is_lost_and_what_is_left_make_up_the_range(start: int, size: int, begin: int, length: int) -> None:
     wanted = OffsetRange("t", 0, start, start + size)
-    losses, left = losses_in(wanted, begin, begin + length)
+    losses, left = losses_in_range(wanted, begin, begin + length)
     available = set(range(start, start + size)) & set(range(begin, begin + length))
     assert set(range(left.start, left.end) if left else ()) == available
     lost = [offset for loss in losses for offset in range(loss.start, loss.end)]

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from ottla.errors import ConfigError, ConnectionFailedError
-from ottla.spark.client_settings import IGNORED, in_options
+from ottla.spark.client_settings import IGNORED, with_option_names
 from ottla.spark.options import parse_options
 
 TOPIC = {"kafka.bootstrap.servers": "one:9092", "subscribe": "orders"}
@@ -70,5 +70,5 @@ def test_a_setting_that_has_no_effect_beside_another_is_logged(caplog: pytest.Lo
 
 def test_a_hint_of_the_client_names_the_option() -> None:
     error = ConnectionFailedError("no broker could be reached", {}, hint="check bootstrap_servers and that the brokers are up")
-    assert in_options(error).hint == "check kafka.bootstrap.servers and that the brokers are up"
-    assert in_options(error).hint == "check kafka.bootstrap.servers and that the brokers are up"
+    assert with_option_names(error).hint == "check kafka.bootstrap.servers and that the brokers are up"
+    assert with_option_names(error).hint == "check kafka.bootstrap.servers and that the brokers are up"

@@ -19,5 +19,5 @@ def test_to_ask_nothing_needs_no_client() -> None:
     before = clients()
     options = {"kafka.bootstrap.servers": "localhost:1", "subscribe": "t", "kafka.isolation.level": "read_committed"}
     with Cluster(parse_options(options)) as cluster:
-        assert (cluster.earliest([]), cluster.latest([]), cluster.log_ends([])) == ({}, {}, {})
+        assert (cluster.earliest([]), cluster.latest([]), cluster.log_end_offsets([])) == ({}, {}, {})
         assert clients() == before

@@ -5,7 +5,7 @@ import logging
 import pytest
 from hypothesis import given, strategies as st
 
-from ottla.spark.data_loss import DataLossError, Loss, LossKind, losses_between, losses_in, losses_of_new, report
+from ottla.spark.data_loss import DataLossError, Loss, LossKind, losses_between, losses_in_range, losses_of_new_partitions, report
 from ottla.spark.planning import OffsetRange
 from ottla.types import TopicPartition
 
@@ -14,36 +14,36 @@ WANTED = OffsetRange("a", 0, 10, 20)
 
 
 def test_a_log_that_still_holds_the_range_has_lost_nothing() -> None:
-    assert losses_in(WANTED, 0, 20) == ([], WANTED)
-    assert losses_in(WANTED, 10, 25) == ([], WANTED)
+    assert losses_in_range(WANTED, 0, 20) == ([], WANTED)
+    assert losses_in_range(WANTED, 10, 25) == ([], WANTED)
 
 
 def test_a_log_that_begins_later() -> None:
-    assert losses_in(WANTED, 13, 30) == ([Loss(LossKind.LOG_BEGINS_LATER, "a", 0, 10, 13, 13)], OffsetRange("a", 0, 13, 20))
-    assert losses_in(WANTED, 25, 30) == ([Loss(LossKind.LOG_BEGINS_LATER, "a", 0, 10, 20, 25)], None)
+    assert losses_in_range(WANTED, 13, 30) == ([Loss(LossKind.LOG_BEGINS_LATER, "a", 0, 10, 13, 13)], OffsetRange("a", 0, 13, 20))
+    assert losses_in_range(WANTED, 25, 30) == ([Loss(LossKind.LOG_BEGINS_LATER, "a", 0, 10, 20, 25)], None)
 
 
 def test_a_log_that_ends_earlier() -> None:
-    assert losses_in(WANTED, 0, 15) == ([Loss(LossKind.LOG_ENDS_EARLIER, "a", 0, 15, 20, 15)], OffsetRange("a", 0, 10, 15))
-    assert losses_in(WANTED, 0, 5) == ([Loss(LossKind.LOG_ENDS_EARLIER, "a", 0, 10, 20, 5)], None)
-    assert losses_in(WANTED, 0, 0) == ([Loss(LossKind.LOG_ENDS_EARLIER, "a", 0, 10, 20, 0)], None)
+    assert losses_in_range(WANTED, 0, 15) == ([Loss(LossKind.LOG_ENDS_EARLIER, "a", 0, 15, 20, 15)], OffsetRange("a", 0, 10, 15))
+    assert losses_in_range(WANTED, 0, 5) == ([Loss(LossKind.LOG_ENDS_EARLIER, "a", 0, 10, 20, 5)], None)
+    assert losses_in_range(WANTED, 0, 0) == ([Loss(LossKind.LOG_ENDS_EARLIER, "a", 0, 10, 20, 0)], None)
 
 
 def test_a_log_cut_at_both_ends_has_lost_both() -> None:
     both = [Loss(LossKind.LOG_BEGINS_LATER, "a", 0, 10, 13, 13), Loss(LossKind.LOG_ENDS_EARLIER, "a", 0, 16, 20, 16)]
-    assert losses_in(WANTED, 13, 16) == (both, OffsetRange("a", 0, 13, 16))
+    assert losses_in_range(WANTED, 13, 16) == (both, OffsetRange("a", 0, 13, 16))
     with pytest.raises(
         DataLossError, match=r"offsets 10 to 12 .* begins at offset 13.*; a-0: offsets 16 to 19 .* ends at offset 16"
     ):
-        report(losses_in(WANTED, 13, 16)[0], fail=True)
-    empty, nothing = losses_in(WANTED, 15, 15)
+        report(losses_in_range(WANTED, 13, 16)[0], fail=True)
+    empty, nothing = losses_in_range(WANTED, 15, 15)
     assert [(loss.start, loss.end) for loss in empty] == [(10, 15), (15, 20)]
     assert nothing is None
 
 
 @given(begin=st.integers(0, 30), size=st.integers(0, 30))
 def test_each_wanted_offset_is_lost_or_left_and_never_both(begin: int, size: int) -> None:
-    losses, left = losses_in(WANTED, begin, begin + size)
+    losses, left = losses_in_range(WANTED, begin, begin + size)
     lost = [offset for loss in losses for offset in range(loss.start, loss.end or 0)]
     read = [] if left is None else list(range(left.start, left.end))
     assert sorted(lost + read) == list(range(WANTED.start, WANTED.end))
@@ -51,7 +51,7 @@ def test_each_wanted_offset_is_lost_or_left_and_never_both(begin: int, size: int
 
 
 def test_a_partition_that_is_gone() -> None:
-    assert losses_in(WANTED, None, None) == ([Loss(LossKind.PARTITION_GONE, "a", 0, 10, 20)], None)
+    assert losses_in_range(WANTED, None, None) == ([Loss(LossKind.PARTITION_GONE, "a", 0, 10, 20)], None)
 
 
 def test_a_plan_tells_of_partitions_gone_or_cut_off() -> None:
@@ -76,7 +76,7 @@ def test_only_what_retention_deletes_has_a_hint_about_retention() -> None:
 
 
 def test_a_new_partition_that_begins_at_zero_has_lost_nothing() -> None:
-    assert losses_of_new({A: 0, B: 7}) == [Loss(LossKind.FOUND_LATE, "b", 0, 0, 7, 7)]
+    assert losses_of_new_partitions({A: 0, B: 7}) == [Loss(LossKind.FOUND_LATE, "b", 0, 0, 7, 7)]
 
 
 def test_the_error_names_topic_partition_range_and_what_to_do() -> None:

@@ -7,7 +7,7 @@ import pytest
 from ottla.errors import ConfigError
 from ottla.spark.client_settings import FORBIDDEN
 from ottla.spark.offsets import EARLIEST, LATEST, OffsetSpec
-from ottla.spark.options import REFUSED, TopicSelection, parse_options, plain_options
+from ottla.spark.options import UNSUPPORTED, TopicSelection, parse_options, plain_options
 from ottla.types import TopicPartition
 
 SERVERS = {"kafka.bootstrap.servers": "one:9092"}
@@ -126,7 +126,7 @@ def test_a_wrong_option_says_what_is_wrong(given: dict[str, str], words: list[st
         assert word in str(raised.value)
 
 
-@pytest.mark.parametrize("name", sorted(REFUSED))
+@pytest.mark.parametrize("name", sorted(UNSUPPORTED))
 def test_an_option_of_sparks_connector_that_is_not_honoured_is_refused_by_name(name: str) -> None:
     with pytest.raises(ConfigError, match=name):
         parse_options({**TOPIC, name.lower(): "1"})

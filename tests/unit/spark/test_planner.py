@@ -21,12 +21,12 @@ from pyspark.sql.datasource import InputPartition
 
 from ottla import Admin, Broker, OttlaError
 from ottla.spark import planner as planner_module
-from ottla.spark.batch import OpenPartition, OttlaBatchReader
-from ottla.spark.launch import PlannerAddress, ask, has_local_master, register
-from ottla.spark.options import bounding_options, parse_options
-from ottla.spark.planner import IDLE, OPEN, WATCH, Answers, Planner, serve
-from ottla.spark.planning import OpenTask, Share
-from ottla.spark.signed import Connection, WrongSignatureError
+from ottla.spark.batch import OttlaBatchReader, UnboundPartition
+from ottla.spark.options import parse_options, planner_options
+from ottla.spark.planner import DRIVER_CHECK_INTERVAL, IDLE_TIMEOUT, MAX_CONNECTED_TABLES, BoundsCache, Planner, serve
+from ottla.spark.planner_client import PlannerAddress, ask, has_local_master, register
+from ottla.spark.planning import Share, UnboundTask
+from ottla.spark.signed_messages import SignedConnection, WrongSignatureError
 from ottla.types import TopicPartition
 from tests.ports import closed_port
 
@@ -59,18 +59,18 @@ def produce(broker: Broker, topic: str, count: int, *, partition: int) -> None:
 
 
 def test_an_execution_has_one_answer() -> None:
-    answers = Answers(iter("abc").__next__)
-    assert [answers.of(execution) for execution in (3, 3, 7, 3, 5, 7)] == ["a", "a", "b", "a", "c", "b"]
+    answers = BoundsCache(iter("abc").__next__)
+    assert [answers.get(execution) for execution in (3, 3, 7, 3, 5, 7)] == ["a", "a", "b", "a", "c", "b"]
 
 
 def test_threads_that_ask_at_the_same_time_get_the_same_answer() -> None:
     begun = threading.Barrier(8)
-    answers = Answers(iter("abcdefgh").__next__)
+    answers = BoundsCache(iter("abcdefgh").__next__)
     found: list[Any] = []
 
     def ask_once() -> None:
         begun.wait()
-        found.append(answers.of(1))
+        found.append(answers.get(1))
 
     threads = [threading.Thread(target=ask_once) for _ in range(8)]
     for thread in threads:
@@ -90,31 +90,31 @@ def test_a_plan_that_failed_is_made_again_for_the_next_execution_alone() -> None
             raise result
         return result
 
-    answers = Answers(plan)
+    answers = BoundsCache(plan)
     for _ in range(4):
         with pytest.raises(OttlaError, match="no broker"):
-            answers.of(1)
-    assert answers.of(2) == "plan"
+            answers.get(1)
+    assert answers.get(2) == "plan"
     with pytest.raises(OttlaError, match="no broker"):
-        answers.of(1)
+        answers.get(1)
 
 
 def test_an_answer_that_was_forgotten_is_not_made_again() -> None:
-    answers = Answers(iter("abcdef").__next__, most=2 * 201)
-    assert [answers.of(execution) for execution in (1, 2, 1, 3)] == ["a", "b", "a", "c"]
-    assert answers.of(2) is None
-    assert [answers.of(1), answers.of(3), answers.of(4)] == ["a", "c", "d"]
-    assert answers.of(1) is None
+    answers = BoundsCache(iter("abcdef").__next__, most=2 * 201)
+    assert [answers.get(execution) for execution in (1, 2, 1, 3)] == ["a", "b", "a", "c"]
+    assert answers.get(2) is None
+    assert [answers.get(1), answers.get(3), answers.get(4)] == ["a", "c", "d"]
+    assert answers.get(1) is None
 
 
 def test_answers_are_kept_by_their_size() -> None:
     """Small ones for long: a stream joined with the same table must not push those of a slow query out."""
-    small, large = Answers(lambda: "[]", most=10_000_000), Answers(lambda: "x" * 1_000_000, most=10_000_000)
+    small, large = BoundsCache(lambda: "[]", most=10_000_000), BoundsCache(lambda: "x" * 1_000_000, most=10_000_000)
     for answers in (small, large):
         for execution in range(10_000):
-            answers.of(execution)
-    assert [small.of(0), large.of(0)] == ["[]", None]
-    assert large.of(9_992) is not None
+            answers.get(execution)
+    assert [small.get(0), large.get(0)] == ["[]", None]
+    assert large.get(9_992) is not None
 
 
 def test_the_bounds_of_an_execution_stay_and_those_of_the_next_are_new(broker: Broker, topic: str, tmp_path: Path) -> None:
@@ -165,15 +165,15 @@ def test_what_cannot_be_planned_is_told(broker: Broker, tmp_path: Path) -> None:
 
 def test_few_tables_keep_their_connections(broker: Broker, topic: str, tmp_path: Path) -> None:
     planner = Planner(KEY, tmp_path)
-    before = threading.active_count()
-    for number in range(OPEN + 4):
+    previous = threading.active_count()
+    for number in range(MAX_CONNECTED_TABLES + 4):
         given = options_of(broker, **{"kafka.client.id": str(number)})
         table = json.loads(planner.answer({"options": given}))["table"]
         assert "bounds" in json.loads(planner.answer({"table": table, "execution": number}))
-    planner.rest(time.monotonic())
-    assert threading.active_count() <= before + OPEN
-    planner.rest(time.monotonic() + 2 * IDLE)
-    assert threading.active_count() <= before
+    planner.close_idle(time.monotonic())
+    assert threading.active_count() <= previous + MAX_CONNECTED_TABLES
+    planner.close_idle(time.monotonic() + 2 * IDLE_TIMEOUT)
+    assert threading.active_count() <= previous
 
 
 @pytest.fixture
@@ -192,7 +192,7 @@ def served(tmp_path: Path) -> Iterator[int]:
 
 
 def test_a_task_asks_over_the_network(served: int, broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Connection(("127.0.0.1", served), KEY, timeout=SECONDS) as connection:
+    with SignedConnection(("127.0.0.1", served), KEY, timeout=SECONDS) as connection:
         table = connection.ask({"options": options_of(broker)}, timeout=SECONDS)["table"]
     monkeypatch.setenv("SPARK_LOCAL_DIRS", "another machine's")
     address = PlannerAddress(served, KEY, table, "the driver's")
@@ -202,7 +202,7 @@ def test_a_task_asks_over_the_network(served: int, broker: Broker, topic: str, m
 
 
 def test_without_the_key_there_is_no_answer(served: int) -> None:
-    with Connection(("127.0.0.1", served), b"x" * 32, timeout=SECONDS) as connection, pytest.raises(EOFError):
+    with SignedConnection(("127.0.0.1", served), b"x" * 32, timeout=SECONDS) as connection, pytest.raises(EOFError):
         connection.ask({"hello": True}, timeout=SECONDS)
     with socket.create_connection(("127.0.0.1", served), timeout=SECONDS) as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nAccept: everything, please\r\n\r\n")
@@ -221,7 +221,7 @@ def test_an_answer_by_someone_else_is_refused() -> None:
         thread = threading.Thread(target=answer)
         thread.start()
         with (
-            Connection(("127.0.0.1", impostor.getsockname()[1]), KEY, timeout=SECONDS) as connection,
+            SignedConnection(("127.0.0.1", impostor.getsockname()[1]), KEY, timeout=SECONDS) as connection,
             pytest.raises(WrongSignatureError),
         ):
             connection.ask({"hello": True}, timeout=SECONDS)
@@ -236,7 +236,7 @@ def test_a_planner_that_cannot_be_reached_is_an_error() -> None:
 
 STARTER = """
 import json, os, sys
-from ottla.spark.launch import register
+from ottla.spark.planner_client import register
 print(json.dumps([register({"kafka.bootstrap.servers": "localhost:1", "subscribe": word}).port for word in sys.argv[1:]]))
 """
 
@@ -321,7 +321,7 @@ def test_it_outlives_the_daemon_that_started_the_worker(tmp_path: Path) -> None:
     folder.mkdir()
     command = [sys.executable, "-c", DAEMON, STARTER, "pyspark.daemon"]
     subprocess.run(command, env={**os.environ, "SPARK_LOCAL_DIRS": str(folder)}, check=True)
-    time.sleep(2 * WATCH)
+    time.sleep(2 * DRIVER_CHECK_INTERVAL)
     assert len(planners(folder)) == 1
     shutil.rmtree(folder)
     wait_until_gone(folder)
@@ -338,7 +338,7 @@ def test_it_does_not_serve_without_a_whole_key(tmp_path: Path) -> None:
 
 def test_its_files_never_look_old(served: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some systems delete files in ``/tmp`` that are ten days old."""
-    monkeypatch.setattr(planner_module, "TOUCH", 0.0)
+    monkeypatch.setattr(planner_module, "TOUCH_INTERVAL", 0.0)
     home = tmp_path / "home"
     os.utime(home, (0, 0))
     end = time.monotonic() + SECONDS
@@ -359,10 +359,10 @@ def test_an_rdd_that_leaves_records_out_says_so(broker: Broker, topic: str, capl
     """Outside of an execution, as here, a task is one of an RDD."""
     produce(broker, "t", 2, partition=0)
     given = options_of(broker)
-    reader = OttlaBatchReader(parse_options(given).for_batch(), ("offset",), bounding_options(given))
-    task = OpenTask((Share("t", 0), Share("t", 1)), 0, 1, {"t": 0b11})
+    reader = OttlaBatchReader(parse_options(given).for_batch(), ("offset",), planner_options(given))
+    task = UnboundTask((Share("t", 0), Share("t", 1)), 0, 1, {"t": 0b11})
     planned = {TopicPartition("t", 0): (0, 2), TopicPartition("t", 1): (0, 0)}
-    partition = InputPartition(OpenPartition(task, planned, PlannerAddress(1, KEY, "t", "")))
+    partition = InputPartition(UnboundPartition(task, planned, PlannerAddress(1, KEY, "t", "")))
 
     def offsets() -> list[int]:
         return [offset for batch in reader.read(partition) for offset in batch.column("offset").to_pylist()]
@@ -377,8 +377,10 @@ def test_an_rdd_that_leaves_records_out_says_so(broker: Broker, topic: str, capl
 
 def test_an_rdd_is_read_where_newer_records_cannot_be_looked_for(broker: Broker, topic: str) -> None:
     given = options_of(broker, **{"kafka.default.api.timeout.ms": "1000"})
-    reader = OttlaBatchReader(parse_options(given).for_batch(), ("offset",), bounding_options(given))
+    reader = OttlaBatchReader(parse_options(given).for_batch(), ("offset",), planner_options(given))
     planned = {TopicPartition("t", 0): (0, 0)}
-    partition = InputPartition(OpenPartition(OpenTask((Share("t", 0),), 0, 1, {"t": 1}), planned, PlannerAddress(1, KEY, "t", "")))
+    partition = InputPartition(
+        UnboundPartition(UnboundTask((Share("t", 0),), 0, 1, {"t": 1}), planned, PlannerAddress(1, KEY, "t", ""))
+    )
     broker.close()
     assert list(reader.read(partition)) == []

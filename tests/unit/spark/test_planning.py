@@ -3,12 +3,12 @@
 from ottla.spark.planning import (
     Bounds,
     OffsetRange,
-    OpenTask,
     Share,
+    UnboundTask,
     limit_ends,
     pack_ranges,
-    plan_open_tasks,
     plan_tasks,
+    plan_unbound_tasks,
     ranges_between,
     split_ranges,
 )
@@ -85,8 +85,8 @@ def test_what_lies_between_two_points() -> None:
     assert ranges_between({A: 1, B: 9, C: 4}, {A: 3, B: 2, C: 4}) == [OffsetRange("a", 0, 1, 3)]
 
 
-def open_tasks(bounds: Bounds, least: int | None = None, most: int | None = None, cores: int = 2) -> list[OpenTask]:
-    return plan_open_tasks(bounds, min_partitions=least, max_partitions=most, cores=cores)
+def open_tasks(bounds: Bounds, least: int | None = None, most: int | None = None, cores: int = 2) -> list[UnboundTask]:
+    return plan_unbound_tasks(bounds, min_partitions=least, max_partitions=most, cores=cores)
 
 
 def test_a_share_is_open_where_the_batch_begins_and_ends() -> None:

@@ -45,16 +45,16 @@ def target() -> Broken:
 
 
 def test_without_a_group_nothing_is_committed(target: Broken) -> None:
-    Progress(target, None).reached({A: 5}, final=True)
+    Progress(target, None).report({A: 5}, final=True)
     assert target.commits == []
 
 
 def test_what_did_not_change_is_committed_once(target: Broken) -> None:
     progress = Progress(target, "g")
     for offset in (5, 5, 6, 6):
-        progress.reached({A: offset})
-    progress.reached({A: 6}, final=True)
-    progress.reached({})
+        progress.report({A: offset})
+    progress.report({A: 6}, final=True)
+    progress.report({})
     assert [offsets[A] for offsets, _ in target.commits] == [5, 6]
 
 
@@ -67,31 +67,31 @@ def test_a_failure_is_a_warning_and_is_followed_by_rest(
     progress = Progress(target, "g")
     target.error = error
     with caplog.at_level(logging.WARNING):
-        progress.reached({A: 1})
+        progress.report({A: 1})
     assert "not committed to group 'g'" in caplog.text
     assert str(error) in caplog.text
-    progress.reached({A: 2})
+    progress.report({A: 2})
     assert len(target.commits) == 1
-    now[0] += Progress.REST
+    now[0] += Progress.RETRY_PAUSE
     target.error = None
-    progress.reached({A: 3})
+    progress.report({A: 3})
     assert target.commits[-1] == ({A: 3}, Progress.TIMEOUT)
 
 
 def test_the_last_commit_is_tried_in_earnest_even_while_resting(target: Broken) -> None:
     progress = Progress(target, "g")
     target.error = OttlaTimeoutError("no coordinator")
-    progress.reached({A: 1})
+    progress.report({A: 1})
     target.error = None
-    progress.reached({A: 1}, final=True)
+    progress.report({A: 1}, final=True)
     assert target.commits[-1] == ({A: 1}, Progress.FINAL_TIMEOUT)
 
 
 def test_a_group_that_has_members_is_named_with_what_to_do(target: Broken, caplog: pytest.LogCaptureFixture) -> None:
     target.error = UnknownMemberIdError("committing a-0 for group 'g'")
     progress = Progress(target, "g")
-    progress.reached({A: 1})
-    progress.reached({A: 1}, final=True)
+    progress.report({A: 1})
+    progress.report({A: 1}, final=True)
     assert len(caplog.records) == 1
     assert "group 'g'" in caplog.text
     assert "needs a group of its own" in caplog.text
@@ -106,9 +106,9 @@ def test_two_queries_with_one_group_are_warned_of_once_each(
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     one, two = Progress(target, "g"), Progress(target, "g")
     for offset in range(1, 6):
-        now[0] += Progress.CHECK
-        one.reached({A: offset})
-        two.reached({A: offset})
+        now[0] += Progress.CHECK_INTERVAL
+        one.report({A: offset})
+        two.report({A: offset})
     assert [record.getMessage().split("(")[0] for record in caplog.records] == ["another query commits to group 'g', too "] * 2
     assert "its own groupId" in caplog.text
 
@@ -118,13 +118,13 @@ def test_a_query_does_not_take_its_own_commits_or_those_before_it_for_another(
 ) -> None:
     now = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    Progress(target, "g").reached({A: 1})
+    Progress(target, "g").report({A: 1})
     after_restart = Progress(target, "g")
     for offset in range(2, 3602):
         now[0] += 1
-        after_restart.reached({A: offset})
+        after_restart.report({A: offset})
     assert not caplog.records
-    assert 1 < target.questions <= 3600 / Progress.LONGEST_CHECK + 6  # a look costs a request to the coordinator
+    assert 1 < target.questions <= 3600 / Progress.MAX_CHECK_INTERVAL + 6  # a look costs a request to the coordinator
 
 
 @pytest.mark.parametrize("final", [False, True])
@@ -132,9 +132,9 @@ def test_a_failed_look_for_other_queries_does_not_keep_the_commit_back(
     target: Broken, caplog: pytest.LogCaptureFixture, final: bool
 ) -> None:
     progress = Progress(target, "g")
-    progress.reached({A: 1})
+    progress.report({A: 1})
     target.look_error = OttlaTimeoutError("no answer to OffsetFetch")
-    progress.reached({A: 2}, final=final)
+    progress.report({A: 2}, final=final)
     assert target.questions == 1
     assert target.group[A].offset == 2
     assert not caplog.records

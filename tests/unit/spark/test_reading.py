@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from ottla import Admin, Broker
 from ottla.client.calls.mailbox import Mailbox
 from ottla.errors import ConnectionFailedError
-from ottla.spark import workers
+from ottla.spark import worker_process
 from ottla.spark.options import SourceOptions, parse_options
 from ottla.spark.planning import OffsetRange
 from ottla.spark.reading import read_ranges
@@ -29,12 +29,12 @@ def read(partitions: int, options: SourceOptions) -> int:
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
     yield
-    while workers._idle:
-        workers._idle.popitem()[1].close(timeout=0)
+    while worker_process._idle:
+        worker_process._idle.popitem()[1].close(timeout=0)
 
 
 def test_an_error_names_the_option_also_when_a_range_is_held_against_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ottla.spark.reading.DOUBT", 0.2)
+    monkeypatch.setattr("ottla.spark.reading.STALL_CHECK_INTERVAL", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = "{}:{}".format(*server.getsockname())
     given = {"kafka.bootstrap.servers": address, "subscribe": "wide", "kafkaConsumer.pollTimeoutMs": "2000"}

@@ -25,18 +25,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ottla.errors import OttlaError
-from ottla.spark.planner import LOAD_AGAIN
-from ottla.spark.signed import KEY_SIZE, Connection, WrongSignatureError
+from ottla.spark.signed_messages import KEY_SIZE, SignedConnection, WrongSignatureError
 
 LOOPBACK = "127.0.0.1"
 
 START_TIMEOUT = 60.0
 """Seconds for a planner process to start."""
 
-OWN_FOLDER = "blockmgr-"
+SPARK_FOLDER_PREFIX = "blockmgr-"
 """What Spark calls the temporary folder of one SparkContext."""
 
-LOCAL = re.compile(r"local(\[.*\])?")
+LOCAL_MASTER = re.compile(r"local(\[.*\])?")
 
 DAEMON = "pyspark.daemon"
 """The module whose process starts Spark's worker processes."""
@@ -65,12 +64,12 @@ def register(given: Mapping[str, str]) -> PlannerAddress:
     """
     folders = os.environ.get("SPARK_LOCAL_DIRS", "")
     try:
-        with _private_folder(folders) as home:
-            known = _known(home)
-            answer = _introduce(known, given) if known is not None else None
+        with _locked_folder(folders) as home:
+            known = _read_address(home)
+            answer = _send_options(known, given) if known is not None else None
             if known is None or answer is None:
                 known = _start(home, known)
-                answer = _introduce(known, given)
+                answer = _send_options(known, given)
             if answer is None:
                 raise ConnectionError("it ended at once; its error is in the driver's output")
     except (ImportError, OSError) as error:
@@ -84,11 +83,11 @@ def register(given: Mapping[str, str]) -> PlannerAddress:
     return PlannerAddress(*known, answer["table"], folders)
 
 
-def _introduce(known: tuple[int, bytes], given: Mapping[str, str]) -> dict[str, Any] | None:
+def _send_options(known: tuple[int, bytes], given: Mapping[str, str]) -> dict[str, Any] | None:
     """Tell a planner process the options of a table; ``None`` where it does not run."""
     port, key = known
     try:
-        with Connection((LOOPBACK, port), key, timeout=START_TIMEOUT) as planner:
+        with SignedConnection((LOOPBACK, port), key, timeout=START_TIMEOUT) as planner:
             planner.ask({"hello": True}, timeout=START_TIMEOUT)  # its answer is signed: no other process gets the options
             answer: dict[str, Any] = planner.ask({"options": dict(given)}, timeout=START_TIMEOUT)
             return answer
@@ -106,8 +105,8 @@ def ask(address: PlannerAddress, execution: int, *, driver: str, patience: float
     failed: list[str] = []
     for host in hosts:
         try:
-            with Connection((host.strip("[]"), address.port), address.key, timeout=CONNECT_TIMEOUT) as planner:
-                answer = _asked(planner, {"table": address.table, "execution": execution}, patience)
+            with SignedConnection((host.strip("[]"), address.port), address.key, timeout=CONNECT_TIMEOUT) as planner:
+                answer = _request_bounds(planner, {"table": address.table, "execution": execution}, patience)
             break
         except (OSError, EOFError, WrongSignatureError) as error:
             failed.append(f"{host}:{address.port} ({error or type(error).__name__})")
@@ -123,7 +122,7 @@ def ask(address: PlannerAddress, execution: int, *, driver: str, patience: float
     return bounds
 
 
-def _asked(planner: Connection, question: dict[str, Any], patience: float) -> dict[str, Any]:
+def _request_bounds(planner: SignedConnection, question: dict[str, Any], patience: float) -> dict[str, Any]:
     try:
         answer: dict[str, Any] = planner.ask(question, timeout=patience)
     except TimeoutError as error:
@@ -137,11 +136,15 @@ def _asked(planner: Connection, question: dict[str, Any], patience: float) -> di
 
 
 @contextlib.contextmanager
-def _private_folder(folders: str) -> Iterator[Path]:
+def _locked_folder(folders: str) -> Iterator[Path]:
     """The folder, locked: two tables may be planned at the same time."""
     import fcntl
 
-    own = [folder for folder in folders.split(",") if os.path.basename(folder).startswith(OWN_FOLDER) and os.path.isdir(folder)]
+    own = [
+        folder
+        for folder in folders.split(",")
+        if os.path.basename(folder).startswith(SPARK_FOLDER_PREFIX) and os.path.isdir(folder)
+    ]
     other = Path(tempfile.gettempdir(), f"ottla-planner-{os.getuid()}-{_driver()[0]}")
     home = Path(own[0], "ottla-planner") if own else other
     home.mkdir(mode=0o700, exist_ok=True)
@@ -153,7 +156,7 @@ def _private_folder(folders: str) -> Iterator[Path]:
         yield home
 
 
-def _known(home: Path) -> tuple[int, bytes] | None:
+def _read_address(home: Path) -> tuple[int, bytes] | None:
     try:
         port, key = json.loads((home / "address").read_text())
         return port, bytes.fromhex(key)
@@ -206,7 +209,7 @@ def has_local_master(words: Sequence[str]) -> bool:
             named.append(value)
         elif option in ("--conf", "-c") and value.startswith("spark.master="):
             named.append(value.removeprefix("spark.master="))
-    return bool(named) and all(LOCAL.fullmatch(master) for master in named)
+    return bool(named) and all(LOCAL_MASTER.fullmatch(master) for master in named)
 
 
 def _driver() -> tuple[int, list[str]]:

@@ -18,7 +18,7 @@ from ottla.types import TopicPartition
 log = logging.getLogger(__name__)
 
 
-class Beyond(NamedTuple):
+class OffsetBeyondEnd(NamedTuple):
     """An offset that an option names, behind the end of the log."""
 
     option: str
@@ -30,13 +30,13 @@ class Beyond(NamedTuple):
         return f"option {self.option} names offset {self.offset} for {self.partition}, whose log ends at offset {self.end}"
 
 
-def beyond_ends(option: str, spec: OffsetSpec | None, ends: Offsets) -> list[Beyond]:
+def offsets_beyond_end(option: str, spec: OffsetSpec | None, ends: Offsets) -> list[OffsetBeyondEnd]:
     """The offsets of ``spec`` that lie beyond ``ends``."""
     named = {} if spec is None else spec.partitions
-    return [Beyond(option, tp, offset, ends[tp]) for tp, offset in sorted(named.items()) if offset > ends.get(tp, offset)]
+    return [OffsetBeyondEnd(option, tp, offset, ends[tp]) for tp, offset in sorted(named.items()) if offset > ends.get(tp, offset)]
 
 
-def within_logs(cluster: Cluster, options: SourceOptions, starts: Offsets, ends: Offsets) -> tuple[Offsets, Offsets]:
+def clamp_to_logs(cluster: Cluster, options: SourceOptions, starts: Offsets, ends: Offsets) -> tuple[Offsets, Offsets]:
     """``starts`` and ``ends`` of a batch, or ``starts`` alone of a stream, within the logs.
 
     Raises ``ConfigError`` for offsets beyond the end of a log that the options name; with ``failOnDataLoss=false`` each is logged
@@ -46,8 +46,8 @@ def within_logs(cluster: Cluster, options: SourceOptions, starts: Offsets, ends:
     specs = (("startingOffsets", options.starting_offsets), ("endingOffsets", options.ending_offsets))
     named = {tp for _, spec in specs if spec is not None for tp, offset in spec.partitions.items() if offset >= 0}
     behind = {tp for tp, end in ends.items() if options.read_committed and end < starts.get(tp, end)}
-    logs = cluster.log_ends(sorted((named | behind) & (starts.keys() | ends.keys())))
-    found = [beyond for option, spec in specs for beyond in beyond_ends(option, spec, logs)]
+    logs = cluster.log_end_offsets(sorted((named | behind) & (starts.keys() | ends.keys())))
+    found = [beyond for option, spec in specs for beyond in offsets_beyond_end(option, spec, logs)]
     if found and options.fail_on_data_loss:
         raise ConfigError(
             "; ".join(map(str, found)),

@@ -12,7 +12,7 @@ from typing import Any
 
 from ottla.errors import ConfigError
 from ottla.spark.cluster import Cluster
-from ottla.spark.named_offsets import within_logs
+from ottla.spark.offset_checks import clamp_to_logs
 from ottla.spark.offsets import EARLIEST, LATEST
 from ottla.spark.options import SourceOptions
 from ottla.spark.planning import Bounds
@@ -42,7 +42,9 @@ def current_bounds(cluster: Cluster, options: SourceOptions) -> Bounds:
     ending.check_covers("endingOffsets", partitions)
     earliest = cluster.earliest(starting.unresolved(partitions, EARLIEST))
     latest = cluster.latest(ending.unresolved(partitions, LATEST))
-    starts, ends = within_logs(cluster, options, starting.resolve(partitions, earliest, {}), ending.resolve(partitions, {}, latest))
+    starts, ends = clamp_to_logs(
+        cluster, options, starting.resolve(partitions, earliest, {}), ending.resolve(partitions, {}, latest)
+    )
     for tp, start in starts.items():
         if start > ends[tp]:
             raise ConfigError(

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 Settings = tuple[tuple[str, str], ...]
 
-EXECUTOR = {
+EXECUTOR_SETTINGS = {
     "enable.auto.commit": "false",
     "auto.offset.reset": "none",
     "allow.auto.create.topics": "false",
@@ -33,7 +33,7 @@ records to come: what is planned is there, and the next task's fetch would queue
 CLOSE_TIMEOUT = 1.0
 """Seconds; nothing is left to do when a consumer without a group is closed."""
 
-KEPT = 4
+MAX_IDLE_CONSUMERS = 4
 """Idle consumers that a process keeps, each with other settings."""
 
 FREEZE_AT = frozenset({1, 2, 4, 8, 64})
@@ -47,7 +47,7 @@ _tasks = 0
 def borrowed_consumer(settings: Settings) -> Iterator[Consumer]:
     """A consumer with these settings, connected already where a task before has used it. Its assignment is the borrower's."""
     key = (os.getpid(), settings)
-    consumer = _idle.pop(key, None) or Consumer({**EXECUTOR, **dict(settings)})
+    consumer = _idle.pop(key, None) or Consumer({**EXECUTOR_SETTINGS, **dict(settings)})
     try:
         yield consumer
     except GeneratorExit:
@@ -69,7 +69,7 @@ def _keep(key: tuple[int, Settings], consumer: Consumer) -> None:
         _close(consumer)
     else:
         _idle[key] = consumer
-        while len(_idle) > KEPT:
+        while len(_idle) > MAX_IDLE_CONSUMERS:
             _close(_idle.pop(next(iter(_idle))))
 
 

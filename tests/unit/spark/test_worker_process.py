@@ -9,11 +9,11 @@ import pytest
 
 from ottla import Consumer
 from ottla.errors import IllegalStateError
-from ottla.spark import workers
-from ottla.spark.workers import KEPT, borrowed_consumer
+from ottla.spark import worker_process
+from ottla.spark.worker_process import MAX_IDLE_CONSUMERS, borrowed_consumer
 
 
-def settings(number: int = 1) -> workers.Settings:
+def settings(number: int = 1) -> worker_process.Settings:
     """No one listens there; a consumer does not mind before it is asked for something."""
     return (("bootstrap.servers", f"127.0.0.1:{number}"),)
 
@@ -21,8 +21,8 @@ def settings(number: int = 1) -> workers.Settings:
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
     yield
-    while workers._idle:
-        workers._idle.popitem()[1].close(timeout=0)
+    while worker_process._idle:
+        worker_process._idle.popitem()[1].close(timeout=0)
 
 
 def is_open(consumer: Consumer) -> bool:
@@ -72,25 +72,25 @@ def test_a_task_that_is_cut_short_leaves_a_good_consumer() -> None:
 
 def test_only_some_are_kept() -> None:
     lent = []
-    for number in range(1, KEPT + 2):
+    for number in range(1, MAX_IDLE_CONSUMERS + 2):
         with borrowed_consumer(settings(number)) as consumer:
             lent.append(consumer)
-    assert [is_open(consumer) for consumer in lent] == [False, *[True] * KEPT]
+    assert [is_open(consumer) for consumer in lent] == [False, *[True] * MAX_IDLE_CONSUMERS]
 
 
 def test_a_forked_child_makes_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     with borrowed_consumer(settings()) as first:
         pass
-    monkeypatch.setattr(workers.os, "getpid", lambda: -1)
+    monkeypatch.setattr(worker_process.os, "getpid", lambda: -1)
     with borrowed_consumer(settings()) as second:
         assert second is not first
-    workers._idle.pop((-1, settings())).close(timeout=0)
+    worker_process._idle.pop((-1, settings())).close(timeout=0)
 
 
 def test_the_heap_is_frozen_at_a_few_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     frozen = []
-    monkeypatch.setattr(workers, "_tasks", 0)
-    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(workers._tasks))
+    monkeypatch.setattr(worker_process, "_tasks", 0)
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(worker_process._tasks))
     for _ in range(100):
-        workers.start_task()
+        worker_process.start_task()
     assert frozen == [1, 2, 4, 8, 64]

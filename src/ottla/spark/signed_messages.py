@@ -20,10 +20,10 @@ from typing import Any, Self
 KEY_SIZE = SIGNATURE = 32
 """Bytes of a key, and of a signature (HMAC with SHA-256)."""
 
-MOST_QUESTION, MOST_ANSWER = 16 * 2**20, 256 * 2**20
+MAX_REQUEST, MAX_RESPONSE = 16 * 2**20, 256 * 2**20
 """Bytes of the largest messages. A question is read before it is known who sent it."""
 
-QUESTION, ANSWER = b"question", b"answer"
+REQUEST, RESPONSE = b"question", b"answer"
 
 
 class WrongSignatureError(Exception):
@@ -62,7 +62,7 @@ def _read(stream: BufferedIOBase, count: int) -> bytes:
     return found
 
 
-class Connection:
+class SignedConnection:
     """A client's end of a connection. A context manager."""
 
     def __init__(self, address: tuple[str, int], key: bytes, *, timeout: float) -> None:
@@ -81,5 +81,5 @@ class Connection:
         """The answer to ``question``. Raises ``OSError`` and ``EOFError``, ``WrongSignatureError`` where the peer lacks the key."""
         self._socket.settimeout(timeout)
         nonce = secrets.token_hex(16)
-        send(self._stream, self._key, QUESTION, json.dumps({**question, "nonce": nonce}).encode())
-        return json.loads(receive(self._stream, self._key, ANSWER + nonce.encode(), most=MOST_ANSWER))
+        send(self._stream, self._key, REQUEST, json.dumps({**question, "nonce": nonce}).encode())
+        return json.loads(receive(self._stream, self._key, RESPONSE + nonce.encode(), most=MAX_RESPONSE))

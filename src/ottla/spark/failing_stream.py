@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from ottla.errors import OttlaError
 
 
-class RefusedStream(DataSourceStreamReader):
+class FailingStreamReader(DataSourceStreamReader):
     """Raises ``error`` whatever Spark asks."""
 
     def __init__(self, error: OttlaError) -> None:
