@@ -323,7 +323,7 @@ def test_a_planner_that_was_killed_is_started_again_by_the_next_load(spark: Spar
     assert frame.count() == 2
     [planner] = planners(spark.conf.get("spark.local.dir"))
     os.kill(planner, signal.SIGKILL)
-    with pytest.raises(PySparkException, match=r"could not be reached: .*call load\(\) again"):
+    with pytest.raises(PySparkException, match=r"cannot reach the planner process .*call load\(\) again"):
         frame.count()
     assert load(subscribe=topic).count() == 2
     kafka.produce(topic, numbered(1, 2))

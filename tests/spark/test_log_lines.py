@@ -72,7 +72,7 @@ def test_each_thing_is_one_line_with_time_level_and_logger(kafka: Kafka, tmp_pat
     found = [match.groups() for line in lines if (match := form.fullmatch(line)) is not None]
     assert len(found) == len(lines), lines
     for expected in (
-        "ignored, since they have no effect on a source: kafka.acks, kafka.enable.metrics.push",
+        "ignored options without an effect on a source: kafka.acks, kafka.enable.metrics.push",
         "option subscribePattern 'no-such-topic-.*' matches no topic",
         f"progress is not committed to group '{group}' while it has members",
         f"data loss, and failOnDataLoss is false: {topic}-0: offsets 0 to 3 cannot be read",

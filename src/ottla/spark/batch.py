@@ -1,9 +1,9 @@
-"""The batch reader: what is read is settled when a query is executed.
+"""The batch reader. The offsets to read are resolved when a query is executed.
 
-Owns the plan of a batch. Must not know how rows are fetched. Spark asks for ``partitions()`` once for each table (what ``load()``
-returned, also as a view, or as the static side of a stream) and keeps the answer. So the answer says which part of each partition
-a task reads, and the task asks the planner process where the log begins and ends. Invariants: all tasks of an execution, attempt
-after attempt, read within the same bounds; under any bounds an offset belongs to the same task.
+Owns the plan of a batch. Must not know how rows are fetched. Spark calls ``partitions()`` once per table (the result of ``load()``,
+also as a view, or as the static side of a stream) and reuses the result in each execution. So the result assigns a share of each
+partition to each task, and the tasks request the bounds of the execution from the planner process. Invariants: all tasks of an
+execution, in all attempts, read within the same bounds; an offset belongs to the same task under any bounds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ottla.spark.batch_bounds import are_fixed, bounds_from_json, current_bounds
 from ottla.spark.cluster import MAX_SINGLE_TOPICS, Cluster, api_timeout
 from ottla.spark.offsets import LATEST, Offsets
 from ottla.spark.options import SourceOptions
-from ottla.spark.planner_client import PlannerAddress, ask, register
+from ottla.spark.planner_client import PlannerAddress, register, request_bounds
 from ottla.spark.planning import Bounds, Task, UnboundTask, plan_tasks, plan_unbound_tasks, ranges_between
 from ottla.types import TopicPartition
 
@@ -32,24 +32,24 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EXECUTION, DRIVER_HOST = "spark.sql.execution.id", "spark.driver.host"
-"""Local properties that Spark gives to each task of a query."""
+"""Local properties that Spark sets in each task of a query."""
 
 MAX_LOOKUPS = MAX_SINGLE_TOPICS + 3
-"""How many a planner asks a cluster, at most, to settle the bounds of an execution: for partitions of topics, for the two ends of
-logs, and for the ends of those in which offsets are named. Each question has the same patience."""
+"""The most lookups for the bounds of an execution, each with its own timeout: partitions of topics, the two ends of logs, and the
+ends of the logs for which options have offsets."""
 
 
 class UnboundPartition(NamedTuple):
-    """An input partition whose ranges are settled by each execution."""
+    """An input partition whose offset ranges are resolved in each execution."""
 
     task: UnboundTask
     planned: Bounds
-    """The bounds of the task's partitions when the table was planned."""
+    """The bounds of the task's partitions at the time of ``partitions()``."""
     planner: PlannerAddress
 
 
 class OttlaBatchReader(DataSourceReader):
-    """Plans on the driver, reads on the executors; Spark pickles it from the one to the other."""
+    """Plans on the driver and reads on the executors; Spark sends it there pickled."""
 
     def __init__(self, options: SourceOptions, columns: tuple[str, ...], given: Mapping[str, str]) -> None:
         self._options = options
@@ -57,7 +57,7 @@ class OttlaBatchReader(DataSourceReader):
         self._given = dict(given)
 
     def partitions(self) -> list[InputPartition]:
-        """One input partition a task."""
+        """Return one input partition per task."""
         options = self._options
         with Cluster(options) as cluster:
             bounds = current_bounds(cluster, options)
@@ -68,44 +68,46 @@ class OttlaBatchReader(DataSourceReader):
             return [InputPartition(task) for task in plan_tasks(ranges, min_partitions=least, max_partitions=most, cores=cores)]
         planner = register(self._given)
         tasks = plan_unbound_tasks(bounds, min_partitions=least, max_partitions=most, cores=cores)
-        return [InputPartition(UnboundPartition(task, _within(bounds, task), planner)) for task in tasks]
+        return [InputPartition(UnboundPartition(task, _bounds_of(task, bounds), planner)) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task; runs on an executor."""
+        """Return the rows of one task. Called on an executor."""
         from ottla.spark.reading import read_ranges
 
-        wanted = partition.value
-        ranges = self._settle(wanted) if isinstance(wanted, UnboundPartition) else wanted
+        work = partition.value
+        ranges = self._resolve(work) if isinstance(work, UnboundPartition) else work
         return read_ranges(ranges or (), self._columns, self._options)
 
-    def _settle(self, wanted: UnboundPartition) -> Task:
-        """The ranges that a task reads in the execution that it belongs to."""
+    def _resolve(self, unbound: UnboundPartition) -> Task:
+        """Return the ranges of a task in its execution."""
         context = TaskContext.get()
         execution = context.getLocalProperty(EXECUTION) if context is not None else None
         if context is None or execution is None:
-            # A job on an RDD, which must read the same as often as Spark computes it. It cannot be told from another RDD's.
-            self._warn_if_outgrown(wanted)
-            return wanted.task.ranges(wanted.planned)
+            # A job on an RDD. Spark may compute an RDD repeatedly and expects the same rows, but a task has no id of its RDD to
+            # request bounds with. So all RDDs of a table have the planned bounds.
+            self._warn_of_newer_records(unbound)
+            return unbound.task.ranges(unbound.planned)
         driver = context.getLocalProperty(DRIVER_HOST) or "localhost"
-        rows = ask(wanted.planner, int(execution), driver=driver, patience=MAX_LOOKUPS * api_timeout(self._options))
-        return wanted.task.ranges(bounds_from_json(rows))
+        timeout = MAX_LOOKUPS * api_timeout(self._options)
+        rows = request_bounds(unbound.planner, int(execution), driver=driver, timeout=timeout)
+        return unbound.task.ranges(bounds_from_json(rows))
 
-    def _warn_if_outgrown(self, wanted: UnboundPartition) -> None:
+    def _warn_of_newer_records(self, unbound: UnboundPartition) -> None:
         ending = self._options.ending_offsets
         assert ending is not None
-        last = [TopicPartition(share.topic, share.partition) for share in wanted.task.shares if share.high is None]
+        last = [TopicPartition(share.topic, share.partition) for share in unbound.task.shares if share.high is None]
         latest: Offsets = {}
-        with contextlib.suppress(OttlaError), Cluster(self._options) as cluster:  # reading says what is wrong
+        with contextlib.suppress(OttlaError), Cluster(self._options) as cluster:  # the read that follows raises the same error
             latest = cluster.latest(ending.unresolved(last, LATEST))
-        if newer := sorted(tp for tp, end in latest.items() if end > wanted.planned[tp][1]):
+        if newer := sorted(tp for tp, end in latest.items() if end > unbound.planned[tp][1]):
             log.warning(
-                "%s: an RDD, and so foreach(), foreachPartition() and toJSON(), reads up to the offset where the log ended when "
-                "the table was first used, and records were added since; call load() again to read them",
+                "%s: an RDD, and so foreach(), foreachPartition() and toJSON(), does not read records newer than the first use of "
+                "the table; call load() again to read them",
                 ", ".join(map(str, newer)),
             )
 
 
-def _within(bounds: Bounds, task: UnboundTask) -> Bounds:
-    """``bounds`` of the partitions of ``task`` alone."""
-    mine = {share[:2] for share in task.shares}
-    return {tp: both for tp, both in bounds.items() if tuple(tp) in mine}
+def _bounds_of(task: UnboundTask, bounds: Bounds) -> Bounds:
+    """Return ``bounds`` of the partitions in ``task``."""
+    shared = {share[:2] for share in task.shares}
+    return {tp: both for tp, both in bounds.items() if tuple(tp) in shared}

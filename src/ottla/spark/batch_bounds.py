@@ -1,8 +1,8 @@
-"""Where a batch begins and ends in each partition.
+"""The bounds of a batch: the first offset and the end offset in each partition.
 
-Owns the step from the options ``startingOffsets`` and ``endingOffsets`` to offsets, for which it asks a cluster, and their JSON.
-Must not know how tasks share them. Invariant: bounds that do not depend on the state of the cluster are known as such, so that
-only those which do are asked for by each execution.
+Owns the resolution of ``startingOffsets`` and ``endingOffsets`` to offsets in a cluster, and the JSON of bounds. Must not know how
+tasks share them. Invariant: ``are_fixed`` is true only for bounds that do not depend on the state of the cluster, so every
+execution resolves the others.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ottla.types import TopicPartition
 
 
 def are_fixed(options: SourceOptions, bounds: Bounds) -> bool:
-    """Whether ``bounds`` of a batch are the numbers that the options name, so that each execution has the same ones.
+    """Whether ``bounds`` equal the offsets in the options, so that each execution has the same bounds.
 
-    A number beyond the end of a log, with ``failOnDataLoss=false``, may have another effect later.
+    They differ for an offset beyond the end of a log with ``failOnDataLoss=false``: by a later execution the log may have grown.
     """
     starting, ending = options.starting_offsets, options.ending_offsets
     assert starting is not None
@@ -33,7 +33,7 @@ def are_fixed(options: SourceOptions, bounds: Bounds) -> bool:
 
 
 def current_bounds(cluster: Cluster, options: SourceOptions) -> Bounds:
-    """The bounds of a batch that is planned now. Raises ``ConfigError`` where the options do not fit the cluster."""
+    """Resolve the bounds of a batch now. Raises ``ConfigError`` if the options do not match the cluster's partitions or offsets."""
     starting, ending = options.starting_offsets, options.ending_offsets
     assert starting is not None
     assert ending is not None
@@ -42,23 +42,22 @@ def current_bounds(cluster: Cluster, options: SourceOptions) -> Bounds:
     ending.check_covers("endingOffsets", partitions)
     earliest = cluster.earliest(starting.unresolved(partitions, EARLIEST))
     latest = cluster.latest(ending.unresolved(partitions, LATEST))
-    starts, ends = clamp_to_logs(
-        cluster, options, starting.resolve(partitions, earliest, {}), ending.resolve(partitions, {}, latest)
-    )
+    starts, ends = starting.resolve(partitions, earliest, {}), ending.resolve(partitions, {}, latest)
+    starts, ends = clamp_to_logs(cluster, options, starts, ends)
     for tp, start in starts.items():
         if start > ends[tp]:
             raise ConfigError(
-                f"{tp} would be read from offset {start} to {ends[tp]}: startingOffsets are beyond endingOffsets",
-                hint="an endingOffsets of latest is where the log ends now",
+                f"startingOffsets for {tp} is {start}, beyond its endingOffsets, {ends[tp]}",
+                hint="endingOffsets=latest is the current end of the log",
             )
     return {tp: (start, ends[tp]) for tp, start in starts.items()}
 
 
 def bounds_to_json(bounds: Bounds) -> str:
-    """``[["topic", 0, 23, 42], ...]``: topic, partition, the first offset, and the one behind the last."""
+    """Encode as ``[["topic", 0, 23, 42], ...]``: topic, partition, first offset, end offset (exclusive)."""
     return json.dumps([[*tp, *bounds[tp]] for tp in sorted(bounds)])
 
 
 def bounds_from_json(rows: Any) -> Bounds:
-    """What ``bounds_to_json`` wrote, decoded."""
+    """Return the bounds for the rows of ``bounds_to_json``."""
     return {TopicPartition(topic, partition): (start, end) for topic, partition, start, end in rows}

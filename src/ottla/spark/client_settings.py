@@ -1,7 +1,8 @@
 """The options ``kafka.*``: settings of the client.
 
-Owns which of them are refused, which are ignored since they cannot change what is read, and their check when a table is loaded.
-Must not do I/O, nor know Spark. Invariant: what passes the check is accepted by the clients of planner and tasks alike.
+Owns the lists of forbidden settings and of those that are ignored because they cannot change which records are read, and the
+validation of all others in ``load()``. Must not do I/O, nor know Spark. Invariant: the clients of planner and tasks accept all
+settings that pass the validation.
 """
 
 from __future__ import annotations
@@ -19,27 +20,27 @@ log = logging.getLogger(__name__)
 E = TypeVar("E", bound=OttlaError)
 
 CLIENT_PREFIX = "kafka."
-"""The prefix of these options; Kafka's own name of the setting follows."""
+"""The prefix of these options; Kafka's name of the setting follows."""
 
 BOOTSTRAP_SERVERS = "kafka.bootstrap.servers"
 
 DECODE_HINT = "keys and values are bytes: decode the columns in the query"
 
 FORBIDDEN = {
-    "auto.offset.reset": "use startingOffsets; Spark itself stores where to begin",
+    "auto.offset.reset": "use startingOffsets; Spark stores the offsets of a stream in its checkpoint",
     "key.deserializer": DECODE_HINT,
     "value.deserializer": DECODE_HINT,
-    "enable.auto.commit": "set groupId to have each finished batch committed",
+    "enable.auto.commit": "set groupId to commit each finished batch",
     "interceptor.classes": "Java classes cannot be used here",
 }
-"""Settings of the client that Spark's own connector refuses, too."""
+"""Settings that Spark's own connector rejects as well -> an alternative."""
 
 IGNORED = frozenset(
     {
         # metrics of Kafka's Java clients
         "auto.include.jmx.reporter", "enable.metrics.push", "metrics.num.samples", "metrics.recording.level",
         "metrics.sample.window.ms",
-        # when a login is renewed: Ottla does so before it expires
+        # the renewal of a login: Ottla renews it before it expires
         "sasl.login.refresh.buffer.seconds", "sasl.login.refresh.min.period.seconds", "sasl.login.refresh.window.factor",
         "sasl.login.refresh.window.jitter",
         # producers
@@ -51,33 +52,33 @@ IGNORED = frozenset(
         "value.serializer",
     }
 )  # fmt: skip
-"""Settings that configurations of Spark's connector have, often since one configuration serves sources and sinks, and that
-cannot change which records are read."""
+"""Settings that cannot change which records are read. Configurations for Spark's connector have them, often because sources and
+sinks share one."""
 
 IGNORED_IF_EMPTY = frozenset({"config.providers", "metric.reporters", "security.providers"})
-"""Lists of Java classes: refused, unless they are empty."""
+"""Lists of Java classes: ignored if empty, otherwise an error."""
 
 PLANNER_SETTINGS = {"enable.auto.commit": "false", "auto.offset.reset": "none", "allow.auto.create.topics": "false"}
-"""Settings of the planner's client, before the user's; tasks have these, too."""
+"""Defaults of the planner's client that the user's settings override. Tasks have them as well."""
 
 _REQUEST_TIMEOUT, _API_TIMEOUT, _REQUEST_TIMEOUT_DEFAULT = "request.timeout.ms", "default.api.timeout.ms", 30_000
 
 
 def without_ignored(settings: Mapping[str, str]) -> dict[str, str]:
-    """``settings`` that have an effect; one log line names the others."""
-    left = {
+    """Return ``settings`` without the ignored ones, which it logs in one line."""
+    effective = {
         name: value
         for name, value in settings.items()
         if name not in IGNORED and not (name in IGNORED_IF_EMPTY and not value.strip())
     }
-    if ignored := sorted(settings.keys() - left.keys()):
-        log.warning("ignored, since they have no effect on a source: %s", ", ".join(CLIENT_PREFIX + name for name in ignored))
-    return left
+    if ignored := sorted(settings.keys() - effective.keys()):
+        log.warning("ignored options without an effect on a source: %s", ", ".join(CLIENT_PREFIX + name for name in ignored))
+    return effective
 
 
 def check_client_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    """The settings of the client, with what follows from them. Raises ``ConfigError`` for a wrong name or value, in the names of
-    the options."""
+    """Validate ``settings`` and return them with derived defaults. Raises ``ConfigError``, which names options (``kafka.*``), for
+    an unknown name or invalid value."""
     for name, instead in FORBIDDEN.items():
         if name in settings:
             raise ConfigError(f"option kafka.{name} is not supported", hint=instead)
@@ -99,19 +100,20 @@ def check_client_settings(settings: Mapping[str, str]) -> dict[str, str]:
 def _hint_with_option_names(error: ConfigError, given: Mapping[str, str]) -> str | None:
     if not error.hint:
         return None
-    # A callable is no option of Spark's.
+    # The client's hint is to pass a callable, which an option of Spark cannot be.
     return DECODE_HINT if "deserializer" in error.hint else _use_option_names(error.hint, given)
 
 
 def _request_timeout(settings: Mapping[str, str]) -> dict[str, str]:
-    """The time-out of a request, where only that of a whole call was given, and is shorter than a request's default."""
-    call = settings.get(_API_TIMEOUT, "").strip()
-    short = call.isascii() and call.isdigit() and 0 < int(call) < _REQUEST_TIMEOUT_DEFAULT
-    return {_REQUEST_TIMEOUT: call} if short and _REQUEST_TIMEOUT not in settings else {}
+    """Return ``request.timeout.ms`` if it is not set and ``default.api.timeout.ms`` is below its default: the client requires that
+    it is not the longer one."""
+    api_timeout = settings.get(_API_TIMEOUT, "").strip()
+    is_short = api_timeout.isascii() and api_timeout.isdigit() and 0 < int(api_timeout) < _REQUEST_TIMEOUT_DEFAULT
+    return {_REQUEST_TIMEOUT: api_timeout} if is_short and _REQUEST_TIMEOUT not in settings else {}
 
 
 def secrets_in(options: Mapping[str, str]) -> list[str]:
-    """The options among ``options`` whose values must not be shown."""
+    """Return the names in ``options`` whose values are secret, such as passwords."""
     from ottla.config import ConsumerConfig
     from ottla.config.spelling import spellings, table
 
@@ -121,20 +123,20 @@ def secrets_in(options: Mapping[str, str]) -> list[str]:
 
 
 def with_option_names(error: E) -> E:
-    """The error of a client, with a hint that names options instead of the client's settings."""
+    """Return ``error`` of a client, with option names (``kafka.*``) instead of setting names in its hint."""
     if error.hint:
         error.hint = _use_option_names(error.hint, ())
     return error
 
 
 def _use_option_names(text: str, given: Any) -> str:
-    """``text`` with the names of settings as options: those of a client's, and of whatever was ``given``."""
+    """Return ``text`` with the prefix ``kafka.`` before each name of a client setting or of a setting in ``given``."""
     from ottla.config import ConsumerConfig
     from ottla.config.spelling import dotted, table
 
     fields = table(ConsumerConfig)
     names = {spelling: dotted(name) for name in fields for spelling in (name, dotted(name))} | {name: name for name in given}
-    # Names of one word may be words of the sentence.
+    # A name of one word may be an ordinary word of the text.
     known = sorted((name for name in names if "." in name or "_" in name), key=len, reverse=True)
     pattern = re.compile(rf"(?<![\w.])(?:{'|'.join(map(re.escape, known))})(?![\w.]*\w)")
     return pattern.sub(lambda found: CLIENT_PREFIX + names[found[0]], text)

@@ -1,8 +1,7 @@
-"""What a planner asks of a Kafka cluster, and what it tells it: partitions, where logs begin and end, a group's offsets.
+"""The planner's view of a Kafka cluster: partitions, the first and end offsets of logs, and the committed offsets of a group.
 
-Owns its ``Consumer``s, made when first needed and never pickled, and the patience with them. Must not know what is planned.
-Invariant: a question is asked again while its error may pass, until the client's own ``default.api.timeout.ms`` is over; then that
-error is raised.
+Owns its ``Consumer``s, created when first needed and never pickled, and the retries. Must not know what is planned. Invariant: a
+lookup is retried after a retriable error until the client's own ``default.api.timeout.ms`` has elapsed; then the error is raised.
 """
 
 from __future__ import annotations
@@ -33,19 +32,19 @@ RETRY_PAUSE = 0.1
 """Seconds between two attempts."""
 
 MISSING_TIMEOUT = 5.0
-"""Seconds for which a partition must not be found before it is gone."""
+"""Seconds after which a partition that is not in the metadata counts as deleted."""
 
 MAX_SINGLE_TOPICS = 3
-"""Topics that are asked for one by one; if there are more, all of the cluster's come in one answer."""
+"""Up to so many topics are looked up one by one; more with one request for all topics of the cluster."""
 
 
 def api_timeout(options: SourceOptions) -> float:
-    """Seconds for which one question is asked again."""
+    """Seconds for which one lookup is retried."""
     return float(dict(options.client).get("default.api.timeout.ms", DEFAULT_API_TIMEOUT_MS)) / 1000
 
 
 class Cluster:
-    """The planner's view of the cluster that the options name. A context manager; may be used again after ``close()``."""
+    """The cluster that the options name. A context manager; usable again after ``close()``."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -63,7 +62,7 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         consumers, self._consumer, self._uncommitted_consumer = (self._consumer, self._uncommitted_consumer), None, None
         for consumer in consumers:
             if consumer is not None:
@@ -71,9 +70,9 @@ class Cluster:
                     consumer.close()
 
     def partitions(self) -> list[TopicPartition]:
-        """All partitions that the options subscribe to, in order.
+        """Return all partitions that the options select, sorted.
 
-        Raises ``ConfigError`` for a topic or partition that is named and does not exist.
+        Raises ``ConfigError`` if a topic or partition in the options does not exist.
         """
         subscription = self._options.subscription
         existing = self._existing_partitions()
@@ -81,13 +80,14 @@ class Cluster:
         if missing := [topic for topic in subscription.topics if topic not in topics]:
             raise ConfigError(f"topic {', '.join(missing)} does not exist", hint="create it first, or check the name")
         if absent := sorted(set(subscription.partitions).difference(existing)):
-            raise ConfigError(f"option assign names {', '.join(map(str, absent))}, which does not exist")
+            raise ConfigError(f"option assign names partitions that do not exist: {', '.join(map(str, absent))}")
         return existing
 
     def await_partitions(self, expected: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """As ``partitions()``, without those that do not exist any more.
+        """Return all existing partitions that the options select, sorted.
 
-        One of ``expected`` that is missing is looked for again for a while: a broker that has just started does not know all yet.
+        If one of ``expected`` is missing, retry for ``MISSING_TIMEOUT``: the metadata of a broker that has just started may be
+        incomplete.
         """
         deadline = time.monotonic() + MISSING_TIMEOUT
         wanted = {tp for tp in expected if self._options.subscription.includes(tp)}
@@ -98,18 +98,18 @@ class Cluster:
             time.sleep(RETRY_PAUSE)
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where the logs of ``partitions`` begin."""
+        """Return the first offset in the log of each partition."""
         wanted = list(partitions)
         return self._retry(lambda consumer, timeout: consumer.beginning_offsets(wanted, timeout=timeout)) if wanted else {}
 
     def latest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where they end for this query: the offset that the next record gets, or, with ``read_committed``, the one at which the
-        first open transaction begins."""
+        """Return the end offset of each partition for this query: the high watermark, or with ``read_committed`` the last stable
+        offset."""
         wanted = list(partitions)
         return self._retry(lambda consumer, timeout: consumer.end_offsets(wanted, timeout=timeout)) if wanted else {}
 
     def log_end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where they end, open transactions included."""
+        """Return the high watermark of each partition, whatever the isolation level."""
         wanted = list(partitions)
         if not (wanted and self._options.read_committed):
             return self.latest(wanted)
@@ -117,20 +117,20 @@ class Cluster:
             self._uncommitted_consumer = Consumer(
                 {**PLANNER_SETTINGS, **dict(self._options.client), "isolation.level": "read_uncommitted"}
             )
-        of_logs = self._uncommitted_consumer
-        return self._retry(lambda _, timeout: of_logs.end_offsets(wanted, timeout=timeout))
+        uncommitted = self._uncommitted_consumer
+        return self._retry(lambda _, timeout: uncommitted.end_offsets(wanted, timeout=timeout))
 
     def committed(self, partitions: Iterable[TopicPartition], *, timeout: float) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed."""
+        """Return the group's committed offsets."""
         return self._client().committed(*partitions, timeout=timeout)
 
     def commit(self, offsets: Offsets, *, metadata: str, timeout: float) -> None:
-        """Tell the group, without being a member of it, that all before ``offsets`` is done with."""
+        """Commit ``offsets`` to the group, without joining it."""
         committed = {tp: OffsetAndMetadata(offset, metadata=metadata) for tp, offset in offsets.items()}
         self._client().commit(committed, timeout=timeout)
 
     def _existing_partitions(self) -> list[TopicPartition]:
-        """The partitions subscribed to that exist."""
+        """Return the existing partitions that the options select."""
         subscription = self._options.subscription
         named = sorted({*subscription.topics, *(tp.topic for tp in subscription.partitions)})
         if subscription.pattern is None and len(named) <= MAX_SINGLE_TOPICS:
@@ -142,8 +142,8 @@ class Cluster:
         if not existing and subscription.pattern is not None and not self._has_warned:
             self._has_warned = True
             log.warning(
-                "option subscribePattern %r matches no topic that this client may see, so there is nothing to read; it must match "
-                "a topic's whole name",
+                "option subscribePattern %r matches no topic that this client is authorized to describe, so there is nothing to "
+                "read; the pattern must match a topic's whole name",
                 subscription.pattern,
             )
         return [tp for tp in existing if tp in subscription.partitions] if subscription.partitions else existing
@@ -160,17 +160,17 @@ class Cluster:
             self._consumer = Consumer({**PLANNER_SETTINGS, **dict(self._options.client), **group})
         return self._consumer
 
-    def _retry(self, question: Callable[[Consumer, float], T]) -> T:
-        """Ask until there is an answer, or an error that does not pass, or patience is over."""
+    def _retry(self, lookup: Callable[[Consumer, float], T]) -> T:
+        """Call ``lookup(consumer, timeout)`` until it succeeds, raises an error that is not retriable, or times out."""
         client = self._client()
         deadline = time.monotonic() + api_timeout(self._options)
         while True:
             try:
-                return question(client, max(0.0, deadline - time.monotonic()))
+                return lookup(client, max(0.0, deadline - time.monotonic()))
             except errors.UnknownTopicOrPartitionError:
                 raise
             except OttlaError as error:
                 if not error.retriable or time.monotonic() + RETRY_PAUSE >= deadline:
                     raise with_option_names(error) from error.__cause__
-                log.info("asking again: %s", error)
+                log.info("retrying after: %s", error)
                 time.sleep(RETRY_PAUSE)

@@ -1,7 +1,7 @@
-"""The rows of the source: the schema of Spark's own Kafka connector, and which of its columns a query wants.
+"""The columns of the source: the schema of Spark's own Kafka connector, and the selection by a query.
 
-Owns names, types and order of the columns. Must not know how they are filled. Invariant: whatever schema is accepted here,
-the record layer can produce, column for column and type for type.
+Owns names, types and order of the columns. Must not know how they are filled. Invariant: the record layer can produce every
+schema that this module accepts, column for column and type for type.
 """
 
 from __future__ import annotations
@@ -37,15 +37,14 @@ _BY_LOWER_NAME = {name.lower(): name for name in _TYPES}
 
 
 def full_schema(include_headers: bool) -> StructType:
-    """All columns; ``headers`` only where asked for."""
+    """Return all columns; ``headers`` only with ``include_headers``."""
     return StructType([StructField(name, kind) for name, kind in _TYPES.items() if include_headers or name != HEADERS])
 
 
 def wanted_columns(schema: StructType) -> tuple[str, ...]:
-    """The columns of a schema that a user may have cut down (``.schema("value binary")``), as they are spelled there.
+    """Return the columns of a schema that may be the user's (``.schema("value binary")``), in the user's spelling.
 
-    Names match without regard to case, as elsewhere in Spark. A column that is not asked for is neither decoded nor sent. Raises
-    ``ConfigError``.
+    Names are case-insensitive, as elsewhere in Spark. Only the selected columns are decoded and sent. Raises ``ConfigError``.
     """
     found: dict[str, str] = {}
     for field in schema.fields:
@@ -65,5 +64,5 @@ def wanted_columns(schema: StructType) -> tuple[str, ...]:
 
 
 def names_of(columns: tuple[str, ...]) -> tuple[str, ...]:
-    """The names of the record layer for columns in a user's spelling."""
+    """Return the record layer's names of columns in the user's spelling."""
     return tuple(_BY_LOWER_NAME[column.lower()] for column in columns)

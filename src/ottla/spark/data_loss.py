@@ -1,7 +1,7 @@
-"""Records that were asked for and are no longer there.
+"""Data loss: records that were deleted before the query read them.
 
-Owns the ways in which that happens, the search for them in offsets, and the texts that report it. Must not do I/O. Invariant:
-a gap that compaction or a transaction left inside a log is no loss; only a log that begins later, ends earlier or is gone is one.
+Owns the kinds of data loss, their detection in offsets, and their error texts. Must not do I/O. Invariant: a gap in a log, from
+compaction or transactions, is no loss; a loss is a log that begins later, ends earlier or does not exist.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ log = logging.getLogger(__name__)
 
 
 class LossKind(enum.Enum):
-    """How records came to be missing."""
+    """The cause of a data loss; the value is its description."""
 
     LOG_BEGINS_LATER = (
-        "cannot be read: the log now begins at offset {bound}: retention, or delete-records, was faster than this query"
+        "cannot be read: the log now begins at offset {bound}: retention, or a DeleteRecords request, was faster than this query"
     )
-    LOG_ENDS_EARLIER = "cannot be read: the log now ends at offset {bound}: the topic was recreated, or lost its tail with a broker"
+    LOG_ENDS_EARLIER = (
+        "cannot be read: the log now ends at offset {bound}: the topic was recreated, or its last records were lost with a broker"
+    )
     PARTITION_GONE = "cannot be read: the partition no longer exists: the topic was deleted, or recreated with fewer partitions"
     FOUND_LATE = "cannot be read: the partition was new, and its log began at offset {bound} when this query first saw it"
     NOT_SUBSCRIBED = "are not read: the partition is no longer among those that the query subscribes to"
 
 
-_AGAINST_RETENTION = (
-    "to keep it from happening again, run the query more often than the topic's retention.ms and retention.bytes delete"
-)
+_AGAINST_RETENTION = "to avoid it, run the query more often, or increase retention.ms and retention.bytes of the topic"
 
 _ADVICE = {
     LossKind.LOG_BEGINS_LATER: _AGAINST_RETENTION,
     LossKind.FOUND_LATE: _AGAINST_RETENTION,
-    LossKind.NOT_SUBSCRIBED: "to read them, name the topic or the partition again in assign, subscribe or subscribePattern",
+    LossKind.NOT_SUBSCRIBED: "to read them, include the partition in assign, subscribe or subscribePattern again",
 }
-"""What else than ``failOnDataLoss`` helps."""
+"""The advice for each kind, beside ``failOnDataLoss``."""
 
 
 class Loss(NamedTuple):
-    """Offsets of one partition that cannot be read: ``start`` up to, and without, ``end``; ``end`` may be unknown."""
+    """Offsets of one partition that cannot be read, from ``start`` to ``end`` (exclusive, ``None`` if unknown)."""
 
     kind: LossKind
     topic: str
@@ -52,7 +52,7 @@ class Loss(NamedTuple):
     start: int
     end: int | None
     bound: int | None = None
-    """Where the log begins or ends now."""
+    """The current first or end offset of the log."""
 
     def __str__(self) -> str:
         lost = f"offsets {self.start} to {self.end - 1} " if self.end is not None else f"offsets from {self.start} on "
@@ -60,26 +60,26 @@ class Loss(NamedTuple):
 
 
 class DataLossError(OttlaError):
-    """Records between the offsets a query wanted are gone. ``losses`` says which and why."""
+    """Records in the offset range of a query do not exist any more. ``losses`` has the offsets and causes."""
 
     def __init__(self, losses: Iterable[Loss]) -> None:
         self.losses = tuple(losses)
         advice = dict.fromkeys(_ADVICE[loss.kind] for loss in self.losses if loss.kind in _ADVICE)
-        hint = "; ".join(("to go on without them, set option failOnDataLoss to false", *advice))
+        hint = "; ".join(("to continue without them, set option failOnDataLoss to false", *advice))
         super().__init__("; ".join(map(str, self.losses)), hint=hint)
 
 
 def report(losses: Iterable[Loss], *, fail: bool) -> None:
-    """Raise ``DataLossError`` for any loss, or log a warning for each."""
-    found = tuple(losses)
-    if found and fail:
-        raise DataLossError(found)
-    for loss in found:
+    """Raise ``DataLossError`` if there are ``losses``, or, unless ``fail``, log a warning for each."""
+    reported = tuple(losses)
+    if reported and fail:
+        raise DataLossError(reported)
+    for loss in reported:
         log.warning("data loss, and failOnDataLoss is false: %s", loss)
 
 
 def losses_between(starts: Offsets, ends: Offsets, is_subscribed: Callable[[TopicPartition], bool]) -> list[Loss]:
-    """What a plan from ``starts`` to ``ends`` cannot read: partitions that are gone or no longer subscribed to, and logs cut off
+    """Return the losses in a plan from ``starts`` to ``ends``: partitions that are deleted or no longer selected, and logs that end
     before their start."""
     losses = []
     for tp, start in sorted(starts.items()):
@@ -93,20 +93,20 @@ def losses_between(starts: Offsets, ends: Offsets, is_subscribed: Callable[[Topi
 
 
 def losses_of_new_partitions(earliest: Offsets) -> list[Loss]:
-    """What partitions that appeared after a stream began have lost before it saw them: ``earliest`` is where their logs begin."""
+    """Return the losses of partitions that are new to a stream: the offsets before ``earliest``, the first ones of their logs."""
     return [Loss(LossKind.FOUND_LATE, *tp, 0, begin, begin) for tp, begin in sorted(earliest.items()) if begin > 0]
 
 
 def losses_in_range(wanted: OffsetRange, begin: int | None, end: int | None) -> tuple[list[Loss], OffsetRange | None]:
-    """Hold a range against its log, which now reaches from ``begin`` to ``end`` (``None``: it is gone).
+    """Compare a range with its log, which now contains ``begin`` to ``end`` (``None``: the partition is deleted).
 
-    Returns what is lost, at the beginning and at the end, and what remains to be read, ``None`` for nothing.
+    Returns the losses at the beginning and at the end, and the range that remains to be read, or ``None``.
     """
     topic, partition = wanted.topic_partition
     if begin is None or end is None:
         return [Loss(LossKind.PARTITION_GONE, topic, partition, wanted.start, wanted.end)], None
     losses = []
-    # If the log ends before the range begins, the range was lost at the log's end, wherever the log begins.
+    # A log that ends before the range begins was truncated or recreated: only its end is reported, wherever it begins.
     if wanted.start < begin <= end:
         losses.append(Loss(LossKind.LOG_BEGINS_LATER, topic, partition, wanted.start, min(begin, wanted.end), begin))
     if end < wanted.end:

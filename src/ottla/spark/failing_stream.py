@@ -1,8 +1,8 @@
-"""A stream's reader that refuses.
+"""A stream reader that raises an error found in ``streamReader()``.
 
-Owns the detour by which an error reaches the user as it is: an exception in ``streamReader()`` itself makes PySpark's runner
+Owns this detour, without which the user does not see the error: an exception in ``streamReader()`` itself makes PySpark's runner
 (4.3's ``python_streaming_source_runner``) fail with an ``UnboundLocalError`` about its variable ``reader``, which hides ours. Must
-not know what was refused. Invariant: the first question of Spark to the reader raises the error.
+not know the cause of the error. Invariant: Spark's first call of the reader raises it.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from ottla.errors import OttlaError
 
 
 class FailingStreamReader(DataSourceStreamReader):
-    """Raises ``error`` whatever Spark asks."""
+    """Every method raises ``error``."""
 
     def __init__(self, error: OttlaError) -> None:
         self._error = error
 
     def initialOffset(self) -> Never:
-        """Where a query without a checkpoint begins."""
+        """Called for the start of a query without a checkpoint."""
         self._refuse()
 
     def getDefaultReadLimit(self) -> Never:
-        """What Spark 4.3 asks first, with and without a checkpoint."""
+        """Called first by Spark 4.3, with and without a checkpoint."""
         self._refuse()
 
     def latestOffset(self, *_: Any) -> Never:
-        """How far the next batch goes."""
+        """Called for the end of the next batch."""
         self._refuse()
 
     def partitions(self, *_: Any) -> Never:
-        """What a batch reads, also one in the checkpoint that was not finished."""
+        """Called for the tasks of a batch, which may be an unfinished one in the checkpoint."""
         self._refuse()
 
     def read(self, _: Any) -> Never:
-        """Never asked, but every reader has it."""
+        """Not called; required of every reader."""
         self._refuse()
 
     def _refuse(self) -> Never:
-        # A copy: the frames in which it was found would be the longer part of what the user sees.
+        # A copy without the traceback: most of the message that the user sees would be its frames.
         raise self._error.afresh()

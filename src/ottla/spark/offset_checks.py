@@ -1,7 +1,7 @@
-"""Offsets that the options name, compared with where the logs end.
+"""Checks of the offsets in options against the ends of the logs.
 
-Owns that comparison, on the driver, before a task waits for records that do not exist. Must not know how a batch or stream is
-planned. Invariant: an offset within the log is never changed; one beyond it is an error, or is logged and moved to the log's end.
+Owns this comparison on the driver: otherwise a task would wait for records that do not exist. Must not know how a batch or stream
+is planned. Invariant: an offset within the log is never changed; one beyond its end raises, or is logged and moved to the end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class OffsetBeyondEnd(NamedTuple):
-    """An offset that an option names, behind the end of the log."""
+    """An offset in an option, beyond the end of the log."""
 
     option: str
     partition: TopicPartition
@@ -31,17 +31,17 @@ class OffsetBeyondEnd(NamedTuple):
 
 
 def offsets_beyond_end(option: str, spec: OffsetSpec | None, ends: Offsets) -> list[OffsetBeyondEnd]:
-    """The offsets of ``spec`` that lie beyond ``ends``."""
+    """Return the offsets of ``spec`` that are greater than ``ends``."""
     named = {} if spec is None else spec.partitions
     return [OffsetBeyondEnd(option, tp, offset, ends[tp]) for tp, offset in sorted(named.items()) if offset > ends.get(tp, offset)]
 
 
 def clamp_to_logs(cluster: Cluster, options: SourceOptions, starts: Offsets, ends: Offsets) -> tuple[Offsets, Offsets]:
-    """``starts`` and ``ends`` of a batch, or ``starts`` alone of a stream, within the logs.
+    """Return ``starts`` and ``ends`` of a batch, or ``starts`` of a stream (with empty ``ends``), limited to the ends of the logs.
 
-    Raises ``ConfigError`` for offsets beyond the end of a log that the options name; with ``failOnDataLoss=false`` each is logged
-    and becomes that end. A batch with ``read_committed`` that begins behind the beginning of an open transaction, and ends at
-    ``latest``, is empty there: ``latest`` is that beginning.
+    Raises ``ConfigError`` for an offset in the options beyond the end of its log; with ``failOnDataLoss=false`` it logs a warning
+    and uses that end. A batch with ``read_committed`` may start after the last stable offset, which is what ``latest`` means for
+    it: then it reads nothing from that partition.
     """
     specs = (("startingOffsets", options.starting_offsets), ("endingOffsets", options.ending_offsets))
     named = {tp for _, spec in specs if spec is not None for tp, offset in spec.partitions.items() if offset >= 0}
@@ -51,10 +51,10 @@ def clamp_to_logs(cluster: Cluster, options: SourceOptions, starts: Offsets, end
     if found and options.fail_on_data_loss:
         raise ConfigError(
             "; ".join(map(str, found)),
-            hint="name offsets up to the end of the log, or latest (-1); with failOnDataLoss=false the query uses the log's end",
+            hint="use offsets up to the end of the log, or latest (-1); with failOnDataLoss=false the query uses the log's end",
         )
     for beyond in found:
-        log.warning("%s; failOnDataLoss is false, so that end is used", beyond)
+        log.warning("%s; failOnDataLoss is false, so the query uses that end", beyond)
     first = {tp: min(start, logs.get(tp, start)) for tp, start in starts.items()}
     last = {tp: min(end, logs.get(tp, end)) for tp, end in ends.items()}
     return first, {tp: first[tp] if tp in behind and logs[tp] >= first[tp] else end for tp, end in last.items()}

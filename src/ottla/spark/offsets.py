@@ -1,8 +1,8 @@
-"""Offsets as Spark keeps them: plain dictionaries here, JSON in options and in the checkpoint.
+"""Offsets of options and of Spark's checkpoint, as dictionaries and as JSON.
 
-Owns both directions of ``{"topic": {"0": 23}}``, which is the form of Spark's own Kafka connector, and the one addition that
-closes the hole of the first batch (``StreamOffset``). Must not know where offsets come from. Invariant: equal offsets have
-equal JSON, byte for byte, because Spark compares offsets as strings.
+Owns the conversion to and from ``{"topic": {"0": 23}}``, the format of Spark's own Kafka connector, and Ottla's one extension of
+it, the start of the first batch (``StreamOffset``). Must not know where offsets come from. Invariant: equal offsets have equal
+JSON, byte for byte, because Spark compares offsets as strings.
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ Offsets = Mapping[TopicPartition, int]
 """Partition -> offset of the next record to read."""
 
 EARLIEST, LATEST = -2, -1
-"""How JSON spells the two ends of a partition: the numbers of the protocol's ListOffsets request."""
+"""The two ends of a partition in JSON, as in the protocol's ListOffsets request."""
 
 FIRST_START = "$from"
-"""Key of the first start inside the first end. No topic can have this name: ``$`` is not legal in one."""
+"""The key of the first batch's start in the JSON of its end. It cannot be a topic: ``$`` is not legal in topic names."""
 
 
 @dataclass(frozen=True)
 class OffsetSpec:
-    """Where to begin or end, before a cluster was asked: one point for all partitions, or one for each.
+    """A value of ``startingOffsets`` or ``endingOffsets``: one position for all partitions, or one for each.
 
-    ``everywhere`` is ``EARLIEST`` or ``LATEST``, or ``None`` where ``partitions`` says it partition by partition; there, too,
-    the two numbers stand for the ends.
+    ``everywhere`` is ``EARLIEST`` or ``LATEST``, or ``None`` if ``partitions`` has the positions, which may be these two numbers as
+    well.
     """
 
     everywhere: int | None = None
     partitions: Offsets = field(default_factory=dict)
 
     def mentions(self, point: int) -> bool:
-        """Whether ``point`` (``EARLIEST`` or ``LATEST``) is asked for anywhere."""
+        """Whether any partition has the position ``point`` (``EARLIEST`` or ``LATEST``)."""
         return self.everywhere == point or point in self.partitions.values()
 
     def unresolved(self, partitions: Iterable[TopicPartition], point: int) -> list[TopicPartition]:
-        """The partitions for which the cluster must be asked where ``point`` is."""
+        """Return the partitions with the position ``point``, whose offsets only the cluster knows."""
         return [tp for tp in partitions if self.partitions.get(tp, self.everywhere) == point]
 
     def resolve(self, partitions: Iterable[TopicPartition], earliest: Offsets, latest: Offsets) -> dict[TopicPartition, int]:
-        """The offsets themselves; ``earliest`` and ``latest`` hold at least what ``unresolved`` named."""
+        """Return the offset of each partition. ``earliest`` and ``latest`` must have the partitions that ``unresolved`` returns."""
         ends = {EARLIEST: earliest, LATEST: latest}
         points = ((tp, self.partitions.get(tp, self.everywhere)) for tp in partitions)
         return {tp: ends[point][tp] if point in ends else point for tp, point in points if point is not None}
 
     def check_covers(self, option: str, partitions: Iterable[TopicPartition]) -> None:
-        """Raise ``ConfigError`` unless offsets given one by one are given for exactly the partitions that will be read."""
+        """Raise ``ConfigError`` if the offsets per partition are not for exactly the partitions to read."""
         if self.everywhere is not None:
             return
         wanted = set(partitions)
@@ -59,7 +59,7 @@ class OffsetSpec:
         if missing := sorted(wanted - self.partitions.keys()):
             raise ConfigError(
                 f"{option} names no offset for {_listed(missing)}",
-                hint=f"name every partition that is read: {ends}",
+                hint=f"give an offset for every partition that is read: {ends}",
             )
         if surplus := sorted(self.partitions.keys() - wanted):
             raise ConfigError(f"{option} names {_listed(surplus)}, which is not read or does not exist")
@@ -67,29 +67,32 @@ class OffsetSpec:
 
 @dataclass(frozen=True)
 class StreamOffset:
-    """A point of a stream: a position in each partition.
+    """The positions of a stream.
 
-    The end of a stream's first batch also carries where that batch began. Spark asks for the initial offset again when a
-    first batch has failed, does not store it, and ``latest`` has moved on by then: without this, what lies between would be lost.
+    The end of a stream's first batch also contains the start of that batch (``first_start``). Otherwise records would be lost:
+
+    1. ``initialOffset()`` returns the current ``latest``. Spark does not store it.
+    2. The first batch fails, or the query is restarted in it. Spark has stored only the end of the batch.
+    3. Spark calls ``initialOffset()`` again and plans the stored batch from there; ``latest`` is a later offset by then.
     """
 
     positions: Offsets
     first_start: Offsets | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The dictionary whose JSON Spark stores."""
+        """Return the dictionary that Spark stores as JSON."""
         return to_json(self.positions) | ({} if self.first_start is None else {FIRST_START: to_json(self.first_start)})
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> StreamOffset:
-        """What ``to_json`` wrote, or Spark's own connector did; raises ``ConfigError`` for anything else."""
+        """Decode the JSON of ``to_json`` or of Spark's own connector. Raises ``ConfigError`` for anything else."""
         topics = {key: value for key, value in stored.items() if key != FIRST_START}
         first = stored.get(FIRST_START)
         return cls(from_json(topics, "the checkpoint"), None if first is None else from_json(first, "the checkpoint"))
 
 
 def to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
-    """``{"topic": {"0": 23}}``, topics and partitions in ascending order."""
+    """Encode as ``{"topic": {"0": 23}}``, with topics and partitions in ascending order."""
     topics: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in sorted(offsets.items()):
         topics.setdefault(topic, {})[str(partition)] = offset
@@ -97,14 +100,14 @@ def to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
 
 
 def from_json(topics: Any, origin: str) -> dict[TopicPartition, int]:
-    """The offsets of ``{"topic": {"0": 23}}``; ``origin`` tells the reader of a ``ConfigError`` where to look."""
+    """Decode ``{"topic": {"0": 23}}``. ``origin`` is the name of its source in a ``ConfigError``."""
     example = f'{origin} must look like {{"topic": {{"0": 23, "1": -2}}}}'
     if not isinstance(topics, Mapping):
         raise ConfigError(f"{example}, not {topics!r}")
     offsets: dict[TopicPartition, int] = {}
     for topic, partitions in topics.items():
         if not isinstance(partitions, Mapping):
-            raise ConfigError(f"{example}: found {partitions!r} for topic {topic!r}")
+            raise ConfigError(f"{example}, but topic {topic!r} has {partitions!r}")
         for partition, offset in partitions.items():
             number = parse_partition(partition)
             if number is None:
@@ -113,21 +116,21 @@ def from_json(topics: Any, origin: str) -> dict[TopicPartition, int]:
                 raise ConfigError(f"{example}: {offset!r} for {topic}-{number} is not an offset, -2 (earliest) or -1 (latest)")
             tp = TopicPartition(str(topic), number)
             if tp in offsets:  # "0" and "00"
-                raise ConfigError(f"{origin} names {tp} twice", hint="name each partition once")
+                raise ConfigError(f"{origin} has {tp} twice", hint="give each partition once")
             offsets[tp] = offset
     return offsets
 
 
 def parse_partition(text: Any) -> int | None:
-    """A partition number, or ``None`` for what is not one."""
+    """Return the partition number in ``text``, or ``None`` if it is not one."""
     digits = str(text)
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 11 and not isinstance(text, bool) else None
 
 
 def parse_json(text: str, origin: str, example: str, *, wrong: str = "not JSON") -> Any:
-    """Decode JSON in an option, or raise ``ConfigError`` that shows where it is broken and a good ``example``.
+    """Decode JSON in an option. Raises ``ConfigError`` with the position of a syntax error and a valid ``example``.
 
-    A name that is given twice in one object is refused: Python would take the last one, and read less than was asked for.
+    A duplicate name in an object raises as well: Python keeps the last one, so the query would read less than the option says.
     """
     try:
         return json.loads(text, object_pairs_hook=lambda pairs: _object(pairs, origin))
@@ -143,12 +146,12 @@ def _object(pairs: list[tuple[str, Any]], origin: str) -> dict[str, Any]:
     named = dict(pairs)
     if len(named) < len(pairs):
         twice = next(name for at, (name, _) in enumerate(pairs) if name in dict(pairs[:at]))
-        raise ConfigError(f"{origin} names {twice!r} twice", hint="name each topic and each partition once")
+        raise ConfigError(f"{origin} has {twice!r} twice", hint="give each topic and each partition once")
     return named
 
 
 def parse_spec(text: str, origin: str) -> OffsetSpec:
-    """``earliest``, ``latest`` or JSON, as ``startingOffsets`` and ``endingOffsets`` take it."""
+    """Parse a value of ``startingOffsets`` or ``endingOffsets``: ``earliest``, ``latest`` or JSON."""
     word = text.strip().lower()
     if word in ("earliest", "latest"):
         return OffsetSpec(EARLIEST if word == "earliest" else LATEST)

@@ -1,9 +1,10 @@
-"""The options of the source: names and meaning of Spark's own Kafka connector, and a few of ours.
+"""The options of the source: those of Spark's own Kafka connector, and a few of Ottla's own.
 
-Owns the one table of options, their parsing into a frozen ``SourceOptions``, and what is said about a wrong one. Must not do
-I/O, nor know Spark. Invariant: an option that is given is honoured or refused; only what Spark itself adds is passed over.
+Owns the table of options, their parsing into a frozen ``SourceOptions``, and the errors for invalid ones. Must not do I/O, nor know
+Spark. Invariant: every option takes effect or raises an error; unrelated names are logged, and options that Spark itself adds are
+ignored.
 
-Source of names and defaults: "Structured Streaming + Kafka Integration Guide" of Apache Spark.
+Names and defaults are those of the "Structured Streaming + Kafka Integration Guide" of Apache Spark.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TopicSelection:
-    """Which partitions are read: some (``assign``), all of some topics (``subscribe``), or all of the topics whose whole name a
-    pattern matches (``subscribePattern``). Exactly one of the three is set."""
+    """The partitions to read: single partitions (``assign``), whole topics (``subscribe``), or the topics whose whole name matches
+    a pattern (``subscribePattern``). Exactly one of the three is set."""
 
     partitions: tuple[TopicPartition, ...] = ()
     topics: tuple[str, ...] = ()
@@ -38,17 +39,17 @@ class TopicSelection:
         return self.pattern is not None and re.fullmatch(self.pattern, topic) is not None
 
     def includes(self, tp: TopicPartition) -> bool:
-        """Whether ``tp`` is read if it exists."""
+        """Whether the selection contains ``tp``, which may not exist."""
         return tp in self.partitions or tp.topic in self.topics or self.matches(tp.topic)
 
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """The options of one source, checked. ``None`` stands for what was not given and has no default."""
+    """The validated options of one source. ``None``: not given, and without a default."""
 
     subscription: TopicSelection
     client: tuple[tuple[str, str], ...] = dataclasses.field(repr=False)
-    """The client's settings by Kafka's names, in order: equal settings share connections. Not shown: there may be a password."""
+    """The client's settings by Kafka's names, sorted: equal settings share connections. Not in the ``repr``: they may be secret."""
     starting_offsets: OffsetSpec | None = None
     ending_offsets: OffsetSpec | None = None
     max_offsets_per_trigger: int | None = None
@@ -63,15 +64,14 @@ class SourceOptions:
 
     @property
     def read_committed(self) -> bool:
-        """Whether records of open and aborted transactions are left out."""
+        """Whether ``isolation.level`` is ``read_committed``."""
         return dict(self.client).get("isolation.level", "").strip().lower() == "read_committed"
 
     def for_batch(self) -> SourceOptions:
-        """The same for a batch, with a batch's defaults; raises ``ConfigError`` for what only a stream can do."""
+        """Return these options with the defaults of a batch. Raises ``ConfigError`` for options that only a stream supports."""
         _refuse("maxOffsetsPerTrigger", self.max_offsets_per_trigger, "a batch", "name endingOffsets to read less")
-        _refuse(
-            "groupId (or kafka.group.id)", self.group_id, "a batch", "Spark does not report when rows were processed: remove it"
-        )
+        hint = "remove it: Spark does not report when the rows of a batch are processed"
+        _refuse("groupId (or kafka.group.id)", self.group_id, "a batch", hint)
         starting, ending = self.starting_offsets or OffsetSpec(EARLIEST), self.ending_offsets or OffsetSpec(LATEST)
         if starting.mentions(LATEST):
             raise ConfigError("startingOffsets of a batch cannot be latest (-1): there would be nothing to read")
@@ -80,17 +80,17 @@ class SourceOptions:
         return dataclasses.replace(self, starting_offsets=starting, ending_offsets=ending)
 
     def for_stream(self) -> SourceOptions:
-        """The same for a stream, with a stream's defaults; raises ``ConfigError`` for what only a batch can do."""
-        _refuse("endingOffsets", self.ending_offsets, "a stream", "trigger(availableNow=True) ends at what is there now")
-        _refuse("planOnce", self.plan_once, "a stream", "each of its batches is planned once")
+        """Return these options with the defaults of a stream. Raises ``ConfigError`` for options that only a batch supports."""
+        _refuse("endingOffsets", self.ending_offsets, "a stream", "trigger(availableNow=True) ends at the current end of the logs")
+        _refuse("planOnce", self.plan_once, "a stream", "remove it: a stream plans each micro-batch once")
         return dataclasses.replace(self, starting_offsets=self.starting_offsets or OffsetSpec(LATEST))
 
 
 def plain_options(given: Mapping[str, str]) -> dict[str, str]:
-    """The options of a data source, or of a table in Spark's catalog, under lower-case names.
+    """Return the options of a data source, or of a table in Spark's catalog, under lower-case names.
 
-    Those of a table have a prefix. Beside them come the same options without it, and the properties of the table, which are not
-    ours.
+    Spark gives a table's options with the prefix ``option.``, and adds the same options without the prefix, and properties of the
+    table. Of the names without the prefix, only those in ``ADDED_BY_SPARK`` are returned.
     """
     lowered = {name.lower(): value for name, value in given.items()}
     of_table = {name.removeprefix(TABLE_PREFIX): value for name, value in lowered.items() if name.startswith(TABLE_PREFIX)}
@@ -100,7 +100,7 @@ def plain_options(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
-    """Read a data source's options; the case of their names does not matter. Raises ``ConfigError``."""
+    """Parse a data source's options. Names are case-insensitive. Raises ``ConfigError``."""
     ours: dict[str, str] = {}
     client: dict[str, str] = {}
     for name, value in given.items():
@@ -112,7 +112,8 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         else:
             _check_unknown(name)
     if not client.get("bootstrap.servers", "").strip():
-        raise ConfigError(f"option {SERVERS} is missing", hint=f'for example .option("{SERVERS}", "localhost:9092")')
+        example = f'for example .option("{BOOTSTRAP_SERVERS}", "localhost:9092")'
+        raise ConfigError(f"option {BOOTSTRAP_SERVERS} is missing", hint=example)
     parsed = {option.field: option.parse(option.name, ours[key]) for key, option in _BY_LOWER_NAME.items() if key in ours}
     group = client.pop("group.id", None)
     if group is not None:
@@ -120,26 +121,26 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     client = check_client_settings(without_ignored(client))
     most, least = parsed.get("max_partitions"), parsed.get("min_partitions")
     if most is not None and least is not None and most < least:
-        raise ConfigError(f"minPartitions is {least}, more than maxPartitions, which is {most}")
+        raise ConfigError(f"minPartitions ({least}) is greater than maxPartitions ({most})")
     return SourceOptions(subscription=_topic_selection(parsed), client=tuple(sorted(client.items())), **parsed)
 
 
 def planner_options(given: Mapping[str, str]) -> dict[str, str]:
-    """The options that say which offsets of which cluster are read: all that a planner needs."""
+    """Return the options that the planner process needs: those of the cluster, its topics and offsets."""
     lowered = {name.lower(): value for name, value in given.items()}
     return {name: value for name, value in sorted(lowered.items()) if name in _PLANNER_OPTIONS or name.startswith(CLIENT_PREFIX)}
 
 
 class Option(NamedTuple):
-    """One row of the table: the name as it is documented, the field it fills, and how its value is read."""
+    """One row of the table: the documented name, the field of ``SourceOptions``, and the parser of the value."""
 
     name: str
     field: str
     parse: Callable[[str, str], Any]
 
 
-MAX_DIGITS = 19
-"""A number with fewer digits fits into 64 bits, as Spark has it."""
+MAX_DIGITS = 18
+"""Every number of so many digits fits into a signed 64-bit integer, Spark's ``Long``."""
 
 
 def _boolean(name: str, text: str) -> bool:
@@ -150,8 +151,8 @@ def _boolean(name: str, text: str) -> bool:
 
 def _positive(name: str, text: str) -> int:
     digits = text.strip()
-    if not (digits.isascii() and digits.isdigit() and len(digits) < MAX_DIGITS and int(digits) > 0):
-        raise ConfigError(f"option {name} must be a whole number above 0, of at most {MOST_DIGITS - 1} digits, not {text[:40]!r}")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= MAX_DIGITS and int(digits) > 0):
+        raise ConfigError(f"option {name} must be a positive integer of at most {MAX_DIGITS} digits, not {text[:40]!r}")
     return int(digits)
 
 
@@ -178,7 +179,7 @@ def _pattern(name: str, text: str) -> str:
     except re.error as error:
         raise ConfigError(
             f"option {name} is not a regular expression: {error.msg} at character {(error.pos or 0) + 1} of {text!r}",
-            hint="it is Python's dialect, and must match a topic's whole name",
+            hint="the syntax is that of Python's re module, and the expression must match a topic's whole name",
         ) from None
     return text
 
@@ -212,7 +213,7 @@ OPTIONS = (
     Option("groupId", "group_id", _name),
     Option("kafkaConsumer.pollTimeoutMs", "poll_timeout", _seconds),
 )
-"""Every option there is, but for those of the client."""
+"""All options except ``kafka.*``."""
 
 UNSUPPORTED = {
     "startingTimestamp": "use startingOffsets",
@@ -225,9 +226,9 @@ UNSUPPORTED = {
     "maxRecordsPerPartition": "use minPartitions",
     "fetchOffset.numRetries": "kafka.default.api.timeout.ms bounds how long a planner tries",
     "fetchOffset.retryIntervalMs": "kafka.default.api.timeout.ms bounds how long a planner tries",
-    "groupIdPrefix": "no group is needed to read; name one with groupId to have progress committed to it",
+    "groupIdPrefix": "reading needs no group; set groupId to commit progress to one",
 }
-"""Options of Spark's own connector that are not honoured, and what to do instead."""
+"""Options of Spark's own connector that this source does not support -> an alternative."""
 
 ADDED_BY_SPARK = frozenset(
     {
@@ -235,50 +236,47 @@ ADDED_BY_SPARK = frozenset(
         "owner", "provider", "comment", "location", "external", "is_managed_location", "collation", "table_type",
     }
 )  # fmt: skip
-"""Options that Spark itself adds: the second row for a table of its catalog."""
+"""Options that Spark itself adds; those of the second row for a table of its catalog."""
 
 TABLE_PREFIX = "option."
-"""Spark's catalog gives the options of a table with this prefix."""
+"""The prefix of a table's options in Spark's catalog."""
 
 _PLANNER_OPTIONS = frozenset({"assign", "subscribe", "subscribepattern", "startingoffsets", "endingoffsets", "failondataloss"})
 _BY_LOWER_NAME = {option.name.lower(): option for option in OPTIONS}
 _UNSUPPORTED_BY_LOWER_NAME = {name.lower(): name for name in UNSUPPORTED}
 _SIMILARITY = 0.75
-"""From this likeness on, an unknown option is taken for a misspelt one of ours (1 is the same word)."""
+"""An unknown option with a similarity (``difflib``, 0 to 1) of at least this to a known one counts as a misspelling."""
 
 
 def _check_unknown(name: str) -> None:
-    """Raise for an option that the user must have meant for us; say so of any other that Spark did not add itself."""
+    """Raise ``ConfigError`` for an unsupported or misspelled option; log a warning for any other that Spark did not add."""
     lowered = name.lower()
     if lowered in ADDED_BY_SPARK:
         return
     if lowered in _UNSUPPORTED_BY_LOWER_NAME:
         known = _UNSUPPORTED_BY_LOWER_NAME[lowered]
-        raise ConfigError(f"option {known} of Spark's Kafka connector is not supported here", hint=UNSUPPORTED[known])
-    names = (
-        {option.name.lower(): option.name for option in OPTIONS}
-        | _UNSUPPORTED_BY_LOWER_NAME
-        | {BOOTSTRAP_SERVERS: BOOTSTRAP_SERVERS}
-    )
+        raise ConfigError(f"option {known} of Spark's Kafka connector is not supported", hint=UNSUPPORTED[known])
+    names = {option.name.lower(): option.name for option in OPTIONS} | _UNSUPPORTED_BY_LOWER_NAME
+    names[BOOTSTRAP_SERVERS] = BOOTSTRAP_SERVERS
     if near := difflib.get_close_matches(lowered, names, n=1, cutoff=_SIMILARITY):
         raise ConfigError(f"unknown option {name!r}", hint=f"did you mean {names[near[0]]}?")
-    log.warning("option %r is unknown to format('ottla') and has no effect", name)
+    log.warning("option %r is not an option of format('ottla') and has no effect", name)
 
 
 def _merge_group_id(parsed: dict[str, Any], group: str) -> None:
-    """``kafka.group.id`` is another name for ``groupId``."""
+    """Treat ``kafka.group.id`` as an alias of ``groupId``. Raises ``ConfigError`` if they differ."""
     if parsed.setdefault("group_id", group) != group:
-        raise ConfigError(f"groupId is {parsed['group_id']!r} and kafka.group.id is {group!r}: give one of them")
+        raise ConfigError(f"groupId is {parsed['group_id']!r} and kafka.group.id is {group!r}: set only one of them")
 
 
 def _topic_selection(parsed: dict[str, Any]) -> TopicSelection:
-    """Take the three ways to say what is read out of ``parsed``, where exactly one must be."""
-    ways = {option.field: option.name for option in OPTIONS[:3]}
-    chosen = {field: parsed.pop(field) for field in ways if field in parsed}
-    if len(chosen) != 1:
-        found = "none is" if not chosen else f"{' and '.join(ways[field] for field in chosen)} are"
-        raise ConfigError(f"exactly one of the options assign, subscribe and subscribePattern must be given, and {found}")
-    return TopicSelection(**chosen)
+    """Remove ``assign``, ``subscribe`` and ``subscribePattern`` from ``parsed``, which must have exactly one of them."""
+    names = {option.field: option.name for option in OPTIONS[:3]}
+    given = {field: parsed.pop(field) for field in names if field in parsed}
+    if len(given) != 1:
+        found = "none is" if not given else f"{' and '.join(names[field] for field in given)} are"
+        raise ConfigError(f"exactly one of the options assign, subscribe and subscribePattern must be set, and {found}")
+    return TopicSelection(**given)
 
 
 def _refuse(name: str, value: Any, what: str, hint: str) -> None:

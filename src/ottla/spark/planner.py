@@ -1,12 +1,12 @@
-"""The planner process: settles the bounds of each execution of a batch, and tells them to its tasks.
+"""The planner process: resolves the bounds of each execution of a batch, and serves them to the tasks.
 
-Owns the answers: for a table and an execution there is one, given to the first task that asks and repeated to all others, to a
-second attempt of a task, and to a stage that Spark computes again after an executor was lost. Must not know how tasks share the
-bounds, nor import Spark. Invariants: an answer is never changed; one that was forgotten is refused, not made again; the process
-ends with its driver.
+Owns the bounds of each table and execution. The first task's request resolves them; all others get the same bounds, including
+second attempts of tasks and stages that Spark computes again after it lost an executor. Must not know how tasks share the bounds,
+nor import Spark. Invariants: bounds of an execution never change; requests for evicted ones fail, and never resolve them again; the
+process ends with its driver.
 
-Spark plans a Python source once for each table, in a worker process that may be gone when the table is read. No code of a Python
-source runs on the driver when a query is executed. So ``launch.py`` starts this process beside the driver: one for each
+Spark plans a Python source once per table, in a worker process that may have ended before the table is read. When it executes a
+query, it runs no code of a Python source on the driver. So ``planner_client.py`` starts this process next to the driver: one per
 SparkContext, with the first table that needs it.
 """
 
@@ -39,29 +39,30 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CACHE_SIZE = 64 * 2**20
-"""Bytes of one table's answers that are kept, the last used: those of 200,000 executions for a few partitions, of 1,600 for a
-thousand."""
+"""Bytes of the bounds that are kept per table, least recently used first out: enough for 200,000 executions with a few partitions,
+or 1,600 with a thousand."""
 
 MAX_TABLES = 10_000
-"""Tables that are kept: the last used. Those with the same options are one."""
+"""Tables that are kept, least recently used first out. Tables with the same options count as one."""
 
 IDLE_TIMEOUT, MAX_CONNECTED_TABLES = 60.0, 16
-"""Seconds after which the connections of a table that is not used are closed; and how many tables keep theirs."""
+"""Seconds after which the connections of an unused table are closed, and the number of tables that may have connections."""
 
 DRIVER_CHECK_INTERVAL = 1.0
-"""Seconds between two looks at the driver."""
+"""Seconds between two checks that the driver is alive."""
 
 TOUCH_INTERVAL = 3600.0
-"""Seconds between two new dates for the files of the planner: some systems delete files in ``/tmp`` that are ten days old."""
+"""Seconds between updates of the modification times of the planner's files: some systems delete files in ``/tmp`` after ten
+days."""
 
 CLIENT_TIMEOUT = 10.0
-"""Seconds for a client to send its question."""
+"""Seconds for a client to send a request."""
 
 RELOAD_HINT = "call load() again, or set option planOnce to true"
 
 
 class BoundsCache:
-    """One answer for each execution of one table. Any thread."""
+    """The bounds, or the error, of each execution of one table. Thread-safe."""
 
     def __init__(self, plan: Callable[[], str], *, most: int = CACHE_SIZE, last_evicted: int = -1) -> None:
         self._plan = plan
@@ -70,13 +71,13 @@ class BoundsCache:
         self._answers: OrderedDict[int, str | Exception] = OrderedDict()
         self._size = 0
         self._last_evicted = last_evicted
-        """The last execution whose answer may have been forgotten."""
+        """The greatest number of an execution that may have been evicted."""
 
     def get(self, execution: int) -> str | None:
-        """The answer for ``execution``; ``None`` where it may have been forgotten.
+        """Return the bounds of ``execution``; ``None`` if they may have been evicted.
 
-        The first call plans. If that fails, this call and all others for the execution raise the error: to plan for each attempt of
-        each task would only delay the end of the query. Spark numbers executions in ascending order.
+        The first call resolves them. If that fails, this and all other calls for the execution raise the error: retries for each
+        attempt of each task would only delay the end of the query. Spark numbers executions in ascending order.
         """
         with self._lock:
             answer = self._answers.get(execution)
@@ -104,12 +105,12 @@ class BoundsCache:
 
 
 def _size(answer: str | Exception) -> int:
-    """Bytes that an answer takes, about."""
+    """Return the approximate size of an entry in bytes."""
     return 200 + (len(answer) if isinstance(answer, str) else 1000)
 
 
 class Table:
-    """A batch as its options describe it: its answers, and a connection to its cluster that is kept while it is used."""
+    """A batch as described by its options: the bounds of its executions, and the connection to its cluster while in use."""
 
     def __init__(self, given: Mapping[str, str], *, last_evicted: int = -1) -> None:
         from ottla.spark.options import parse_options
@@ -135,11 +136,11 @@ class Table:
 
     @property
     def is_open(self) -> bool:
-        """Whether there may be connections."""
+        """Whether the table may have connections."""
         return self._cluster is not None
 
     def close_idle(self, now: float, *, idle: float) -> None:
-        """Close the connections unless they are in use, or were ``idle`` seconds ago."""
+        """Close the connections if they have not been used for ``idle`` seconds."""
         if self._lock.acquire(blocking=False):
             try:
                 if now - self._used > idle:
@@ -154,21 +155,23 @@ class Table:
 
 
 class LastExecution:
-    """The last execution that was answered, in a file: a process that is started in place of one that was killed must not give
-    other answers to executions that still run."""
+    """The greatest number of an execution with a response, in a file.
+
+    A planner process that replaces a killed one must not send different bounds to the tasks of an execution that still runs.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
             self.previous = int(path.read_bytes())
-            """The last one that another process has answered, -1 if there was none."""
+            """The last one of an earlier process, -1 if there was none."""
         except (OSError, ValueError):
             self.previous = -1
         self._last = self.previous
         self._lock = threading.Lock()
 
     def record(self, execution: int) -> None:
-        """Call before an answer is given."""
+        """Record ``execution``. Called before the response is sent."""
         with self._lock, contextlib.suppress(OSError):
             if execution > self._last:
                 file = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600)
@@ -180,7 +183,7 @@ class LastExecution:
 
 
 class Planner:
-    """All tables of a driver, and the answers to questions about them. Any thread."""
+    """All tables of a driver, and the handling of requests. Thread-safe."""
 
     def __init__(self, key: bytes, home: Path) -> None:
         self._key = key
@@ -188,23 +191,23 @@ class Planner:
         self._lock = threading.Lock()
         self._tables: OrderedDict[str, Table] = OrderedDict()
 
-    def answer(self, question: Mapping[str, Any]) -> str:
-        """The JSON of the answer: ``{"table": NAME}`` to a table's options, ``{"bounds": [...]}`` to an execution of it,
-        ``{}`` to a hello, or ``{"error": TEXT}``."""
+    def handle(self, request: Mapping[str, Any]) -> str:
+        """Return the JSON of the response: ``{"table": NAME}`` to a table's options, ``{"bounds": [...]}`` to an execution of a
+        table, ``{}`` to a hello, or ``{"error": TEXT}``."""
         try:
-            if "hello" in question:
+            if "hello" in request:
                 return "{}"
-            if "options" in question:
-                return json.dumps({"table": self._add(question["options"])})
-            return self._bounds(question["table"], question["execution"])
+            if "options" in request:
+                return json.dumps({"table": self._add(request["options"])})
+            return self._bounds(request["table"], request["execution"])
         except OttlaError as error:
             return json.dumps({"error": str(error)})
         except Exception as error:
-            log.exception("a question could not be answered")
+            log.exception("a request to the planner process failed")
             return json.dumps({"error": repr(error)})
 
     def _add(self, options: dict[str, str]) -> str:
-        # The name goes over the network. Without the key, a password in the options cannot be found by trying.
+        # The name goes over the network in clear text. As the hash has a key, it does not allow guessing a password in the options.
         name = hmac.digest(self._key, json.dumps(options, sort_keys=True).encode(), "sha256").hex()
         table = Table(options, last_evicted=self._last.previous)
         with self._lock:
@@ -220,18 +223,18 @@ class Planner:
             if table is not None:
                 self._tables.move_to_end(name)
         if table is None:
-            text = "the planner process does not know this table: it was started again, or other tables have taken its place"
+            text = "the planner process does not have this table: the process was restarted, or evicted the table for other ones"
             raise OttlaError(text, hint=RELOAD_HINT)
         bounds = table.answers.get(execution)
         if bounds is None:
-            text = f"the offsets of execution {execution} were forgotten: the planner process was started again, or too many "
-            text += "executions of this table came after it"
+            text = f"the planner process does not have the offsets of execution {execution}: the process was restarted, or evicted "
+            text += "them for later executions of this table"
             raise OttlaError(text, hint="run the query again")
         self._last.record(execution)
         return f'{{"bounds": {bounds}}}'
 
     def close_idle(self, now: float) -> None:
-        """Close connections that are not used, and those of all but the last used tables."""
+        """Close idle connections, and those of all but the most recently used tables."""
         with self._lock:
             tables = [table for table in self._tables.values() if table.is_open]
         for number, table in enumerate(reversed(tables)):
@@ -246,9 +249,9 @@ class _Handler(socketserver.StreamRequestHandler):
         key = self.server.key
         with contextlib.suppress(OSError, EOFError, WrongSignatureError, ValueError):
             while True:
-                question = json.loads(receive(self.rfile, key, REQUEST, most=MAX_REQUEST))
-                answer = self.server.planner.answer(question)
-                send(self.wfile, key, RESPONSE + question["nonce"].encode(), answer.encode())
+                request = json.loads(receive(self.rfile, key, REQUEST, most=MAX_REQUEST))
+                response = self.server.planner.handle(request)
+                send(self.wfile, key, RESPONSE + request["nonce"].encode(), response.encode())
 
 
 class _Server(socketserver.ThreadingTCPServer):
@@ -262,10 +265,10 @@ class _Server(socketserver.ThreadingTCPServer):
 
 
 def serve(listening: socket.socket, key: bytes, *, driver: int, home: Path) -> None:
-    """Answer questions until the process ``driver`` is gone, or ``home``, which Spark deletes with its own temporary files."""
+    """Serve until the process ``driver`` ends, or until Spark deletes ``home`` with its own temporary files."""
     server = _Server(listening, key, home)
     threading.Thread(target=server.serve_forever, name="ottla-spark-planner", daemon=True).start()
-    importlib.import_module("ottla.spark.batch_bounds")  # and the client with it, before the first task asks
+    importlib.import_module("ottla.spark.batch_bounds")  # loads the client before the first request
     touched = time.monotonic()
     while home.is_dir() and _is_alive(driver):
         time.sleep(DRIVER_CHECK_INTERVAL)
@@ -294,16 +297,17 @@ def _is_alive(process: int) -> bool:
 
 def main() -> None:
     """``python -m ottla.spark.planner DESCRIPTOR DRIVER HOME``, with the key as stdin."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends a query, not the driver
-    # What keeps a plan from being made is in the answer to the task that asked; lost connections in between do not matter.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # at a terminal, Ctrl-C ends a query, not the driver
+    # Errors only: the response to the task has the reason if planning fails, and connections that were lost meanwhile do not
+    # matter.
     logging.basicConfig(level=logging.ERROR, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     descriptor, driver, home = sys.argv[1:]
     key = sys.stdin.buffer.read()
     if len(key) != KEY_SIZE:
-        sys.exit("the worker process that started this planner was killed before it had sent the key")
+        sys.exit("the planner process received no key: the worker process that started it was killed")
     serve(socket.socket(fileno=int(descriptor)), key, driver=int(driver), home=Path(home))
     shutil.rmtree(home, ignore_errors=True)
-    os._exit(0)  # a thread that waits for a cluster must not keep the process alive
+    os._exit(0)  # do not wait for threads that wait for a cluster
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""How a table finds the planner process of its driver, or starts it; how a task reaches it.
+"""The client of the planner process: starts the process on the driver, and requests bounds in tasks.
 
-Owns the private folder that has the planner's port and key. Must not know what is planned. Invariants: a SparkContext has one
-planner process, whichever of its worker processes asks for it; the key is readable by its user alone; options are sent only to a
-process that has proved that it has the key.
+Owns the private directory with the planner's port and key. Must not know what is planned. Invariants: a SparkContext has one
+planner process, shared by its worker processes; only the user can read the key; options are sent only to a process that has proved
+that it has the key.
 
-The folder is in Spark's own temporary folder, whose name is unique for each SparkContext, and which Spark deletes at its end.
+The directory is in Spark's own temporary directory, whose name is unique per SparkContext and which Spark deletes at the end.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ottla.errors import OttlaError
+from ottla.spark.planner import RELOAD_HINT
 from ottla.spark.signed_messages import KEY_SIZE, SignedConnection, WrongSignatureError
 
 LOOPBACK = "127.0.0.1"
@@ -32,125 +33,123 @@ LOOPBACK = "127.0.0.1"
 START_TIMEOUT = 60.0
 """Seconds for a planner process to start."""
 
-SPARK_FOLDER_PREFIX = "blockmgr-"
-"""What Spark calls the temporary folder of one SparkContext."""
+SPARK_DIRECTORY_PREFIX = "blockmgr-"
+"""The prefix of Spark's names for the temporary directory of a SparkContext."""
 
 LOCAL_MASTER = re.compile(r"local(\[.*\])?")
 
 DAEMON = "pyspark.daemon"
-"""The module whose process starts Spark's worker processes."""
+"""The module of the process that forks Spark's worker processes."""
 
 BACKLOG = 1024
-"""Tasks that may wait to be connected."""
+"""The listen backlog: tasks that may wait for ``accept()``."""
 
 CONNECT_TIMEOUT = 20.0
-"""Seconds for a task to connect to it."""
+"""Seconds for a task to connect to the planner process."""
 
 
 class PlannerAddress(NamedTuple):
-    """Where a table's planner process is; Spark sends it to the tasks."""
+    """The address of a table's planner process; Spark sends it to the tasks."""
 
     port: int
     key: bytes
     table: str
-    local_folders: str
-    """Spark's temporary folders on the driver, which no other process has."""
+    local_dirs: str
+    """``SPARK_LOCAL_DIRS`` of the driver. A process with the same value runs on the driver's host."""
 
 
 def register(given: Mapping[str, str]) -> PlannerAddress:
-    """Make a table's options known to the planner process, which is started unless it is there already. On the driver.
+    """Send a table's options to the planner process, and start that if it does not run. Called on the driver.
 
-    Raises ``OttlaError`` where that fails.
+    Raises ``OttlaError`` if the process does not start or rejects the options.
     """
-    folders = os.environ.get("SPARK_LOCAL_DIRS", "")
+    local_dirs = os.environ.get("SPARK_LOCAL_DIRS", "")
     try:
-        with _locked_folder(folders) as home:
-            known = _read_address(home)
-            answer = _send_options(known, given) if known is not None else None
-            if known is None or answer is None:
-                known = _start(home, known)
-                answer = _send_options(known, given)
-            if answer is None:
-                raise ConnectionError("it ended at once; its error is in the driver's output")
+        with _locked_directory(local_dirs) as home:
+            address = _read_address(home)
+            response = _send_options(address, given) if address is not None else None
+            if address is None or response is None:
+                address = _start(home, address)
+                response = _send_options(address, given)
+            if response is None:
+                raise ConnectionError("it exited at once; its error is in the driver's output")
     except (ImportError, OSError) as error:
         raise OttlaError(
-            f"the planner process could not be started: {error}",
-            hint="it settles the offsets of each execution; with option planOnce set to true there is none",
+            f"cannot start the planner process: {error}",
+            hint="it resolves the offsets of each execution; with option planOnce=true a query does not need it",
             cause=error,
         ) from error
-    if "error" in answer:
-        raise OttlaError(answer["error"])
-    return PlannerAddress(*known, answer["table"], folders)
+    if "error" in response:
+        raise OttlaError(response["error"])
+    return PlannerAddress(*address, response["table"], local_dirs)
 
 
-def _send_options(known: tuple[int, bytes], given: Mapping[str, str]) -> dict[str, Any] | None:
-    """Tell a planner process the options of a table; ``None`` where it does not run."""
-    port, key = known
+def _send_options(address: tuple[int, bytes], given: Mapping[str, str]) -> dict[str, Any] | None:
+    """Send the options of a table to the planner process and return its response; ``None`` if it does not run."""
+    port, key = address
     try:
         with SignedConnection((LOOPBACK, port), key, timeout=START_TIMEOUT) as planner:
-            planner.ask({"hello": True}, timeout=START_TIMEOUT)  # its answer is signed: no other process gets the options
-            answer: dict[str, Any] = planner.ask({"options": dict(given)}, timeout=START_TIMEOUT)
-            return answer
+            # Another process may have the port by now. Options may have passwords: first a response that proves it has the key.
+            planner.request({"hello": True}, timeout=START_TIMEOUT)
+            response: dict[str, Any] = planner.request({"options": dict(given)}, timeout=START_TIMEOUT)
+            return response
     except (OSError, EOFError, WrongSignatureError):
         return None
 
 
-def ask(address: PlannerAddress, execution: int, *, driver: str, patience: float) -> list[list[object]]:
-    """The bounds of ``execution``, as JSON has them. In a task. ``driver`` is the driver's host.
+def request_bounds(address: PlannerAddress, execution: int, *, driver: str, timeout: float) -> list[list[object]]:
+    """Return the bounds of ``execution``, as rows of JSON, from the planner process. Called in a task. ``driver`` is a host name.
 
-    Raises ``OttlaError`` where the planner process cannot be reached within ``patience`` seconds, or cannot tell.
+    Raises ``OttlaError`` if the planner process cannot be reached, does not respond within ``timeout`` seconds, or responds with an
+    error.
     """
-    here = os.environ.get("SPARK_LOCAL_DIRS", "") == address.local_folders
-    hosts = dict.fromkeys([LOOPBACK, driver] if here else [driver])
+    is_local = os.environ.get("SPARK_LOCAL_DIRS", "") == address.local_dirs
+    hosts = dict.fromkeys([LOOPBACK, driver] if is_local else [driver])
     failed: list[str] = []
     for host in hosts:
         try:
             with SignedConnection((host.strip("[]"), address.port), address.key, timeout=CONNECT_TIMEOUT) as planner:
-                answer = _request_bounds(planner, {"table": address.table, "execution": execution}, patience)
+                response = _request(planner, {"table": address.table, "execution": execution}, timeout)
             break
         except (OSError, EOFError, WrongSignatureError) as error:
             failed.append(f"{host}:{address.port} ({error or type(error).__name__})")
     else:
         raise OttlaError(
-            f"only the planner process on the driver's host knows which offsets this query reads, and it could not be reached: "
-            f"{', '.join(failed)}",
-            hint=f"let executors connect to that port; if the process was killed: {LOAD_AGAIN}",
+            f"cannot reach the planner process on the driver's host, which has the offsets of this query: {', '.join(failed)}",
+            hint=f"allow executors to connect to that port; if the process was killed, {RELOAD_HINT}",
         )
-    if "error" in answer:
-        raise OttlaError(answer["error"])
-    bounds: list[list[object]] = answer["bounds"]
+    if "error" in response:
+        raise OttlaError(response["error"])
+    bounds: list[list[object]] = response["bounds"]
     return bounds
 
 
-def _request_bounds(planner: SignedConnection, question: dict[str, Any], patience: float) -> dict[str, Any]:
+def _request(planner: SignedConnection, request: dict[str, Any], timeout: float) -> dict[str, Any]:
     try:
-        answer: dict[str, Any] = planner.ask(question, timeout=patience)
+        response: dict[str, Any] = planner.request(request, timeout=timeout)
     except TimeoutError as error:
         raise OttlaError(
-            f"the planner process on the driver's host has not settled the offsets of this query in {patience:g} s",
-            hint="it waits for the Kafka cluster, perhaps for other queries of the same table first; "
-            "kafka.default.api.timeout.ms bounds how long for each",
+            f"the planner process on the driver's host did not resolve the offsets of this query within {timeout:g} s",
+            hint="it waits for the Kafka cluster, and plans queries of the same table one after the other; "
+            "kafka.default.api.timeout.ms limits the time for each",
             cause=error,
         ) from error
-    return answer
+    return response
 
 
 @contextlib.contextmanager
-def _locked_folder(folders: str) -> Iterator[Path]:
-    """The folder, locked: two tables may be planned at the same time."""
+def _locked_directory(local_dirs: str) -> Iterator[Path]:
+    """The planner's private directory, locked, because Spark may plan two tables at the same time."""
     import fcntl
 
-    own = [
-        folder
-        for folder in folders.split(",")
-        if os.path.basename(folder).startswith(SPARK_FOLDER_PREFIX) and os.path.isdir(folder)
-    ]
-    other = Path(tempfile.gettempdir(), f"ottla-planner-{os.getuid()}-{_driver()[0]}")
-    home = Path(own[0], "ottla-planner") if own else other
+    candidates = (path for path in local_dirs.split(",") if os.path.basename(path).startswith(SPARK_DIRECTORY_PREFIX))
+    sparks = [path for path in candidates if os.path.isdir(path)]
+    fallback = Path(tempfile.gettempdir(), f"ottla-planner-{os.getuid()}-{_driver()[0]}")
+    home = Path(sparks[0], "ottla-planner") if sparks else fallback
     home.mkdir(mode=0o700, exist_ok=True)
-    found = home.lstat()
-    if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
-        raise PermissionError(f"{home} belongs to someone else")
+    status = home.lstat()  # in a shared directory such as /tmp, another user may have created it
+    if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode):
+        raise PermissionError(f"{home} is not a directory of this user")
     with open(home / "lock", "wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield home
@@ -164,11 +163,11 @@ def _read_address(home: Path) -> tuple[int, bytes] | None:
         return None
 
 
-def _start(home: Path, known: tuple[int, bytes] | None) -> tuple[int, bytes]:
-    """Start the planner process: where there was one, under its port and key, since there are tables that know them."""
-    wanted, key = known or (0, secrets.token_bytes(KEY_SIZE))
+def _start(home: Path, previous: tuple[int, bytes] | None) -> tuple[int, bytes]:
+    """Start the planner process, with port and key of a ``previous`` one, since tables that are in use have them."""
+    preferred_port, key = previous or (0, secrets.token_bytes(KEY_SIZE))
     driver, words = _driver()
-    with _listen(wanted, only_here=has_local_master(words)) as listening:
+    with _listen(preferred_port, loopback_only=has_local_master(words)) as listening:
         port: int = listening.getsockname()[1]
         with open(os.open(home / "address", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             json.dump([port, key.hex()], file)
@@ -178,7 +177,7 @@ def _start(home: Path, known: tuple[int, bytes] | None) -> tuple[int, bytes]:
             stdout=subprocess.DEVNULL,
             pass_fds=[listening.fileno()],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            start_new_session=True,  # PySpark's daemon, when it ends, sends SIGHUP to all processes of its group
+            start_new_session=True,  # when PySpark's daemon ends, it sends SIGHUP to its process group
         )
         assert process.stdin is not None
         with process.stdin:
@@ -186,54 +185,54 @@ def _start(home: Path, known: tuple[int, bytes] | None) -> tuple[int, bytes]:
     return port, key
 
 
-def _listen(wanted: int, *, only_here: bool) -> socket.socket:
-    """A socket for tasks to connect to; its port is ``wanted`` if that is free."""
-    for port in (wanted, 0):
+def _listen(preferred_port: int, *, loopback_only: bool) -> socket.socket:
+    """Return a listening socket on ``preferred_port`` if that is free, otherwise on any port."""
+    for port in (preferred_port, 0):
         with contextlib.suppress(OSError):
-            if only_here:
+            if loopback_only:
                 return socket.create_server((LOOPBACK, port), backlog=BACKLOG)
             if socket.has_dualstack_ipv6():
                 return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG)
             return socket.create_server(("", port), backlog=BACKLOG)
-    raise ConnectionError("there is no port to listen on")
+    raise ConnectionError("cannot bind any port")
 
 
 def has_local_master(words: Sequence[str]) -> bool:
-    """Whether the driver's command line says that tasks run in the driver, so that no other machine needs to connect.
+    """Whether the driver's command line has only local masters: then all tasks run on the driver's host.
 
-    ``False`` where it names no master. What follows the names of options may be anything, also an application's argument ``local``.
+    ``False`` for a command line without a master. Only values of options count, because ``local`` may also be an argument of the
+    application.
     """
-    named = [value.removeprefix("--master=") for value in words if value.startswith("--master=")]
+    masters = [value.removeprefix("--master=") for value in words if value.startswith("--master=")]
     for option, value in itertools.pairwise(words):
         if option == "--master":
-            named.append(value)
+            masters.append(value)
         elif option in ("--conf", "-c") and value.startswith("spark.master="):
-            named.append(value.removeprefix("spark.master="))
-    return bool(named) and all(LOCAL_MASTER.fullmatch(master) for master in named)
+            masters.append(value.removeprefix("spark.master="))
+    return bool(masters) and all(LOCAL_MASTER.fullmatch(master) for master in masters)
 
 
 def _driver() -> tuple[int, list[str]]:
-    """The driver's process and its command line, which is empty where it is not known.
+    """Return the driver's process id and command line, which is empty if it cannot be read.
 
-    This process is a child of PySpark's daemon, which is a child of the driver; with ``spark.python.use.daemon=false`` there is no
-    daemon in between.
+    This process is a child of PySpark's daemon, which is a child of the driver. With ``spark.python.use.daemon=false`` it is a
+    child of the driver.
     """
-    number = os.getppid()
+    pid = os.getppid()
     try:
-        parent, words = _process(number)
+        parent, words = _parent_and_command_line(pid)
         if DAEMON not in words:
-            return number, words
-        return parent, _process(parent)[1]
+            return pid, words
+        return parent, _parent_and_command_line(parent)[1]
     except (OSError, ValueError, IndexError, subprocess.SubprocessError):
-        return number, []
+        return pid, []
 
 
-def _process(number: int) -> tuple[int, list[str]]:
-    """The parent and the command line of a process."""
-    about = Path(f"/proc/{number}")
-    if about.is_dir():
-        parent = (about / "stat").read_text().rpartition(")")[2].split()[1]
-        return int(parent), (about / "cmdline").read_text(errors="replace").split("\0")
-    command = ["ps", "-ww", "-o", "ppid=,args=", "-p", str(number)]
+def _parent_and_command_line(pid: int) -> tuple[int, list[str]]:
+    proc = Path(f"/proc/{pid}")
+    if proc.is_dir():
+        parent = (proc / "stat").read_text().rpartition(")")[2].split()[1]
+        return int(parent), (proc / "cmdline").read_text(errors="replace").split("\0")
+    command = ["ps", "-ww", "-o", "ppid=,args=", "-p", str(pid)]
     listed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=START_TIMEOUT).stdout.split()
     return int(listed[0]), listed[1:]

@@ -1,8 +1,8 @@
-"""Which records a batch takes, and how Spark's tasks share them.
+"""The division of a batch between Spark's tasks, and its rate limit.
 
-Owns the arithmetic on ranges of offsets: rate limit, splitting, packing, and the shares of tasks whose ranges are settled later.
-Must not know a cluster nor Spark. Invariants: what is planned covers every range exactly once; a limit is never exceeded; equal
-input gives an equal plan.
+Owns the arithmetic on offset ranges: rate limit, splitting, packing, and the shares of tasks whose bounds are resolved later. Must
+not know a cluster nor Spark. Invariants: a plan covers each offset of its ranges exactly once; a limit is never exceeded; equal
+input gives equal plans.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from ottla.spark.offsets import Offsets
 from ottla.types import TopicPartition
 
 RECORDS_PER_TASK = 100_000
-"""A task that reads fewer is more start-up than work."""
+"""With fewer records, the start of a task takes longer than its work."""
 
 
 class OffsetRange(NamedTuple):
-    """The records of one partition from offset ``start`` up to, and without, ``end``."""
+    """The records of one partition from offset ``start`` to ``end`` (exclusive)."""
 
     topic: str
     partition: int
@@ -30,12 +30,12 @@ class OffsetRange(NamedTuple):
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Where the records are."""
+        """The partition of the range."""
         return TopicPartition(self.topic, self.partition)
 
     @property
     def size(self) -> int:
-        """Offsets in the range; as many records, unless compaction or transactions left gaps."""
+        """The number of offsets. There are fewer records if compaction or transactions left gaps."""
         return self.end - self.start
 
     def __str__(self) -> str:
@@ -43,15 +43,15 @@ class OffsetRange(NamedTuple):
 
 
 Task = tuple[OffsetRange, ...]
-"""What one Spark task reads: ranges of different partitions."""
+"""The work of one Spark task: ranges of different partitions."""
 
 Bounds = Mapping[TopicPartition, tuple[int, int]]
-"""Partition -> the offset at which a batch begins in it, and the one before which it ends."""
+"""Partition -> the first offset and the end offset (exclusive) of a batch."""
 
 
 class Share(NamedTuple):
-    """The part of one partition that belongs to one task, from offset ``low`` up to, and without, ``high``; ``None`` is where the
-    batch itself begins or ends, wherever that will be."""
+    """A task's part of one partition, from offset ``low`` to ``high`` (exclusive). ``None`` stands for the bounds of the batch,
+    which are resolved later."""
 
     topic: str
     partition: int
@@ -60,25 +60,24 @@ class Share(NamedTuple):
 
 
 class UnboundTask(NamedTuple):
-    """What one Spark task reads of a batch whose bounds are settled by each execution.
+    """The work of one Spark task in a batch whose bounds are resolved in each execution.
 
-    Each offset belongs to the same task under any bounds. Spark may have computed the blocks of a cached DataFrame in different
-    executions: they hold no record twice, and leave none out between them.
+    An offset belongs to the same task under any bounds. So if Spark computes the blocks of a cached DataFrame in different
+    executions, they contain no record twice and miss none.
     """
 
     shares: tuple[Share, ...]
     number: int
     tasks: int
-    """This task's number, from 0 on, and how many there are."""
-    known: dict[str, int]
-    """The partitions of each topic that have their tasks, as a bit mask, the same in each task. Any other is given to a task by
-    its name."""
+    """The number of this task, from 0, and the number of tasks."""
+    planned: dict[str, int]
+    """Topic -> bit mask of the partitions that have shares, the same in each task. A hash assigns any other partition to a task."""
 
     def ranges(self, bounds: Bounds) -> Task:
-        """The ranges that this task reads within ``bounds``. A partition that is not in ``bounds`` has none."""
+        """Return the ranges of this task within ``bounds``. A partition that is not in ``bounds`` has none."""
         shares = list(self.shares)
         for tp in sorted(bounds):
-            is_new = not self.known.get(tp.topic, 0) >> tp.partition & 1
+            is_new = not self.planned.get(tp.topic, 0) >> tp.partition & 1
             if is_new and zlib.crc32(str(tp).encode()) % self.tasks == self.number:
                 shares.append(Share(*tp))
         ranges = []
@@ -91,11 +90,11 @@ class UnboundTask(NamedTuple):
 
 
 def limit_ends(starts: Offsets, ends: Offsets, limit: int) -> dict[TopicPartition, int]:
-    """``ends`` drawn nearer so that at most ``limit`` records lie between ``starts`` and the result.
+    """Return ``ends``, reduced to at most ``limit`` offsets after ``starts``.
 
-    Each partition gets its share in proportion to what waits in it, and at least one record where the limit allows, so that a
-    small one is not starved by a large one. With fewer records than partitions those with most waiting come first. A partition
-    whose end lies before its start, since it was cut off there, keeps that end. A partition without a start does not move.
+    Partitions share the limit in proportion to their backlog. Each gets at least one offset, so that a large one does not starve a
+    small one; if the limit is below the number of partitions, those with the largest backlog get one. A partition that ends before
+    its start, because it was truncated, keeps that end. A partition without a start keeps its end.
     """
     waiting = {tp: ends[tp] - starts[tp] for tp in sorted(ends) if ends[tp] > starts.get(tp, ends[tp])}
     if sum(waiting.values()) <= limit:
@@ -114,31 +113,32 @@ def limit_ends(starts: Offsets, ends: Offsets, limit: int) -> dict[TopicPartitio
 
 
 def plan_tasks(ranges: Iterable[OffsetRange], *, min_partitions: int | None, max_partitions: int | None, cores: int) -> list[Task]:
-    """Share out ``ranges``: at least ``min_partitions`` tasks where there are as many records, at most ``max_partitions``.
+    """Divide ``ranges`` between at least ``min_partitions`` tasks, if there are as many records, and at most ``max_partitions``.
 
-    Not told how many at most, as many as the driver has ``cores``, or one for every 100,000 records where that is more: small
-    batches are not drowned in tasks, large ones get one for each partition as with Spark's own connector.
+    Without ``max_partitions``, the maximum is the driver's ``cores``, or one task per 100,000 records if that is more. So a small
+    batch has few tasks, and a large one has a task per partition as with Spark's own connector.
     """
     filled = sorted(each for each in ranges if each.size > 0)
     return _share_out(filled, min_partitions=min_partitions, max_partitions=max_partitions, cores=cores)
 
 
 def plan_unbound_tasks(bounds: Bounds, *, min_partitions: int | None, max_partitions: int | None, cores: int) -> list[UnboundTask]:
-    """Share out what lies within ``bounds`` in the same way, for tasks that will read within other bounds; at least one task.
+    """Divide the partitions in the same way, by their sizes within the current ``bounds``, for tasks whose bounds are resolved
+    later.
 
-    Empty partitions have their share, too, since they may fill up.
+    There is at least one task. Empty partitions have shares as well, as they may get records.
     """
     ranges = [OffsetRange(*tp, *bounds[tp]) for tp in sorted(bounds)]
     planned = _share_out(ranges, min_partitions=min_partitions, max_partitions=max_partitions, cores=cores) or [()]
-    known: dict[str, int] = {}
+    masks: dict[str, int] = {}
     for tp in bounds:
-        known[tp.topic] = known.get(tp.topic, 0) | 1 << tp.partition
+        masks[tp.topic] = masks.get(tp.topic, 0) | 1 << tp.partition
     shares = [tuple(_share(piece, *bounds[piece.topic_partition]) for piece in pieces) for pieces in planned]
-    return [UnboundTask(of_task, number, len(shares), known) for number, of_task in enumerate(shares)]
+    return [UnboundTask(of_task, number, len(shares), masks) for number, of_task in enumerate(shares)]
 
 
 def _share(piece: OffsetRange, start: int, end: int) -> Share:
-    """The share that ``piece`` of a range from ``start`` to ``end`` is: open where the range begins, and where it ends."""
+    """Return ``piece`` of the range from ``start`` to ``end`` as a share: without a limit at the start and end of the range."""
     low = None if piece.start == start else piece.start
     return Share(piece.topic, piece.partition, low, None if piece.end == end else piece.end)
 
@@ -152,7 +152,7 @@ def _share_out(ranges: list[OffsetRange], *, min_partitions: int | None, max_par
 
 
 def split_ranges(ranges: Sequence[OffsetRange], pieces: int) -> list[OffsetRange]:
-    """Cut ``ranges`` into ``pieces`` of like size, or into as many as there are records if those are fewer."""
+    """Split ``ranges`` into ``pieces`` of similar size, or one per offset if there are fewer offsets."""
     cuts = dict.fromkeys(ranges, 1)
     largest_piece: list[tuple[float, OffsetRange]] = [(-each.size, each) for each in ranges if each.size > 1]
     heapq.heapify(largest_piece)
@@ -172,7 +172,8 @@ def _cut(whole: OffsetRange, count: int) -> list[OffsetRange]:
 
 
 def pack_ranges(ranges: Sequence[OffsetRange], most: int) -> list[Task]:
-    """At most ``most`` tasks of like size. Two pieces of one partition never meet in a task, even if that takes more tasks."""
+    """Combine ``ranges`` into at most ``most`` tasks of similar size; more if otherwise two pieces of one partition shared a
+    task."""
     if len(ranges) <= most:
         return [(each,) for each in ranges]
     tasks: list[list[OffsetRange]] = [[] for _ in range(max(most, _max_pieces_per_partition(ranges)))]
@@ -196,6 +197,6 @@ def _max_pieces_per_partition(ranges: Iterable[OffsetRange]) -> int:
 
 
 def ranges_between(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> list[OffsetRange]:
-    """What lies between two points, for the partitions that both know; a partition cut off before its start gives nothing."""
-    known = ((tp, starts[tp], end) for tp, end in sorted(ends.items()) if tp in starts)
-    return [OffsetRange(tp.topic, tp.partition, start, end) for tp, start, end in known if end > start]
+    """Return the ranges from ``starts`` to ``ends``, for the partitions in both. One that ends before its start has no range."""
+    both = ((tp, starts[tp], end) for tp, end in sorted(ends.items()) if tp in starts)
+    return [OffsetRange(tp.topic, tp.partition, start, end) for tp, start, end in both if end > start]

@@ -1,7 +1,7 @@
 """The progress of a stream, committed to a consumer group.
 
-Owns when it is committed, and what is logged where that fails or another query commits to the same group. Must not know where a
-stream continues: Spark remembers that. Invariant: nothing here ends a query.
+Owns the times of the commits, and the warnings if one fails or another query commits to the same group. Must not know where a
+stream continues: that is in Spark's checkpoint. Invariant: no error here ends a query.
 """
 
 from __future__ import annotations
@@ -25,21 +25,22 @@ MEMBERSHIP_ERRORS = (
     errors.StaleMemberEpochError,
     errors.UnknownMemberIdError,
 )
-"""What a broker answers to a commit from outside of a group that has members."""
+"""A broker's responses to a commit by a client that is not a member of a group with members."""
 
 METADATA_PREFIX = "ottla-spark-"
-"""Begins the metadata of the offsets that are committed here; an identifier of the running query follows."""
+"""The prefix of the metadata in commits of this module; an id of the running query follows."""
 
 
 class Progress:
-    """Keeps a group's committed offsets in step with a stream, for lag monitoring. Never raises: Spark, not the group,
-    remembers where the stream continues, so a commit that fails is no reason for the stream to."""
+    """Commits the positions of a stream to a group, for lag monitoring. Never raises: the stream continues from Spark's checkpoint,
+    not from the group, so it does not depend on these commits."""
 
     TIMEOUT, FINAL_TIMEOUT, RETRY_PAUSE = 5.0, 30.0, 10.0
-    """Seconds: for one commit, for the last one of a query, and before the next attempt after one has failed."""
+    """Seconds: the timeout of a commit, that of a query's last commit, and the pause after a failed commit."""
 
     CHECK_INTERVAL, MAX_CHECK_INTERVAL, CHECK_TIMEOUT = 3.0, 60.0, 1.0
-    """Seconds between the first two looks for another query's commits, which double up to the second number; and for one look."""
+    """Seconds: the first interval between checks for another query's commits, which doubles; its maximum; the timeout of a
+    check."""
 
     def __init__(self, cluster: Cluster, group_id: str | None) -> None:
         self._cluster = cluster
@@ -53,12 +54,13 @@ class Progress:
         self._check_pause = self.CHECK_INTERVAL
 
     def report(self, offsets: Offsets, *, final: bool = False) -> None:
-        """All before ``offsets`` is done with. ``final``: nothing will follow, so try in earnest."""
+        """Commit ``offsets``. ``final`` is for the last commit of a query: it ignores the pause after a failure and waits
+        longer."""
         if self._group_id is None or not offsets or offsets == self._committed:
             return
         if time.monotonic() < self._retry_at and not final:
             return
-        # Not in __init__: Spark pickles readers, and each process that commits must have its own.
+        # Not in __init__: Spark pickles readers, and each process that commits must have its own id.
         self._metadata = self._metadata or METADATA_PREFIX + uuid.uuid4().hex
         try:
             self._warn_if_shared()
@@ -70,8 +72,7 @@ class Progress:
             self._committed = dict(offsets)
 
     def _warn_if_shared(self) -> None:
-        """Warn once if another query has committed to the group since this one did. Where that cannot be seen, the commit follows
-        all the same."""
+        """Warn once if another query has committed to the group since this one's last commit. A failed check is only logged."""
         if self._committed is None or self._is_shared or time.monotonic() < self._check_at:
             return
         self._check_at = time.monotonic() + self._check_pause
@@ -79,7 +80,7 @@ class Progress:
         try:
             found = self._cluster.committed(self._committed, timeout=self.CHECK_TIMEOUT)
         except Exception as error:
-            log.info("it is not known whether another query commits to group %r: %s", self._group_id, error)
+            log.info("cannot check whether another query commits to group %r: %s", self._group_id, error)
             return
         others = sorted(
             tp
@@ -89,8 +90,8 @@ class Progress:
         if others:
             self._is_shared = True
             log.warning(
-                "another query commits to group %r, too (%s): the group's offsets and lag are those of whichever committed last; "
-                "give each query its own groupId",
+                "another query commits to group %r, too (%s): the group's offsets and lag are those of the last commit; give each "
+                "query its own groupId",
                 self._group_id,
                 ", ".join(map(str, others[:3])) + (" ..." if len(others) > 3 else ""),
             )
@@ -98,11 +99,11 @@ class Progress:
     def _warn(self, error: Exception) -> None:
         if not isinstance(error, MEMBERSHIP_ERRORS):
             reason = with_option_names(error) if isinstance(error, errors.OttlaError) else error
-            log.warning("progress was not committed to group %r, the stream goes on: %s", self._group_id, reason)
+            log.warning("progress was not committed to group %r, and the stream continues: %s", self._group_id, reason)
         elif not self._has_members:
             self._has_members = True
             log.warning(
-                "progress is not committed to group %r while it has members, which alone may commit to it; the stream goes on. The "
-                "query needs a group of its own, named by option groupId",
+                "progress is not committed to group %r while it has members, because then only they may commit; the stream "
+                "continues. Set option groupId to a group that no consumer joins",
                 self._group_id,
             )

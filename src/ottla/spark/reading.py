@@ -1,9 +1,9 @@
-"""Ranges of offsets to Arrow batches, on an executor.
+"""Offset ranges to Arrow batches, on an executor.
 
-Owns the loop from ``poll()`` to Spark, and the watch over what a range has lost. Must not know how the ranges were planned. The
-consumer's network thread fetches on while Spark takes a batch. Invariants: a row is handed out once; a range ends when the
-consumer's *position* reaches its end, since the last offsets may be gaps of compaction or marks of transactions; a range whose
-records do not come ends in an error or, where the log has lost them, as ``failOnDataLoss`` says.
+Owns the loop from ``poll()`` to Spark, and the detection of data loss in the ranges. Must not know how the ranges were planned. The
+consumer's network thread continues to fetch while Spark processes a batch. Invariants: each row is returned once; a range ends when
+the consumer's *position* reaches its end, because the last offsets may be gaps of compaction or transaction markers; a range
+without progress ends in a timeout or, if its records were deleted, according to ``failOnDataLoss``.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ if TYPE_CHECKING:
     from ottla.records import Records
 
 MAX_ROWS = 20_000
-"""Rows of a batch: from 1,000 on Spark takes them at full speed."""
+"""Rows of a batch. Spark reaches its full speed with 1,000."""
 
 MAX_BYTES = 64 * 2**20
-"""Bytes of a batch, about."""
+"""Approximate bytes of a batch."""
 
 POLL_TIMEOUT = 0.1
-"""Seconds of one poll: how soon it is seen that a position moved without a record."""
+"""Seconds of one poll, and so the delay until a position that advanced without a record is noticed."""
 
 STALL_CHECK_INTERVAL = 3.0
-"""Seconds without progress after which a range is held against its log. Not sooner: what a broker says while it takes over from
-another may not last."""
+"""Seconds without progress after which a range is compared with its log. Not sooner: offsets that a broker returns while it takes
+over from another one may be temporary."""
 
 
 def read_ranges(ranges: Iterable[OffsetRange], columns: tuple[str, ...], options: SourceOptions) -> Iterator[pa.RecordBatch]:
-    """The rows of ``ranges``, which are of different partitions, with ``columns`` alone, spelled as there.
+    """Return the rows of ``ranges``, which are of different partitions, with ``columns`` in that spelling.
 
-    Raises ``DataLossError``; ``OttlaTimeoutError`` where no record came for ``kafkaConsumer.pollTimeoutMs``; and any error of the
+    Raises ``DataLossError``; ``OttlaTimeoutError`` without progress for ``kafkaConsumer.pollTimeoutMs``; and any error of the
     client that is not retriable.
     """
     worker_logs.configure()
@@ -63,7 +63,7 @@ def read_ranges(ranges: Iterable[OffsetRange], columns: tuple[str, ...], options
 
 
 class _RangeReader:
-    """The state of one task: what is left of each range."""
+    """The state of one task: the rest of each range."""
 
     def __init__(
         self, consumer: Consumer, ranges: tuple[OffsetRange, ...], columns: tuple[str, ...], options: SourceOptions
@@ -78,7 +78,7 @@ class _RangeReader:
         self._last_error: OttlaError | None = None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Poll until nothing is left."""
+        """Poll until all ranges are read."""
         self._consumer.assign(list(self._remaining))
         self._seek(self._remaining)
         while self._remaining:
@@ -104,7 +104,8 @@ class _RangeReader:
         return None
 
     def _advance(self) -> bool:
-        """Take over the consumer's positions and let go of ranges that are read to their end; whether anything moved."""
+        """Update the ranges to the consumer's positions, and finish those that are complete. Return whether any position
+        advanced."""
         moved = False
         done: list[TopicPartition] = []
         for tp, each in list(self._remaining.items()):
@@ -118,19 +119,19 @@ class _RangeReader:
         return moved
 
     def _seek(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
-        """Read on where these begin. One call for all, here and below: a thousand calls would take seconds."""
+        """Seek to the starts of ``ranges``, all with one call: a thousand calls take seconds."""
         if ranges:
             self._consumer._seek_all({tp: OffsetAndMetadata(each.start) for tp, each in ranges.items()})
 
     def _finish(self, done: list[TopicPartition]) -> None:
-        """Read these no further."""
+        """Stop reading these partitions, all with one call."""
         for tp in done:
             del self._remaining[tp]
         if self._remaining:
             self._consumer.pause(*done)
 
     def _check_stall(self) -> None:
-        """Nothing came: look whether it still can, and give up when patience is over."""
+        """Without progress: compare the ranges with their logs from time to time. Raises ``OttlaTimeoutError`` at the timeout."""
         now = time.monotonic()
         if now - self._waiting_since >= self._options.poll_timeout:
             raise self._timeout_error()
@@ -139,17 +140,17 @@ class _RangeReader:
             self._compare_with_logs()
 
     def _timeout_error(self) -> OttlaTimeoutError:
-        left = ", ".join(map(str, self._remaining.values()))
-        hint = "is a broker slow or gone? option kafkaConsumer.pollTimeoutMs is how long a task waits"
+        remaining = ", ".join(map(str, self._remaining.values()))
+        hint = "check whether the brokers are up; option kafkaConsumer.pollTimeoutMs sets how long a task waits"
         if opened := self._open_transactions():
             begins = ", ".join(f"{tp} from offset {offset} on" for tp, offset in sorted(opened.items()))
-            hint = f"a transaction is open in {begins}: with kafka.isolation.level=read_committed a task waits for its end, for as "
-            hint += "long as option kafkaConsumer.pollTimeoutMs says"
-        text = f"no record came for {self._options.poll_timeout:g} s, and these are left to read: {left}"
+            hint = f"a transaction is open in {begins}: with kafka.isolation.level=read_committed a task waits for its end; "
+            hint += "option kafkaConsumer.pollTimeoutMs sets how long"
+        text = f"no record arrived for {self._options.poll_timeout:g} s; still to read: {remaining}"
         return OttlaTimeoutError(text, hint=hint, cause=self._last_error)
 
     def _open_transactions(self) -> dict[TopicPartition, int]:
-        """Where open transactions keep a range from being read to its end."""
+        """Return the last stable offset of each partition where an open transaction begins before the end of the range."""
         if not self._options.read_committed:
             return {}
         with contextlib.suppress(OttlaError):
@@ -158,7 +159,7 @@ class _RangeReader:
         return {}
 
     def _compare_with_logs(self) -> None:
-        """Report what the logs have lost of what is left, and go on behind it; where nothing is lost, try again."""
+        """Report losses in the remaining ranges and seek behind them; without losses, try the same offsets again."""
         partitions = list(self._remaining)
         begins, ends = self._bounds(partitions)
         losses: list[Loss] = []
@@ -177,7 +178,7 @@ class _RangeReader:
             time.sleep(POLL_TIMEOUT)
 
     def _bounds(self, partitions: list[TopicPartition]) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """Where the logs begin and end, open transactions included; a partition that is gone is missing."""
+        """Return the first offsets and the high watermarks of the logs, without partitions that are deleted."""
         existing: list[TopicPartition] = []
         for topic in dict.fromkeys(tp.topic for tp in partitions):
             with contextlib.suppress(errors.UnknownTopicOrPartitionError):
@@ -187,7 +188,7 @@ class _RangeReader:
         begins = self._consumer.beginning_offsets(wanted, timeout=self._options.poll_timeout)
         if not self._options.read_committed:
             return begins, self._consumer.end_offsets(wanted, timeout=self._options.poll_timeout)
-        # What lies behind the beginning of an open transaction is not lost, and can be read when that has ended.
+        # Offsets after the last stable offset are not lost: the task can read them when the open transaction has ended.
         settings = {**dict(self._options.client), "isolation.level": "read_uncommitted"}
         with worker_process.borrowed_consumer(tuple(sorted(settings.items()))) as of_logs:
             return begins, of_logs.end_offsets(wanted, timeout=self._options.poll_timeout)
@@ -205,7 +206,7 @@ class _RangeReader:
 
 
 def _rows_before(batch: pa.RecordBatch, end: int) -> pa.RecordBatch:
-    """The rows in front of offset ``end``; offsets ascend."""
+    """Return the rows before offset ``end``. Offsets are in ascending order."""
     import pyarrow.compute as pc
 
     offsets = batch.column("offset")
@@ -215,7 +216,7 @@ def _rows_before(batch: pa.RecordBatch, end: int) -> pa.RecordBatch:
 
 
 def _split(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch in pieces that are not too large, none of them empty."""
+    """Split the batch into non-empty pieces of about ``MAX_BYTES``."""
     count = max(1, -(-batch.nbytes // MAX_BYTES))
     rows = -(-batch.num_rows // count)
     for start in range(0, batch.num_rows, max(1, rows)):

@@ -1,9 +1,9 @@
-"""Signed messages: how tasks talk to the planner process.
+"""The signed messages between Spark tasks and the planner process.
 
-Owns the form of a question and its answer on a TCP connection. Must not know what is asked. Invariants: a message is decoded only
-if it was signed with the key that Spark sends from the driver to its tasks, and an answer only if it belongs to its question;
-messages are JSON, so that decoding one runs no code. They are not encrypted: they hold offsets and names of topics, and the
-driver sends options, with passwords in them, over the loopback interface alone.
+Owns the framing of requests and responses on a TCP connection. Must not know their content. Invariants: a message is decoded only
+if it is signed with the key that Spark sends from the driver to its tasks, and a response only if it has the nonce of its request;
+messages are JSON, so decoding runs no code. They are not encrypted: they contain offsets and topic names. Options, which may have
+passwords, are sent by the driver over the loopback interface only.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ KEY_SIZE = SIGNATURE = 32
 """Bytes of a key, and of a signature (HMAC with SHA-256)."""
 
 MAX_REQUEST, MAX_RESPONSE = 16 * 2**20, 256 * 2**20
-"""Bytes of the largest messages. A question is read before it is known who sent it."""
+"""Bytes of the largest messages. The limit of requests is low, as they are read before their signature is checked."""
 
-REQUEST, RESPONSE = b"question", b"answer"
+REQUEST, RESPONSE = b"request", b"response"
+"""The first bytes of the signed data. They differ, so a request cannot be replayed as a response."""
 
 
 class WrongSignatureError(Exception):
-    """The message is not from someone who has the key."""
+    """The sender of the message does not have the key."""
 
     def __init__(self) -> None:
         super().__init__("the message is not signed with the key")
 
 
 def send(stream: BufferedIOBase, key: bytes, purpose: bytes, message: bytes) -> None:
-    """Write one message: its length, its signature, itself."""
+    """Write one message: length, signature, content."""
     signature = hmac.digest(key, purpose + message, "sha256")
     stream.write(struct.pack(">I", len(message)) + signature + message)
     stream.flush()
@@ -43,7 +44,7 @@ def send(stream: BufferedIOBase, key: bytes, purpose: bytes, message: bytes) -> 
 def receive(stream: BufferedIOBase, key: bytes, purpose: bytes, *, most: int) -> bytes:
     """Read one message of at most ``most`` bytes.
 
-    Raises ``EOFError`` where the connection ends, ``WrongSignatureError`` for what the key did not sign.
+    Raises ``EOFError`` at the end of the connection, and ``WrongSignatureError`` for a wrong signature or a longer message.
     """
     head = _read(stream, 4 + SIGNATURE)
     (length,) = struct.unpack(">I", head[:4])
@@ -56,10 +57,10 @@ def receive(stream: BufferedIOBase, key: bytes, purpose: bytes, *, most: int) ->
 
 
 def _read(stream: BufferedIOBase, count: int) -> bytes:
-    found = stream.read(count)
-    if len(found) < count:
+    data = stream.read(count)
+    if len(data) < count:
         raise EOFError("the connection ended inside a message")
-    return found
+    return data
 
 
 class SignedConnection:
@@ -75,11 +76,12 @@ class SignedConnection:
 
     def __exit__(self, *_: object) -> None:
         with self._socket, contextlib.suppress(OSError):
-            self._stream.close()  # sends what an earlier error has left unsent
+            self._stream.close()  # may raise: it flushes data that an earlier error has left in the buffer
 
-    def ask(self, question: dict[str, Any], *, timeout: float) -> Any:
-        """The answer to ``question``. Raises ``OSError`` and ``EOFError``, ``WrongSignatureError`` where the peer lacks the key."""
+    def request(self, request: dict[str, Any], *, timeout: float) -> Any:
+        """Send ``request`` and return the response. Raises ``OSError``, ``EOFError``, and ``WrongSignatureError`` if the peer does
+        not have the key."""
         self._socket.settimeout(timeout)
         nonce = secrets.token_hex(16)
-        send(self._stream, self._key, REQUEST, json.dumps({**question, "nonce": nonce}).encode())
+        send(self._stream, self._key, REQUEST, json.dumps({**request, "nonce": nonce}).encode())
         return json.loads(receive(self._stream, self._key, RESPONSE + nonce.encode(), most=MAX_RESPONSE))

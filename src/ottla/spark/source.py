@@ -1,9 +1,9 @@
-"""The data source itself: what Spark makes of ``format("ottla")``.
+"""The data source behind ``format("ottla")``.
 
-Owns the entry points that Spark calls. Must not do I/O, and imports its readers only when they are asked for, since Spark imports
-this module in many short-lived processes. Invariant: wrong options are refused by ``load()`` or, where only the kind of query
-shows that they are wrong, before anything is read. (After ``.schema(...)`` Spark's ``load()`` calls nothing here, so there options
-and schema are checked when the query is planned.)
+Owns the entry points that Spark calls. Must not do I/O, and imports its readers only when Spark requests them, since Spark imports
+this module in many short-lived processes. Invariant: ``load()`` raises for invalid options; an option that only a batch or only a
+stream supports raises before anything is read. (After ``.schema(...)`` Spark's ``load()`` calls nothing here, so options and schema
+are checked when Spark plans the query.)
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class OttlaDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The word that goes into ``format()``. (``kafka`` cannot be taken: Spark keeps it for its own connector.)"""
+        """The name for ``format()``. (It cannot be ``kafka``: Spark reserves that name for its own connector.)"""
         return "ottla"
 
     def schema(self) -> StructType:
-        """The columns that a query gets unless it names its own."""
+        """The schema of a query that does not call ``.schema()``."""
         from ottla.spark.columns import full_schema
         from ottla.spark.table_options import CREATION_OPTION, store_options
 
@@ -44,7 +44,7 @@ class OttlaDataSource(DataSource):
         return store_options(columns, self.options) if CREATION_OPTION in self.options else columns
 
     def reader(self, schema: StructType) -> OttlaBatchReader:
-        """The reader of a batch."""
+        """Return the batch reader."""
         worker_logs.configure()
         from ottla.spark.batch import OttlaBatchReader
         from ottla.spark.columns import wanted_columns
@@ -52,7 +52,7 @@ class OttlaDataSource(DataSource):
         return OttlaBatchReader(self._options(schema).for_batch(), wanted_columns(schema), planner_options(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """The reader of a stream."""
+        """Return the stream reader, or for invalid options one that raises the error."""
         worker_logs.configure()
         try:
             return self._stream_reader(schema)
@@ -62,11 +62,11 @@ class OttlaDataSource(DataSource):
             return FailingStreamReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Always raises ``OttlaError``: PySpark itself would say that a method is not implemented."""
+        """Raise ``OttlaError``; without this method PySpark's error is only that a method is not implemented."""
         raise _only_a_source()
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Always raises ``OttlaError``."""
+        """Raise ``OttlaError``."""
         raise _only_a_source()
 
     def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
@@ -81,7 +81,7 @@ class OttlaDataSource(DataSource):
         return OttlaStreamReader(self._options(schema).for_stream(), wanted_columns(schema))
 
     def _options(self, schema: StructType | None = None) -> SourceOptions:
-        # Kept, and pickled with the source, so that what is logged about options is logged once for a load().
+        # Stored, and pickled with the source, so that warnings about options are logged once per load().
         if self._parsed is None:
             if schema is not None:
                 from ottla.spark.table_options import restore_options

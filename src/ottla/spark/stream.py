@@ -1,12 +1,18 @@
-"""The micro-batch reader: where a stream begins, how far the next batch goes, and what its tasks read.
+"""The micro-batch reader: the start of a stream, the end of each batch, and the batch's tasks.
 
-Owns the sequence of offsets that Spark writes into its checkpoint. Must not know how rows are fetched. Invariants: whatever Spark
-asks again after a failure is planned as the first time; an offset with nothing new behind it comes back unchanged; no failure to
-commit a group's progress ends the query.
+Owns the sequence of offsets that Spark writes into its checkpoint. Must not know how rows are fetched. Invariants: a batch that
+Spark repeats after a failure has the same plan; without new records ``latestOffset`` returns its argument unchanged; a failure to
+commit the group's progress does not end the query.
 
-Spark's order for batch N: ``latestOffset(start)``, write the offset log, ``commit(end of N - 1)``, ``partitions``, tasks ``read``,
-write the commit log, ``latestOffset(end of N)``. So ``start`` is always done with, and after the last batch ``commit`` does not
-come, but ``latestOffset`` does: both report progress.
+Spark's calls for batch N:
+
+1. ``latestOffset(start)``, where ``start`` is the end of batch N - 1; Spark writes the result to the offset log.
+2. ``commit(end of N - 1)``.
+3. ``partitions(start, end)``; the tasks call ``read``; Spark writes the commit log.
+4. ``latestOffset(end of N)``.
+
+So all records before the argument of ``latestOffset`` are processed. After the last batch Spark does not call ``commit``, but
+``latestOffset``: both report progress.
 """
 
 from __future__ import annotations
@@ -35,11 +41,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 IDLE_INTERVAL = 0.05
-"""Seconds between two looks at the cluster while nothing is new; Spark itself would look every 10 ms."""
+"""Seconds between two lookups of the end offsets without new records; Spark itself calls ``latestOffset`` every 10 ms."""
 
 
 class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans in one process that lives as long as the query, reads on the executors; Spark pickles it from the one to the other."""
+    """Plans in one process that lives as long as the query, and reads on the executors; Spark sends it there pickled."""
 
     def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
         self._options = options
@@ -54,7 +60,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reported: frozenset[Loss] = frozenset()
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a query without a checkpoint begins; asked more than once, and the same each time."""
+        """Return the start of a query without a checkpoint; repeated calls return the same."""
         if self._initial is None:
             starting = self._options.starting_offsets
             assert starting is not None
@@ -66,20 +72,20 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamOffset(self._initial).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """``maxOffsetsPerTrigger``, or all there is."""
+        """Return ``maxOffsetsPerTrigger`` as a limit, or no limit."""
         most = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the end of the query to what is there now."""
+        """Make the current end offsets the end of the query."""
         self._available_now_end = self._end_offsets(())
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Where the logs ended when last looked at: what a query's progress shows as its source's latest offset."""
+        """Return the last known end offsets, which ``QueryProgress`` shows as ``latestOffset``."""
         return None if self._latest is None else StreamOffset(self._latest).to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """How far the batch that begins at ``start`` goes; ``start`` itself where nothing is new."""
+        """Return the end of the batch that begins at ``start``; ``start`` itself if there are no new records."""
         begin = StreamOffset.from_json(start)
         first = begin.positions == self._initial and begin.first_start is None
         self._progress.report(begin.positions)
@@ -96,7 +102,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamOffset(ends).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """One input partition a task of the batch between two offsets."""
+        """Return one input partition per task of the batch between two offsets."""
         finish = StreamOffset.from_json(end)
         starts = StreamOffset.from_json(start).positions if finish.first_start is None else finish.first_start
         self._report(losses_between(starts, finish.positions, self._options.subscription.includes))
@@ -111,31 +117,31 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [InputPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task; runs on an executor."""
+        """Return the rows of one task. Called on an executor."""
         from ottla.spark.reading import read_ranges
 
         return read_ranges(partition.value or (), self._columns, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """The batch up to ``end`` is done with. Never raises: Spark would end the query."""
+        """Commit ``end``, whose batch is processed, to the group. Never raises: Spark would end the query."""
         self._progress.report(StreamOffset.from_json(end).positions)
 
     def stop(self) -> None:
-        """Let go of the cluster. (Spark mostly ends the process instead.)"""
+        """Close all connections. (Spark usually kills the process instead.)"""
         self._cluster.close()
 
     def _end_offsets(self, expected: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where the logs end now. What is gone of ``expected`` is missing; the plan that follows reports it."""
+        """Look up the end offsets. Deleted partitions of ``expected`` are missing; ``partitions()`` reports them."""
         self._checked_at = time.monotonic()
         self._latest = self._cluster.latest(self._cluster.await_partitions(expected))
         return self._latest
 
     def _wait_for_transactions(self, positions: Offsets, ends: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """``ends`` without steps back to where an open transaction begins.
+        """Return ``ends``, with the position instead where an open transaction begins before the position.
 
-        With ``read_committed`` a log ends there for this query. A position may lie behind that: the query that wrote the checkpoint
-        read uncommitted records, or ``startingOffsets`` names the position. It stays until the transaction has ended. Where the
-        log itself ends before the position, records are lost.
+        With ``read_committed`` the end of a log is its last stable offset. A position may be greater: an earlier run of the query
+        read uncommitted records, or ``startingOffsets`` has the position. It stays there until the transaction ends. A high
+        watermark before the position means lost records instead.
         """
         behind = [tp for tp, end in ends.items() if end < positions.get(tp, end)] if self._options.read_committed else []
         if not behind:
@@ -145,26 +151,26 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         waiting = frozenset(tp for tp in behind if logs[tp] >= positions[tp])
         for tp in sorted(waiting - self._waiting):
             log.warning(
-                "%s: an open transaction begins at offset %d, before offset %d, where this query continues; with "
-                "kafka.isolation.level=read_committed it waits until that transaction has ended",
+                "%s: an open transaction begins at offset %d, before offset %d, the position of this query; with "
+                "kafka.isolation.level=read_committed it waits until that transaction ends",
                 tp, ends[tp], positions[tp],
             )  # fmt: skip
         self._waiting = waiting
         return {tp: positions[tp] if tp in waiting else end for tp, end in ends.items()}
 
     def _report(self, losses: Iterable[Loss]) -> None:
-        """Report what was not yet reported: Spark may plan a batch more than once."""
+        """Report each loss once: Spark may plan a batch more than once."""
         new = [loss for loss in losses if loss not in self._reported]
         report(new, fail=self._options.fail_on_data_loss)
         self._reported |= frozenset(new)
 
     def _handle_no_data(self, positions: Offsets) -> None:
-        """Nothing is new: the last word to the group where the query ends here, else a pause before the next look."""
+        """Without new records: commit a last time if the query ends here, otherwise sleep until the next lookup."""
         if self._available_now_end is not None:
             self._progress.report(positions, final=True)
         else:
             time.sleep(max(0.0, self._checked_at + IDLE_INTERVAL - time.monotonic()))
 
     def _new_starts(self, starts: Offsets, ends: Offsets) -> dict[TopicPartition, int]:
-        """Where to begin in partitions that appeared behind ``starts``: at the beginning of their logs."""
+        """Return the start of partitions that are not in ``starts``, because they are new: the beginning of their logs."""
         return self._cluster.earliest(sorted(ends.keys() - starts.keys()))

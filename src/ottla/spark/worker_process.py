@@ -1,7 +1,7 @@
-"""What a worker process of Spark keeps from task to task: connected consumers, and a heap that is quick to sweep.
+"""The state of a worker process of Spark between tasks: idle consumers, and a frozen heap for cheap garbage collections.
 
-Owns the module's globals, which live as long as the process. Must not know what is read. Invariants: a consumer is lent to one
-task at a time; one that a task failed with is closed, not kept; none is used in a process other than the one that made it.
+Owns the module's globals, which live as long as the process. Must not know what is read. Invariants: one task at a time uses a
+consumer; a consumer is closed after an error; no consumer is used in a process other than the one that created it.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ EXECUTOR_SETTINGS = {
     "max.partition.fetch.bytes": str(4 * 2**20),
     "fetch.max.wait.ms": "20",
 }
-"""Settings of an executor's client, before the user's. Fetches and polls are as large as Spark takes them. No fetch waits for
-records to come: what is planned is there, and the next task's fetch would queue behind it."""
+"""Defaults of an executor's client that the user's settings override. Fetches and polls are large, as Spark takes large batches.
+``fetch.max.wait.ms`` is short: the planned records exist already, and a fetch of the next task would queue behind one that
+waits."""
 
 CLOSE_TIMEOUT = 1.0
-"""Seconds; nothing is left to do when a consumer without a group is closed."""
+"""Seconds; closing a consumer without a group does not wait for a coordinator."""
 
 MAX_IDLE_CONSUMERS = 4
-"""Idle consumers that a process keeps, each with other settings."""
+"""Idle consumers that a process keeps, each with different settings."""
 
 FREEZE_AT = frozenset({1, 2, 4, 8, 64})
-"""The tasks of a process at which its heap is frozen."""
+"""The numbers of tasks after which a process freezes its heap."""
 
 _idle: dict[tuple[int, Settings], Consumer] = {}
 _tasks = 0
@@ -45,13 +46,13 @@ _tasks = 0
 
 @contextlib.contextmanager
 def borrowed_consumer(settings: Settings) -> Iterator[Consumer]:
-    """A consumer with these settings, connected already where a task before has used it. Its assignment is the borrower's."""
+    """Yield a consumer with these settings, if possible a connected one of an earlier task. The caller assigns its partitions."""
     key = (os.getpid(), settings)
     consumer = _idle.pop(key, None) or Consumer({**EXECUTOR_SETTINGS, **dict(settings)})
     try:
         yield consumer
     except GeneratorExit:
-        # Spark has all the rows it wants, as with LIMIT.
+        # Spark closes the generator when it has enough rows, as with LIMIT.
         _keep(key, consumer)
         raise
     except BaseException:
@@ -61,11 +62,11 @@ def borrowed_consumer(settings: Settings) -> Iterator[Consumer]:
 
 
 def _keep(key: tuple[int, Settings], consumer: Consumer) -> None:
-    """Let a consumer rest until a task asks for it; where there are too many, the one that has rested longest goes."""
+    """Keep the consumer for later tasks, and close the longest idle ones above ``MAX_IDLE_CONSUMERS``."""
     try:
         consumer.unsubscribe()
     except OttlaError as error:
-        log.info("a consumer is not kept: %s", error)
+        log.info("closing a consumer that cannot be reused: %s", error)
         _close(consumer)
     else:
         _idle[key] = consumer
@@ -79,10 +80,10 @@ def _close(consumer: Consumer) -> None:
 
 
 def start_task() -> None:
-    """Call at the beginning of each task.
+    """Freeze the heap in the first few tasks. Called at the beginning of each task.
 
-    Spark's worker sweeps its whole heap after every task: 24 to 38 ms with pyarrow and pandas loaded. What a process has loaded by
-    its first few tasks it keeps anyway, so it is taken out of the sweep.
+    Spark's worker runs a full garbage collection after every task: 24 to 38 ms with pyarrow and pandas loaded. Modules that are
+    loaded by the first few tasks stay in memory, so ``gc.freeze()`` excludes them from these collections.
     """
     global _tasks
     _tasks += 1

@@ -62,9 +62,9 @@ def test_a_long_list_is_cut() -> None:
 @pytest.mark.parametrize(
     ("text", "twice"),
     [
-        ('{"a": {"0": 1}, "a": {"1": 2}}', "names 'a' twice"),
-        ('{"a": {"0": 1, "1": 3, "0": 2}}', "names '0' twice"),
-        ('{"a": {"0": 1, "00": 2}}', "names a-0 twice"),
+        ('{"a": {"0": 1}, "a": {"1": 2}}', "has 'a' twice"),
+        ('{"a": {"0": 1, "1": 3, "0": 2}}', "has '0' twice"),
+        ('{"a": {"0": 1, "00": 2}}', "has a-0 twice"),
     ],
 )
 def test_a_name_that_is_given_twice_is_refused(text: str, twice: str) -> None:

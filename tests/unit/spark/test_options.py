@@ -92,7 +92,7 @@ def test_the_clients_group_is_another_name_for_ours() -> None:
         (SERVERS, ["exactly one", "assign, subscribe and subscribePattern", "none"]),
         ({**TOPIC, "subscribePattern": "o.*"}, ["exactly one", "subscribe and subscribePattern are"]),
         ({**SERVERS, "subscribe": " , "}, ["subscribe", "no topic"]),
-        ({**SERVERS, "subscribePattern": "a(b"}, ["subscribePattern", "character 2", "Python's dialect"]),
+        ({**SERVERS, "subscribePattern": "a(b"}, ["subscribePattern", "character 2", "Python's re module"]),
         ({**SERVERS, "assign": '{"a": [0], "a": [1]}'}, ["assign", "'a' twice"]),
         ({**SERVERS, "assign": "orders"}, ["assign is not JSON", '{"topic": [0, 1]}']),
         ({**SERVERS, "assign": '{"orders": 0}'}, ["assign", '{"topic": [0, 1]}']),

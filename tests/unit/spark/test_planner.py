@@ -24,7 +24,7 @@ from ottla.spark import planner as planner_module
 from ottla.spark.batch import OttlaBatchReader, UnboundPartition
 from ottla.spark.options import parse_options, planner_options
 from ottla.spark.planner import DRIVER_CHECK_INTERVAL, IDLE_TIMEOUT, MAX_CONNECTED_TABLES, BoundsCache, Planner, serve
-from ottla.spark.planner_client import PlannerAddress, ask, has_local_master, register
+from ottla.spark.planner_client import PlannerAddress, has_local_master, register, request_bounds
 from ottla.spark.planning import Share, UnboundTask
 from ottla.spark.signed_messages import SignedConnection, WrongSignatureError
 from ottla.types import TopicPartition
@@ -119,10 +119,10 @@ def test_answers_are_kept_by_their_size() -> None:
 
 def test_the_bounds_of_an_execution_stay_and_those_of_the_next_are_new(broker: Broker, topic: str, tmp_path: Path) -> None:
     planner = Planner(KEY, tmp_path)
-    table = json.loads(planner.answer({"options": options_of(broker)}))["table"]
+    table = json.loads(planner.handle({"options": options_of(broker)}))["table"]
 
     def bounds(execution: int) -> Any:
-        return json.loads(planner.answer({"table": table, "execution": execution}))["bounds"]
+        return json.loads(planner.handle({"table": table, "execution": execution}))["bounds"]
 
     assert bounds(1) == [["t", 0, 0, 0], ["t", 1, 0, 0]]
     produce(broker, "t", 3, partition=1)
@@ -139,11 +139,11 @@ def test_a_planner_in_place_of_another_refuses_what_that_may_have_answered(broke
     answers = []
     for executions in ((5, 3), (3, 4, 5, 6)):
         planner = Planner(KEY, tmp_path)
-        table = json.loads(planner.answer({"options": options_of(broker)}))["table"]
-        answers.append([json.loads(planner.answer({"table": table, "execution": execution})) for execution in executions])
+        table = json.loads(planner.handle({"options": options_of(broker)}))["table"]
+        answers.append([json.loads(planner.handle({"table": table, "execution": execution})) for execution in executions])
         produce(broker, "t", 3, partition=1)
     assert all("bounds" in answer for answer in answers[0])
-    assert ["were forgotten" in answer.get("error", "") for answer in answers[1]] == [True, True, True, False]
+    assert ["does not have the offsets" in answer.get("error", "") for answer in answers[1]] == [True, True, True, False]
     assert answers[1][-1] == {"bounds": [["t", 0, 0, 0], ["t", 1, 0, 3]]}
 
 
@@ -151,16 +151,16 @@ def test_tables_with_the_same_options_are_one(broker: Broker, topic: str, tmp_pa
     planner = Planner(KEY, tmp_path)
     endings = ["latest", "latest", '{"t": {"0": 5, "1": -1}}']
     given = [options_of(broker, endingoffsets=ending) for ending in endings]
-    names = [json.loads(planner.answer({"options": options}))["table"] for options in given]
+    names = [json.loads(planner.handle({"options": options}))["table"] for options in given]
     assert names[0] == names[1] != names[2]
 
 
 def test_what_cannot_be_planned_is_told(broker: Broker, tmp_path: Path) -> None:
     planner = Planner(KEY, tmp_path)
-    table = json.loads(planner.answer({"options": {**options_of(broker), "subscribe": "missing"}}))["table"]
-    answer = json.loads(planner.answer({"table": table, "execution": 1}))
+    table = json.loads(planner.handle({"options": {**options_of(broker), "subscribe": "missing"}}))["table"]
+    answer = json.loads(planner.handle({"table": table, "execution": 1}))
     assert answer == {"error": "topic missing does not exist (create it first, or check the name)"}
-    assert "does not know this table" in json.loads(planner.answer({"table": "?", "execution": 1}))["error"]
+    assert "does not have this table" in json.loads(planner.handle({"table": "?", "execution": 1}))["error"]
 
 
 def test_few_tables_keep_their_connections(broker: Broker, topic: str, tmp_path: Path) -> None:
@@ -168,8 +168,8 @@ def test_few_tables_keep_their_connections(broker: Broker, topic: str, tmp_path:
     previous = threading.active_count()
     for number in range(MAX_CONNECTED_TABLES + 4):
         given = options_of(broker, **{"kafka.client.id": str(number)})
-        table = json.loads(planner.answer({"options": given}))["table"]
-        assert "bounds" in json.loads(planner.answer({"table": table, "execution": number}))
+        table = json.loads(planner.handle({"options": given}))["table"]
+        assert "bounds" in json.loads(planner.handle({"table": table, "execution": number}))
     planner.close_idle(time.monotonic())
     assert threading.active_count() <= previous + MAX_CONNECTED_TABLES
     planner.close_idle(time.monotonic() + 2 * IDLE_TIMEOUT)
@@ -193,17 +193,17 @@ def served(tmp_path: Path) -> Iterator[int]:
 
 def test_a_task_asks_over_the_network(served: int, broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with SignedConnection(("127.0.0.1", served), KEY, timeout=SECONDS) as connection:
-        table = connection.ask({"options": options_of(broker)}, timeout=SECONDS)["table"]
+        table = connection.request({"options": options_of(broker)}, timeout=SECONDS)["table"]
     monkeypatch.setenv("SPARK_LOCAL_DIRS", "another machine's")
     address = PlannerAddress(served, KEY, table, "the driver's")
-    assert ask(address, 1, driver="localhost", patience=SECONDS) == [["t", 0, 0, 0], ["t", 1, 0, 0]]
-    with pytest.raises(OttlaError, match=r"does not know this table.*\(call load\(\) again, or set option planOnce to true\)"):
-        ask(address._replace(table="other"), 1, driver="localhost", patience=SECONDS)
+    assert request_bounds(address, 1, driver="localhost", timeout=SECONDS) == [["t", 0, 0, 0], ["t", 1, 0, 0]]
+    with pytest.raises(OttlaError, match=r"does not have this table.*\(call load\(\) again, or set option planOnce to true\)"):
+        request_bounds(address._replace(table="other"), 1, driver="localhost", timeout=SECONDS)
 
 
 def test_without_the_key_there_is_no_answer(served: int) -> None:
     with SignedConnection(("127.0.0.1", served), b"x" * 32, timeout=SECONDS) as connection, pytest.raises(EOFError):
-        connection.ask({"hello": True}, timeout=SECONDS)
+        connection.request({"hello": True}, timeout=SECONDS)
     with socket.create_connection(("127.0.0.1", served), timeout=SECONDS) as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nAccept: everything, please\r\n\r\n")
         assert stranger.recv(1) == b""
@@ -224,13 +224,13 @@ def test_an_answer_by_someone_else_is_refused() -> None:
             SignedConnection(("127.0.0.1", impostor.getsockname()[1]), KEY, timeout=SECONDS) as connection,
             pytest.raises(WrongSignatureError),
         ):
-            connection.ask({"hello": True}, timeout=SECONDS)
+            connection.request({"hello": True}, timeout=SECONDS)
         thread.join()
 
 
 def test_a_planner_that_cannot_be_reached_is_an_error() -> None:
-    with closed_port() as port, pytest.raises(OttlaError, match=rf"could not be reached: localhost:{port} \(.*refused\)") as raised:
-        ask(PlannerAddress(port, KEY, "t", "the driver's"), 1, driver="localhost", patience=1)
+    with closed_port() as port, pytest.raises(OttlaError, match=rf"of this query: localhost:{port} \(.*refused\)") as raised:
+        request_bounds(PlannerAddress(port, KEY, "t", "the driver's"), 1, driver="localhost", timeout=1)
     assert "planOnce" in str(raised.value.hint)
 
 
@@ -283,7 +283,7 @@ def test_without_a_way_to_start_it_load_raises(tmp_path: Path, monkeypatch: pyte
     folder.mkdir()
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(folder))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
-    with pytest.raises(OttlaError, match="the planner process could not be started") as raised:
+    with pytest.raises(OttlaError, match="cannot start the planner process") as raised:
         register({"kafka.bootstrap.servers": "localhost:1", "subscribe": "t"})
     assert "planOnce" in str(raised.value.hint)
 
@@ -333,7 +333,7 @@ def test_it_does_not_serve_without_a_whole_key(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "ottla.spark.planner", str(number), str(os.getpid()), str(tmp_path)]
         done = subprocess.run(command, input=KEY[:5], stderr=subprocess.PIPE, pass_fds=[number], timeout=SECONDS, check=False)
     assert done.returncode == 1
-    assert b"before it had sent the key" in done.stderr
+    assert b"received no key" in done.stderr
 
 
 def test_its_files_never_look_old(served: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,8 +350,8 @@ def test_its_files_never_look_old(served: int, tmp_path: Path, monkeypatch: pyte
 def test_a_planner_that_does_not_answer_in_time_is_not_called_unreachable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = PlannerAddress(silent.getsockname()[1], KEY, "t", "the driver's")
-        with pytest.raises(OttlaError, match=r"has not settled the offsets of this query in 0\.2 s") as raised:
-            ask(address, 1, driver="localhost", patience=0.2)
+        with pytest.raises(OttlaError, match=r"did not resolve the offsets of this query within 0\.2 s") as raised:
+            request_bounds(address, 1, driver="localhost", timeout=0.2)
     assert "kafka.default.api.timeout.ms" in str(raised.value.hint)
 
 

@@ -94,7 +94,7 @@ def test_a_group_that_has_members_is_named_with_what_to_do(target: Broken, caplo
     progress.report({A: 1}, final=True)
     assert len(caplog.records) == 1
     assert "group 'g'" in caplog.text
-    assert "needs a group of its own" in caplog.text
+    assert "because then only they may commit" in caplog.text
     assert "groupId" in caplog.text
     assert "rejoin" not in caplog.text
 
