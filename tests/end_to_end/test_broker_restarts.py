@@ -160,5 +160,5 @@ def test_an_empty_path_is_not_the_current_folder(
     monkeypatch.chdir(tmp_path)
     ended = ottla(*arguments)
     assert ended.returncode == 2
-    assert f"Invalid value for '{arguments[-2]}': it is empty" in ended.stderr
+    assert f"Invalid value for '{arguments[-2]}': the path is empty" in ended.stderr
     assert list(tmp_path.iterdir()) == []

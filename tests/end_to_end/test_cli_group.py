@@ -113,7 +113,7 @@ def test_a_group_is_deleted_when_told_twice(served: str, topic: Callable[..., st
     assert ended.returncode == 1
     assert group in ended.stderr
     assert ottla("group", "reset-offsets", group, "-o", "soon", bootstrap_servers=served).returncode == 2
-    assert "has committed no offsets" in ottla("group", "reset-offsets", group, "-o", "end", bootstrap_servers=served).stderr
+    assert "has no committed offsets" in ottla("group", "reset-offsets", group, "-o", "end", bootstrap_servers=served).stderr
 
 
 def test_a_group_that_does_not_exist(served: str) -> None:

@@ -144,7 +144,7 @@ def test_partitions_that_a_killed_member_still_has_are_named(served: str, topic:
         process.kill()
     ended = ottla("consume", "-t", name, "-g", group, "-e", bootstrap_servers=served)
     assert (ended.returncode, ended.stdout) == (0, "")
-    assert ended.stderr == f"not read to the end, since other members of the group have them: {name}-0, {name}-1\n"
+    assert ended.stderr == f"not read to the end, because other members of the group own them: {name}-0, {name}-1\n"
 
 
 def assigned(group: str, address: str) -> int:
@@ -323,7 +323,7 @@ def test_a_line_that_is_too_large_says_what_allows_more(served: str, topic: Topi
     name = topic(1)
     ended = ottla("produce", "-t", name, bootstrap_servers=served, stdin=f"small\n{'a' * 2_000_000}\n")
     assert ended.returncode == 1
-    assert f"topic {name}, line 2: with 2000000 bytes it is larger than message.max.bytes of this client" in ended.stderr
+    assert f"topic {name}, line 2: its 2000000 bytes exceed message.max.bytes of this client" in ended.stderr
     assert "-X message.max.bytes" in ended.stderr
     assert consumed("-t", name, "-e", address=served) == "small\n"
 

@@ -1,8 +1,7 @@
 """The command line.
 
-Owns the console script ``ottla``; each noun has a file of its own in here. Must not be imported by any other package.
-Invariant: an error that Ottla knows becomes one line on stderr and exit code 1, bad usage exit code 2, and neither
-comes with a traceback.
+Owns the console script ``ottla``; each command group has its own module. Must not be imported by any other package. Invariant: an
+``OttlaError`` becomes one line on stderr and exit code 1, a usage error exit code 2, both without a traceback.
 """
 
 from __future__ import annotations
@@ -10,32 +9,32 @@ from __future__ import annotations
 import signal
 import sys
 
-NEEDED = ("typer", "rich", "click", "confluent_kafka")
-INSTALL = 'pip install "ottla[cli]"'
+REQUIRED_MODULES = ("typer", "rich", "click", "confluent_kafka")
+INSTALL_COMMAND = 'pip install "ottla[cli]"'
 
 
 def main() -> None:
-    """Run the command that ``sys.argv`` names, and exit."""
+    """Run the command in ``sys.argv`` and exit."""
     try:
         code = _run()
     except KeyboardInterrupt:
         code = 130
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
-        if missing not in NEEDED:
+        if missing not in REQUIRED_MODULES:
             raise
-        print(f"error: the command line needs {missing}: {INSTALL}", file=sys.stderr)
+        print(f"error: the command line needs {missing}: {INSTALL_COMMAND}", file=sys.stderr)
         sys.exit(1)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # if Ctrl-C came once more, the end of Python would print a traceback
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second Ctrl-C would make Python's finalization print a traceback
     sys.exit(code)
 
 
 def _run() -> int:
-    """Imports happen in here: Ctrl-C may come during any of them."""
-    from ottla.cli.streams import abandon_stdout, prepare
+    """Import and run the command. The imports are in here because Ctrl-C may interrupt any of them."""
+    from ottla.cli.standard_streams import abandon_stdout, install
 
     try:
-        prepare()
+        install()
         from ottla.cli.app import run
         from ottla.cli.output import report_to_stderr
 

@@ -1,7 +1,7 @@
-"""The command tree, and what becomes of errors.
+"""The command tree, and the mapping from errors to exit codes.
 
-Owns which nouns there are. Must not know what a command does. Invariant: exit code 0 means done, 1 a known error, 2 bad
-usage, 128 and the number of a signal that the signal ended it; a reader that closes the pipe is no error.
+Owns the list of command groups. Must not know the commands. Invariant: the exit code is 0 for success, 1 for an error, 2 for wrong
+usage, 128 + N if signal N ended the command; a closed pipe at stdout is no error.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import typer
 
 from ottla.cli import broker, consume, demo, group, output, produce, topic
-from ottla.cli.options import Command
-from ottla.cli.streams import OutputFailed, abandon_stdout
+from ottla.cli.options import SingleValueCommand
+from ottla.cli.standard_streams import OutputFailed, abandon_stdout
 from ottla.errors import OttlaError
 from ottla.signals import Interrupted
 from ottla.version import __version__
@@ -31,10 +31,10 @@ app = typer.Typer(
 )
 app.add_typer(broker.app, name="broker")
 app.add_typer(topic.app, name="topic")
-app.command("produce", cls=Command)(produce.produce)
-app.command("consume", cls=Command)(consume.consume)
+app.command("produce", cls=SingleValueCommand)(produce.produce)
+app.command("consume", cls=SingleValueCommand)(consume.consume)
 app.add_typer(group.app, name="group")
-app.command("demo", cls=Command)(demo.demo)
+app.command("demo", cls=SingleValueCommand)(demo.demo)
 
 
 def _print_version(wanted: bool) -> None:
@@ -51,10 +51,10 @@ def ottla(
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line and return its exit status."""
+    """Run one command line and return its exit code."""
     try:
         status = _run(arguments)
-        if status not in INTERRUPTED:  # what was printed before may be what cannot be written
+        if status not in INTERRUPTED:  # after a signal, the reader of the buffered output may have stopped reading
             sys.stdout.flush()
             return status
     except OutputFailed as failed:
@@ -78,7 +78,7 @@ def _run(arguments: Sequence[str]) -> int:
     except OttlaError as error:
         output.print_error(str(error))
         return FAILED
-    except OSError as error:  # there are no descriptors left, say
+    except OSError as error:  # for example, too many open files
         where = "" if error.filename is None else f"{error.filename}: "
         output.print_error(f"{where}{error.strerror or error}")
         return FAILED

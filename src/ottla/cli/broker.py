@@ -1,8 +1,8 @@
-"""``ottla broker``: the embedded broker as a program, and the check of what one left behind.
+"""``ottla broker``: runs the embedded broker, and checks the data directory of a stopped one.
 
-Owns the first line of ``start`` on stdout, which scripts read, and its end; how ``check`` prints what was found. Must not know what
-the broker does, nor how a directory is checked. Invariants: SIGTERM, SIGHUP and Ctrl-C end ``start`` cleanly with exit code 0, from
-its first line on; ``check`` ends with 0 only if nothing is wrong, or if a repaired copy is complete.
+Owns the first line of ``start`` on stdout, which scripts parse, and its shutdown by signals. Must not know how the broker works,
+nor how a directory is checked. Invariants: from the first line on, SIGTERM, SIGHUP and Ctrl-C end ``start`` cleanly with exit code
+0; ``check`` exits with 0 only if nothing is wrong, or if a repaired copy is complete.
 """
 
 from __future__ import annotations
@@ -13,68 +13,76 @@ from typing import Annotated
 import typer
 
 import ottla
-from ottla.cli.options import Command, Format, OutputFormat, folder, pairs
-from ottla.cli.streams import end_writes_on
+from ottla.cli.options import Format, OutputFormat, SingleValueCommand, parse_pairs, parse_path
+from ottla.cli.standard_streams import interrupt_writes_on
 from ottla.signals import Interrupted, Stop, noted_signals, wait_for_signal
 
-app = typer.Typer(help="Run an embedded broker, or check what one has stored.", no_args_is_help=True)
+app = typer.Typer(help="Run an embedded broker, or check its data directory.", no_args_is_help=True)
 
 
 @app.callback()
-def nouns() -> None:
-    """Run an embedded broker, or check what one has stored."""
+def broker_group() -> None:
+    """Run an embedded broker, or check its data directory."""
 
 
-@app.command(cls=Command)
+@app.command(cls=SingleValueCommand)
 def start(
     data_dir: Annotated[
         Path | None,
         typer.Option(
             "--data-dir",
-            parser=folder,
+            parser=parse_path,
             metavar="PATH",
-            help="Where topics, groups and offsets are stored; default: a temporary folder.",
+            help="Directory for topics, groups and offsets; default: a temporary directory.",
         ),
     ] = None,
-    port: Annotated[int, typer.Option("--port", help="The port to listen on; 0 picks a free one.", min=0, max=65535)] = 0,
+    port: Annotated[int, typer.Option("--port", help="Port to listen on; 0 picks a free one.", min=0, max=65535)] = 0,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A broker setting by Kafka's name; may be repeated.")
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A broker property by Kafka's name; may be repeated."),
     ] = None,
 ) -> None:
     """Run a broker until SIGTERM, SIGHUP or Ctrl-C."""
-    with ottla.Broker(data_dir=data_dir, port=port, settings=pairs(settings, "--set")) as broker:
+    with ottla.Broker(data_dir=data_dir, port=port, settings=parse_pairs(settings, "--set")) as broker:
         stop = Stop()
         stop.signal = wait_for_signal(
             announce=lambda: print(f"ottla broker listening on {broker.bootstrap_servers}", flush=True),
             meanwhile=lambda: broker.bootstrap_servers,  # raises if the broker has failed
         )
-        end_writes_on(stop)
+        interrupt_writes_on(stop)
 
 
-@app.command(cls=Command)
+@app.command(cls=SingleValueCommand)
 def check(
-    data_dir: Annotated[Path, typer.Option("--data-dir", parser=folder, metavar="PATH", help="The directory of a stopped broker.")],
+    data_dir: Annotated[
+        Path, typer.Option("--data-dir", parser=parse_path, metavar="PATH", help="Data directory of a stopped broker.")
+    ],
     repair: Annotated[bool, typer.Option("--repair", help="Write a repaired copy; the directory itself is never changed.")] = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", parser=folder, metavar="PATH", help="Where the copy goes; default: the directory with .repaired."),
+        typer.Option(
+            "--out",
+            parser=parse_path,
+            metavar="PATH",
+            help="Directory for the copy; default: the path of the data directory + .repaired.",
+        ),
     ] = None,
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Verify everything that a broker has stored; exit code 1 if something is wrong."""
+    """Verify all stored data of a broker; exit code 1 if something is wrong."""
     if out is not None and not repair:
-        raise typer.BadParameter("it needs --repair", param_hint="--out")
-    from ottla.cli.checking import check_directory
+        raise typer.BadParameter("the option needs --repair", param_hint="--out")
+    from ottla.cli.check_report import check_directory
 
     with noted_signals() as stop:
-        end_writes_on(stop)
+        interrupt_writes_on(stop)
         try:
-            check_directory(data_dir, output, stop, out or repaired(data_dir) if repair else None)
+            check_directory(data_dir, output, stop, out or default_repair_path(data_dir) if repair else None)
         except Interrupted as interrupted:
             raise typer.Exit(interrupted.exit_code) from None
 
 
-def repaired(data_dir: Path) -> Path:
-    """Where a repaired copy goes by default."""
+def default_repair_path(data_dir: Path) -> Path:
+    """Return the default path of a repaired copy."""
     path = data_dir.absolute()
     return path.with_name(path.name + ".repaired")

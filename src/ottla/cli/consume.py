@@ -1,7 +1,7 @@
-"""``ottla consume``: records of a topic on stdout.
+"""``ottla consume``: writes the records of a topic to stdout.
 
-Owns where reading begins and ends. Must not know how a record is rendered. Invariant: with a group, an offset is
-committed only after its record has been written and flushed.
+Owns the start and the end of reading. Must not know how a record is rendered. Invariant: with a group, an offset is committed only
+after its record has been written and flushed.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ import typer
 
 import ottla
 from ottla import OffsetAndMetadata, TopicPartition
-from ottla.cli.connecting import patient
-from ottla.cli.escapes import BadFormat, Piece, compiled
-from ottla.cli.options import DEFAULT_BOOTSTRAP, EDGES, Bootstrap, Settings, client_settings, is_offset, named
+from ottla.cli.clients import with_default_timeouts
+from ottla.cli.options import DEFAULT_BOOTSTRAP, OFFSET_RESETS, Bootstrap, Settings, check_name, client_settings, is_offset
 from ottla.cli.output import CommandFailed
-from ottla.cli.streams import end_writes_on
+from ottla.cli.record_format import BadFormat, Renderer, compile_format
+from ottla.cli.standard_streams import interrupt_writes_on
 from ottla.errors import WakeupError
 from ottla.health import serve
 from ottla.signals import Interrupted, stop_on_signals
 
 POLL = 1.0
-"""Seconds; how late the end of a topic may be noticed."""
+"""Seconds of one poll, and so the delay until ``-e`` notices the end of the topic."""
 
-DEFAULTS = {"enable.auto.commit": "false", "allow.auto.create.topics": "false"}
-"""To create a topic by reading it would also bring back one that was deleted while it was read."""
+DEFAULT_SETTINGS = {"enable.auto.commit": "false", "allow.auto.create.topics": "false"}
+"""Without auto-creation: it would also recreate a topic that is deleted while the command reads it."""
 
 
-class Reading:
-    """One run of the command: which records are wanted, and when there are enough."""
+class ConsoleConsumer:
+    """One run of the command."""
 
-    def __init__(self, consumer: ottla.Consumer, out: IO[bytes], render: Piece, count: int | None, until_end: bool) -> None:
+    def __init__(self, consumer: ottla.Consumer, out: IO[bytes], render: Renderer, count: int | None, until_end: bool) -> None:
         self._consumer, self._out, self._render = consumer, out, render
         self._left = count
         self._until_end = until_end
         self._ends: dict[TopicPartition, int] = {}
         self._in_group = False
-        self._joined = False
+        self._has_assignment = False
 
     def assign(self, partitions: list[TopicPartition], offset: str) -> None:
-        """Read these partitions from ``offset``, outside any group."""
+        """Read these partitions from ``offset``, without a group."""
         self._consumer.assign(partitions)
-        self._note_ends(partitions)
+        self._store_ends(partitions)
         if offset == "beginning":
             self._consumer.seek_to_beginning(*partitions)
         elif offset == "end":
@@ -56,38 +56,39 @@ class Reading:
                 self._consumer.seek(partition, min(max(int(offset), first[partition]), end[partition]))
 
     def subscribe(self, topic: str, partitions: list[TopicPartition]) -> None:
-        """Read what the group gives us."""
+        """Read the partitions that the group assigns."""
         self._in_group = True
-        self._note_ends(partitions)
+        self._store_ends(partitions)
         self._consumer.subscribe([topic], on_assign=self._assigned)
 
     def run(self) -> None:
-        """Write records until there are enough."""
+        """Write records until ``-c`` or ``-e`` ends the command."""
         while not self._done():
             written = self._write(self._consumer.poll(timeout=POLL))
             if written and self._in_group:
                 self._commit(written)
         if self._in_group and self._left != 0:
-            self._warn_of_others()
+            self._warn_of_unread_partitions()
 
-    def _warn_of_others(self) -> None:
-        """A member that was killed keeps its partitions, and their records, until its session expires."""
+    def _warn_of_unread_partitions(self) -> None:
+        """Name the partitions that ``-e`` has not read because other members own them: a killed member owns its partitions until
+        its session expires."""
         elsewhere = sorted(self._ends.keys() - self._consumer.assignment())
         committed = self._consumer.committed(elsewhere) if elsewhere else {}
         behind = [each for each in elsewhere if (at := committed.get(each)) is None or at.offset < self._ends[each]]
         names = ", ".join(f"{each.topic}-{each.partition}" for each in behind if self._ends[each])
         if names:
-            typer.echo(f"not read to the end, since other members of the group have them: {names}", err=True)
+            typer.echo(f"not read to the end, because other members of the group own them: {names}", err=True)
 
     def _assigned(self, consumer: ottla.Consumer, partitions: list[TopicPartition]) -> None:
-        self._joined = True
+        self._has_assignment = True
 
-    def _note_ends(self, partitions: list[TopicPartition]) -> None:
+    def _store_ends(self, partitions: list[TopicPartition]) -> None:
         if self._until_end:
             self._ends = self._consumer.end_offsets(partitions)
 
     def _write(self, records: Iterable[Any]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Write and flush what is wanted of these records; where that ends in each partition."""
+        """Write and flush the records, at most the remaining count. Return the offsets to commit."""
         done: dict[TopicPartition, OffsetAndMetadata] = {}
         for record in records:
             if self._left == 0:
@@ -103,37 +104,37 @@ class Reading:
     def _commit(self, done: dict[TopicPartition, OffsetAndMetadata]) -> None:
         try:
             self._consumer.commit(done)
-        except WakeupError:  # a signal came just now: what was written is committed all the same
+        except WakeupError:  # by a signal: the records are written, so commit them before the command ends
             self._consumer.commit(done)
             raise
 
     def _done(self) -> bool:
         if self._left == 0:
             return True
-        if not self._until_end or (self._in_group and not self._joined):
+        if not self._until_end or (self._in_group and not self._has_assignment):
             return False
         return all(self._consumer.position(partition) >= self._ends.get(partition, 0) for partition in self._consumer.assignment())
 
 
 def _offset(value: str) -> str:
-    if value not in EDGES and not is_offset(value):
-        raise typer.BadParameter(f"{value!r} is not beginning, end or an offset")
+    if value not in OFFSET_RESETS and not is_offset(value):
+        raise typer.BadParameter(f"{value!r} is neither beginning nor end nor an offset")
     return value
 
 
 def _format(value: str) -> str:
     try:
-        compiled(value)
+        compile_format(value)
     except BadFormat as error:
         raise typer.BadParameter(str(error)) from error
     return value
 
 
 def consume(
-    topic: Annotated[str, typer.Option("-t", "--topic", callback=named, help="What to read.")],
+    topic: Annotated[str, typer.Option("-t", "--topic", callback=check_name, help="Topic to consume from.")],
     group: Annotated[
         str | None,
-        typer.Option("-g", "--group", callback=named, help="Share the partitions with this group and commit what was written."),
+        typer.Option("-g", "--group", callback=check_name, help="Consumer group to join; commits the offsets of written records."),
     ] = None,
     offset: Annotated[
         str,
@@ -142,50 +143,59 @@ def consume(
             "--offset",
             metavar="beginning|end|N",
             callback=_offset,
-            help="Where to begin; with -g only where the group has no committed offset.",
+            help="Offset to start at; with -g only for partitions without a committed offset.",
         ),
     ] = "beginning",
-    until_end: Annotated[bool, typer.Option("-e", "--exit", help="Stop at the current end of the topic.")] = False,
-    count: Annotated[int | None, typer.Option("-c", "--count", min=1, help="Stop after this many records.")] = None,
+    until_end: Annotated[bool, typer.Option("-e", "--exit", help="Exit at the current end of the topic.")] = False,
+    count: Annotated[int | None, typer.Option("-c", "--count", min=1, help="Exit after this many records.")] = None,
     text: Annotated[
         str,
         typer.Option(
             "-f",
             callback=_format,
-            help="How a record is written: %s value, %k key, %t topic, %p partition, %o offset, %T timestamp, %h headers, "
-            "%S and %K lengths, \\n, \\t.",
+            help="Output format: %s value, %k key, %t topic, %p partition, %o offset, %T timestamp in ms, %h headers, "
+            "%S length of the value, %K length of the key, \\n, \\t.",
         ),
     ] = "%s\\n",
     health_port: Annotated[
         int | None,
-        typer.Option("--health-port", min=0, max=65535, help="Answer probes at /live, /ready, /health and /metrics. 0: any port."),
+        typer.Option(
+            "--health-port",
+            min=0,
+            max=65535,
+            help="HTTP port for /live, /ready, /health and /metrics; 0 picks a free one.",
+        ),
     ] = None,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: Settings = None,
 ) -> None:
     """Write the records of a topic to stdout."""
-    if group is not None and offset not in EDGES:
-        raise typer.BadParameter("an offset cannot be combined with -g: the group has its own", param_hint="-o")
-    config: dict[str, Any] = {**DEFAULTS, "auto.offset.reset": EDGES.get(offset, "earliest")}
+    if group is not None and offset not in OFFSET_RESETS:
+        raise typer.BadParameter("an offset cannot be combined with -g: a group has committed offsets", param_hint="-o")
+    config: dict[str, Any] = {**DEFAULT_SETTINGS, "auto.offset.reset": OFFSET_RESETS.get(offset, "earliest")}
     config |= client_settings(bootstrap_servers, settings)
     if "group.id" in config:
-        raise typer.BadParameter("group.id: name the group with -g", param_hint="-X")
+        raise typer.BadParameter("group.id cannot be set: use -g", param_hint="-X")
     if config["enable.auto.commit"].lower() != "false":
-        # It would cover whole polls, also where -c or a full disk has ended the writing in the middle of one.
-        raise typer.BadParameter("enable.auto.commit: with -g what was written is committed, and nothing else", param_hint="-X")
+        # Auto-commit commits all records of a poll, but -c or a full disk may end the command before all are written.
+        raise typer.BadParameter("enable.auto.commit cannot be set: -g commits the records that were written", param_hint="-X")
     if group is not None:
         config["group.id"] = group
     try:
-        with ottla.Consumer(patient(config)) as consumer, _probed(consumer, health_port), stop_on_signals(consumer) as stop:
-            end_writes_on(stop)
-            reading = Reading(consumer, sys.stdout.buffer, compiled(text), count, until_end)
+        with (
+            ottla.Consumer(with_default_timeouts(config)) as consumer,
+            _serve_health(consumer, health_port),
+            stop_on_signals(consumer) as stop,
+        ):
+            interrupt_writes_on(stop)
+            reading = ConsoleConsumer(consumer, sys.stdout.buffer, compile_format(text), count, until_end)
             partitions = _partitions(consumer, topic)
             if group is None:
                 reading.assign(partitions, offset)
             else:
                 reading.subscribe(topic, partitions)
             reading.run()
-    except Interrupted as interrupted:  # in the middle of the output: not all that was read has been written
+    except Interrupted as interrupted:  # during a write, so some records of the last poll were not written
         raise typer.Exit(interrupted.exit_code) from None
 
 
@@ -194,15 +204,15 @@ def _partitions(consumer: ottla.Consumer, topic: str) -> list[TopicPartition]:
 
 
 @contextlib.contextmanager
-def _probed(consumer: ottla.Consumer, port: int | None) -> Iterator[None]:
-    """Answer probes meanwhile, if that is wanted."""
+def _serve_health(consumer: ottla.Consumer, port: int | None) -> Iterator[None]:
+    """Serve health probes, unless ``port`` is ``None``."""
     if port is None:
         yield
         return
     try:
         server = serve(consumer, port)
     except OSError as error:
-        raise CommandFailed(f"--health-port: port {port} cannot be used: {error.strerror}") from error
+        raise CommandFailed(f"--health-port: cannot bind port {port}: {error.strerror}") from error
     with server:
         typer.echo(f"health: http://localhost:{server.port}/health", err=True)
         yield

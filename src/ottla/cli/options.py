@@ -1,8 +1,7 @@
-"""The options that every noun shares, and what they mean.
+"""The options that commands share.
 
 Owns ``-b``, ``-X`` and ``--format``, and the rule that an option with one value is given once. Must not know any command.
-Invariant: a short flag means the same in every command; those of ``produce`` and ``consume`` mean what they mean in kcat, if it has
-them.
+Invariant: a short flag has the same meaning in every command; in ``produce`` and ``consume``, that of kcat if kcat has the flag.
 """
 
 from __future__ import annotations
@@ -25,27 +24,26 @@ DEFAULT_BOOTSTRAP = "localhost:9092"
 BOOTSTRAP_VARIABLE = "OTTLA_BOOTSTRAP_SERVERS"
 
 
-EDGES = {"beginning": "earliest", "end": "latest"}
-"""What the ends of the log are called here -> the values of ``auto.offset.reset``."""
-MOST = 2**63 - 1
-"""The largest offset, and the latest timestamp."""
+OFFSET_RESETS = {"beginning": "earliest", "end": "latest"}
+"""kcat's names for the ends of a log -> values of ``auto.offset.reset``."""
+MAX_OFFSET = 2**63 - 1
+"""The greatest offset, and the latest timestamp."""
 
 
 class Format(enum.StrEnum):
-    """How a command that lists something prints it."""
+    """The output formats of commands that list something."""
 
     TABLE = "table"
     JSON = "json"
 
 
-def named(value: Any) -> Any:
-    """The callback of arguments and options that are names, or lists of names: raises ``typer.BadParameter`` for what cannot be
-    one."""
-    for each in value if isinstance(value, list) else [value]:
-        if each == "":
-            raise typer.BadParameter("it is empty")
-        if each is not None and not is_utf8(each):
-            raise typer.BadParameter(f"{each!r} is not UTF-8")
+def check_name(value: Any) -> Any:
+    """Validate a name, or a list of names, as the callback of an argument or option. Raises ``typer.BadParameter``."""
+    for name in value if isinstance(value, list) else [value]:
+        if name == "":
+            raise typer.BadParameter("the name is empty")
+        if name is not None and not is_utf8(name):
+            raise typer.BadParameter(f"{name!r} is not UTF-8")
     return value
 
 
@@ -56,55 +54,58 @@ Bootstrap = Annotated[
         "--bootstrap-servers",
         envvar=BOOTSTRAP_VARIABLE,
         metavar="HOST:PORT,...",
-        callback=named,
-        help="Brokers to begin with.",
+        callback=check_name,
+        help="Bootstrap brokers: the client discovers the other brokers from them.",
         show_default=True,
     ),
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("-X", metavar="NAME=VALUE", help="A setting of the client by Kafka's name; may be repeated."),
+    typer.Option("-X", metavar="NAME=VALUE", help="Set a client property, such as security.protocol=SSL; may be repeated."),
 ]
-OutputFormat = Annotated[Format, typer.Option("--format", help="How to print it.")]
+OutputFormat = Annotated[Format, typer.Option("--format", help="Output format.")]
 
 
 def is_offset(text: str) -> bool:
     """Whether ``text`` is an offset, or a timestamp in milliseconds, in ASCII digits."""
-    return text.isascii() and text.isdecimal() and len(text) <= len(str(MOST)) and int(text) <= MOST
+    return text.isascii() and text.isdecimal() and len(text) <= len(str(MAX_OFFSET)) and int(text) <= MAX_OFFSET
 
 
-def folder(given: str) -> Path:
-    """A folder. ``Path("")`` would be the current one, which a script with an unset variable hardly means."""
+def parse_path(given: str) -> Path:
+    """Return ``given`` as a path. It must not be empty: ``Path("")`` is the current directory, which a script with an unset
+    variable would use by accident."""
     if not given:
-        raise typer.BadParameter("it is empty")
+        raise typer.BadParameter("the path is empty")
     return Path(given)
 
 
-class Command(TyperCommand):
-    """A command that refuses a single-value option that is given several times: the others would be silently ignored."""
+class SingleValueCommand(TyperCommand):
+    """A command for which a repeated single-value option is a usage error; by default the last one would win silently."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments of the command line."""
         _, _, given = self.make_parser(ctx).parse_args(args=list(args))
         for option, times in Counter(given).items():
             if times > 1 and isinstance(option, TyperOption) and not (option.multiple or option.is_flag):
-                raise typer.BadParameter(f"it is given {times} times and takes one value", param_hint=" / ".join(option.opts))
+                raise typer.BadParameter(
+                    f"the option takes one value and is given {times} times", param_hint=" / ".join(option.opts)
+                )
         return super().parse_args(ctx, args)
 
 
-def pairs(given: Sequence[str] | None, flag: str) -> dict[str, str]:
-    """``NAME=VALUE`` arguments as a dictionary; the last of a name wins. Raises ``typer.BadParameter`` for one without ``=``."""
+def parse_pairs(given: Sequence[str] | None, flag: str) -> dict[str, str]:
+    """Return ``NAME=VALUE`` arguments as a dictionary; the last one of a name wins. Raises ``typer.BadParameter``."""
     parsed = {}
     for each in given or ():
-        name, value = pair(each.lstrip(), flag)
+        name, value = parse_pair(each.lstrip(), flag)
         if not is_utf8(value):
             raise typer.BadParameter(f"the value of {name} is not UTF-8", param_hint=flag)
         parsed[name.rstrip()] = value
     return parsed
 
 
-def pair(given: str, flag: str) -> tuple[str, str]:
-    """The two sides of ``NAME=VALUE``. Raises ``typer.BadParameter``, which shows nothing of the value: it may be secret."""
+def parse_pair(given: str, flag: str) -> tuple[str, str]:
+    """Return name and value of ``NAME=VALUE``. Raises ``typer.BadParameter``, without the value, which may be secret."""
     name, equals, value = given.partition("=")
     if not equals or not name:
         shown = re.sub(r"[^\w.-].*", "...", given, count=1, flags=re.ASCII | re.DOTALL)
@@ -115,7 +116,7 @@ def pair(given: str, flag: str) -> tuple[str, str]:
 
 
 def client_settings(bootstrap_servers: str, given: Sequence[str] | None) -> dict[str, str]:
-    """The configuration of a client: ``-b`` and each ``-X``, which wins. Known names with underscores have dots in it."""
+    """Return the settings of ``-b`` and ``-X``; ``-X`` takes precedence. Underscores in known names become dots."""
     known = spellings(ConsumerConfig)
-    settings = {dotted(name) if dotted(name) in known else name: value for name, value in pairs(given, "-X").items()}
+    settings = {dotted(name) if dotted(name) in known else name: value for name, value in parse_pairs(given, "-X").items()}
     return {"bootstrap.servers": bootstrap_servers, **settings}

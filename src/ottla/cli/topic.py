@@ -1,6 +1,6 @@
-"""``ottla topic``: topics and their partitions.
+"""``ottla topic``: creates, lists, describes, alters and deletes topics.
 
-Owns what is shown of a topic. Must not know how topics are made. Invariant: nothing is deleted without ``--execute``.
+Owns the output about topics. Must not know the protocol. Invariant: nothing is deleted without ``--execute``.
 """
 
 from __future__ import annotations
@@ -13,21 +13,31 @@ import typer
 
 import ottla
 from ottla import TopicPartition
-from ottla.cli.connecting import connected_admin
-from ottla.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Command, Format, OutputFormat, Settings, named, pairs
-from ottla.cli.output import CommandFailed, counted, print_rows, say
+from ottla.cli.clients import connected_admin
+from ottla.cli.options import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    Format,
+    OutputFormat,
+    Settings,
+    SingleValueCommand,
+    check_name,
+    parse_pairs,
+)
+from ottla.cli.output import CommandFailed, pluralize, print_line, print_rows
 
 app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
-MOST = 2**31 - 1
-"""Partitions that the protocol can count."""
-Name = Annotated[str, typer.Argument(metavar="TOPIC", callback=named, help="The name of the topic.")]
+MAX_PARTITIONS = 2**31 - 1
+"""The protocol's number of partitions is a signed 32-bit integer."""
+Name = Annotated[str, typer.Argument(metavar="TOPIC", callback=check_name, help="Name of the topic.")]
 
 
-@app.command(cls=Command)
+@app.command(cls=SingleValueCommand)
 def create(
     name: Name,
     partitions: Annotated[
-        int | None, typer.Option("-p", "--partitions", min=1, max=MOST, help="How many; by default the broker decides.")
+        int | None,
+        typer.Option("-p", "--partitions", min=1, max=MAX_PARTITIONS, help="Number of partitions; default: the broker's."),
     ] = None,
     configs: Annotated[
         list[str] | None, typer.Option("--config", metavar="NAME=VALUE", help="A setting of the topic; may be repeated.")
@@ -37,27 +47,27 @@ def create(
 ) -> None:
     """Create a topic."""
     with connected_admin(bootstrap_servers, settings) as admin:
-        admin.create_topics({name: -1 if partitions is None else partitions}, configs=pairs(configs, "--config"))
+        admin.create_topics({name: -1 if partitions is None else partitions}, configs=parse_pairs(configs, "--config"))
         made = len(admin.describe_topics([name])[name].partitions) if partitions is None else partitions
-        say(f"created topic {name} with {counted(made, 'partition')}")
+        print_line(f"created topic {name} with {pluralize(made, 'partition')}")
 
 
-@app.command("list", cls=Command)
+@app.command("list", cls=SingleValueCommand)
 def list_topics(
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP, settings: Settings = None, output: OutputFormat = Format.TABLE
 ) -> None:
-    """List the topics, without Kafka's internal ones."""
+    """List topics, except internal ones."""
     with connected_admin(bootstrap_servers, settings) as admin:
         topics = admin.list_topics()
     rows = [{"topic": name, "partitions": len(topics[name].partitions)} for name in sorted(topics)]
     print_rows(rows, ("topic", "partitions"), output)
 
 
-@app.command(cls=Command)
+@app.command(cls=SingleValueCommand)
 def describe(
     name: Name, bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP, settings: Settings = None, output: OutputFormat = Format.TABLE
 ) -> None:
-    """Show the partitions of a topic: who leads them, and their first and end offsets."""
+    """Show the leader, beginning offset and end offset of each partition of a topic."""
     with connected_admin(bootstrap_servers, settings) as admin:
         topic = admin.describe_topics([name])[name]
         nodes = {node.node_id: f"{node.host}:{node.port}" for node in admin.describe_cluster().nodes}
@@ -72,45 +82,47 @@ def describe(
     print_rows(rows, ("partition", "leader", "beginning", "end"), output)
 
 
-@app.command(cls=Command)
+@app.command(cls=SingleValueCommand)
 def alter(
     name: Name,
     partitions: Annotated[
         int | None,
-        typer.Option("-p", "--partitions", min=1, max=MOST, help="The new total number of partitions; it cannot be decreased."),
+        typer.Option("-p", "--partitions", min=1, max=MAX_PARTITIONS, help="New total number of partitions; it cannot decrease."),
     ] = None,
     configs: Annotated[
         list[str] | None, typer.Option("--config", metavar="NAME=VALUE", help="A setting of the topic; may be repeated.")
     ] = None,
     deleted: Annotated[
         list[str] | None,
-        typer.Option("--delete-config", metavar="NAME", callback=named, help="A setting to reset to its default; may be repeated."),
+        typer.Option(
+            "--delete-config", metavar="NAME", callback=check_name, help="Reset a topic config to its default; may be repeated."
+        ),
     ] = None,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: Settings = None,
 ) -> None:
-    """Give a topic more partitions or other settings."""
-    wanted = pairs(configs, "--config")
+    """Add partitions to a topic, or change its configuration."""
+    wanted = parse_pairs(configs, "--config")
     changes: dict[str, str | None] = {**wanted, **dict.fromkeys(deleted or ())}
     both = sorted(wanted.keys() & set(deleted or ()))
     if both:
-        raise typer.BadParameter(f"{both[0]} is set as well", param_hint="--delete-config")
+        raise typer.BadParameter(f"{both[0]} is also given with --config", param_hint="--delete-config")
     if not changes and partitions is None:
         raise typer.BadParameter("nothing to change: give -p, --config or --delete-config")
     with connected_admin(bootstrap_servers, settings) as admin:
-        _check_known(admin, name, deleted or ())
-        if partitions is not None:  # before the settings are changed
+        _check_settings_exist(admin, name, deleted or ())
+        if partitions is not None:  # validate first, so that an invalid number changes nothing
             admin.create_partitions({name: partitions}, validate_only=True)
         admin.alter_configs("topic", name, changes)
         for setting, value in changes.items():
-            say(f"topic {name}: {setting} has its default again" if value is None else f"topic {name}: {setting}={value}")
+            print_line(f"topic {name}: {setting} has its default again" if value is None else f"topic {name}: {setting}={value}")
         if partitions is not None:
             admin.create_partitions({name: partitions})
-            say(f"topic {name} has {counted(partitions, 'partition')}")
+            print_line(f"topic {name} has {pluralize(partitions, 'partition')}")
 
 
-def _check_known(admin: ottla.Admin, name: str, settings: Sequence[str]) -> None:
-    """Raises ``CommandFailed`` for a name that is no setting of a topic: brokers say nothing when they delete it."""
+def _check_settings_exist(admin: ottla.Admin, name: str, settings: Sequence[str]) -> None:
+    """Raise ``CommandFailed`` for an unknown topic config: brokers ignore the deletion of one."""
     known = admin.describe_configs("topic", name) if settings else {}
     for each in settings:
         if each not in known:
@@ -119,21 +131,21 @@ def _check_known(admin: ottla.Admin, name: str, settings: Sequence[str]) -> None
             raise CommandFailed(f"topic {name} has no setting {each}{hint}")
 
 
-@app.command(cls=Command)
+@app.command(cls=SingleValueCommand)
 def delete(
     name: Name,
-    execute: Annotated[bool, typer.Option("--execute", help="Do it; without this option, only print what would be done.")] = False,
+    execute: Annotated[bool, typer.Option("--execute", help="Execute the deletion; without this option, only print it.")] = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: Settings = None,
 ) -> None:
-    """Delete a topic and all that is in it."""
+    """Delete a topic with all its records."""
     with connected_admin(bootstrap_servers, settings) as admin:
         topic = admin.describe_topics([name])[name]
         if topic.is_internal:
-            raise CommandFailed(f"topic {name} is internal: it holds the state of groups or transactions, and is not deleted")
-        partitions = counted(len(topic.partitions), "partition")
+            raise CommandFailed(f"topic {name} is internal and cannot be deleted: it stores the state of groups or transactions")
+        partitions = pluralize(len(topic.partitions), "partition")
         if execute:
             admin.delete_topics([name])
-            say(f"deleted topic {name}")
+            print_line(f"deleted topic {name}")
         else:
-            say(f"would delete topic {name} with {partitions}; add --execute to do it")
+            print_line(f"would delete topic {name} with {partitions}; add --execute to do it")

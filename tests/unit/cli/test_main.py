@@ -68,7 +68,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("name", ["ottla.cli.streams", "ottla.errors", "ottla.cli.app", "typer"])
+@pytest.mark.parametrize("name", ["ottla.cli.standard_streams", "ottla.errors", "ottla.cli.app", "typer"])
 def test_ctrl_c_while_it_starts(name: str) -> None:
     program = INTERRUPTED.format(name=name)
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)

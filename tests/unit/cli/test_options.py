@@ -6,32 +6,32 @@ import pytest
 import typer
 
 from ottla.cli.app import run
-from ottla.cli.connecting import patient
-from ottla.cli.options import client_settings, is_offset, pairs
+from ottla.cli.clients import with_default_timeouts
+from ottla.cli.options import client_settings, is_offset, parse_pairs
 from ottla.config import AdminConfig
 
 
 def test_pairs_split_at_the_first_equals_sign_and_the_last_of_a_name_wins() -> None:
-    assert pairs(["a=1", "b=x=y", "a=2", "c="], "-X") == {"a": "2", "b": "x=y", "c": ""}
+    assert parse_pairs(["a=1", "b=x=y", "a=2", "c="], "-X") == {"a": "2", "b": "x=y", "c": ""}
 
 
 @pytest.mark.parametrize("given", ["a", "=1", " =1"])
 def test_what_is_no_pair_is_bad_usage(given: str) -> None:
     with pytest.raises(typer.BadParameter, match="is not NAME=VALUE"):
-        pairs([given], "-X")
+        parse_pairs([given], "-X")
 
 
 @pytest.mark.parametrize("given", ["sasl.password:hunter2", "sasl.password hunter2", "=hunter2", "sasl.password=hunter2\udce9"])
 def test_bad_usage_shows_no_value(given: str) -> None:
     with pytest.raises(typer.BadParameter) as refused:
-        pairs([given], "-X")
+        parse_pairs([given], "-X")
     assert "hunter2" not in str(refused.value)
     assert given.startswith("=") or "sasl.password" in str(refused.value)
 
 
 def test_a_name_that_is_not_utf_8_is_bad_usage() -> None:
     with pytest.raises(typer.BadParameter, match="not UTF-8"):
-        pairs(["caf\udce9=1"], "-X")
+        parse_pairs(["caf\udce9=1"], "-X")
 
 
 @pytest.mark.parametrize("text", ["0", "42", str(2**63 - 1)])
@@ -70,7 +70,7 @@ def test_underscores_are_dots() -> None:
     ],
 )
 def test_a_timeout_that_is_given_alone_counts_for_both(given: dict[str, str], request_ms: int, call_ms: int) -> None:
-    config = AdminConfig.parse(patient({"bootstrap.servers": "a:1", **given}))
+    config = AdminConfig.parse(with_default_timeouts({"bootstrap.servers": "a:1", **given}))
     assert (config.request_timeout_ms, config.default_api_timeout_ms) == (request_ms, call_ms)
 
 
@@ -89,13 +89,13 @@ def test_a_timeout_that_is_given_alone_counts_for_both(given: dict[str, str], re
 )
 def test_an_option_of_one_value_is_given_once(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(arguments) == 2
-    assert "it is given 2 times and takes one value" in " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert "the option takes one value and is given 2 times" in " ".join(capsys.readouterr().err.replace("│", " ").split())
 
 
 def test_consume_commits_what_it_has_written_and_takes_no_other_way(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["consume", "-t", "a", "-g", "g", "-c", "1", "-b", "127.0.0.1:1", "-X"]
     assert run([*arguments, "enable.auto.commit=true"]) == 2
-    assert "what was written is committed, and nothing else" in " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert "-g commits the records that were written" in " ".join(capsys.readouterr().err.replace("│", " ").split())
     assert run([*arguments, "enable.auto.commit=False"]) == 1
     assert "127.0.0.1:1" in capsys.readouterr().err
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from ottla.cli.options import Format
-from ottla.cli.output import VisibleFormatter, print_error, print_rows, say, visible
+from ottla.cli.output import VisibleFormatter, print_error, print_line, print_rows, visible
 
 ROWS = [
     {"topic": "orders", "partitions": 6, "members": ["a", "b"], "lag": None, "more": 1},
@@ -52,7 +52,7 @@ def test_text_that_can_be_seen_is_shown_as_it_is(text: str, capsys: pytest.Captu
 def test_what_cannot_be_seen_is_escaped(text: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
     print_rows([{"name": text}], ("name",), Format.TABLE)
     assert capsys.readouterr().out.splitlines()[1].rstrip() == shown
-    say(text)
+    print_line(text)
     assert capsys.readouterr().out == f"{shown}\n"
     record = logging.makeLogRecord({"msg": "group %s", "args": (text,)})
     assert VisibleFormatter().format(record) == f"group {shown}"

@@ -1,7 +1,7 @@
-"""What ``ottla broker check`` prints.
+"""The output of ``ottla broker check``.
 
-Owns the lines for findings, the summary and the progress on a terminal. Must not know how a directory is checked. Invariants:
-findings go to stdout, progress to stderr; what was found before Ctrl-C is printed.
+Owns the lines of findings, the summary, and the progress bar. Must not know how a directory is checked. Invariants: findings go to
+stdout, progress to stderr; Ctrl-C prints the findings so far.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from ottla.broker.findings import Finding
 from ottla.broker.scan import offsets_from
 from ottla.broker.verify import PartitionCheck
 from ottla.cli.options import Format
-from ottla.cli.output import CommandFailed, counted, print_json, say
+from ottla.cli.output import CommandFailed, pluralize, print_json, print_line
 from ottla.runtime.check import StoppedDirectory
 from ottla.runtime.repair import check_target, repair
 from ottla.signals import Stop
 
 
 def check_directory(path: Path, output: Format, stop: Stop, out: Path | None) -> None:
-    """Check a data directory and print what is wrong; with ``out``, write a repaired copy there.
+    """Check a data directory and print the findings; with ``out``, write a repaired copy there.
 
-    Raises ``StorageError``, ``Interrupted``, and ``CommandFailed`` if something is wrong and was not repaired.
+    Raises ``StorageError``, ``Interrupted``, and ``CommandFailed`` if there is damage and no repair.
     """
     directory = StoppedDirectory(path)
     checks: list[PartitionCheck] = []
@@ -40,28 +40,28 @@ def check_directory(path: Path, output: Format, stop: Stop, out: Path | None) ->
                 checks.extend(directory.check(advance))
         finally:
             _print(directory, checks, output, is_whole=not stop)
-        wrong = [finding for finding in _all(directory, checks) if finding.is_damage]
+        wrong = [finding for finding in _all_findings(directory, checks) if finding.is_damage]
         if out is not None:
             if denied := directory.denied:
-                raise CommandFailed(f"{denied[0]} may not be read: run the repair as a user who may")
-            with _progress("copying", sum(one.size for one in checks), stop) as advance:
+                raise CommandFailed(f"no permission to read {denied[0]}: run the repair as a user with this permission")
+            with _progress("copying", sum(check.size for check in checks), stop) as advance:
                 repair(directory, checks, out, advance)
-            _conclude(f"{_summary(path, checks, wrong)}. The repaired copy is {out}", output)
+            _print_summary(f"{_summary(path, checks, wrong)}. The repaired copy is {out}", output)
         elif wrong:
             sys.stdout.flush()
-            raise CommandFailed(f"{_summary(path, checks, wrong)}. With --repair, a repaired copy is written")
+            raise CommandFailed(f"{_summary(path, checks, wrong)}. Use --repair to write a repaired copy")
         else:
-            _conclude(_summary(path, checks, wrong), output)
+            _print_summary(_summary(path, checks, wrong), output)
     finally:
         directory.release()
 
 
-def _all(directory: StoppedDirectory, checks: Sequence[PartitionCheck]) -> list[Finding]:
+def _all_findings(directory: StoppedDirectory, checks: Sequence[PartitionCheck]) -> list[Finding]:
     return [*directory.findings, *(finding for check in checks for finding in check.findings)]
 
 
 def _print(directory: StoppedDirectory, checks: Sequence[PartitionCheck], output: Format, *, is_whole: bool) -> None:
-    findings = _all(directory, checks)
+    findings = _all_findings(directory, checks)
     if output is Format.JSON:
         print_json(
             {
@@ -76,9 +76,9 @@ def _print(directory: StoppedDirectory, checks: Sequence[PartitionCheck], output
         )
         return
     for finding in findings:
-        say(f"{'damage' if finding.is_damage else 'note'}: {_where(finding)}: {finding.what}")
-        say(f"  next start: {finding.at_start}")
-        say(f"  repair: {finding.at_repair}")
+        print_line(f"{'damage' if finding.is_damage else 'note'}: {_where(finding)}: {finding.what}")
+        print_line(f"  next start: {finding.at_start}")
+        print_line(f"  repair: {finding.at_repair}")
 
 
 def _row(finding: Finding) -> dict[str, Any]:
@@ -100,17 +100,17 @@ def _row(finding: Finding) -> dict[str, Any]:
 
 
 def _where(finding: Finding) -> str:
-    """The file, from the data directory on, with position, bytes and offsets as far as they are known."""
+    """Return the file's path in the data directory, with position, size and offsets if they are known."""
     parts = []
     if finding.place is None:
         parts.append(finding.file)
     else:
-        folder = f"{finding.place.topic}-{finding.place.partition}"
-        parts.append(folder if finding.file in (".", folder) else f"{folder}/{finding.file}")
+        directory = f"{finding.place.topic}-{finding.place.partition}"
+        parts.append(directory if finding.file in (".", directory) else f"{directory}/{finding.file}")
     if finding.position is not None:
         parts.append(f"byte {finding.position}")
     if finding.size is not None:
-        parts.append(counted(finding.size, "byte"))
+        parts.append(pluralize(finding.size, "byte"))
     if finding.first_offset is not None:
         first, end = finding.first_offset, finding.next_offset
         parts.append(offsets_from(first, end) if end is not None else f"from offset {first} on")
@@ -119,22 +119,24 @@ def _where(finding: Finding) -> str:
 
 def _summary(path: Path, checks: Sequence[PartitionCheck], wrong: Sequence[Finding]) -> str:
     batches, size = sum(check.batches for check in checks), sum(check.size for check in checks)
-    read = f"{counted(len(checks), 'partition')} with {batches:,} intact {'batch' if batches == 1 else 'batches'} ({size:,} bytes)"
+    read = (
+        f"{pluralize(len(checks), 'partition')} with {batches:,} intact {'batch' if batches == 1 else 'batches'} ({size:,} bytes)"
+    )
     if not wrong:
         return f"{path}: nothing is wrong in {read}"
     verb = "thing is" if len(wrong) == 1 else "things are"
     return f"{path}: {len(wrong)} {verb} wrong; {read}"
 
 
-def _conclude(summary: str, output: Format) -> None:
-    """The last line; JSON on stdout stays one document."""
+def _print_summary(summary: str, output: Format) -> None:
+    """Print the last line; not with JSON, because stdout is one document then."""
     if output is Format.TABLE:
-        say(summary)
+        print_line(summary)
 
 
 @contextmanager
 def _progress(title: str, total: int, stop: Stop) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal. The value takes the number of bytes that were done, and raises ``Interrupted`` after a signal."""
+    """Show a progress bar on a terminal. Yields a function that adds processed bytes, and raises ``Interrupted`` after a signal."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     bar = Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)

@@ -1,7 +1,7 @@
-"""The format of ``ottla consume -f``, and the separator of ``ottla produce -K``: kcat's escapes.
+"""The format strings of ``ottla consume -f`` and the delimiter of ``ottla produce -K``, with kcat's escapes.
 
-Owns the little language. Must not know where records come from. Invariant: a format is checked once, before the first
-record; rendering it never fails, whatever bytes a record holds.
+Owns their syntax. Must not know where records come from. Invariant: a format is validated once, before the first record; rendering
+never fails, whatever bytes a record contains.
 
 =====  ==========================================  =====  ==========================================
 %s     value                                       %S     length of the value in bytes, -1 for null
@@ -11,7 +11,7 @@ record; rendering it never fails, whatever bytes a record holds.
 %o     offset                                      %%     a percent sign
 =====  ==========================================  =====  ==========================================
 
-``\\n \\r \\t \\0 \\\\`` and ``\\xHH`` stand for the bytes they stand for in C. Other text stands for its own bytes.
+``\\n \\r \\t \\0 \\\\`` and ``\\xHH`` mean the same as in C. Other text stands for itself.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-Piece = Callable[[Any], bytes]
+Renderer = Callable[[Any], bytes]
 TOKENS = re.compile(r"%(.)|\\x([0-9a-fA-F]{2})|\\(.)|([^%\\]+)|(.)", re.DOTALL)
 ESCAPES = re.compile(r"\\x([0-9a-fA-F]{2})|\\(.)|([^\\]+)|(.)", re.DOTALL)
 CONTROLS = {"n": b"\n", "r": b"\r", "t": b"\t", "\\": b"\\", "0": b"\0"}
-KNOWN = "\\n \\r \\t \\0 \\\\ \\xHH"
+ESCAPE_HELP = "\\n \\r \\t \\0 \\\\ \\xHH"
 
 
 class BadFormat(ValueError):
-    """The format holds an escape that is not one."""
+    """The format has an unknown escape sequence."""
 
 
 def _bytes(value: bytes | None) -> bytes:
@@ -44,7 +44,7 @@ def _headers(record: Any) -> bytes:
     return b",".join(name.encode(errors="surrogateescape") + b"=" + _bytes(value) for name, value in record.headers)
 
 
-FIELDS: dict[str, Piece] = {
+FIELDS: dict[str, Renderer] = {
     "s": lambda record: _bytes(record.value),
     "S": lambda record: _length(record.value),
     "k": lambda record: _bytes(record.key),
@@ -58,37 +58,37 @@ FIELDS: dict[str, Piece] = {
 }
 
 
-def compiled(text: str) -> Piece:
-    """A function that renders a record. Raises ``BadFormat``."""
-    pieces = [_piece(match) for match in TOKENS.finditer(text)]
+def compile_format(text: str) -> Renderer:
+    """Return a function that renders a record. Raises ``BadFormat``."""
+    pieces = [_renderer(match) for match in TOKENS.finditer(text)]
     return lambda record: b"".join(piece(record) for piece in pieces)
 
 
-def unescaped(text: str) -> bytes:
-    """The bytes that a text with escapes, but without fields, stands for. Raises ``BadFormat``."""
-    return b"".join(_escaped_piece(match) for match in ESCAPES.finditer(text))
+def unescape(text: str) -> bytes:
+    """Return the bytes of a text with escapes but without fields. Raises ``BadFormat``."""
+    return b"".join(_unescaped_token(match) for match in ESCAPES.finditer(text))
 
 
-def _piece(match: re.Match[str]) -> Piece:
+def _renderer(match: re.Match[str]) -> Renderer:
     field, code, control, literal, _ = match.groups()
     if field is not None and field in FIELDS:
         return FIELDS[field]
-    value = _value(code, control, literal)
+    value = _literal_value(code, control, literal)
     if value is None:
         known = " ".join(f"%{name}" for name in FIELDS)
-        raise BadFormat(f"{match[0]} is unknown; use {known} or {KNOWN}")
+        raise BadFormat(f"unknown escape {match[0]}; use {known} or {ESCAPE_HELP}")
     return lambda record: value
 
 
-def _escaped_piece(match: re.Match[str]) -> bytes:
-    value = _value(*match.groups()[:3])
+def _unescaped_token(match: re.Match[str]) -> bytes:
+    value = _literal_value(*match.groups()[:3])
     if value is None:
-        raise BadFormat(f"{match[0]} is unknown; use {KNOWN}")
+        raise BadFormat(f"unknown escape {match[0]}; use {ESCAPE_HELP}")
     return value
 
 
-def _value(code: str | None, control: str | None, literal: str | None) -> bytes | None:
-    """The bytes of ``\\xHH``, of a control character or of text that stands for itself; ``None``: it is none of them."""
+def _literal_value(code: str | None, control: str | None, literal: str | None) -> bytes | None:
+    """Return the bytes of ``\\xHH``, of a control character or of literal text; ``None`` for an unknown escape."""
     if code is not None:
         return bytes([int(code, 16)])
     if literal is not None:

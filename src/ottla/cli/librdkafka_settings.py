@@ -1,7 +1,8 @@
-"""The settings of ``ottla produce``: a client's, as for all commands, and librdkafka's own about producing.
+"""The settings of ``ottla produce``: the client settings of all commands, and librdkafka's producer settings.
 
-Owns which setting of librdkafka each of a client's settings becomes. Must not know lines or records. Invariant: a setting that
-other commands accept has the same effect here or is refused, and what TLS and SASL need is checked before librdkafka sees it.
+Owns the mapping from client settings to librdkafka's settings. Must not know lines or records. Invariant: a setting that other
+commands accept has the same effect here or is an error; settings of TLS and SASL are validated by Ottla before librdkafka gets
+them.
 """
 
 from __future__ import annotations
@@ -11,16 +12,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ottla.cli.connecting import patient
+from ottla.cli.clients import with_default_timeouts
 from ottla.cli.output import CommandFailed
 from ottla.config import ClientConfig, ConsumerConfig, OttlaConfigWarning
 from ottla.config.spelling import dotted, spellings
 
 SECURITY = ("ssl.", "sasl.", "security.", "https.", "oauth", "enable.ssl.", "enable.sasl.")
-"""How the names begin of what this command, too, takes from the client's settings."""
-MOVED = ("bootstrap.servers", "metadata.broker.list")
-OBJECTS = ("default.topic.config", "delivery.report.only.error", "logger", "on_delivery")
-"""Settings of confluent-kafka that are no strings; so are all that end in ``_cb``."""
+"""The prefixes of settings that are validated as client settings, in this command as in others."""
+ADDRESS_SETTINGS = ("bootstrap.servers", "metadata.broker.list")
+OBJECT_SETTINGS = ("default.topic.config", "delivery.report.only.error", "logger", "on_delivery")
+"""Settings of confluent-kafka that are objects, as all are whose names end in ``_cb``."""
 
 RANGES: Mapping[str, tuple[str, int, int]] = {
     "request_timeout_ms": ("socket.timeout.ms", 10, 300_000),
@@ -32,12 +33,12 @@ RANGES: Mapping[str, tuple[str, int, int]] = {
     "send_buffer_bytes": ("socket.send.buffer.bytes", 0, 100_000_000),
     "receive_buffer_bytes": ("socket.receive.buffer.bytes", 0, 100_000_000),
 }
-"""Field of a client's config -> librdkafka's setting and its bounds."""
-PAUSES: Mapping[str, tuple[str, int, int]] = {
+"""Field of a client config -> librdkafka's setting, and the range of values that librdkafka accepts."""
+BACKOFFS: Mapping[str, tuple[str, int, int]] = {
     "retry_backoff": ("retry.backoff", 1, 300_000),
     "reconnect_backoff": ("reconnect.backoff", 0, 3_600_000),
 }
-"""The beginning of the fields of a first and of a longest pause -> that of librdkafka's settings, and their bounds."""
+"""The prefix of the fields ``_ms`` and ``_max_ms`` -> that of librdkafka's ``.ms`` and ``.max.ms``, and the range of values."""
 
 NAMES: Mapping[str, str] = {
     "metadata_recovery_strategy": "metadata.recovery.strategy",
@@ -56,7 +57,7 @@ NAMES: Mapping[str, str] = {
     "ssl_keystore_key": "ssl.key.pem",
     "ssl_key_password": "ssl.key.password",
 }
-"""Field of a client's config -> librdkafka's setting with the same values."""
+"""Field of a client config -> librdkafka's setting with the same values."""
 
 REFUSED: Mapping[str, str] = {
     "max.request.size": "librdkafka's name is message.max.bytes",
@@ -64,9 +65,9 @@ REFUSED: Mapping[str, str] = {
     "max.block.ms": "lines wait while the queue is full",
     "key.serializer": "the bytes of a line are sent as they are",
     "value.serializer": "the bytes of a line are sent as they are",
-    "partitioner.class": "a Java class; librdkafka's own are chosen with partitioner",
+    "partitioner.class": "it is a Java class; librdkafka's setting is partitioner",
 }
-"""Settings of Java's producer -> why they have no place here, or librdkafka's name."""
+"""Settings of the Java producer that are rejected -> the reason, or librdkafka's name."""
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "queue.buffering.max.ms": ("linger.ms",),
@@ -76,30 +77,30 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "compression.codec": ("compression.type",),
     "max.in.flight.requests.per.connection": ("max.in.flight",),
 }
-"""librdkafka's errors name a setting by its first name, whatever it was given as."""
+"""librdkafka's name of a setting -> its aliases. librdkafka's errors have the name, even if the user set the alias."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProducerConfig(ClientConfig):
-    """A client's settings; the class has the name that errors show."""
+    """The client settings. Errors show the name of this class."""
 
 
-def separated(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The settings of a client, and those that only librdkafka knows. Raises ``CommandFailed`` for one of no use to a command."""
+def split_settings(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Split ``given`` into client settings and settings that only librdkafka has. Raises ``CommandFailed`` for unsupported ones."""
     for name in given:
-        if name in OBJECTS or name.endswith("_cb"):
-            raise CommandFailed(f"{name} is no setting of a command line: it takes an object of a program")
+        if name in OBJECT_SETTINGS or name.endswith("_cb"):
+            raise CommandFailed(f"{name} cannot be set on the command line: its value is a Python object")
         if name in REFUSED:
             raise CommandFailed(f"{name} cannot be set: {REFUSED[name]}")
         if name == "transactional.id":
-            raise CommandFailed(f"{name}: ottla produce does not produce in transactions; leave it out")
-    known = spellings(ConsumerConfig)  # what is a consumer's is refused as such
-    ours = {name for name in given if name in known or dotted(name).startswith(SECURITY) or dotted(name) in MOVED}
-    return {name: given[name] for name in given if name in ours}, {name: given[name] for name in given if name not in ours}
+            raise CommandFailed(f"{name} cannot be set: ottla produce does not use transactions")
+    known = spellings(ConsumerConfig)  # a consumer's setting counts as a client setting, and ProducerConfig rejects it by name
+    client = {name for name in given if name in known or dotted(name).startswith(SECURITY) or dotted(name) in ADDRESS_SETTINGS}
+    return {name: given[name] for name in given if name in client}, {name: given[name] for name in given if name not in client}
 
 
-def as_given(message: str, settings: Mapping[str, str]) -> str:
-    """An error of librdkafka about a setting, with the name that the user gave."""
+def use_given_name(message: str, settings: Mapping[str, str]) -> str:
+    """Return an error of librdkafka about a setting with the name that the user has given."""
     for name, others in ALIASES.items():
         given = next((other for other in others if other in settings), None)
         if given is not None:
@@ -107,11 +108,11 @@ def as_given(message: str, settings: Mapping[str, str]) -> str:
     return message
 
 
-def of_librdkafka(settings: Mapping[str, str]) -> dict[str, Any]:
-    """A client's settings as librdkafka's. Raises ``ConfigError``, and ``CommandFailed`` for one that librdkafka cannot honour."""
+def to_librdkafka(settings: Mapping[str, str]) -> dict[str, Any]:
+    """Convert client settings to librdkafka's. Raises ``ConfigError``, and ``CommandFailed`` for settings that librdkafka lacks."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", OttlaConfigWarning)  # the client that checks the connection warns as well
-        config = ProducerConfig.parse(patient(settings))
+        warnings.simplefilter("ignore", OttlaConfigWarning)  # check_reachable() shows the same warnings
+        config = ProducerConfig.parse(with_default_timeouts(settings))
     known = spellings(ProducerConfig)
     given = {known[name][0] for name in settings}
     found: dict[str, Any] = {
@@ -122,18 +123,18 @@ def of_librdkafka(settings: Mapping[str, str]) -> dict[str, Any]:
     for field, (name, low, high) in RANGES.items():
         if field in given:
             found[name] = max(low, min(getattr(config, field), high))
-    for field, (name, low, high) in PAUSES.items():
-        if {f"{field}_ms", f"{field}_max_ms"} & given:  # librdkafka refuses a first one that is longer than the longest
+    for field, (name, low, high) in BACKOFFS.items():
+        if {f"{field}_ms", f"{field}_max_ms"} & given:  # librdkafka rejects a minimum above the maximum
             longest = max(low, min(getattr(config, f"{field}_max_ms"), high))
             found |= {f"{name}.max.ms": longest, f"{name}.ms": max(low, min(getattr(config, f"{field}_ms"), longest))}
     for field, name in NAMES.items():
-        if (value := getattr(config, field)) is not None and _counts(config, field):
+        if (value := getattr(config, field)) is not None and _has_effect(config, field):
             found[name] = value
     return found | _tls(config) | _tokens(config)
 
 
-def _counts(config: ClientConfig, field: str) -> bool:
-    """Whether a setting has an effect; what ``sasl.jaas.config`` sets has one without being given itself."""
+def _has_effect(config: ClientConfig, field: str) -> bool:
+    """Whether a setting has an effect. Those that ``sasl.jaas.config`` sets have one, though the user has not given them."""
     if field.startswith("sasl_"):
         return config.uses_sasl
     return config.uses_tls if field.startswith("ssl_") else field in config.given
@@ -144,7 +145,7 @@ def _tls(config: ClientConfig) -> dict[str, Any]:
         return {}
     if "ssl_enabled_protocols" in config.given and len(config.ssl_enabled_protocols) == 1:
         only = config.ssl_enabled_protocols[0]
-        raise CommandFailed(f"ssl.enabled.protocols={only}: ottla produce cannot restrict the versions of TLS; leave it out")
+        raise CommandFailed(f"ssl.enabled.protocols={only}: ottla produce cannot restrict the TLS version; remove the setting")
     check = config.ssl_endpoint_identification_algorithm
     found: dict[str, Any] = {"ssl.endpoint.identification.algorithm": check or "none"}
     if config.ssl_cipher_suites:

@@ -1,0 +1,39 @@
+"""The clients of the commands.
+
+Owns the command line's default timeouts. Must not know what a client is used for. Invariant: a command fails within
+``DEFAULT_TIMEOUT_MS`` if no broker responds, unless ``-X`` sets other timeouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ottla
+from ottla.cli.options import client_settings
+from ottla.config import ClientConfig
+from ottla.config.spelling import read, spellings, table
+
+DEFAULT_TIMEOUT_MS = 10_000
+TIMEOUTS = ("request_timeout_ms", "default_api_timeout_ms")
+
+
+def with_default_timeouts(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``settings`` with the command line's default timeouts. If one of the two is set, the other one gets its value."""
+    known = spellings(ClientConfig)
+    given = {known[name][0]: name for name in settings if name in known and known[name][0] in TIMEOUTS}
+    timeout_ms = DEFAULT_TIMEOUT_MS
+    for field, name in given.items():
+        timeout_ms = read(table(ClientConfig)[field], name, settings[name], in_seconds=known[name][1])
+    return {**{field: timeout_ms for field in TIMEOUTS if field not in given}, **settings}
+
+
+def connected_admin(bootstrap_servers: str, given: Sequence[str] | None) -> ottla.Admin:
+    """Return an ``Admin`` with the settings of ``-b`` and ``-X``."""
+    return ottla.Admin(with_default_timeouts(client_settings(bootstrap_servers, given)))
+
+
+def check_reachable(settings: Mapping[str, Any]) -> None:
+    """Raise ``ConnectionFailedError`` with each address tried if no broker is reachable. librdkafka itself retries silently."""
+    with ottla.Admin(with_default_timeouts(settings)) as admin:
+        admin.describe_cluster()
