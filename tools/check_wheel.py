@@ -1,11 +1,11 @@
-"""Check an installed Ottla from outside, as the first user of a wheel would.
+"""Check an installed wheel of Ottla.
 
     python tools/check_wheel.py
 
-It checks that the hot modules run compiled, that no C source was installed, and that the first program of the README prints what it
-should and nothing to stderr. ``cibuildwheel`` and ``tools/build_wheels.py`` run it in an environment that holds the wheel and what
-the README installs with it, and nothing of this checkout. Must not import Ottla from the checkout. Invariant: exit code 0 means all
-of it held.
+It checks that the hot modules are compiled, that the wheel contains no C sources, and that the README's first program prints the
+expected output and nothing to stderr. ``cibuildwheel`` and ``tools/build_wheels.py`` run it in an environment with the wheel and
+the other packages of the README's ``pip install``. Must not import Ottla from the checkout. Invariant: exit code 0 means all checks
+passed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ PRINTED = "b'table 7' b'two coffees'\n"
 
 
 def run(program: str) -> str:
-    """What a program prints. Exits where it fails or writes to stderr."""
-    with tempfile.TemporaryDirectory() as elsewhere:  # so that `import ottla` finds what is installed
+    """Return the output of a program. Exits if it fails or writes to stderr."""
+    with tempfile.TemporaryDirectory() as elsewhere:  # not in the checkout, whose package `import ottla` would find first
         command = [sys.executable, "-W", "default", "-c", program]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=elsewhere, check=False)
     if done.returncode or done.stderr:
@@ -34,9 +34,9 @@ def main() -> None:
     """Run all checks."""
     home, compiled = run("import ottla, ottla.records as r; print(ottla.__file__); print(r.COMPILED)").split()
     if compiled != "True":
-        sys.exit(f"{home} runs uncompiled")
+        sys.exit(f"{home} is not compiled")
     if sources := sorted(Path(home).parent.rglob("*.c")):
-        sys.exit(f"the wheel carries C sources: {', '.join(map(str, sources))}")
+        sys.exit(f"the wheel contains C sources: {', '.join(map(str, sources))}")
     first = re.search(r"^```python\n(.*?)^```$", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     assert first is not None, "the README has no program"
     if (printed := run(first[1])) != PRINTED:

@@ -1,17 +1,17 @@
 #!/bin/sh
-# Checks for Java 17 or newer, for Spark. If it is missing, installs it where that needs no prompt (Debian or Ubuntu, as root, without a
-# terminal); otherwise prints one line that says what to install, and exits with 1.
+# Ensure that Java 17 or newer is installed, for Spark. If it is, exit 0 without output. Otherwise install it on Debian or Ubuntu, as root
+# and without a terminal on stdin, since that needs no interaction; else print one line about what to install, and exit 1.
 set -u
 
-wanted=17
+required=17
 
 major() { # the major version of the java in $1, or 0
   "$1" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1 | grep . || echo 0
 }
 
-there() {
+is_installed() {
   for java in "${JAVA_HOME:+$JAVA_HOME/bin/java}" java; do
-    [ -n "$java" ] && command -v "$java" >/dev/null 2>&1 && [ "$(major "$java")" -ge "$wanted" ] && return 0
+    [ -n "$java" ] && command -v "$java" >/dev/null 2>&1 && [ "$(major "$java")" -ge "$required" ] && return 0
   done
   return 1
 }
@@ -24,12 +24,12 @@ install() { # Debian 12 has 17, Debian 13 has 21
   return 1
 }
 
-there && exit 0
+is_installed && exit 0
 if [ "$(id -u)" = 0 ] && [ ! -t 0 ] && command -v apt-get >/dev/null 2>&1; then
-  echo "Java $wanted is missing: installing it with apt-get"
-  install && there && exit 0
-  echo "apt-get could not install Java $wanted; install it by hand for the Spark part (all else works without it)"
+  echo "Java $required is missing: installing it with apt-get"
+  install && is_installed && exit 0
+  echo "apt-get cannot install Java $required; install it by hand for Spark (everything else works without it)"
 else
-  echo "Java $wanted or newer is missing: install it for the Spark part, e.g. apt-get install openjdk-17-jre-headless (all else works without it)"
+  echo "Java $required or newer is missing: install it for Spark, e.g. apt-get install openjdk-17-jre-headless (everything else works without it)"
 fi
 exit 1

@@ -1,6 +1,6 @@
-"""Write the type stubs of ``ottla.protocol.messages`` from the classes themselves.
+"""Write the type stubs of ``ottla.protocol.messages`` from the classes: ``python tools/make_message_stubs.py``.
 
-``python tools/make_message_stubs.py`` writes them; with ``--check`` it only says, by its exit code, whether they are current.
+With ``--check`` it writes nothing, and exits with 1 if stubs are out of date.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PLAIN: tuple[tuple[type[Any], str], ...] = (
 
 
 def spelled(annotation: Any) -> str:
-    """A type as the stub spells it: bounded numbers as their plain base."""
+    """Return the source text of a type; bounded numbers become their base class."""
     if annotation is None or annotation is types.NoneType:
         return "None"
     if annotation is Ellipsis:
@@ -57,7 +57,7 @@ def spelled(annotation: Any) -> str:
 
 
 def stub(name: str, classes: dict[str, type[Any]]) -> str:
-    """The text of one stub file."""
+    """Return the text of one stub file."""
     parts = [HEADER.format(name=name)]
     for class_name, cls in classes.items():
         lines = [
@@ -70,13 +70,13 @@ def stub(name: str, classes: dict[str, type[Any]]) -> str:
 
 
 def stubs() -> dict[pathlib.Path, str]:
-    """Every stub file with its text."""
-    found: dict[pathlib.Path, str] = {}
+    """Return the path and text of every stub file."""
+    texts: dict[pathlib.Path, str] = {}
     for api in SPOKEN:
         for side in ("request", "response"):
             name = f"{api.name.lower()}_{side}"
-            found[FOLDER / f"{name}.pyi"] = stub(name, load(api, side))
-    return found
+            texts[FOLDER / f"{name}.pyi"] = stub(name, load(api, side))
+    return texts
 
 
 def main() -> int:

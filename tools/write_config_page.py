@@ -49,19 +49,19 @@ that has Ottla's name for the setting, or says why it is not needed.
 
 
 def descriptions(cls: type[Any]) -> dict[str, str]:
-    """The docstring below each field that the class itself defines."""
+    """Return the docstring of each field that the class itself defines."""
     body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
     assert isinstance(body, ast.ClassDef)
-    found: dict[str, str] = {}
+    docstrings: dict[str, str] = {}
     for field, following in zip(body.body, [*body.body[1:], None], strict=True):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
             has_docstring = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
-            found[field.target.id] = inspect.cleandoc(following.value.value) if has_docstring else ""  # type: ignore[union-attr]
-    return found
+            docstrings[field.target.id] = inspect.cleandoc(following.value.value) if has_docstring else ""  # type: ignore[union-attr]
+    return docstrings
 
 
 def expected(setting: Setting) -> str:
-    """The expected value, in the words of the error for any other."""
+    """Return the description of valid values, from the error for an invalid one."""
     try:
         setting.parse(object())
     except ValueError as error:
@@ -70,7 +70,7 @@ def expected(setting: Setting) -> str:
 
 
 def default(value: Any) -> str:
-    """A default as a user would write it."""
+    """Return a default as a user would write it."""
     match value:
         case None:
             return "none"
@@ -86,7 +86,7 @@ def default(value: Any) -> str:
 
 
 def row(field: dataclasses.Field[Any], setting: Setting, meaning: str) -> str:
-    """One line of a table."""
+    """Return one row of a table."""
     notes = [" ".join(meaning.split()).replace("``", "`")] if meaning else []
     if setting.protocols is not None:
         notes.append(f"Used by `{'`, `'.join(sorted(setting.protocols))}` groups.")
@@ -99,7 +99,7 @@ def row(field: dataclasses.Field[Any], setting: Setting, meaning: str) -> str:
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the text of the page."""
     parts = [OPENING]
     for title, cls, remark in SECTIONS:
         rows, meanings = table(cls), descriptions(cls)

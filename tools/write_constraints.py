@@ -1,7 +1,7 @@
-"""Write ``constraints.txt`` from what is installed in this environment, one exact pin a line.
+"""Write ``constraints.txt`` from the packages that are installed in this environment, one exact pin per line.
 
-``make pins`` runs it after a dependency was added to ``pyproject.toml`` and installed. Owns the file; must write names and versions
-only: no addresses and no hashes. Invariant: what the build needs (setuptools, Cython) is pinned too.
+``make pins`` runs it after a dependency was added to ``pyproject.toml`` and installed. Owns the file. It must have only names and
+versions, no URLs and no hashes. Invariant: the build dependencies (setuptools, Cython) are pinned as well.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PIN = re.compile(r"^([A-Za-z0-9._-]+)==([A-Za-z0-9._+!-]+)$")
 
 
 def installed() -> list[str]:
-    """``name==version`` of everything in this environment but pip and Ottla itself."""
+    """Return ``name==version`` of every package in this environment except pip and Ottla itself."""
     freeze = [sys.executable, "-m", "pip", "freeze", "--all", "--exclude-editable"]
     lines = subprocess.run(freeze, check=True, capture_output=True, text=True).stdout.splitlines()
     pins = [match for line in lines if (match := PIN.match(line)) and match[1].lower() not in NOT_OURS]

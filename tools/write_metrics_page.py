@@ -38,13 +38,13 @@ LEFT_OUT_OPENING = """
 
 
 def row(name: str, row: Meaning) -> str:
-    """One line of a table."""
+    """Return one row of a table."""
     levels = ", ".join(level[-1] if level else "client" for level in row.levels)
     return f"| `{name}` | {levels} | {row.text}{'. Only in Ottla' if row.ours else ''} |\n"
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the text of the page."""
     parts = [OPENING]
     for group, rows in NAMES.items():
         parts.append(f"\n## `{group}`\n\n| metric | per | meaning |\n|---|---|---|\n")

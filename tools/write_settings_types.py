@@ -60,7 +60,7 @@ OF_THE_CLASS = frozenset({"key_deserializer", "value_deserializer"})
 
 
 def annotations(cls: type[Any]) -> dict[str, str]:
-    """The fields that a class itself defines, and their types as they are written."""
+    """Return the fields that a class itself defines, with the source text of their types."""
     body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
     assert isinstance(body, ast.ClassDef)
     return {
@@ -71,7 +71,7 @@ def annotations(cls: type[Any]) -> dict[str, str]:
 
 
 def accepted(setting: Setting, written: str) -> str:
-    """The type of what may be given for a setting."""
+    """Return the source text of the type that a setting accepts."""
     if setting.accepts is not None:
         return setting.accepts
     if isinstance(setting.parse, OneOf):
@@ -81,7 +81,7 @@ def accepted(setting: Setting, written: str) -> str:
 
 
 def keys(cls: type[Any]) -> Iterator[tuple[str, str]]:
-    """Each spelling that can be a keyword, and the type of its value. ``None`` is as good as none given."""
+    """Yield each spelling that can be a keyword, with the type of its value. ``None`` is the same as not set."""
     rows = table(cls)
     for name, written in annotations(cls).items():
         if name not in rows or name in OF_THE_CLASS:
@@ -98,7 +98,7 @@ def keys(cls: type[Any]) -> Iterator[tuple[str, str]]:
 
 
 def module() -> str:
-    """The whole module."""
+    """Return the source text of the module."""
     parts = [OPENING]
     for name, base, configs, meaning in CLASSES:
         parts.append(f'\n\nclass {name}({base}, total=False):\n    """{meaning}"""\n')

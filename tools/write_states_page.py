@@ -33,7 +33,7 @@ box that names them. A transition without an arrow does not happen: it would be 
 """
 
 COMMON = 4
-"""From this number of states on, an arrow is drawn from a box instead of from each."""
+"""Arrows from at least so many states to the same state are drawn as one arrow from a box."""
 
 Row = Mapping[enum.Enum, enum.Enum] | Set[enum.Enum]
 Table = Mapping[enum.Enum, Row]
@@ -72,7 +72,7 @@ MACHINES = (
 
 
 def meanings(kind: type[enum.Enum]) -> dict[str, str]:
-    """What each member of an enumeration means: the docstring below it, or else its value."""
+    """Return the docstring of each member of an enumeration, or its value if it has none."""
     body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
     assert isinstance(body, ast.ClassDef)
     texts = {member.name: str(member.value) for member in kind}
@@ -84,13 +84,13 @@ def meanings(kind: type[enum.Enum]) -> dict[str, str]:
 
 
 def box(sources: list[str], states: list[str]) -> str:
-    """A name for several states at once, the shorter of two."""
+    """Return the label of a box for several states: a list, or "any but ..." if that is shorter."""
     rest = [state for state in states if state not in sources]
     return ", ".join(sources) if len(sources) <= len(rest) else f"any but {', '.join(rest)}"
 
 
 def arrows(table: Table) -> dict[tuple[str, str], list[str]]:
-    """(from, to) -> the names of the events. ``from`` is a state or a box."""
+    """Return (from, to) -> events; an event without a name is "". ``from`` is a state or the label of a box."""
     sources: dict[tuple[str, str], list[str]] = {}
     for state, row in table.items():
         for target, event in row_of(row):
@@ -105,14 +105,14 @@ def arrows(table: Table) -> dict[tuple[str, str], list[str]]:
 
 
 def row_of(row: Row) -> list[tuple[str, str]]:
-    """(target state, event) for each arrow from one state."""
+    """Return (target, event) for each arrow from one state."""
     if isinstance(row, Mapping):
         return [(target.name, event.name) for event, target in row.items()]
     return [(target.name, "") for target in type(next(iter(row))) if target in row]
 
 
 def picture(table: Table) -> list[str]:
-    """The lines of a Mermaid diagram."""
+    """Return the lines of a Mermaid diagram."""
     drawn = arrows(table)
     names = [state.name for state in table]
     boxes = {begin: f"several{number}" for number, begin in enumerate(dict.fromkeys(a for a, _ in drawn if a not in names), 1)}
@@ -127,12 +127,12 @@ def picture(table: Table) -> list[str]:
 
 
 def legend(title: str, kind: type[enum.Enum]) -> list[str]:
-    """A table of what names mean."""
+    """Return the lines of a table of names and their meanings."""
     return [f"| {title} | |", "|---|---|", *(f"| {name} | {meaning} |" for name, meaning in meanings(kind).items())]
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the text of the page."""
     lines = [OPENING]
     for title, words, module in MACHINES:
         table: Table = module.TRANSITIONS

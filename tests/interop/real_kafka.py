@@ -119,11 +119,11 @@ class OwnKafka:
 
     def end(self) -> None:
         """Let it shut down cleanly; its data stay."""
-        run_tool("end", str(self._port), timeout=NODE_TIMEOUT)
+        run_tool("shutdown", str(self._port), timeout=NODE_TIMEOUT)
 
     def again(self) -> None:
         """Start it again on its data."""
-        run_tool("again", str(self._port), timeout=NODE_TIMEOUT, owner=os.getpid())
+        run_tool("restart", str(self._port), timeout=NODE_TIMEOUT, owner=os.getpid())
 
     def stop(self) -> None:
         """End it and take its data away."""
@@ -170,7 +170,7 @@ class KafkaCluster:
     def end(self, node: int) -> None:
         """Let a node shut down cleanly."""
         self.down.add(node)
-        self._run("end", self._ports[node])
+        self._run("shutdown", self._ports[node])
 
     def kill(self, node: int) -> None:
         """SIGKILL a node. The others notice once its session of ``broker.session.timeout.ms`` is over."""
@@ -179,7 +179,7 @@ class KafkaCluster:
 
     def again(self, node: int) -> None:
         """Start a node again, on its data."""
-        self._run("again", self._ports[node])
+        self._run("restart", self._ports[node])
         self.down.discard(node)
 
     def stop(self) -> None:

@@ -103,7 +103,7 @@ def test_the_clients_group_is_another_name_for_ours() -> None:
         ({**TOPIC, "startingOffsets": '{"orders": {"0": -3}}'}, ["startingOffsets", "-3", "orders-0"]),
         ({**TOPIC, "startingOffsets": '{"orders": {"x": 3}}'}, ["startingOffsets", "'x'"]),
         ({**TOPIC, "startingOffsets": '{"orders": 3}'}, ["startingOffsets", "orders"]),
-        ({**TOPIC, "maxOffsetsPerTrigger": "0"}, ["maxOffsetsPerTrigger", "above 0"]),
+        ({**TOPIC, "maxOffsetsPerTrigger": "0"}, ["maxOffsetsPerTrigger", "positive integer"]),
         ({**TOPIC, "minPartitions": "many"}, ["minPartitions", "'many'"]),
         ({**TOPIC, "minPartitions": "5", "maxPartitions": "4"}, ["minPartitions", "maxPartitions"]),
         ({**TOPIC, "minPartitions": "9" * 5000}, ["minPartitions", "at most 18 digits"]),
