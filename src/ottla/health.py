@@ -1,7 +1,7 @@
 """A consumer's health over HTTP: probes for container orchestrators, and metrics for Prometheus.
 
-Owns the server's thread and the answers to each path. Must not know how a consumer determines its health. Invariants: a probe never
-disturbs the consumer, whatever is requested and how often; the server ends with its ``with``, and with the process.
+Owns the server's thread and the responses of each path. Must not know how a consumer determines its health. Invariants: probes
+never block the consumer; the server ends with its ``with`` block, and with the process.
 
 ============  ============================================================================================
 ``/live``     200, or 503 if only a new consumer helps: it is closed or fenced, or its application hangs
@@ -41,10 +41,10 @@ class Inspectable(Protocol):
 
 
 class HealthServer:
-    """See ``serve``. A context manager; it listens on ``port``."""
+    """The server that ``serve`` starts; it listens on ``port``. A context manager."""
 
     def __init__(self, consumer: Inspectable, port: int, host: str, stuck_after: float | timedelta) -> None:
-        arguments.duration(stuck_after, "stuck_after")  # otherwise each probe would raise it, on a thread of the server
+        arguments.duration(stuck_after, "stuck_after")  # raise here, not in each probe on a thread of the server
         address = (arguments.string(host, "host"), arguments.integer(port, "port", 0, 65535))
         pages: dict[str, Callable[[], _Page]] = {
             "/live": lambda: _verdict(health := consumer.health(stuck_after), health.live),
@@ -68,17 +68,17 @@ class HealthServer:
         self.close()
 
     def close(self) -> None:
-        """Stop listening. A second call does nothing."""
+        """Stop the server. A second call has no effect."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
 
 
 def serve(consumer: Inspectable, port: int = 0, *, host: str = "", stuck_after: float | timedelta = STUCK_AFTER) -> HealthServer:
-    """Answer probes about ``consumer`` on ``port`` (0: any free one), on a separate thread.
+    """Serve health probes and metrics of ``consumer`` on ``port`` (0: any free one), on a separate thread.
 
-    ``host`` is the address to listen on, by default all of the machine's, since probes come from outside of a container.
-    ``stuck_after`` is as for ``consumer.health()``. Raises ``OSError`` if the port is in use::
+    ``host`` is the address to listen on, by default all addresses, since probes come from outside of a container. ``stuck_after``
+    is as for ``consumer.health()``. Raises ``OSError`` if the port is in use::
 
         with Consumer(...) as consumer, ottla.health.serve(consumer, 8080):
             ...
@@ -87,7 +87,7 @@ def serve(consumer: Inspectable, port: int = 0, *, host: str = "", stuck_after: 
 
 
 class _Page:
-    """The answer to a path."""
+    """An HTTP response."""
 
     def __init__(self, status: HTTPStatus, content: str, kind: str = "text/plain; charset=utf-8") -> None:
         self.status, self.content, self.kind = status, content.encode(), kind
@@ -108,7 +108,7 @@ def _handler(pages: Mapping[str, Callable[[], _Page]]) -> type[BaseHTTPRequestHa
         do_HEAD = do_GET
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Log nothing: probes come every few seconds."""
+            """Do not log requests: probes arrive every few seconds."""
 
     return Handler
 
@@ -159,7 +159,7 @@ class PrometheusCollector:
             if name not in families:
                 kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
                 families[name] = kind(name, help)
-            # Kafka has some metrics per client, per topic and per partition: the labels say which one this is.
+            # Kafka has some metrics per client, per topic and per partition under the same name, with different labels.
             families[name].add_sample(name, {"group_id": group, **labels}, value)
 
         for metric, value in sorted(self._consumer.metrics().items()):

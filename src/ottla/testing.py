@@ -1,7 +1,7 @@
-"""The pytest plugin, loaded by pytest wherever Ottla is installed: a broker for the test session, a new topic for each test.
+"""The pytest plugin, active wherever Ottla is installed: a broker for the test session, and a new topic for each test.
 
-Owns the fixtures; must not know how a broker works. Invariant: loading it imports nothing of Ottla but this module, since every
-test run on a machine with Ottla loads it.
+Owns the fixtures; must not know how a broker works. Invariant: importing this module imports no other module of Ottla, since every
+run of pytest in an environment with Ottla imports it.
 
 ::
 
@@ -12,7 +12,7 @@ test run on a machine with Ottla loads it.
     def test_six_partitions(kafka_broker, kafka_topic): ...
 
     def test_a_lost_commit(kafka_broker, kafka_topic):
-        kafka_broker.faults.lose_reply("OffsetCommit")  # every fault ends with its test
+        kafka_broker.faults.lose_reply("OffsetCommit")  # ends with the test
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """End the faults of a test before its fixtures, so that its clients can be closed; start the broker if it was closed."""
+    """Clear a test's faults before its fixtures are finalized, which may close clients. Restart the broker if the test closed
+    it."""
     broker = getattr(item, "funcargs", {}).get("kafka_broker")
     if broker is not None:
         broker.faults.clear()
@@ -50,13 +51,13 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session")
 def kafka_broker_settings() -> dict[str, object]:
-    """The settings of ``kafka_broker``, by Kafka's names: override this fixture in ``conftest.py`` to change them."""
+    """The settings of ``kafka_broker``, by Kafka's names. To change them, override this fixture in ``conftest.py``."""
     return {}
 
 
 @pytest.fixture(scope="session")
 def kafka_broker(kafka_broker_settings: dict[str, object]) -> Iterator[Broker]:
-    """An embedded broker that all tests of the session share, in a temporary folder; see ``.bootstrap_servers``."""
+    """An embedded broker for all tests of the session, in a temporary directory; its address is ``.bootstrap_servers``."""
     from ottla.embedded import Broker
 
     with Broker(settings=kafka_broker_settings) as broker:
@@ -81,16 +82,17 @@ def kafka_topic(request: pytest.FixtureRequest, _kafka_admin: Admin) -> str:
 
 
 def _wanted(markers: Iterable[pytest.Mark]) -> tuple[int, Mapping[str, str]]:
-    """The number of partitions, and the settings. What a marker leaves out, one further away may say, as that of the class."""
+    """Return the number of partitions and the topic configs of the markers; the closest marker, such as the test's, takes
+    precedence over one of the class."""
     partitions: int | None = None
     configs: dict[str, str] = {}
     for marker in markers:
         if marker.args or not marker.kwargs.keys() <= {"partitions", "configs"}:
             written = ", ".join([*map(repr, marker.args), *(f"{name}={value!r}" for name, value in marker.kwargs.items())])
-            pytest.fail(f"kafka_topic({written}): the marker takes partitions=1 and configs={{}}, by these names", pytrace=False)
+            pytest.fail(f"kafka_topic({written}): the marker takes only the keywords partitions=1 and configs={{}}", pytrace=False)
         given = marker.kwargs.get("configs", {})
         if not isinstance(given, Mapping):
-            pytest.fail(f"kafka_topic(configs={given!r}): a mapping is needed, as {{'retention.ms': '-1'}}", pytrace=False)
+            pytest.fail(f"kafka_topic(configs={given!r}): configs must be a mapping, as {{'retention.ms': '-1'}}", pytrace=False)
         partitions = marker.kwargs.get("partitions") if partitions is None else partitions
         configs = {**given, **configs}
     return 1 if partitions is None else partitions, configs

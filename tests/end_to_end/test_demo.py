@@ -168,8 +168,8 @@ def test_a_process_that_fails_is_quoted_line_by_line(tmp_path: Path) -> None:
         *_, error, quoted = process.communicate(timeout=90)[0].splitlines()
         assert process.returncode == 1
         assert error.endswith("broker.log:")
-        assert quoted == "  (it said nothing)"
-        assert error.startswith("error: the process broker ended with -9; the end of ")
+        assert quoted == "  (the log is empty)"
+        assert error.startswith("error: the process broker exited with -9; the end of ")
 
 
 def test_a_kill_leaves_no_process_behind(tmp_path: Path) -> None:

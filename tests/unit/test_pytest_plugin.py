@@ -75,8 +75,8 @@ def test_a_marker_that_means_nothing_is_an_error_of_its_test(pytester: pytest.Py
     result.assert_outcomes(errors=3)
     result.stdout.fnmatch_lines(
         [
-            "kafka_topic(partition=6): the marker takes partitions=1 and configs={}, by these names",
-            "kafka_topic(6, configs={}): the marker takes partitions=1 and configs={}, by these names",
+            "kafka_topic(partition=6): the marker takes only the keywords partitions=1 and configs={}",
+            "kafka_topic(6, configs={}): the marker takes only the keywords partitions=1 and configs={}",
             "E * must be a whole number, not '6'",
         ]
     )

@@ -159,12 +159,7 @@ def consume(
     ] = "%s\\n",
     health_port: Annotated[
         int | None,
-        typer.Option(
-            "--health-port",
-            min=0,
-            max=65535,
-            help="HTTP port for /live, /ready, /health and /metrics; 0 picks a free one.",
-        ),
+        typer.Option("--health-port", min=0, max=65535, help="HTTP port of /live, /ready, /health and /metrics; 0: any free one."),
     ] = None,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: Settings = None,
@@ -181,12 +176,9 @@ def consume(
         raise typer.BadParameter("enable.auto.commit cannot be set: -g commits the records that were written", param_hint="-X")
     if group is not None:
         config["group.id"] = group
+    config = with_default_timeouts(config)
     try:
-        with (
-            ottla.Consumer(with_default_timeouts(config)) as consumer,
-            _serve_health(consumer, health_port),
-            stop_on_signals(consumer) as stop,
-        ):
+        with ottla.Consumer(config) as consumer, _serve_health(consumer, health_port), stop_on_signals(consumer) as stop:
             interrupt_writes_on(stop)
             reading = ConsoleConsumer(consumer, sys.stdout.buffer, compile_format(text), count, until_end)
             partitions = _partitions(consumer, topic)

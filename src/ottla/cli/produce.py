@@ -86,7 +86,7 @@ class LineProducer:
         self._producer.poll(0)
         if self._failed:
             self._flush()
-            raise CommandFailed(f"{self._failures()}; stopped after line {self._lines}")
+            raise CommandFailed(f"{self._failure_message()}; stopped after line {self._lines}")
 
     def finish(self) -> None:
         """Wait for all acknowledgements. Raises ``CommandFailed`` if a record failed."""
@@ -104,7 +104,7 @@ class LineProducer:
 
     def _failure_message(self) -> str:
         assert self._reason is not None
-        return f"{pluralize(self._refused, 'record')} not produced to {self._topic}: {_with_hint(self._reason)}"
+        return f"{pluralize(self._failed, 'record')} not produced to {self._topic}: {_with_hint(self._reason)}"
 
     def _flush(self) -> None:
         while self._producer.flush(FLUSH_INTERVAL):

@@ -1,7 +1,7 @@
-"""The main job: real flights through the broker, a consumer group that survives a kill, and Spark.
+"""The demo: real flight data through a broker, a consumer group with a killed member, and Spark.
 
-Owns one run from an empty folder to a report. Must not be needed by anything but the command line. Invariant: a figure that
-does not add up is reported, and no process is left behind.
+Owns one run, from an empty output directory to a report. Must not be imported except by the command line. Invariant: a wrong figure
+is reported, and no process outlives the run.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 
 class DemoFailed(Exception):
-    """The run cannot go on; the message says why, and where to look. ``details`` are lines below it."""
+    """The run cannot continue. The message has the reason and the place of further information; ``details`` are lines below it."""
 
     def __init__(self, message: str, details: Sequence[str] = ()) -> None:
         super().__init__(message)

@@ -1,7 +1,6 @@
-"""The child process that is the demo's broker.
+"""The child process that runs the demo's broker.
 
-Owns the broker's life and nothing else. Must not know what is sent through it. Invariant: its data stays in the folder
-it was given.
+Owns the broker's start and end. Must not know what is sent through it. Invariant: it writes only to its data directory.
 """
 
 from __future__ import annotations

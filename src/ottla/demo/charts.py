@@ -1,7 +1,7 @@
-"""The two pictures of a run.
+"""The two charts of a run.
 
-Owns how they look: colours that colour-blind people can tell apart (Okabe and Ito), and markers that tell lines apart
-without any. Must not know where the numbers come from. Invariant: a picture needs no display and no network.
+Owns their appearance: the colour-blind safe palette of Okabe and Ito, and a marker per line, for print without colours. Must not
+know where the numbers come from. Invariant: drawing needs no display and no network.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MultipleLocator
 
 from ottla.demo.dispatch import NEWCOMER, VICTIM
-from ottla.demo.owners import Tenure
+from ottla.demo.owners import PartitionOwnership
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 INK, PALE = "#333333", "#dddddd"
@@ -28,11 +28,11 @@ SIZE = (9.0, 4.6)
 DPI = 110
 AIRPORTS = {"EWR": "Newark", "JFK": "Kennedy", "LGA": "LaGuardia"}
 FEWEST_FLIGHTS = 100
-"""An hour with fewer departures from an airport is not drawn: its average says nothing."""
+"""Hours with fewer departures from an airport are not drawn: their averages are not significant."""
 
 
 def draw_delays(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
-    """Average departure delay by scheduled hour, a line for each airport. ``rows``: origin, hour, flights, delay (minutes)."""
+    """Draw the average departure delay by scheduled hour, a line per airport. ``rows``: origin, hour, flights, delay (minutes)."""
     figure, axes = _canvas()
     for number, origin in enumerate(sorted({str(row["origin"]) for row in rows})):
         of_origin = [row for row in rows if row["origin"] == origin]
@@ -52,18 +52,18 @@ def draw_delays(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
     _save(figure, file)
 
 
-def draw_owners(tenures: Sequence[Tenure], moments: Mapping[str, float], file: Path) -> None:
-    """Who owned which partition when. ``moments``: ``start``, ``kill``, ``join`` and ``end`` in seconds."""
+def draw_owners(ownerships: Sequence[PartitionOwnership], moments: Mapping[str, float], file: Path) -> None:
+    """Draw the owner of each partition over time. ``moments``: ``start``, ``kill``, ``join`` and ``end`` in seconds."""
     figure, axes = _canvas()
     began = moments["start"]
-    members = sorted({tenure.member for tenure in tenures})
+    members = sorted({ownership.member for ownership in ownerships})
     colour = dict(zip(members, COLOURS, strict=False))
-    for tenure in tenures:
-        look: dict[str, Any] = {"facecolor": colour[tenure.member], "edgecolor": "white", "linewidth": 0.5}
-        if tenure.orphan:
-            look = {"facecolor": "white", "edgecolor": colour[tenure.member], "hatch": "////", "linewidth": 0.8}
-        axes.broken_barh([(tenure.start - began, tenure.end - tenure.start)], (tenure.partition - 0.38, 0.76), **look)
-    partitions = sorted({tenure.partition for tenure in tenures})
+    for ownership in ownerships:
+        look: dict[str, Any] = {"facecolor": colour[ownership.member], "edgecolor": "white", "linewidth": 0.5}
+        if ownership.orphan:
+            look = {"facecolor": "white", "edgecolor": colour[ownership.member], "hatch": "////", "linewidth": 0.8}
+        axes.broken_barh([(ownership.start - began, ownership.end - ownership.start)], (ownership.partition - 0.38, 0.76), **look)
+    partitions = sorted({ownership.partition for ownership in ownerships})
     top = partitions[0] - 0.62
     for name, text in (("kill", f"{VICTIM} is killed"), ("join", f"{NEWCOMER} joins")):
         if name in moments:

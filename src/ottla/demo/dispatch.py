@@ -1,7 +1,7 @@
 """The group ``dispatch``: three members share the flights, one is killed, a new one joins.
 
-Owns the play: who is started and killed when, and what has to be true before the next act. Must not know how a member
-reads. Invariant: it ends when the committed offset of each partition is the end of that partition, or with ``Stalled``.
+Owns the script of starts and kills, and the condition for each next act. Must not know how a member reads. Invariant: it ends when
+the committed offset of each partition is its end offset, or with ``Stalled``.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ GROUP = "dispatch"
 MEMBERS = ("member-1", "member-2", "member-3")
 VICTIM, NEWCOMER = "member-2", "member-4"
 SESSION_TIMEOUT = 6.0
-"""Seconds after which the coordinator takes a silent member for dead."""
+"""Seconds without heartbeats after which the coordinator removes a member."""
 PACED_RUN = 16.5
-"""Seconds that three members would need if they shared the flights evenly: with a kill in it, well above the session."""
+"""Seconds that three members need for the flights: with a kill, the run takes much longer than the session timeout."""
 FLIGHTS_A_POLL = 500
 KILL_AT, JOIN_AT = 1 / 3, 0.7
-"""Done, as a part of all flights, when one member is killed and when another one joins."""
+"""The fractions of committed flights at which a member is killed, and a new one joins."""
 LIMIT = 120.0
-"""Seconds after which a run that is not done is stuck."""
+"""Seconds after which a run fails with ``Stalled``."""
 
 
 class Stalled(DemoFailed):
-    """The group did not get where it had to in time."""
+    """The group did not fulfil the condition of an act in time."""
 
 
 class Act(enum.Enum):
-    """Where the play is; the value says what it waits for."""
+    """The acts of the run; the value is the condition for the next one."""
 
     GATHERING = "the three members own all partitions"
     WORKING = "a third of the flights is done"
@@ -47,13 +47,13 @@ class Act(enum.Enum):
 
 
 def pace_for(flights: int) -> int:
-    """Flights a second that each member handles at most."""
+    """Return the maximum of flights per second for each member."""
     return max(1, round(flights / len(MEMBERS) / PACED_RUN))
 
 
 @dataclass
-class Story:
-    """What happened: when (seconds, wall clock), and who owned what after each act."""
+class DispatchResult:
+    """The events of a run: times (seconds, wall clock), and the owners at the end of acts."""
 
     owners: Owners
     moments: dict[str, float] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Story:
 
 
 class Dispatch:
-    """One performance."""
+    """One run of the group."""
 
     def __init__(
         self, children: Children, bootstrap_servers: str, topic: str, ends: Mapping[int, int], files: Path, pace: int
@@ -73,8 +73,8 @@ class Dispatch:
         self._members: dict[str, Child] = {}
         self._act = Act.GATHERING
         self._last = ""
-        self.story = Story(Owners(len(ends)))
-        self._play: dict[Act, tuple[Callable[[], bool], Callable[[float], None], Act]] = {
+        self.result = DispatchResult(Owners(len(ends)))
+        self._script: dict[Act, tuple[Callable[[], bool], Callable[[float], None], Act]] = {
             Act.GATHERING: (self._all_own, self._snapshot("three members"), Act.WORKING),
             Act.WORKING: (lambda: self._last == VICTIM and self.done >= self._total * KILL_AT, self._kill, Act.ORPHANED),
             Act.ORPHANED: (self._all_own, self._snapshot("one killed"), Act.SURVIVING),
@@ -88,49 +88,49 @@ class Dispatch:
         """Flights whose offsets are committed."""
         return sum(self._committed.values())
 
-    def run(self, on_progress: Callable[[int], None], on_act: Callable[[Act], None]) -> Story:
-        """Play to the end. ``on_progress`` gets the flights done, ``on_act`` each new act."""
+    def run(self, on_progress: Callable[[int], None], on_act: Callable[[Act], None]) -> DispatchResult:
+        """Run all acts. ``on_progress`` gets the number of committed flights, ``on_act`` each new act."""
         for name in MEMBERS:
             self._start(name)
         for event in self._children.events(LIMIT):
-            self._note(event)
+            self._handle(event)
             on_progress(self.done)
-            while self._act is not Act.DONE and self._play[self._act][0]():
-                _, action, following = self._play[self._act]
+            while self._act is not Act.DONE and self._script[self._act][0]():
+                _, action, following = self._script[self._act]
                 action(event.at)
                 self._act = following
                 on_act(following)
             if self._act is Act.DONE:
                 self._children.stop(*self._members.values())
-                self.story.owners.close(event.at)
-                self.story.moments["end"] = event.at
-                return self.story
+                self.result.owners.close(event.at)
+                self.result.moments["end"] = event.at
+                return self.result
         raise Stalled(
             f"group {GROUP}: after {LIMIT:g} s still waiting until {self._act.value}; "
-            f"committed {self._committed} of {self._ends}, owners {self.story.owners.present()}"
+            f"committed {self._committed} of {self._ends}, owners {self.result.owners.current()}"
         )
 
-    def _note(self, event: Event) -> None:
+    def _handle(self, event: Event) -> None:
         self._last = event.child
-        alive = event.child in self._members  # what a killed member still reported is history
+        alive = event.child in self._members  # events of a killed member may still arrive: ignore its assignments
         match event.kind:
             case "assigned" if alive:
-                self.story.moments.setdefault("start", event.at)
-                self.story.owners.assigned(event.child, event.data["partitions"], event.at)
+                self.result.moments.setdefault("start", event.at)
+                self.result.owners.assigned(event.child, event.data["partitions"], event.at)
             case "revoked" | "lost" if alive:
-                self.story.owners.revoked(event.child, event.data["partitions"], event.at)
+                self.result.owners.revoked(event.child, event.data["partitions"], event.at)
             case "committed":
                 for partition, offset in event.data["offsets"].items():
                     self._committed[int(partition)] = max(offset, self._committed[int(partition)])
             case "commit_failed":
-                self.story.commits_refused += 1
+                self.result.commits_refused += 1
 
     def _all_own(self) -> bool:
-        return self.story.owners.all_owned_by(self._members)
+        return self.result.owners.all_owned_by(self._members)
 
     def _snapshot(self, title: str) -> Callable[[float], None]:
         def take(at: float) -> None:
-            self.story.snapshots[title] = self.story.owners.present()
+            self.result.snapshots[title] = self.result.owners.current()
 
         return take
 
@@ -151,12 +151,12 @@ class Dispatch:
         )
 
     def _kill(self, at: float) -> None:
-        """Kill the victim, which has just committed, in the middle of its next batch: what it did of that will be repeated."""
+        """Kill the victim, which has just committed, during its next batch: other members repeat the flights of that batch."""
         time.sleep(FLIGHTS_A_POLL / self._pace / 2)
         self._children.kill(self._members.pop(VICTIM))
-        self.story.moments["kill"] = at
-        self.story.owners.died(VICTIM, at)
+        self.result.moments["kill"] = at
+        self.result.owners.died(VICTIM, at)
 
     def _join(self, at: float) -> None:
         self._start(NEWCOMER)
-        self.story.moments["join"] = at
+        self.result.moments["join"] = at

@@ -1,7 +1,7 @@
-"""What a run shows while it goes on: bars at a terminal, plain lines anywhere else.
+"""The progress of a run: bars on a terminal, plain lines elsewhere.
 
-Owns the console during the run and the seconds of each step. Must not know what the steps do. Invariant: everything
-that is said stays readable in a log file, and nothing waits for an answer.
+Owns the console during the run, and the duration of each step. Must not know what the steps do. Invariant: the output is readable
+in a log file, and nothing prompts for input.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 TITLE_WIDTH = 34
 QUARTERS = 4
-"""Off a terminal a step with a total says so often how far it is."""
+"""Without a terminal, a step with a total prints its progress at each quarter."""
 
 
 class Step:
-    """One step that is under way."""
+    """The step that is running."""
 
     def __init__(self, title: str, total: int | None, console: Console, progress: Progress, task: TaskID) -> None:
         self._title, self._total = title, total
@@ -27,7 +27,7 @@ class Step:
         self._quarters_said = 0
 
     def update(self, done: int) -> None:
-        """``done`` of the total are done."""
+        """Show that ``done`` of the total are done."""
         self._progress.update(self._task, completed=done)
         if self._console.is_terminal or not self._total:
             return
@@ -37,12 +37,12 @@ class Step:
             self._console.print(f"  {self._title}: {done:,} of {self._total:,}")
 
     def say(self, text: str) -> None:
-        """One line about what just happened."""
+        """Print one line about an event."""
         self._console.print(f"  {text}", soft_wrap=True)
 
 
 class Display:
-    """The steps of a run, one after the other; ``seconds`` has how long each took."""
+    """The steps of a run; ``seconds`` has the duration of each."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -50,7 +50,7 @@ class Display:
 
     @contextmanager
     def step(self, name: str, title: str, total: int | None = None) -> Iterator[Step]:
-        """Show ``title`` while the ``with`` lasts and take its time under ``name``."""
+        """Show ``title`` during the ``with`` block, and store its duration under ``name``."""
         columns = (
             SpinnerColumn(finished_text="[green]✓"),
             TextColumn(f"{{task.description:<{TITLE_WIDTH}}}"),

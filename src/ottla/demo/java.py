@@ -1,7 +1,6 @@
-"""Whether Spark can run here.
+"""The check for a Java that Spark can use.
 
-Owns the question which Java there is. Must not know Spark. Invariant: the answer comes without starting a JVM that
-stays.
+Owns the search for Java and its version. Must not know Spark. Invariant: no JVM keeps running.
 """
 
 from __future__ import annotations
@@ -11,23 +10,23 @@ import re
 import shutil
 import subprocess
 
-NEEDED = 17
-INSTALL = f"install Java {NEEDED} or newer, e.g. apt-get install openjdk-17-jre-headless"
+REQUIRED_VERSION = 17
+INSTALL = f"install Java {REQUIRED_VERSION} or newer, e.g. apt-get install openjdk-17-jre-headless"
 TIMEOUT = 20.0
 
 
-def reason_against() -> str | None:
-    """Why Spark cannot run here, or ``None`` if it can."""
+def missing_java() -> str | None:
+    """Return why Spark cannot run, or ``None`` if it can."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=os.path.join(home, "bin") if home else None)
     if java is None:
-        where = f"in JAVA_HOME ({home})" if home else "here"
+        where = f"in JAVA_HOME ({home})" if home else "on the PATH"
         return f"there is no Java {where}; {INSTALL}"
     try:
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, errors="replace", timeout=TIMEOUT).stderr
+        output = subprocess.run([java, "-version"], capture_output=True, text=True, errors="replace", timeout=TIMEOUT).stderr
     except (OSError, subprocess.SubprocessError) as error:
-        return f"{java} cannot be run: {getattr(error, 'strerror', None) or error}; {INSTALL}"
-    found = re.search(r'version "(?:1\.)?(\d+)', said)
-    if found is None:
-        return f"{java} -version names no version; {INSTALL}"
-    return f"Java {found[1]} is too old; {INSTALL}" if int(found[1]) < NEEDED else None
+        return f"cannot run {java}: {getattr(error, 'strerror', None) or error}; {INSTALL}"
+    version = re.search(r'version "(?:1\.)?(\d+)', output)
+    if version is None:
+        return f"the output of {java} -version has no version; {INSTALL}"
+    return f"Java {version[1]} is too old; {INSTALL}" if int(version[1]) < REQUIRED_VERSION else None

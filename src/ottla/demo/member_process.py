@@ -1,7 +1,7 @@
-"""The child process that is one member of the group ``dispatch``: it counts flights by carrier.
+"""The child process that runs one member of the group ``dispatch`` and writes a line per flight.
 
-Owns the handler, its pace and its file. Must not know the other members: the group does that for it. Invariant: a
-flight's line is in the file before its offset is committed, so that a kill may repeat a flight but never lose one.
+Owns the handler, its rate limit and its file. Must not know the other members. Invariant: a flight's line is in the file before its
+offset is committed, so a kill may repeat a flight but never lose one.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ottla.errors import CommitFailedError, RebalanceInProgressError
 from ottla.signals import stop_on_signals
 
 HANDLED_AT_ONCE = 50
-"""Flights that are written, and slept for, together."""
+"""Flights between two flushes of the file, and two sleeps for the rate limit."""
 
 
 class Member:
-    """Reads, counts, writes, commits; reports what it owns and what it committed."""
+    """Reads flights, writes them to its file and commits. Reports assignments and commits to the parent."""
 
     def __init__(self, consumer: Consumer, lines: IO[str], pace: float, emit: Emit) -> None:
         self._consumer, self._lines, self._pace, self._emit = consumer, lines, pace, emit
@@ -52,7 +52,7 @@ class Member:
         except (
             CommitFailedError,
             RebalanceInProgressError,
-        ) as error:  # the group has rebalanced: the new owners repeat what was not committed
+        ) as error:  # the group has rebalanced: the new owners repeat the flights without a committed offset
             self._emit("commit_failed", reason=str(error))
         else:
             offsets = {partition.partition: position.offset for partition, position in committed.items()}

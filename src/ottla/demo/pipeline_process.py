@@ -1,8 +1,7 @@
-"""The child process that is the Spark job: flights in, enriched flights out as Parquet, and the delays that are in them.
+"""The child process that runs the Spark job: it joins flights with other tables, writes Parquet, and computes delays.
 
-Owns the Spark session and its two readings of the topic, as a stream in group ``delays`` and as a batch. Must not know
-the figures it will be compared with. Invariant: a join never multiplies a flight: each table has one row a key before
-it is joined.
+Owns the Spark session and the two reads of the topic, as a stream with group ``delays`` and as a batch. Must not know the expected
+figures. Invariant: a join never duplicates a flight, because each joined table has one row per key.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "1g",
-    # A job of half a minute is over before a better compiler and a parallel collector have paid for themselves.
+    # For a job of half a minute, the C1 compiler and the serial collector are faster than C2 and a parallel collector.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -72,7 +71,7 @@ class Job:
         self.spark = builder.getOrCreate()
 
     def stream(self, on_rows: Callable[[int], None]) -> None:
-        """Everything that is in the topic now, each flight once, through the joins into Parquet."""
+        """Stream the current content of the topic through the joins into Parquet, each flight once."""
         options = {**self._source, "groupId": GROUP, "maxOffsetsPerTrigger": str(ROWS_PER_BATCH)}
         messages = self.spark.readStream.format("ottla").options(**options).load()
         query = (
@@ -87,19 +86,19 @@ class Job:
             on_rows(sum(progress["numInputRows"] for progress in query.recentProgress))
 
     def streamed(self) -> dict[str, int]:
-        """Totals of what the stream wrote; ``whole``: flights whose timestamp and header still say what their row says."""
+        """Return totals of the stream's output. ``whole``: the flights whose timestamp and header match their row."""
         scheduled = F.date_trunc("hour", "scheduled_departure") == F.to_timestamp("time_hour")
         whole = F.count_if(scheduled & (F.col("header_origin") == F.col("origin")))
         return _totals(self.spark.read.parquet(self._parquet), whole.alias("whole"))
 
     def delays(self) -> list[dict[str, Any]]:
-        """Flights that left, and the sum of their departure delays in minutes, by carrier, origin and hour."""
+        """Return the number of departed flights and the sum of their delays in minutes, by carrier, origin and hour."""
         departed = self.spark.read.parquet(self._parquet).where(F.col("dep_delay").isNotNull())
         totals = F.count("*").alias("flights"), F.sum("dep_delay").alias("minutes")
         return [row.asDict() for row in departed.groupBy("carrier", "airline", "origin", "hour").agg(*totals).collect()]
 
     def batch(self) -> dict[str, int]:
-        """The same totals from a second reading of the topic, as a batch."""
+        """Return the same totals of a second read of the topic, as a batch."""
         messages = self.spark.read.format("ottla").options(**self._source).load()
         return _totals(_parsed(messages))
 
@@ -116,8 +115,8 @@ class Job:
         )
 
     def _table(self, name: str, key: list[str], columns: dict[str, str]) -> DataFrame:
-        """``key`` and ``columns``, renamed, of a table of the dataset, with one row a key."""
-        kept = data.table_of(name).drop_duplicates(key)[list(dict.fromkeys([*key, *columns]))].rename(columns=columns)
+        """Return ``key`` and the renamed ``columns`` of a table of the dataset, with one row per key."""
+        kept = data.read_table(name).drop_duplicates(key)[list(dict.fromkeys([*key, *columns]))].rename(columns=columns)
         return self.spark.createDataFrame(pa.Table.from_pandas(kept, preserve_index=False))
 
 
@@ -129,7 +128,7 @@ def _parsed(messages: DataFrame) -> DataFrame:
 
 
 def _totals(flights: DataFrame, *more: Column) -> dict[str, int]:
-    """Rows, different flights among them, and two sums that would show a flight that was changed on the way."""
+    """Return the number of rows and of distinct flights, and two sums that detect modified flights."""
     totals = flights.agg(
         F.count("*").alias("rows"),
         F.countDistinct("partition", "offset").alias("distinct"),

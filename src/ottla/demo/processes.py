@@ -1,12 +1,11 @@
-"""Child processes that never outlive their parent, and the line of JSON they report on.
+"""Child processes that never outlive their parent, and report events as lines of JSON.
 
-Owns how the demo starts, hears, kills and ends processes; both ends of the pipe are in this file. Must not know what a
-child does. Invariant: when the parent goes, in whatever way, each child goes too: it holds a pipe from its parent as
-stdin and leaves when that closes. Each child leads a session of its own, so that Ctrl-C at a terminal reaches the
-parent alone, which then ends its children in order.
+Owns the start, the events, the kill and the shutdown of child processes; both ends of the pipe are in this file. Must not know what
+a child does. Invariant: however the parent ends, each child ends, too: its stdin is a pipe from the parent, and it exits when that
+closes. Each child leads its own session, so Ctrl-C at a terminal reaches only the parent, which then stops its children in order.
 
-A child is a module with ``main(arguments, emit)`` and is started as ``python -m ottla.demo.processes MODULE``; its
-arguments are the first line it reads, an event is a line it writes, and whatever else it prints goes to its log file.
+A child is a module with ``main(arguments, emit)``, started as ``python -m ottla.demo.processes MODULE``. It reads its arguments
+from the first line of stdin, and writes each event as a line. All other output goes to its log file.
 """
 
 from __future__ import annotations
@@ -31,20 +30,20 @@ from ottla.demo import DemoFailed
 from ottla.signals import Stop
 
 Emit = Callable[..., None]
-"""``emit("kind", name=value)``: report to the parent. Values are what JSON knows."""
+"""``emit("kind", name=value)``: report an event to the parent. Values are JSON."""
 
 GRACE = 5.0
-"""Seconds that a child which was asked to end has before it is killed."""
+"""Seconds between SIGTERM and SIGKILL."""
 PROGRESS = "progress"
-"""An event that says how far a child is."""
+"""The event for the progress of a child."""
 ENDED = "ended"
-"""The last event of every child, made by the parent; ``code`` is the exit code."""
+"""The last event of every child, created by the parent; ``code`` is the exit code."""
 TAIL = 12
-"""Lines of a child's log that are shown when it failed."""
+"""Lines of a failed child's log in the error."""
 
 
 class Event(NamedTuple):
-    """Something a child reported. ``at`` is the child's wall clock in seconds."""
+    """An event that a child reported. ``at`` is the child's wall clock in seconds."""
 
     child: str
     kind: str
@@ -53,7 +52,7 @@ class Event(NamedTuple):
 
 
 class ChildFailed(DemoFailed):
-    """A child ended when it should not have; the details are the end of its log."""
+    """A child ended unexpectedly; the details are the end of its log."""
 
 
 class Child:
@@ -64,8 +63,8 @@ class Child:
         self._events = events
         threading.Thread(target=self._listen, name=f"events of {name}", daemon=True).start()
 
-    def tell(self, arguments: Mapping[str, Any]) -> None:
-        """Send the line that the child waits for."""
+    def send_arguments(self, arguments: Mapping[str, Any]) -> None:
+        """Send the arguments, for which the child waits."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(json.dumps(arguments) + "\n")
@@ -75,10 +74,10 @@ class Child:
             raise self.failure() from None
 
     def failure(self) -> ChildFailed:
-        """The error that tells how this child ended."""
+        """Return the error for the end of this child."""
         lines = self.log.read_text(errors="replace").splitlines()[-TAIL:]
-        details = [f"  {line}" for line in lines or ["(it said nothing)"]]
-        return ChildFailed(f"the process {self.name} ended with {self.process.returncode}; the end of {self.log}:", details)
+        details = [f"  {line}" for line in lines or ["(the log is empty)"]]
+        return ChildFailed(f"the process {self.name} exited with {self.process.returncode}; the end of {self.log}:", details)
 
     def _listen(self) -> None:
         assert self.process.stdout is not None
@@ -91,9 +90,9 @@ class Child:
 
 
 class Children:
-    """The child processes of a run, as a context manager: none is left when it is done.
+    """The child processes of a run. A context manager that stops all of them at its end.
 
-    Waiting for them ends with ``Interrupted`` when ``stop`` notes a signal.
+    Methods that wait raise ``Interrupted`` after a signal in ``stop``.
     """
 
     def __init__(self, logs: Path, stop: Stop) -> None:
@@ -101,14 +100,14 @@ class Children:
         stop.wake = self._wake
         self._running: list[Child] = []
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
-        self._kept: deque[Event] = deque()
+        self._unread_events: deque[Event] = deque()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop(*self._running[1:])
-        self.stop(*self._running)  # what was started first is what the others talk to: it goes last
+        self.stop(*self._running)  # the first one is the broker, which the others use: it ends last
 
     def start(self, name: str, module: str, arguments: Mapping[str, Any]) -> Child:
         """Run ``main`` of ``module`` in a new process."""
@@ -125,26 +124,26 @@ class Children:
         child = Child(name, process, log, self._events)
         self._running.append(child)
         try:
-            child.tell(arguments)
+            child.send_arguments(arguments)
         except ChildFailed:
-            self._stop.check()  # Ctrl-C reaches a child, too, that has no session of its own yet
+            self._stop.check()  # Ctrl-C may have ended the child as well, before it had its own session
             raise
         return child
 
     def events(self, timeout: float) -> Iterator[Event]:
-        """What children report, as it comes, for at most ``timeout`` seconds. Raises ``ChildFailed`` when one of them fails."""
+        """Yield the events of all children for at most ``timeout`` seconds. Raises ``ChildFailed`` when one of them fails."""
         deadline = time.monotonic() + timeout
-        while self._kept:
-            yield self._kept.popleft()
+        while self._unread_events:
+            yield self._unread_events.popleft()
         while (event := self._next(deadline)) is not None:
             yield event
 
     def wait_for(
         self, child: Child, kind: str, timeout: float, on_progress: Callable[[Mapping[str, Any]], None] = lambda data: None
     ) -> Event:
-        """The next event ``kind`` of ``child``; others are kept for ``events()``, but for its progress.
+        """Wait for the next event ``kind`` of ``child``. Other events, except its progress, stay for ``events()``.
 
-        Raises ``ChildFailed`` if it does not come.
+        Raises ``ChildFailed`` at the timeout, or if the child ends.
         """
         deadline = time.monotonic() + timeout
         while (event := self._next(deadline)) is not None:
@@ -155,17 +154,17 @@ class Children:
             if event.child == child.name and event.kind == PROGRESS:
                 on_progress(event.data)
             else:
-                self._kept.append(event)
+                self._unread_events.append(event)
         raise ChildFailed(f"the process {child.name} did not report {kind!r} within {timeout:g} s; its log is {child.log}")
 
     def kill(self, child: Child) -> None:
-        """SIGKILL: the child gets no chance to say goodbye."""
+        """Send SIGKILL, so that the child cannot leave its group."""
         self._running.remove(child)
         child.process.kill()
         child.process.wait()
 
     def stop(self, *children: Child) -> None:
-        """Ask the children to end (SIGTERM), then make sure that they and all they started have."""
+        """Send SIGTERM to the children, then make sure that they and their own child processes have ended."""
         for child in children:
             if child.process.poll() is None:
                 child.process.terminate()
@@ -198,7 +197,7 @@ class Children:
 
 
 def _end_group(group: int) -> None:
-    """Make sure that the rest of a child's process group (Spark's JVM, say) follows it."""
+    """Make sure that the rest of a child's process group, such as Spark's JVM, has ended."""
     deadline = time.monotonic() + GRACE
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGTERM)
@@ -208,14 +207,14 @@ def _end_group(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
-def _leave_with_parent() -> None:
+def _exit_with_parent() -> None:
     while os.read(0, 1024):
         pass
     os._exit(1)
 
 
 def run_child(module: str) -> None:
-    """The child's side: take the arguments from stdin, report on stdout, leave with the parent."""
+    """Run the child's side: read the arguments from stdin, report on stdout, exit with the parent."""
     reports = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     lock = threading.Lock()
@@ -226,7 +225,7 @@ def run_child(module: str) -> None:
             reports.flush()
 
     arguments = json.loads(sys.stdin.readline())
-    threading.Thread(target=_leave_with_parent, name="leave with the parent", daemon=True).start()
+    threading.Thread(target=_exit_with_parent, name="leave with the parent", daemon=True).start()
     try:
         importlib.import_module(module).main(arguments, emit)
     except DemoFailed as error:

@@ -1,7 +1,7 @@
 """The child process that loads the flights and produces them with confluent-kafka.
 
-Owns the producer and its delivery reports. Must not know the broker's kind. Invariant: the number it reports counts
-what the broker has acknowledged, not what was handed over.
+Owns the producer and its delivery reports. Must not know which broker it uses. Invariant: it reports the number of flights that the
+broker has acknowledged, not of those that are queued.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from ottla.demo.processes import PROGRESS, Emit
 SETTINGS = {"linger.ms": 20, "enable.idempotence": True, "message.timeout.ms": 60_000}
 REPORT_EVERY = 5_000
 FLUSH_TIMEOUT = 90.0
-"""Seconds; a little more than a message may take."""
+"""Seconds; longer than ``message.timeout.ms``."""
 
 
 class ProducingFailed(DemoFailed):
-    """The broker did not take every flight."""
+    """The broker did not acknowledge every flight."""
 
 
 def main(arguments: dict[str, Any], emit: Emit) -> None:
-    """Load and produce. Reports ``loaded`` with what must come out again, ``progress`` and ``produced``."""
+    """Load and produce. Reports ``loaded`` with the expected totals, ``progress`` and ``produced``."""
     flights = load(arguments["limit"])
     emit(
         "loaded",
@@ -40,7 +40,7 @@ def main(arguments: dict[str, Any], emit: Emit) -> None:
 
 
 def produce(bootstrap_servers: str, topic: str, flights: Flights, on_progress: Callable[[int], None]) -> int:
-    """Produce all flights and return how many were acknowledged. ``on_progress`` gets that number as it grows."""
+    """Produce all flights and return the number of acknowledged ones, which ``on_progress`` gets while it grows."""
     producer = Producer({"bootstrap.servers": bootstrap_servers, **SETTINGS})
     acknowledged = 0
     refused: list[KafkaError] = []
@@ -64,7 +64,7 @@ def produce(bootstrap_servers: str, topic: str, flights: Flights, on_progress: C
                     on_delivery=delivered,
                 )
                 break
-            except BufferError:  # the producer's queue is full: let it deliver some
+            except BufferError:  # the producer's queue is full: wait for deliveries
                 producer.poll(0.1)
         if number % REPORT_EVERY == 0:
             producer.poll(0)
@@ -72,5 +72,5 @@ def produce(bootstrap_servers: str, topic: str, flights: Flights, on_progress: C
     producer.flush(FLUSH_TIMEOUT)
     on_progress(acknowledged)
     if refused:
-        raise ProducingFailed(f"{len(refused):,} of {len(flights):,} flights were refused; the first: {refused[0]}")
+        raise ProducingFailed(f"{len(refused):,} of {len(flights):,} flights were not acknowledged; the first error: {refused[0]}")
     return acknowledged

@@ -1,7 +1,7 @@
-"""What is left of a run: the figures, whether they add up, and one screen that says so.
+"""The results of a run: the figures, their comparison with the expected ones, and the report on the console.
 
-Owns the names of the figures and the checks between them. Must not know how a figure came about. Invariant: every
-figure that has a counterpart is compared with it, and a difference is named.
+Owns the summary file and the report. Must not know how a figure was computed. Invariant: a figure that differs from the expected
+one is reported.
 """
 
 from __future__ import annotations
@@ -17,50 +17,50 @@ from rich.markup import escape
 from rich.table import Table
 
 BUSIEST = 5
-"""So many carriers are shown."""
+"""The number of carriers in the report."""
 
 
 class Check(NamedTuple):
-    """A figure and what it has to be."""
+    """A figure and its expected value."""
 
     name: str
     actual: Any
     expected: Any
 
     @property
-    def holds(self) -> bool:
+    def is_correct(self) -> bool:
         return bool(self.actual == self.expected)
 
 
 @dataclass
 class Summary:
-    """The figures of a run in the order in which they came."""
+    """The figures of a run, in the order in which they were added."""
 
     figures: dict[str, Any] = field(default_factory=dict)
     checks: list[Check] = field(default_factory=list)
 
     def add(self, **figures: Any) -> None:
-        """Note figures that nothing is known to compare with."""
+        """Add figures without an expected value."""
         self.figures.update(figures)
 
     def check(self, name: str, actual: Any, expected: Any) -> None:
-        """Note a figure and what it must be."""
+        """Add a figure with its expected value."""
         self.figures[name] = actual
         self.checks.append(Check(name, actual, expected))
 
     @property
     def wrong(self) -> list[Check]:
-        """The figures that do not add up."""
-        return [check for check in self.checks if not check.holds]
+        """The figures that differ from their expected values."""
+        return [check for check in self.checks if not check.is_correct]
 
     def write(self, file: Path, seconds: Mapping[str, float]) -> None:
-        """All of it as JSON."""
+        """Write everything as JSON."""
         wrong = [{"figure": check.name, "is": check.actual, "should_be": check.expected} for check in self.wrong]
         file.write_text(json.dumps({**self.figures, "seconds": dict(seconds), "wrong": wrong}, indent=2) + "\n")
 
 
 def average_delays(rows: Sequence[Mapping[str, Any]], *keys: str) -> list[dict[str, Any]]:
-    """Flights and their average delay (minutes) for each combination of ``keys``, from rows with their sums."""
+    """Return flights and average delay (minutes) for each combination of ``keys``, from rows with sums."""
     sums: dict[tuple[Any, ...], list[int]] = {}
     for row in rows:
         total = sums.setdefault(tuple(row[key] for key in keys), [0, 0])
@@ -73,7 +73,7 @@ def average_delays(rows: Sequence[Mapping[str, Any]], *keys: str) -> list[dict[s
 
 
 def owners_table(snapshots: Mapping[str, Mapping[int, str]], topic: str) -> Table:
-    """Who owned each partition after each act of the play."""
+    """Return a table of the owners of each partition at each snapshot."""
     table = Table(title="owners in group dispatch", title_justify="left", box=None, pad_edge=False)
     table.add_column("partition")
     for title in snapshots:
@@ -84,7 +84,7 @@ def owners_table(snapshots: Mapping[str, Mapping[int, str]], topic: str) -> Tabl
 
 
 def print_report(console: Console, summary: Summary, seconds: Mapping[str, float], files: Sequence[Path]) -> None:
-    """The run on one screen."""
+    """Print the figures of the run."""
     console.print()
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold")
@@ -93,7 +93,7 @@ def print_report(console: Console, summary: Summary, seconds: Mapping[str, float
     for check in summary.checks:
         if not isinstance(check.actual, int):
             continue
-        verdict = "" if check.holds else f"[red]should be {check.expected:,}"
+        verdict = "" if check.is_correct else f"[red]should be {check.expected:,}"
         table.add_row(check.name, f"{check.actual:,}", verdict)
     table.add_row("dispatch_repeated", f"{summary.figures.get('dispatch_repeated', 0):,}", "handled again after the kill")
     console.print(table)

@@ -1,7 +1,6 @@
-"""The main job from beginning to end.
+"""The steps of the demo.
 
-Owns the order of the steps and the exit code. Must not know how a step is done. Invariant: however it ends, no process
-of it is left.
+Owns their order and the exit code. Must not know how a step works. Invariant: however the run ends, none of its processes is left.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from ottla import Admin, OffsetAndMetadata, TopicPartition
 from ottla.demo import DemoFailed, charts, dispatch, java, report, tally
 from ottla.demo.dispatch import MEMBERS, NEWCOMER, VICTIM, Act
 from ottla.demo.display import Display, Step
-from ottla.demo.folder import prepared
+from ottla.demo.output_directory import locked_output_directory
 from ottla.demo.processes import ENDED, Children
 from ottla.errors import OttlaError
 from ottla.signals import Stop
@@ -26,7 +25,7 @@ from ottla.signals import Stop
 TOPIC = "flights"
 PARTITIONS = 6
 TOPIC_CONFIG = {"retention.ms": "-1"}
-"""The flights are of 2013: the broker's retention of a week would remove them."""
+"""Without retention: the flights are of 2013, so the default of a week would delete them."""
 NOTHING_COMMITTED = OffsetAndMetadata(0)
 ADMIN_TIMEOUT, BROKER_START, LOADING, PRODUCING, SPARK_START, SPARK_RUN = 10.0, 30.0, 120.0, 120.0, 120.0, 300.0
 """Seconds after which a step counts as failed."""
@@ -34,31 +33,31 @@ DONE, WRONG, WITHOUT_SPARK = 0, 1, 3
 """Exit codes."""
 ANNOUNCED = {
     Act.WORKING: f"{', '.join(MEMBERS)} share the partitions",
-    Act.ORPHANED: f"a third is done: {VICTIM} is killed (SIGKILL); no one reads its partitions until its session expires",
-    Act.SURVIVING: "the survivors have taken over",
+    Act.ORPHANED: f"a third is done: {VICTIM} is killed (SIGKILL); nothing reads its partitions until its session expires",
+    Act.SURVIVING: "the other members have taken over its partitions",
     Act.JOINING: f"{NEWCOMER} joins",
     Act.FINISHING: "the partitions are shared again",
 }
 
 
 def run(out: Path, limit: int | None, console: Console, stop: Stop) -> int:
-    """Do the whole job with its output in ``out``, on all flights or the first ``limit``, and return the exit code.
+    """Run the demo with all flights, or the first ``limit``, and its output in ``out``. Return the exit code.
 
-    Raises ``DemoFailed`` where it cannot go on, ``Interrupted`` when ``stop`` notes a signal.
+    Raises ``DemoFailed`` if it cannot continue, ``Interrupted`` after a signal in ``stop``.
     """
     display = Display(console)
     began = time.monotonic()
-    against_spark = java.reason_against()
+    java_error = java.missing_java()
     try:
-        with prepared(out), Children(out / "logs", stop) as children:
+        with locked_output_directory(out), Children(out / "logs", stop) as children:
             main_job = MainJob(out, children, display, limit)
             try:
-                main_job.feed()
+                main_job.produce()
                 main_job.dispatch()
-                if against_spark is None:
+                if java_error is None:
                     main_job.analyse()
             except BaseException:
-                with suppress(OSError):  # what ended the run is what the user needs to know
+                with suppress(OSError):  # do not hide the error that ended the run
                     main_job.finish(began)
                 raise
             main_job.finish(began)
@@ -68,27 +67,27 @@ def run(out: Path, limit: int | None, console: Console, stop: Stop) -> int:
         raise DemoFailed(str(error)) from error
     if main_job.summary.wrong:
         return WRONG
-    if against_spark is not None:
-        console.print(f"[yellow bold]without the Spark part:[/] {escape(against_spark)}", soft_wrap=True)
+    if java_error is not None:
+        console.print(f"[yellow bold]without the Spark part:[/] {escape(java_error)}", soft_wrap=True)
         return WITHOUT_SPARK
     return DONE
 
 
 def announce(step: Step, act: Act) -> None:
-    """Say what begins, where it is worth a line."""
+    """Print a line about the start of an act."""
     if act in ANNOUNCED:
         step.say(ANNOUNCED[act])
 
 
 class MainJob:
-    """The steps, and the figures they leave in ``summary``."""
+    """The steps. Their figures are in ``summary``."""
 
     def __init__(self, out: Path, children: Children, display: Display, limit: int | None) -> None:
         self._out, self._children, self._display = out, children, display
         self._limit = limit
         self.summary = report.Summary()
 
-    def feed(self) -> None:
+    def produce(self) -> None:
         """Start the broker and produce every flight."""
         with self._display.step("broker", "start a broker"):
             broker = self._children.start("broker", "ottla.demo.broker_process", {"data_dir": str(self._out / "broker")})
@@ -108,15 +107,15 @@ class MainJob:
         self.summary.add(end_offsets_by_partition=self._ends)
 
     def dispatch(self) -> None:
-        """Let the group share the flights, and read from its files what it did."""
+        """Run the consumer group, and read the results from the members' files."""
         total, members = self._flights, self._out / "members"
         pace = dispatch.pace_for(total)
-        play = dispatch.Dispatch(self._children, self._bootstrap, TOPIC, self._ends, members, pace)
+        group = dispatch.Dispatch(self._children, self._bootstrap, TOPIC, self._ends, members, pace)
         with self._display.step("dispatch", f"share them in group {dispatch.GROUP}", total) as step:
             step.say(f"each member handles at most {pace:,} flights a second; its session is {dispatch.SESSION_TIMEOUT:g} s")
-            story = play.run(step.update, lambda act: announce(step, act))
-        self._display.console.print(report.owners_table(story.snapshots, TOPIC))
-        charts.draw_owners(story.owners.tenures, story.moments, self._out / "owners.png")
+            result = group.run(step.update, lambda act: announce(step, act))
+        self._display.console.print(report.owners_table(result.snapshots, TOPIC))
+        charts.draw_owners(result.owners.ownerships, result.moments, self._out / "owners.png")
         counted = tally.read(members.glob("*.tsv"))
         self.summary.check("dispatch_distinct", counted.distinct, total)
         self.summary.check("dispatch_by_carrier", counted.by_carrier, self._truth["by_carrier"])
@@ -125,12 +124,12 @@ class MainJob:
             dispatch_repeated=counted.repeated,
             dispatch_by_member=counted.by_member,
             dispatch_pace=pace,
-            dispatch_owners=story.snapshots,
-            dispatch_commits_refused=story.commits_refused,
+            dispatch_owners=result.snapshots,
+            dispatch_commits_refused=result.commits_refused,
         )
 
     def analyse(self) -> None:
-        """Run the Spark job and compare what it read with what was produced."""
+        """Run the Spark job, and compare its totals with those of the produced flights."""
         with self._display.step("spark_start", "start Spark"):
             spark = self._children.start(
                 "spark",
@@ -157,7 +156,7 @@ class MainJob:
             self._children.wait_for(spark, ENDED, SPARK_RUN)
 
     def finish(self, began: float) -> None:
-        """Write the summary of a run that began at this time of the monotonic clock."""
+        """Write the summary of a run that began at ``began`` (monotonic clock)."""
         self._display.seconds["total"] = round(time.monotonic() - began, 2)
         self.summary.write(self._out / "summary.json", self._display.seconds)
 
@@ -170,7 +169,7 @@ class MainJob:
         return {partition.partition: 0 if end is None else end.offset for partition, end in found.items()}
 
     def _lag(self, group: str) -> int:
-        """Records between what the group has committed and the ends; a partition without a commit lags by all of it."""
+        """Return the lag of the group; a partition without a committed offset counts from offset 0."""
         with self._admin() as admin:
             committed = admin.group_offsets(group)
         ends = self._end_offsets().items()

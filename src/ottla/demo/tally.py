@@ -1,8 +1,7 @@
-"""What the members of ``dispatch`` did, read from the files they wrote.
+"""The work of the group ``dispatch``, counted from the members' files.
 
-Owns the format of those files as a reader. Must not know the members' own counts: the files are the evidence.
-Invariant: a line that a killed member did not finish is not counted; its offset was not committed either, so another
-member has it whole.
+Owns the parsing of those files. Must not use the members' own counts. Invariant: the incomplete last line of a killed member is not
+counted: its offset was not committed, so another member has written it completely.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ def read(files: Iterable[Path]) -> Tally:
     carriers: dict[tuple[str, str, str], str] = {}
     by_member: dict[str, int] = {}
     for file in sorted(files):
-        lines = file.read_text(encoding="ascii").split("\n")[:-1]  # what follows the last newline is unfinished
+        lines = file.read_text(encoding="ascii").split("\n")[:-1]  # the text after the last newline is incomplete
         by_member[file.stem] = len(lines)
         for line in lines:
             topic, partition, offset, carrier = line.split("\t")

@@ -42,8 +42,8 @@ def current_bounds(cluster: Cluster, options: SourceOptions) -> Bounds:
     ending.check_covers("endingOffsets", partitions)
     earliest = cluster.earliest(starting.unresolved(partitions, EARLIEST))
     latest = cluster.latest(ending.unresolved(partitions, LATEST))
-    starts, ends = starting.resolve(partitions, earliest, {}), ending.resolve(partitions, {}, latest)
-    starts, ends = clamp_to_logs(cluster, options, starts, ends)
+    resolved = starting.resolve(partitions, earliest, {}), ending.resolve(partitions, {}, latest)
+    starts, ends = clamp_to_logs(cluster, options, *resolved)
     for tp, start in starts.items():
         if start > ends[tp]:
             raise ConfigError(

@@ -47,6 +47,6 @@ def test_the_timestamp_is_the_scheduled_departure_in_utc(flights: data.Flights) 
 
 
 def test_the_keys_of_the_joined_tables_are_there_once() -> None:
-    assert not data.table_of("airlines")["carrier"].duplicated().any()
-    assert not data.table_of("airports")["faa"].duplicated().any()
-    assert not data.table_of("weather").duplicated(["origin", "time_hour"]).any()
+    assert not data.read_table("airlines")["carrier"].duplicated().any()
+    assert not data.read_table("airports")["faa"].duplicated().any()
+    assert not data.read_table("weather").duplicated(["origin", "time_hour"]).any()

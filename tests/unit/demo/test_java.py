@@ -23,13 +23,13 @@ def pretend(folder: Path, says: str) -> None:
         ('openjdk version "21" 2023-09-19', None),
         ('java version "1.8.0_392"', "Java 8 is too old"),
         ('openjdk version "11.0.2"', "Java 11 is too old"),
-        ("something else", "names no version"),
+        ("something else", "has no version"),
     ],
 )
 def test_the_version_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, reason: str | None) -> None:
     pretend(tmp_path, says)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    against = java.reason_against()
+    against = java.missing_java()
     assert (against is None) if reason is None else (against is not None and reason in against)
 
 
@@ -37,17 +37,17 @@ def test_a_java_that_cannot_be_run_is_a_reason(tmp_path: Path, monkeypatch: pyte
     pretend(tmp_path, "")
     (tmp_path / "bin" / "java").write_bytes(b"\x7fELF")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    assert "cannot be run: Exec format error; install Java" in str(java.reason_against())
+    assert ": Exec format error; install Java" in str(java.missing_java())
 
 
 def test_what_java_says_need_not_be_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(tmp_path, "")
     (tmp_path / "bin" / "java").write_bytes(b"#!/bin/sh\necho 'caf\xe9 version \"21\"' >&2\n")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    assert java.reason_against() is None
+    assert java.missing_java() is None
 
 
 def test_no_java_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "apt-get install" in str(java.reason_against())
+    assert "apt-get install" in str(java.missing_java())

@@ -7,7 +7,7 @@ from itertools import pairwise
 import hypothesis.strategies as st
 from hypothesis import given
 
-from ottla.demo.owners import Owners, Tenure
+from ottla.demo.owners import Owners, PartitionOwnership
 
 
 def test_a_kill_leaves_an_orphan_until_somebody_else_is_assigned() -> None:
@@ -15,18 +15,18 @@ def test_a_kill_leaves_an_orphan_until_somebody_else_is_assigned() -> None:
     owners.assigned("a", [0], 1.0)
     owners.assigned("b", [1], 1.0)
     owners.died("b", 5.0)
-    assert owners.present() == {0: "a"}
+    assert owners.current() == {0: "a"}
     assert not owners.all_owned_by(["a"])
     owners.revoked("a", [0], 11.0)
     owners.assigned("a", [0, 1], 11.5)
     assert owners.all_owned_by(["a"])
     owners.close(20.0)
-    assert sorted(owners.tenures) == [
-        Tenure(0, "a", 1.0, 11.0),
-        Tenure(0, "a", 11.5, 20.0),
-        Tenure(1, "a", 11.5, 20.0),
-        Tenure(1, "b", 1.0, 5.0),
-        Tenure(1, "b", 5.0, 11.5, orphan=True),
+    assert sorted(owners.ownerships) == [
+        PartitionOwnership(0, "a", 1.0, 11.0),
+        PartitionOwnership(0, "a", 11.5, 20.0),
+        PartitionOwnership(1, "a", 11.5, 20.0),
+        PartitionOwnership(1, "b", 1.0, 5.0),
+        PartitionOwnership(1, "b", 5.0, 11.5, orphan=True),
     ]
 
 
@@ -41,7 +41,7 @@ def test_what_a_member_does_not_own_it_cannot_give_back() -> None:
     owners = Owners(1)
     owners.assigned("a", [0], 1.0)
     owners.revoked("b", [0], 2.0)
-    assert owners.present() == {0: "a"}
+    assert owners.current() == {0: "a"}
 
 
 @given(st.lists(st.tuples(st.sampled_from(["assigned", "revoked", "died"]), st.sampled_from("abc"), st.integers(0, 3))))
@@ -53,12 +53,15 @@ def test_tenures_of_a_partition_never_overlap(moves: list[tuple[str, str, int]])
         elif move == "revoked":
             owners.revoked(member, [partition], float(at))
         else:
-            if partition in owners.present():
-                owners.revoked(owners.present()[partition], [partition], float(at))
+            if partition in owners.current():
+                owners.revoked(owners.current()[partition], [partition], float(at))
             owners.assigned(member, [partition], float(at))
     owners.close(float(len(moves)))
-    assert owners.present() == {}
+    assert owners.current() == {}
     for partition in range(4):
-        history = sorted((tenure for tenure in owners.tenures if tenure.partition == partition), key=lambda tenure: tenure.start)
-        assert all(tenure.start <= tenure.end for tenure in history)
+        history = sorted(
+            (ownership for ownership in owners.ownerships if ownership.partition == partition),
+            key=lambda ownership: ownership.start,
+        )
+        assert all(ownership.start <= ownership.end for ownership in history)
         assert all(before.end <= after.start for before, after in pairwise(history))

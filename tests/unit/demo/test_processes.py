@@ -74,7 +74,7 @@ def test_a_child_reports_and_its_prints_go_to_its_log(tmp_path: Path) -> None:
 def test_a_child_that_fails_is_quoted(tmp_path: Path) -> None:
     with Children(tmp_path, Stop()) as children:
         child = children.start("one", "a_child_of_the_tests", {"number": 1, "fail": True})
-        with pytest.raises(ChildFailed, match=r"one ended with 7; the end of .*one\.log:$") as raised:
+        with pytest.raises(ChildFailed, match=r"one exited with 7; the end of .*one\.log:$") as raised:
             children.wait_for(child, "ready", 60)
     assert any("what went wrong" in line for line in raised.value.details)
     assert all(line.startswith("  ") for line in raised.value.details)
