@@ -65,7 +65,7 @@ def test_a_separator_has_the_same_escapes_without_fields(text: str, expected: by
 
 @pytest.mark.parametrize("text", ["\\", "\\q", "\\x4", "\\xg0"])
 def test_a_separator_with_another_escape_is_refused(text: str) -> None:
-    with pytest.raises(BadFormat, match="unknown escape .*; use"):
+    with pytest.raises(BadFormat, match=r"unknown escape .*; use"):
         unescape(text)
 
 
