@@ -1,7 +1,7 @@
 """``Admin``: topics, configurations, groups and offsets, for operators, tests and the command line.
 
-Owns the signatures and the wait for an outcome; a network thread does the I/O. Must not know requests, retries or
-sockets. Invariant: a call ends within its timeout, with a result or with an error that says why.
+Owns the signatures and the wait for a result; a network thread does the I/O. Must not know requests, retries or sockets. Invariant:
+a call ends within its timeout, with a result or with an error that says why there is none.
 """
 
 from __future__ import annotations
@@ -54,33 +54,33 @@ __all__ = [
 
 _CLOSE_TIMEOUT = 5.0
 
-_ANSWER_GRACE = 1000
-"""Milliseconds that the network thread is given beyond a call's deadline to report why nothing came of it: more than in a
-``Consumer``, since a tool that gives up needs the reason more than the last tenth of a second."""
+_REPORT_GRACE = 1000
+"""Milliseconds beyond the deadline of a call in which the network thread may report why it failed. Longer than in a ``Consumer``:
+for an administration tool the reason matters more than a tenth of a second."""
 
-_MOST_REPLICAS = 2**15 - 1
+_MAX_REPLICAS = 2**15 - 1
 
-_TIMES: Mapping[str, int] = {"earliest": calls.EARLIEST, "latest": calls.LATEST}
+_SPECIAL_TIMES: Mapping[str, int] = {"earliest": calls.EARLIEST, "latest": calls.LATEST}
 
 
 class Admin:
     """A client for administration, with the settings of Kafka's own admin client: ``Admin(bootstrap_servers="localhost:9092")``.
 
-    The constructor does no I/O. Several threads may call it; calls are executed one after the other, and the timeout of a call
-    includes the wait for its turn. The handler of a signal that interrupts a call may only ``close()``. ``timeout`` of a call is in
-    seconds or a ``timedelta``, ``None`` means ``default_api_timeout``.
-    An invalid argument raises a ``TypeError`` or a ``ValueError``. All calls raise:
+    The constructor does no I/O. Several threads may use an ``Admin``: its calls run one after the other, and the timeout of a call
+    includes the wait for its turn. A signal handler that interrupts a call may only call ``close()``. ``timeout`` is in seconds or
+    a ``timedelta``; ``None`` means ``default_api_timeout``. An invalid argument raises a ``TypeError`` or a ``ValueError``. All
+    calls raise:
 
-    * ``ConnectionFailedError`` if no broker could be reached: every address that was tried, and why it failed;
-    * ``OttlaTimeoutError`` if there was no successful answer in time, with the last error as its cause;
-    * a ``BrokerError`` if a broker refuses.
+    * ``ConnectionFailedError`` if no broker can be reached, with every address that was tried and why it failed;
+    * ``OttlaTimeoutError`` if the call did not succeed in time, with the last error as its cause;
+    * a ``BrokerError`` if a broker refuses the request.
     """
 
     def __init__(self, settings: Mapping[str, Any] | None = None, /, **keywords: Unpack[AdminSettings]) -> None:
         self._config = AdminConfig.parse(settings, **keywords)
-        self._turn = threading.Condition()
-        self._caller: tuple[int, object] | None = None
-        """Whose turn it is: a thread, and one call of it."""
+        self._condition = threading.Condition()
+        self._running_call: tuple[int, object] | None = None
+        """The id of the thread that makes a call, and an object that identifies the call."""
         self._ids = itertools.count(1)
         self._thread: NetworkThread | None = None
         self._shared = SharedState()
@@ -122,11 +122,11 @@ class Admin:
         similar errors; the message names each topic that failed, the others are created.
         """
         wanted = arguments.counts(topics, "topics", broker_may_choose=True)
-        copies = -1 if replication_factor == -1 else arguments.integer(replication_factor, "replication_factor", 1, _MOST_REPLICAS)
+        replicas = -1 if replication_factor == -1 else arguments.integer(replication_factor, "replication_factor", 1, _MAX_REPLICAS)
         settings = cast("dict[str, str]", arguments.settings(configs, "configs"))
         only_check = arguments.boolean(validate_only, "validate_only")
-        call = calls.create_topics(wanted, copies, settings, only_check, self._config.request_timeout_ms)
-        self._call_unless_empty(wanted, "create_topics", call, timeout)
+        call = calls.create_topics(wanted, replicas, settings, only_check, self._config.request_timeout_ms)
+        self._call("create_topics", call, timeout, needed=bool(wanted))
 
     def delete_topics(self, topics: Iterable[str], *, timeout: Timeout = None) -> None:
         """Delete topics and their records, and wait until they are deleted.
@@ -142,7 +142,7 @@ class Admin:
         return self._call("list_topics", call, timeout)
 
     def describe_topics(self, topics: Iterable[str], *, timeout: Timeout = None) -> dict[str, TopicDescription]:
-        """These topics, by name. Raises ``UnknownTopicOrPartitionError`` if one does not exist."""
+        """The given topics, by name. Raises ``UnknownTopicOrPartitionError`` if one does not exist."""
         call = calls.describe_topics(arguments.names(topics, "topics"))
         return self._call("describe_topics", call, timeout)
 
@@ -153,12 +153,13 @@ class Admin:
     def describe_log_dirs(
         self, brokers: Collection[int] | None = None, *, timeout: Timeout = None
     ) -> dict[int, dict[str, LogDirDescription]]:
-        """The log directories of brokers, by node id and path: the space there, the size of each partition. ``None``: all brokers.
+        """The log directories of brokers (``None``: of all), by node id and path, with their space and the size of each partition.
 
         Raises ``BrokerIdNotRegisteredError`` for a broker that does not exist.
         """
         wanted = None if brokers is None else arguments.integers(brokers, "brokers")
-        return self._call("describe_log_dirs", describe_log_dirs(wanted), timeout)
+        result = self._call("describe_log_dirs", describe_log_dirs(wanted), timeout)
+        return cast("dict[int, dict[str, LogDirDescription]]", result)
 
     def describe_configs(self, kind: str, name: str, *, timeout: Timeout = None) -> dict[str, ConfigEntry]:
         """All settings of a ``"topic"``, a ``"broker"`` (by its node id) or a ``"group"``, by name."""
@@ -208,7 +209,7 @@ class Admin:
         return self._call("list_groups", calls.list_groups(), timeout)
 
     def describe_groups(self, groups: Iterable[str], *, timeout: Timeout = None) -> dict[str, GroupDescription]:
-        """Groups of either protocol and their members, by id. Raises ``GroupIdNotFoundError`` if one does not exist."""
+        """The given groups of either protocol and their members, by id. Raises ``GroupIdNotFoundError`` if one does not exist."""
         call = describe_groups(arguments.names(groups, "groups"))
         return self._call("describe_groups", call, timeout)
 
@@ -243,51 +244,48 @@ class Admin:
         A time is ``"earliest"``, ``"latest"`` (the end: one after the last record; with ``READ_COMMITTED``, the last stable
         offset) or milliseconds since 1970.
         """
-        wanted = arguments.times(times, _TIMES)
+        wanted = arguments.times(times, _SPECIAL_TIMES)
         call = calls.list_offsets(wanted, arguments.isolation_level(isolation_level))
-        return self._call_unless_empty(wanted, "list_offsets", call, timeout) or {}
+        result = self._call("list_offsets", call, timeout, needed=bool(wanted))
+        return cast("dict[TopicPartition, OffsetAndTimestamp | None]", result or {})
 
     # -- the wait ---------------------------------------------------------------------------------------------------------
 
-    def _call_unless_empty(
-        self, argument: Collection[object], name: str, call: calls.Call[ResultT], timeout: Timeout
-    ) -> ResultT | None:
-        """The result of a call; ``None`` without a request if its argument is empty."""
-        if argument:
-            return self._call(name, call, timeout)
-        arguments.milliseconds(timeout, self._config.default_api_timeout_ms)
-        return None
-
-    def _call(self, name: str, call: calls.Call[ResultT], timeout: Timeout) -> ResultT:
+    def _call(self, name: str, call: calls.Call, timeout: Timeout, *, needed: bool = True) -> Any:
+        """Run a call and return its result. A call that is not needed, because its argument is empty, returns ``None``."""
         milliseconds = arguments.milliseconds(timeout, self._config.default_api_timeout_ms)
-        begun, me = clock.now().mono, (threading.get_ident(), object())
+        if not needed:
+            return None
+        started, this_call = clock.now().mono, (threading.get_ident(), object())
         try:
-            with self._turn:
-                if self._caller is not None and self._caller[0] == me[0]:
+            with self._condition:
+                if self._running_call is not None and self._running_call[0] == this_call[0]:
                     raise ConcurrentAccessError(
-                        f"{name} was called in the middle of another call of the same thread, as by the handler of a signal",
-                        hint="use an Admin of its own there",
+                        f"{name} was called during another call of the same thread, for example by a signal handler",
+                        hint="use a separate Admin in the handler",
                     )
-                if not self._turn.wait_for(lambda: self._caller is None, min(milliseconds / 1000, threading.TIMEOUT_MAX)):
+                seconds = milliseconds / 1000
+                if not self._condition.wait_for(lambda: self._running_call is None, min(seconds, threading.TIMEOUT_MAX)):
                     raise OttlaTimeoutError(
-                        f"{name} was not begun in {milliseconds / 1000:g} s: another thread's call was in progress",
+                        f"{name} did not start within {seconds:g} s: a call of another thread is running",
                         hint="use an Admin for each thread",
                     )
-                self._caller = me
-            thread = self._running()
+                self._running_call = this_call
+            thread = self._network_thread()
             call_id = next(self._ids)
-            waited = min(clock.now().mono - begun, milliseconds)
-            thread.submit(BeginCall(call_id, name, call, begun + milliseconds, milliseconds, waited))
-            outcome: ResultT = self._outcome(thread, call_id, name, begun + milliseconds + _ANSWER_GRACE)
-            return outcome
+            waited = min(clock.now().mono - started, milliseconds)
+            thread.submit(BeginCall(call_id, name, call, started + milliseconds, milliseconds, waited))
+            return self._outcome(thread, call_id, name, started + milliseconds + _REPORT_GRACE)
         finally:
-            with self._turn:
-                if self._caller is me:
-                    self._caller = None
-                if self._caller is None:  # also after Ctrl-C in a wait that had just ended: the next one is still asleep
-                    self._turn.notify()
+            with self._condition:
+                if self._running_call is this_call:
+                    self._running_call = None
+                # Also if this call never ran: 1. Another call ends and notifies this one. 2. Ctrl-C interrupts this one before it
+                # runs. So this one has to notify the next one that waits.
+                if self._running_call is None:
+                    self._condition.notify()
 
-    def _running(self) -> NetworkThread:
+    def _network_thread(self) -> NetworkThread:
         if self._shared.closed:
             raise ClosedError("the Admin is closed")
         if self._thread is None:
@@ -313,11 +311,11 @@ class Admin:
             left = give_up_at - clock.now().mono
             if left <= 0:
                 raise OttlaTimeoutError(
-                    f"{name} did not finish in time, and the network thread does not say why: this process gets no processor time"
+                    f"{name} did not finish in time, and the network thread did not report why: does this process get CPU time?"
                 )
             thread.notifications.wait(left / 1000)
 
 
 def _resource(kind: str, name: str | int) -> tuple[str, str]:
-    """A resource with settings; a broker may be named by its number."""
+    """Check the type and the name of a resource; the name of a broker may be an ``int``."""
     return arguments.one_of(kind, calls.RESOURCES, "kind"), arguments.text(str(name) if isinstance(name, int) else name, "name")

@@ -1,8 +1,8 @@
 """Optional handling of SIGINT (Ctrl-C) and SIGTERM for programs.
 
-Owns the handlers while a ``with`` lasts; the library itself installs none. Must not know brokers or sockets: a consumer
-is anything with a ``wakeup()``. Invariant: afterwards the previous handlers are restored. Since Python delivers signals
-to the main thread, these context managers are entered there.
+Owns the handlers during a ``with``; the library itself installs none. Must not know brokers or sockets: a consumer is any object
+with a ``wakeup()``. Invariant: at the end the previous handlers are restored. Python delivers signals to the main thread, so these
+context managers must be entered there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ottla.errors import WakeupError
 STOP_SIGNALS: tuple[signal.Signals, ...] = (signal.SIGINT, signal.SIGTERM)
 HANG_UP: signal.Signals | None = getattr(signal, "SIGHUP", None)
 """The terminal was closed; Windows has no such signal."""
-LOOK_EVERY = 1.0
+MEANWHILE_INTERVAL = 1.0
 """Seconds between two calls of ``meanwhile``."""
 Handler = Callable[[int, FrameType | None], None]
 
@@ -34,10 +34,10 @@ class Wakeable(Protocol):
 
 
 class Stop:
-    """Whether, and by which signal, the program was asked to stop.
+    """Whether a signal has asked the program to stop, and which.
 
-    ``wake`` is called when that happens, in the middle of whatever the main thread is doing: it may only call re-entrant functions,
-    like ``SimpleQueue.put``.
+    The handler of the signal calls ``wake``. It interrupts the main thread anywhere, so ``wake`` may only call re-entrant functions
+    such as ``SimpleQueue.put``.
     """
 
     def __init__(self) -> None:
@@ -48,13 +48,13 @@ class Stop:
         return self.signal is not None
 
     def check(self) -> None:
-        """Raise ``Interrupted`` if a signal came."""
+        """Raise ``Interrupted`` if a signal has arrived."""
         if self.signal is not None:
             raise Interrupted(self.signal)
 
 
 class Interrupted(KeyboardInterrupt):
-    """SIGINT or SIGTERM arrived; ``exit_code`` is the one that a shell reports for a process killed by that signal."""
+    """SIGINT or SIGTERM has arrived. ``exit_code`` is what a shell reports for a process killed by that signal."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -62,8 +62,8 @@ class Interrupted(KeyboardInterrupt):
 
 
 @contextmanager
-def handled(handler: Handler | signal.Handlers, signals: Iterable[signal.Signals] = STOP_SIGNALS) -> Iterator[None]:
-    """``handler`` for SIGINT and SIGTERM, or the given signals, within the ``with``."""
+def handling(handler: Handler | signal.Handlers, signals: Iterable[signal.Signals] = STOP_SIGNALS) -> Iterator[None]:
+    """Install ``handler`` for SIGINT and SIGTERM, or for ``signals``, during the ``with``."""
     before = {number: signal.signal(number, handler) for number in signals}
     try:
         yield
@@ -72,11 +72,12 @@ def handled(handler: Handler | signal.Handlers, signals: Iterable[signal.Signals
             signal.signal(number, previous)
 
 
-def _as(previous: Any) -> Any:
-    """A handler that does what ``previous`` does.
+def _chained(previous: Any) -> Any:
+    """Return a handler that does what ``previous`` does, and is a function even if that is ``SIG_DFL`` or ``SIG_IGN``.
 
-    It is a function also where that is none (``SIG_DFL``, ``SIG_IGN``): Python loses a signal that came at the same time as the one
-    being handled if its handler is no function by then, and prints a traceback about a race condition.
+    1. Two signals arrive at the same time. 2. Python calls our handler for the first, which restores the previous handlers.
+    3. Python calls the handler of the second: if that is not a function, Python prints a traceback about a race condition and loses
+    the signal.
     """
     if callable(previous):
         return previous
@@ -109,15 +110,15 @@ def stop_on_signals(consumer: Wakeable) -> Iterator[Stop]:
 
     def handler(number: int, frame: FrameType | None) -> None:
         for each in STOP_SIGNALS:
-            signal.signal(each, _as(before[each]))
+            signal.signal(each, _chained(before[each]))
         if os.getpid() != process:
-            signal.raise_signal(number)  # a forked child has inherited this handler, but no consumer
+            signal.raise_signal(number)  # this is a forked child, which has inherited the handler, but cannot use the consumer
             return
         stop.signal = signal.Signals(number)
         consumer.wakeup()
 
     before.update({number: signal.getsignal(number) for number in STOP_SIGNALS})
-    with handled(handler):
+    with handling(handler):
         try:
             yield stop
         except WakeupError:
@@ -126,11 +127,11 @@ def stop_on_signals(consumer: Wakeable) -> Iterator[Stop]:
 
 
 @contextmanager
-def noted_signals() -> Iterator[Stop]:
-    """Record the first SIGINT or SIGTERM and ignore the rest, so that nothing disturbs the clean-up.
+def recorded_signals() -> Iterator[Stop]:
+    """Record the first SIGINT or SIGTERM and ignore later ones, so that they do not interrupt the clean-up.
 
-    The handler raises nothing: code written in C may lose such an exception, or crash. Running code calls ``check()`` of the value
-    now and then, and ``wake`` wakes sleeping code.
+    The handler does not raise: an exception may get lost in code written in C, or crash it. Instead the running code calls
+    ``Stop.check()`` regularly, and ``Stop.wake`` wakes it if it waits.
     """
     stop = Stop()
 
@@ -139,17 +140,17 @@ def noted_signals() -> Iterator[Stop]:
             stop.signal = signal.Signals(number)
             stop.wake()
 
-    with handled(handler):
+    with handling(handler):
         yield stop
 
 
 def wait_for_signal(
     meanwhile: Callable[[], object] = lambda: None, *, announce: Callable[[], object] = lambda: None
 ) -> signal.Signals:
-    """Wait until SIGINT, SIGTERM or SIGHUP arrives, and return which. A SIGHUP that is ignored, as under ``nohup``, stays so.
+    """Wait until SIGINT, SIGTERM or SIGHUP arrives, and return which. If SIGHUP is ignored, as under ``nohup``, it remains ignored.
 
-    ``announce`` is called first, when signals are already handled: who reads what it prints may send one at once. ``meanwhile``
-    is called every second. What one of them raises ends the wait.
+    ``announce`` is called once the handlers are installed: a program that reads its output may send a signal at once. ``meanwhile``
+    is called every second. An exception of either ends the wait.
     """
     arrived = threading.Event()
     stop = Stop()
@@ -161,9 +162,9 @@ def wait_for_signal(
     signals = STOP_SIGNALS
     if HANG_UP is not None and signal.getsignal(HANG_UP) is not signal.SIG_IGN:
         signals = (*STOP_SIGNALS, HANG_UP)
-    with handled(handler, signals):
+    with handling(handler, signals):
         announce()
-        while not arrived.wait(LOOK_EVERY):
+        while not arrived.wait(MEANWHILE_INTERVAL):
             meanwhile()
     assert stop.signal is not None
     return stop.signal

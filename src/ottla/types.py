@@ -168,7 +168,7 @@ class Now(NamedTuple):
 
 
 def is_utf8(value: str) -> bool:
-    """Whether UTF-8 can encode a string. It cannot encode lone surrogates, which Python uses for bytes that are not text."""
+    """Return whether UTF-8 can encode a string. It cannot encode lone surrogates, which Python uses for undecodable bytes."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -177,12 +177,12 @@ def is_utf8(value: str) -> bool:
 
 
 def plain(value: str) -> str:
-    """A string of a subclass as a string, whatever ``str()`` makes of it: of an ``enum`` it makes the name of the member."""
+    """Convert an instance of a subclass of ``str``. ``str()`` would return ``"Topic.ORDERS"`` for a member of a string enum."""
     return str.__str__(value)
 
 
 def whole(value: Any) -> int | None:
-    """A whole number, also one of another library; ``None`` for anything else, as ``True`` and 1.0 are."""
+    """Convert an integer of any type to ``int``; return ``None`` for other values, such as ``True`` and 1.0."""
     if isinstance(value, bool):
         return None
     try:
@@ -191,10 +191,10 @@ def whole(value: Any) -> int | None:
         return None
 
 
-_LONGEST_SHOWN = 200
+_SHOWN_CHARACTERS = 200
 
 
 def shown(value: object) -> str:
-    """A value in the text of an error: as Python writes it, but no longer than can be read."""
-    said = repr(value)
-    return said if len(said) <= _LONGEST_SHOWN else f"{said[:_LONGEST_SHOWN]}..."
+    """Return ``repr(value)`` for the text of an error, truncated if it is long."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."

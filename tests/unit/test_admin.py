@@ -1,4 +1,4 @@
-"""The calls of an Admin under a virtual clock: who is asked, what is tried again, what is said when time is up."""
+"""The calls of an Admin under a virtual clock: the broker of each request, retries, and the errors at the deadline."""
 
 from __future__ import annotations
 
@@ -60,18 +60,18 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class Cluster:
-    """Two brokers that answer from tables. ``errors`` are given out first: one code for each request of an API, 0 for none."""
+    """Two brokers that answer from tables. ``errors`` come first: a code for each request of an API, 0 for none."""
 
     def __init__(self) -> None:
         self.topics: dict[str, list[int]] = {"t": [1, 2]}
         """Topic -> the leader of each partition."""
         self.first_leader = 1
-        """Who leads the partitions of a new topic."""
+        """The leader of the partitions of a new topic."""
         self.coordinator = 2
         self.committed: dict[TopicPartition, int] = {}
         self.errors: dict[Api, list[int]] = {}
         self.lost: set[Api] = set()
-        """APIs whose requests are carried out but not answered; each once."""
+        """APIs of which one request is executed but not answered."""
         self.asked: list[tuple[int, Api]] = []
 
     def behind(self, node: int) -> Callable[[Any, Any], Any]:
@@ -274,7 +274,7 @@ class Operator(ClientOnNetwork):
         return ended[0] if ended else None
 
     def run(self, call: calls.Call, timeout: int = 10_000) -> Any:
-        """The value of a call; raises its error. Time passes only as far as the call needs it."""
+        """Run a call; return its result or raise its error. The clock advances only as far as the call needs."""
         self.begin(call, timeout)
         deadline = self.network.mono + timeout
         while True:
@@ -322,14 +322,14 @@ def test_only_validating_creates_nothing(world: Operator) -> None:
     assert "new" not in world.cluster.topics
 
 
-def test_what_failed_is_named_and_the_rest_is_created(world: Operator) -> None:
+def test_the_error_names_the_topics_that_failed_and_the_others_are_created(world: Operator) -> None:
     with pytest.raises(OttlaError, match="topic 't'") as raised:
         world.run(create({"t": 1, "new": 1}))
     assert type(raised.value).__name__ == "TopicAlreadyExistsError"
     assert "new" in world.cluster.topics
 
 
-def test_a_lost_answer_does_not_make_an_error_of_what_was_done(world: Operator) -> None:
+def test_a_retry_after_a_lost_response_does_not_fail(world: Operator) -> None:
     world.cluster.lost = {Api.CREATE_TOPICS}
     world.run(create({"new": 1}))
     world.cluster.lost = {Api.DELETE_TOPICS}
@@ -346,7 +346,7 @@ def test_retriable_errors_are_tried_again_with_a_pause(world: Operator) -> None:
     assert world.network.mono - began >= 80 + 160
 
 
-def test_an_unknown_topic_is_final_where_somebody_names_it(world: Operator) -> None:
+def test_an_unknown_topic_is_an_error_only_for_calls_that_name_it(world: Operator) -> None:
     for call in (
         calls.delete_topics(["no"], 5_000),
         calls.describe_topics(["no"]),
@@ -366,7 +366,7 @@ def test_topics_are_listed_and_described(world: Operator) -> None:
     assert [(part.partition, part.leader, part.leader_epoch) for part in topic.partitions] == [(0, 1, 3), (1, 2, 3)]
 
 
-def test_offsets_are_asked_of_each_leader(world: Operator) -> None:
+def test_offsets_are_requested_from_each_leader(world: Operator) -> None:
     found = world.run(calls.list_offsets({T0: -2, T1: -1}, IsolationLevel.READ_COMMITTED))
     assert found == {T0: OffsetAndTimestamp(0, -2, 3), T1: OffsetAndTimestamp(100, -1, 3)}
     assert sorted(world.cluster.asked) == [(1, Api.LIST_OFFSETS), (2, Api.LIST_OFFSETS)]
@@ -383,7 +383,7 @@ def test_a_partition_that_does_not_exist(world: Operator) -> None:
         world.run(calls.list_offsets({TopicPartition("t", 9): -1}, IsolationLevel(0)))
 
 
-def test_each_broker_is_asked_about_its_own_log_directories(world: Operator) -> None:
+def test_log_directories_are_requested_from_each_broker(world: Operator) -> None:
     found = world.run(describe_log_dirs(None))
     assert {node: dirs["/data"].sizes for node, dirs in found.items()} == {1: {T0: 10}, 2: {T1: 20}}
     here, gone = found[2]["/data"], found[2]["/gone"]
@@ -405,7 +405,7 @@ def test_a_group_is_described_by_its_coordinator(world: Operator) -> None:
     assert (2, Api.DESCRIBE_GROUPS) in world.cluster.asked
 
 
-def test_a_group_that_is_not_classic_is_asked_for_again(world: Operator) -> None:
+def test_a_group_of_the_consumer_protocol_is_described_by_a_second_request(world: Operator) -> None:
     group = world.run(describe_groups(["kip-848"]))["kip-848"]
     assert (group.group_type, group.assignor, group.coordinator.node_id) == ("consumer", "uniform", 2)
     assert [(member.member_id, member.partitions) for member in group.members] == [("m-2", (T0, T1))]
@@ -416,7 +416,7 @@ def test_a_group_that_is_not_classic_is_asked_for_again(world: Operator) -> None
         world.run(describe_groups(["share"]))
 
 
-def test_a_group_that_is_not_there(world: Operator) -> None:
+def test_a_group_that_does_not_exist(world: Operator) -> None:
     with pytest.raises(OttlaError, match="there is no group 'other'"):
         world.run(describe_groups(["other"]))
 
@@ -436,7 +436,7 @@ def test_a_refused_commit_names_the_partition(world: Operator) -> None:
     assert type(raised.value).__name__ == "UnknownMemberIdError"
 
 
-def test_time_is_up_while_a_broker_goes_on_refusing(world: Operator) -> None:
+def test_the_timeout_while_a_broker_refuses(world: Operator) -> None:
     world.cluster.errors[Api.FIND_COORDINATOR] = [15] * 1_000
     began = world.network.mono
     with pytest.raises(OttlaTimeoutError, match=r"the call did not finish within 2 s: .*COORDINATOR_NOT_AVAILABLE") as raised:
@@ -462,7 +462,7 @@ def test_the_error_of_a_call_that_waited_for_its_turn_names_the_whole_timeout(wo
     assert said in str(ended.error)
 
 
-def test_time_is_up_while_nobody_answers(world: Operator) -> None:
+def test_the_timeout_without_responses(world: Operator) -> None:
     for peer in world.network.peers.values():
         peer.mode = "mute"
     with pytest.raises(ConnectionFailedError, match="no broker could be reached within 2 s: ") as raised:
@@ -470,7 +470,7 @@ def test_time_is_up_while_nobody_answers(world: Operator) -> None:
     assert "no answer to ApiVersions" in raised.value.attempts["10.0.0.1:9092"]
 
 
-def test_a_call_ends_at_its_deadline_though_the_network_thread_began_late(world: Operator) -> None:
+def test_a_call_ends_at_its_deadline_even_if_the_network_thread_starts_it_late(world: Operator) -> None:
     for peer in world.network.peers.values():
         peer.mode = "mute"
     deadline = world.network.mono + 2_000
@@ -486,11 +486,11 @@ def test_a_call_ends_at_its_deadline_though_the_network_thread_began_late(world:
     assert "no broker could be reached within 2 s: " in str(ended.error)
 
 
-def test_a_call_begun_with_no_time_left_still_ends(world: Operator) -> None:
+def test_a_call_with_timeout_0_is_tried_once(world: Operator) -> None:
     assert list(world.run(calls.list_topics(False), timeout=0)) == ["t"]
 
 
-def test_a_mistake_in_a_dialogue_ends_its_call_alone(world: Operator) -> None:
+def test_an_exception_in_a_call_ends_only_that_call(world: Operator) -> None:
     def broken() -> calls.Dialogue:
         yield ()
         raise ZeroDivisionError
@@ -500,10 +500,10 @@ def test_a_mistake_in_a_dialogue_ends_its_call_alone(world: Operator) -> None:
     assert list(world.run(calls.list_topics(False))) == ["t"]
 
 
-# -- the face ---------------------------------------------------------------------------------------------------------
+# -- the public class -----------------------------------------------------------------------------------------------------
 
 
-def test_the_constructor_opens_nothing_and_closing_twice_does_no_harm() -> None:
+def test_the_constructor_opens_nothing_and_closing_twice_is_harmless() -> None:
     admin = Admin(bootstrap_servers="nowhere.invalid:9092")
     assert repr(admin) == "<Admin nowhere.invalid:9092>"
     admin.close()
@@ -523,12 +523,12 @@ def test_the_constructor_opens_nothing_and_closing_twice_does_no_harm() -> None:
         (lambda admin: admin.alter_group_offsets("g", {T0: -1}), r"offsets\[t-0\] is negative: -1"),
     ],
 )
-def test_mistakes_are_told_before_anybody_is_asked(call: Callable[[Admin], Any], why: str) -> None:
+def test_invalid_arguments_raise_before_any_request(call: Callable[[Admin], Any], why: str) -> None:
     with Admin(bootstrap_servers="nowhere.invalid:9092") as admin, pytest.raises(ConfigError, match=why):
         call(admin)
 
 
-def test_a_network_thread_that_is_stuck_does_not_keep_a_call_beyond_its_timeout() -> None:
+def test_a_call_ends_at_its_timeout_even_if_the_network_thread_hangs() -> None:
     with Admin(bootstrap_servers="127.0.0.1:1") as admin:
         with pytest.raises(ConnectionFailedError):
             admin.list_topics(timeout=0.5)
@@ -547,7 +547,7 @@ def test_a_network_thread_that_is_stuck_does_not_keep_a_call_beyond_its_timeout(
         thread.submit(Hang())
         assert stuck.wait(60)
         begun = time.monotonic()
-        with pytest.raises(OttlaTimeoutError, match="network thread does not say why"):
+        with pytest.raises(OttlaTimeoutError, match="network thread did not report why"):
             admin.list_topics(timeout=0)
         assert time.monotonic() - begun < 4, "it took five seconds"
         go_on.set()
@@ -555,7 +555,7 @@ def test_a_network_thread_that_is_stuck_does_not_keep_a_call_beyond_its_timeout(
             admin.list_topics(timeout=0.5)
 
 
-def test_the_handler_of_a_signal_cannot_call_an_admin_that_it_interrupts() -> None:
+def test_a_signal_handler_cannot_call_an_admin_that_it_interrupts() -> None:
     raised: list[ConcurrentAccessError] = []
 
     def handler(*_: object) -> None:
@@ -587,7 +587,7 @@ def test_the_timeout_of_a_call_includes_the_wait_for_another_thread_s_call() -> 
             first.start()
             silent.accept()
             begun = time.monotonic()
-            with pytest.raises(OttlaTimeoutError, match=r"not begun in 0\.1 s: another thread's call") as raised:
+            with pytest.raises(OttlaTimeoutError, match=r"did not start within 0\.1 s: a call of another thread") as raised:
                 admin.list_topics(timeout=0.1)
             assert raised.value.hint == "use an Admin for each thread"
             assert time.monotonic() - begun < 30
@@ -595,48 +595,48 @@ def test_the_timeout_of_a_call_includes_the_wait_for_another_thread_s_call() -> 
         assert not first.is_alive()
 
 
-def test_a_turn_that_an_interrupted_thread_was_given_goes_to_the_next_one() -> None:
+def test_an_interrupted_wait_for_a_turn_wakes_the_next_thread() -> None:
     def call() -> None:
         with suppress(OttlaError, KeyboardInterrupt):
             admin.list_topics(timeout=300)
 
     with socket.create_server(("127.0.0.1", 0)) as silent, Admin(bootstrap_servers=f"127.0.0.1:{silent.getsockname()[1]}") as admin:
         silent.settimeout(30)
-        admin._caller = (0, object())  # the call of another thread is in progress
+        admin._running_call = (0, object())  # a call of another thread is running
         threads = [threading.Thread(target=call) for _ in range(2)]
         for number, thread in enumerate(threads, 1):
             thread.start()
-            while len(admin._turn._waiters) < number:  # type: ignore[attr-defined]
+            while len(admin._condition._waiters) < number:  # type: ignore[attr-defined]
                 time.sleep(0.01)
-        # The first one gets this exception as soon as it is woken, which a signal does only by chance.
+        # The first thread gets this exception as soon as it is notified. A signal would arrive at that moment only by chance.
         interrupt = ctypes.py_object(KeyboardInterrupt)
         assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threads[0].ident or 0), interrupt) == 1
-        with admin._turn:
-            admin._caller = None
-            admin._turn.notify()
+        with admin._condition:
+            admin._running_call = None
+            admin._condition.notify()
         try:
-            silent.accept()[0].close()  # from the second one
+            silent.accept()[0].close()  # a connection of the second thread's call
         finally:
-            with admin._turn:
-                admin._turn.notify_all()
+            with admin._condition:
+                admin._condition.notify_all()
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive()
 
 
-def test_an_admin_that_was_forgotten_leaves_no_thread_behind() -> None:
+def test_a_garbage_collected_admin_stops_its_thread() -> None:
     admin = Admin(bootstrap_servers="127.0.0.1:1")
     with pytest.raises(ConnectionFailedError):
         admin.list_topics(timeout=0.5)
     (thread,) = (thread for thread in threading.enumerate() if thread.name == "ottla-admin")
     gone = weakref.ref(admin)
     del admin
-    assert gone() is None, "nothing else holds it: it goes without the garbage collector, which may not run for long"
+    assert gone() is None, "nothing else refers to it, so it does not wait for the garbage collector"
     thread.join(60)
     assert not thread.is_alive()
 
 
-def test_a_forked_child_is_told_so() -> None:
+def test_a_call_in_a_forked_child_raises() -> None:
     with Admin(bootstrap_servers="127.0.0.1:1") as admin:
         with pytest.raises(ConnectionFailedError):
             admin.list_topics(timeout=0.5)

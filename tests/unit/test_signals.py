@@ -1,4 +1,4 @@
-"""Signals end loops between two polls, and the handlers from before come back."""
+"""Signals end loops between two polls; afterwards the previous handlers are restored."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import time
 import pytest
 
 from ottla.errors import WakeupError
-from ottla.signals import STOP_SIGNALS, Interrupted, noted_signals, stop_on_signals, wait_for_signal
+from ottla.signals import STOP_SIGNALS, Interrupted, recorded_signals, stop_on_signals, wait_for_signal
 
 
 class Sleeper:
-    """What a consumer promises of ``wakeup()``: the present or the next waiting call raises."""
+    """A stand-in for a consumer: after ``wakeup()`` the next call raises."""
 
     def __init__(self) -> None:
         self._woken = False
@@ -31,14 +31,14 @@ class Sleeper:
 
 
 @pytest.fixture(autouse=True)
-def handlers_come_back() -> object:
+def handlers_are_restored() -> object:
     before = [signal.getsignal(number) for number in STOP_SIGNALS]
     yield
     assert [signal.getsignal(number) for number in STOP_SIGNALS] == before
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)
-def test_the_batch_in_hand_is_finished_and_the_next_poll_ends_the_with(number: signal.Signals) -> None:
+def test_the_current_records_are_finished_and_the_next_poll_ends_the_with(number: signal.Signals) -> None:
     consumer, handled = Sleeper(), []
     with stop_on_signals(consumer) as stop:
         while True:
@@ -50,14 +50,14 @@ def test_the_batch_in_hand_is_finished_and_the_next_poll_ends_the_with(number: s
     assert stop.signal is number
 
 
-def test_a_wakeup_that_no_signal_caused_is_raised() -> None:
+def test_a_wakeup_without_a_signal_raises() -> None:
     consumer = Sleeper()
     with pytest.raises(WakeupError), stop_on_signals(consumer):  # noqa: PT012
         consumer.wakeup()
         consumer.poll()
 
 
-def test_a_second_signal_does_what_it_did_before() -> None:
+def test_a_second_signal_calls_the_previous_handler() -> None:
     with pytest.raises(KeyboardInterrupt), stop_on_signals(Sleeper()):  # noqa: PT012
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
@@ -82,9 +82,9 @@ def test_two_signals_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_noted_signal_wakes_and_is_raised_where_it_is_asked_for(number: signal.Signals, code: int) -> None:
+def test_a_recorded_signal_calls_wake_and_check_raises(number: signal.Signals, code: int) -> None:
     woken = queue.SimpleQueue[str]()
-    with noted_signals() as stop:
+    with recorded_signals() as stop:
         stop.wake = lambda: woken.put("woken")
         stop.check()
         os.kill(os.getpid(), number)
@@ -114,7 +114,7 @@ def test_waiting_for_a_signal(number: signal.Signals) -> None:
 
 
 @pytest.mark.parametrize("number", [*STOP_SIGNALS, signal.SIGHUP])
-def test_a_signal_that_answers_the_announcement_is_not_missed(number: signal.Signals) -> None:
+def test_signals_are_handled_before_the_announcement(number: signal.Signals) -> None:
     usual, during = signal.getsignal(number), []
 
     def announce() -> None:
@@ -126,7 +126,7 @@ def test_a_signal_that_answers_the_announcement_is_not_missed(number: signal.Sig
     assert signal.getsignal(number) is usual
 
 
-def test_a_hang_up_that_is_ignored_ends_no_wait() -> None:
+def test_an_ignored_sighup_does_not_end_the_wait() -> None:
     usual = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
 
@@ -139,6 +139,6 @@ def test_a_hang_up_that_is_ignored_ends_no_wait() -> None:
         signal.signal(signal.SIGHUP, usual)
 
 
-def test_what_goes_wrong_meanwhile_ends_the_wait() -> None:
+def test_an_exception_of_meanwhile_ends_the_wait() -> None:
     with pytest.raises(ZeroDivisionError):
         wait_for_signal(meanwhile=lambda: 1 / 0)

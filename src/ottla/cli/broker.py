@@ -15,7 +15,7 @@ import typer
 import ottla
 from ottla.cli.options import Format, OutputFormat, SingleValueCommand, parse_pairs, parse_path
 from ottla.cli.standard_streams import interrupt_writes_on
-from ottla.signals import Interrupted, Stop, noted_signals, wait_for_signal
+from ottla.signals import Interrupted, Stop, recorded_signals, wait_for_signal
 
 app = typer.Typer(help="Run an embedded broker, or check its data directory.", no_args_is_help=True)
 
@@ -74,7 +74,7 @@ def check(
         raise typer.BadParameter("the option needs --repair", param_hint="--out")
     from ottla.cli.check_report import check_directory
 
-    with noted_signals() as stop:
+    with recorded_signals() as stop:
         interrupt_writes_on(stop)
         try:
             check_directory(data_dir, output, stop, out or default_repair_path(data_dir) if repair else None)

