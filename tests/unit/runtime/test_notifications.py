@@ -1,4 +1,4 @@
-"""The queue from a network thread to the application: nothing lost, no one asleep for ever, and the moment of taking over."""
+"""The queue from a network thread to the application: it loses nothing, wakes each wait, and gives way to the application."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import time
 from ottla.runtime.network_thread import NotificationQueue
 
 LONG = 30.0
-"""Seconds that nothing here takes, unless it hangs."""
+"""Seconds: a limit that is reached only if a test hangs."""
 
 
 class Sleeper(threading.Thread):
-    """Waits on the queue, drains it, and waits again when told."""
+    """An application thread that waits on the queue, drains it, and waits again once ``may_wait`` is set."""
 
     def __init__(self, queue: NotificationQueue) -> None:
         super().__init__(daemon=True)
@@ -28,7 +28,7 @@ class Sleeper(threading.Thread):
         self.queue.wait(0)
 
     def wake(self, *items: object) -> None:
-        """Put once it sleeps."""
+        """Put items once the thread waits."""
         deadline = time.monotonic() + LONG
         while not self.queue.sleeping:
             assert time.monotonic() < deadline
@@ -36,7 +36,7 @@ class Sleeper(threading.Thread):
         assert self.queue.put_all(items)
 
 
-def test_what_was_put_is_drained_once_and_in_order() -> None:
+def test_notifications_are_drained_once_and_in_order() -> None:
     queue = NotificationQueue()
     assert not queue.put_all([1, 2])
     assert not queue.put_all(iter([3]))
@@ -47,7 +47,7 @@ def test_what_was_put_is_drained_once_and_in_order() -> None:
     assert not queue.wait(0)
 
 
-def test_a_wait_ends_with_its_time_or_a_wake_up_and_each_wake_up_ends_one() -> None:
+def test_a_wait_ends_at_its_timeout_or_by_a_wake_up_of_its_own() -> None:
     queue = NotificationQueue()
     assert not queue.wait(0.001)
     queue.wake()
@@ -55,7 +55,7 @@ def test_a_wait_ends_with_its_time_or_a_wake_up_and_each_wake_up_ends_one() -> N
     assert not queue.wait(0)
 
 
-def test_a_put_wakes_whoever_sleeps_and_says_so() -> None:
+def test_a_put_wakes_a_waiting_thread_and_returns_true() -> None:
     sleeper = Sleeper(NotificationQueue())
     sleeper.may_wait.set()
     sleeper.start()
@@ -77,7 +77,7 @@ def test_giving_way_lasts_until_the_application_waits_again() -> None:
     sleeper.join(LONG)
 
 
-def test_giving_way_ends_without_an_application_that_takes_anything() -> None:
+def test_giving_way_ends_at_its_timeout() -> None:
     sleeper = Sleeper(NotificationQueue())
     sleeper.start()
     sleeper.wake("news")
@@ -87,15 +87,15 @@ def test_giving_way_ends_without_an_application_that_takes_anything() -> None:
     sleeper.join(LONG)
 
 
-def test_an_event_loop_is_told_once_of_what_comes_after_it_has_armed() -> None:
-    queue, told = NotificationQueue(), []
-    assert queue.arm(lambda: told.append("a"))
-    assert queue.put_all([1]), "it counts as asleep"
+def test_an_armed_callback_is_called_once() -> None:
+    queue, called = NotificationQueue(), []
+    assert queue.arm(lambda: called.append("a"))
+    assert queue.put_all([1]), "an armed event loop counts as waiting"
     queue.put_all([2])
-    assert told == ["a"]
-    assert not queue.arm(lambda: told.append("b")), "there is something already"
+    assert called == ["a"]
+    assert not queue.arm(lambda: called.append("b")), "there are notifications already"
     assert queue.drain() == [1, 2]
-    assert queue.arm(lambda: told.append("c"))
+    assert queue.arm(lambda: called.append("c"))
     queue.disarm()
     queue.put_all([3])
-    assert told == ["a"]
+    assert called == ["a"]
