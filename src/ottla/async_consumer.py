@@ -1,9 +1,8 @@
 """``AsyncConsumer``: the public API of a consumer for tasks of an event loop.
 
-Owns the signatures, the guard against two tasks that poll, and the driver that runs the calls of ``client.calls`` on an event
-loop, which it never blocks. Must not know what a call does, nor how it waits. Invariants: one task at a time, and its own listener,
-polls or changes the subscription, while any task may make the other calls; a cancelled call leaves everything that it has not
-returned to the next call; ``close()`` ends a running poll and waits until it has ended.
+Owns the signatures, the iteration over records, and the order of ``close()``. Must not know what a call does, nor how it waits:
+``EventLoopDriver`` runs the calls. Invariants: an iteration lets other tasks run, and services the group, every ``YIELD_INTERVAL``;
+``close()`` ends a running poll and waits until it has ended.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from ottla.arguments import Offset, Partitions, Timeout
 from ottla.caller import Caller
 from ottla.client.calls.commits import CommitCallback
 from ottla.client.calls.delivery import Delivery
-from ottla.client.calls.mailbox import Await, Call, T, Wait
+from ottla.client.calls.mailbox import Call, T
 from ottla.client.calls.rebalancing import Listeners
 from ottla.client.subscription import EARLIEST, LATEST
 from ottla.consumer_base import CLOSE_TIMEOUT, END_GRACE, ConsumerBase
-from ottla.errors import ClosedError, ConcurrentAccessError, IllegalStateError, OttlaError, WakeupError
-from ottla.event_loop import ListenerTasks, Waiters
+from ottla.errors import ClosedError, OttlaError
+from ottla.event_loop import YIELD_INTERVAL, EventLoopDriver
 from ottla.records import Record, Records
 from ottla.runtime import clock
 from ottla.runtime.network_thread import NetworkThread
@@ -49,9 +48,6 @@ RebalanceListener = Callable[["AsyncConsumer[Any, Any]", list[TopicPartition]], 
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-BREATH = 0.01
-"""Seconds for which calls may succeed without letting other tasks run."""
-
 LOOK_AGAIN = 1
 """Milliseconds between two checks whether the network thread has ended."""
 
@@ -65,10 +61,6 @@ def _coroutine_function(function: F) -> F:
         return inspect.markcoroutinefunction(function)
     function._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
     return function
-
-
-def _no_check() -> None:
-    """The check of calls that ``close()`` does not end."""
 
 
 class AsyncConsumer(ConsumerBase[K_co, V_co]):
@@ -95,13 +87,11 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
     """
 
     def _prepare(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._owner: asyncio.Task[Any] | None = None
-        """The task that polls, or changes what is read."""
-        self._closing = False
-        self._waiters = Waiters()
-        self._listeners = ListenerTasks(self._waiters)
-        self._breathe_at = self._service_at = 0.0
+        self._driver = EventLoopDriver(
+            self._calls, self._network_thread, self._check_open, self._check_running, self._last_poll.on_interrupted
+        )
+        self._service_at = 0.0
+        """When an iteration next has to let other tasks run and service the group (monotonic seconds)."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -134,16 +124,16 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
         for name, listener in (("on_assign", on_assign), ("on_revoke", on_revoke), ("on_lost", on_lost)):
             arguments.callback(listener, name)
         listeners = Listeners(self._bound(on_assign), self._bound(on_revoke), self._bound(on_lost))
-        await self._run_alone(lambda now: self._calls.subscribe(wanted, listeners, now, pattern))
+        await self._driver.run_alone(lambda now: self._calls.subscribe(wanted, listeners, now, pattern))
 
     async def unsubscribe(self) -> None:
         """As ``Consumer.unsubscribe``."""
-        await self._run_alone(self._calls.unsubscribe)
+        await self._driver.run_alone(self._calls.unsubscribe)
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """As ``Consumer.assign``. If it is cancelled, the progress of the old assignment is committed nevertheless."""
         wanted = arguments.partitions((partitions,))
-        await self._run_alone(lambda now: self._calls.assign(wanted, now, self._last_poll.is_processed))
+        await self._driver.run_alone(lambda now: self._calls.assign(wanted, now, self._last_poll.is_processed))
 
     # -- records ----------------------------------------------------------------------------------------------------------
 
@@ -159,7 +149,7 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
         return self._poll(self._poll_timeout(timeout), _caller())
 
     async def _poll(self, wait: int, caller: Caller) -> Records[K_co, V_co]:
-        delivery = await self._run_alone(lambda now: self._calls.deliver(wait, now))
+        delivery = await self._driver.run_alone(lambda now: self._calls.deliver(wait, now))
         if delivery is None:
             return Records.empty()
         records = delivery.records()
@@ -182,22 +172,22 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
         try:
             delivery = collector.delivery
             if delivery is not None and delivery.walk is walk.records and clock.monotonic() >= self._service_at:
-                await self._run_alone(self._calls.service)
-                self._service_at, delivery.caller = clock.monotonic() + BREATH, walk.caller()
+                await self._driver.run_alone(self._calls.service)
+                self._service_at, delivery.caller = clock.monotonic() + YIELD_INTERVAL, walk.caller()
                 for record in walk.records:
                     return record
-            if asyncio.current_task() in self._listeners:
+            if self._driver.in_listener():
                 self._calls.check_not_in_listener()
             while True:
-                delivery = await self._run_alone(lambda now: self._calls.deliver(1_000, now))
+                delivery = await self._driver.run_alone(lambda now: self._calls.deliver(1_000, now))
                 if delivery is None:
                     continue
-                self._service_at, delivery.caller = clock.monotonic() + BREATH, walk.caller()
+                self._service_at, delivery.caller = clock.monotonic() + YIELD_INTERVAL, walk.caller()
                 walk.records = collector.walk(delivery)
                 for record in walk.records:
                     return record
         except ClosedError:
-            if not (self._closing or self._shared.closed):
+            if not (self._driver.closing or self._shared.closed):
                 raise  # a listener used another client, which was closed
             raise StopAsyncIteration from None
 
@@ -318,146 +308,47 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
         self._check_process()
         if self._shared.closed:
             return
-        self._check_loop()
-        if self._closing:
+        self._driver.check_loop()
+        if self._driver.closing:
             await self._closed_by_another_task()
             return
-        self._closing, self._service_at = True, 0.0
+        self._driver.closing, self._service_at = True, 0.0
         if self._network is None:
             self._shared.closed = True
             return
         deadline = clock.monotonic() + timeout
         try:
-            await self._end_turn(deadline)
-            await self._listeners.end(deadline)
+            await self._driver.end_poll(round(max(deadline, clock.monotonic() + END_GRACE) * 1000))
+            await self._driver.listeners.end(deadline)
             left = max(0.0, deadline - clock.monotonic())
             done = self._calls.collector.delivery in (None, processed)
-            await self._drive(self._calls.close(round(left * 1000), clock.now(), operation, last_processed=done))
+            await self._driver.drive(self._calls.close(round(left * 1000), clock.now(), operation, last_processed=done))
         finally:
             await self._end(self._network, deadline, operation)
 
     async def _closed_by_another_task(self) -> None:
         """Another ``close()`` is running: wait for it, unless it waits for the calling listener."""
-        while not self._shared.closed and asyncio.current_task() not in self._listeners:
-            await self._waiters.sleep()
-
-    async def _end_turn(self, deadline: float) -> None:
-        """End the poll of another task, or its change of the subscription."""
-        until = round(max(deadline, clock.monotonic() + END_GRACE) * 1000)
-        self._waiters.wake()
-        while self._owner is not None and clock.now().mono < until:
-            await self._waiters.sleep(until)
+        while not self._shared.closed and not self._driver.in_listener():
+            await self._driver.waiters.sleep()
 
     async def _end(self, network: NetworkThread, deadline: float, operation: GroupMembershipOperation) -> None:
         """Close for good. If ``close()`` was cancelled, the listener that it left running may still use the consumer."""
         try:
-            await self._listeners.end(deadline)
+            await self._driver.listeners.end(deadline)
         finally:
             self._shared.closed = True
-            self._waiters.wake()
-            self._listeners.log_unraised()
+            self._driver.waiters.wake()
+            self._driver.listeners.log_unraised()
             self._calls.leave_at_once(operation)
             until = round(max(deadline, clock.monotonic() + END_GRACE) * 1000)
             # Calls of other tasks may still be answered. The thread ends a moment after its last notification.
             while not network.close(0) and clock.now().mono < until:
                 self._calls.take_news()
-                await self._waiters.wait_for_news(network.notifications, min(until, clock.now().mono + LOOK_AGAIN))
-
-    # -- the driver -------------------------------------------------------------------------------------------------------
+                await self._driver.waiters.wait_for_news(network.notifications, min(until, clock.now().mono + LOOK_AGAIN))
 
     async def _run(self, call: Callable[[Now], Call[T]]) -> T:
-        """Run one call from beginning to end in this task. Calls of other tasks may be running."""
-        self._check_loop()
         self._service_at = 0.0
-        try:
-            return await self._breathe_and_drive(call)
-        except IllegalStateError as error:
-            # For example: a partition is no longer assigned.
-            if self._closing and asyncio.current_task() not in self._listeners:
-                raise ClosedError("the consumer was closed") from error
-            raise
-
-    async def _run_alone(self, call: Callable[[Now], Call[T]]) -> T:
-        """Run a call that only one task at a time may make: one that returns records or changes the subscription."""
-        self._check_loop()
-        me = asyncio.current_task()
-        if me in self._listeners:
-            return await self._breathe_and_drive(call)
-        self._check_not_closing()
-        if self._owner is not None:
-            raise ConcurrentAccessError(
-                f"{_name(me)} polls a consumer, or changes what it reads, while {_name(self._owner)} does",
-                hint="let one task poll; docs/consumer.md says how others may process the records. Or create a consumer for each",
-            )
-        self._owner = me
-        try:
-            await self._listeners.settle(self._check_not_closing)
-            return await self._breathe_and_drive(call, self._check_not_closing)
-        finally:
-            self._owner = None
-            if self._closing:
-                self._waiters.wake()
-
-    async def _breathe_and_drive(self, call: Callable[[Now], Call[T]], check: Callable[[], None] = _no_check) -> T:
-        if clock.monotonic() >= self._breathe_at:
-            await asyncio.sleep(0)
-            self._breathe_at = clock.monotonic() + BREATH
-            self._check_open()
-            check()
-        return await self._drive(call(clock.now()), check)
-
-    async def _drive(self, call: Call[T], check: Callable[[], None] = _no_check) -> T:
-        """``check`` raises when the call must not wait any longer."""
-        network = self._network_thread()
-        of_listener: BaseException | None = None
-        try:
-            step = next(call)
-            while True:
-                failure: BaseException | None = None
-                if isinstance(step, Await):
-                    failure = await self._listeners.run(step.awaitable, check, call.close)
-                    of_listener = of_listener if failure is None else failure
-                else:
-                    await self._wait_for(step, call, network, check)
-                step = call.send(clock.now()) if failure is None else call.throw(failure)
-        except StopIteration as done:
-            result: T = done.value
-            return result
-        except WakeupError:
-            self._last_poll.on_interrupted("a call of the consumer was interrupted by wakeup()")
-            raise
-        except (OttlaError, asyncio.CancelledError):
-            raise
-        except BaseException as error:
-            if error is not of_listener:  # a call that raises what a listener has raised was not interrupted
-                self._calls.interrupted = True
-            raise
-
-    async def _wait_for(self, wait: Wait, call: Call[T], network: NetworkThread, check: Callable[[], None]) -> None:
-        """Wait for notifications on behalf of a call. If the wait is cancelled, end the call."""
-        try:
-            check()
-            self._check_running(network)
-            await self._waiters.wait_for_news(network.notifications, wait.until)
-            self._breathe_at = clock.monotonic() + BREATH
-            check()
-        except BaseException:
-            call.close()
-            raise
-
-    def _check_loop(self) -> None:
-        """Raises if the consumer is closed, or belongs to another event loop than the running one."""
-        self._check_open()
-        loop = asyncio.get_running_loop()
-        if self._loop not in (None, loop):
-            raise IllegalStateError(
-                "the consumer belongs to another event loop", hint="create, use and close it within one asyncio.run()"
-            )
-        self._loop = loop
-
-    def _check_not_closing(self) -> None:
-        if self._closing:
-            raise ClosedError("the consumer was closed")
+        return await self._driver.run(call)
 
     async def _edges(self, partitions: Iterable[TopicPartition], timestamp: int, timeout: Timeout) -> dict[TopicPartition, int]:
         wanted, wait = dict.fromkeys(arguments.partitions((partitions,)), timestamp), self._timeout(timeout)
@@ -507,7 +398,3 @@ def _task() -> asyncio.Task[Any] | None:
         return asyncio.current_task()
     except RuntimeError:  # no event loop is running yet: the coroutine is for asyncio.run()
         return None
-
-
-def _name(task: asyncio.Task[Any] | None) -> str:
-    return "code outside of any task" if task is None else f"task {task.get_name()!r}"

@@ -1,10 +1,12 @@
-"""How the calls of an ``AsyncConsumer`` wait on its event loop: for the network thread, for each other, and for listeners.
+"""How the calls of an ``AsyncConsumer`` run on its event loop, and wait there: for the network thread, each other, and listeners.
 
-Owns the futures of waiting calls, and the tasks in which listeners run. Must not know what a call does. Invariants: each
-notification wakes every call that waits for one; a call that waits for a listener never interrupts it, except when the consumer is
-closed and the timeout has passed.
+Owns the driver of the calls, the guard against two tasks that poll, the futures of waiting calls, and the tasks in which listeners
+run. Must not know what a call does. Invariants: one task at a time, and its own listener, polls or changes the subscription, while
+any task may make the other calls; a cancelled call leaves everything that it has not returned to the next call; each notification
+wakes every call that waits for one; a call that waits for a listener never interrupts it, except when the consumer is closed and
+the timeout has passed.
 
-Everything runs on the event loop, except the callback of ``wait_for_news``, which any thread may call.
+Everything runs on the event loop, which nothing here blocks, except the callback of ``wait_for_news``, which any thread may call.
 """
 
 from __future__ import annotations
@@ -15,11 +17,17 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ottla.errors import IllegalStateError
+from ottla.client.calls.calls import ConsumerCalls
+from ottla.client.calls.mailbox import Await, Call, T, Wait
+from ottla.errors import ClosedError, ConcurrentAccessError, IllegalStateError, OttlaError, WakeupError
 from ottla.runtime import clock
-from ottla.runtime.network_thread import NotificationQueue
+from ottla.runtime.network_thread import NetworkThread, NotificationQueue
+from ottla.types import Now
 
 _log = logging.getLogger(__name__)
+
+YIELD_INTERVAL = 0.01
+"""Seconds for which calls may succeed without letting other tasks run."""
 
 CANCELLATION_TIME = 1.0
 """Seconds that a cancelled listener has for its ``finally`` blocks."""
@@ -152,6 +160,148 @@ class ListenerTasks:
         except IllegalStateError as closed:
             _log.debug("a listener outlived its consumer: %s", closed)
         self._waiters.wake()
+
+
+def _no_check() -> None:
+    """The check of calls that ``close()`` does not end."""
+
+
+class EventLoopDriver:
+    """Runs the calls of one consumer on its event loop, each in the task that makes it.
+
+    ``network_thread`` returns the network thread, which it starts first if necessary. ``check_open`` raises if the consumer is
+    closed, ``check_running`` if the network thread has ended. ``on_interrupted`` is called when ``wakeup()`` has ended a call.
+    """
+
+    def __init__(
+        self,
+        calls: ConsumerCalls,
+        network_thread: Callable[[], NetworkThread],
+        check_open: Callable[[], None],
+        check_running: Callable[[NetworkThread], None],
+        on_interrupted: Callable[[str], None],
+    ) -> None:
+        self.waiters = Waiters()
+        self.listeners = ListenerTasks(self.waiters)
+        self.closing = False
+        """Whether ``close()`` was called: it ends polls, and no further one starts."""
+        self._calls = calls
+        self._network_thread = network_thread
+        self._check_open = check_open
+        self._check_running = check_running
+        self._on_interrupted = on_interrupted
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._poller: asyncio.Task[Any] | None = None
+        """The task that polls, or changes the subscription."""
+        self._yield_at = 0.0
+        """When a call next has to let other tasks run (monotonic seconds)."""
+
+    def in_listener(self) -> bool:
+        """Whether the current task is a listener."""
+        return asyncio.current_task() in self.listeners
+
+    def check_loop(self) -> None:
+        """Raise if the consumer is closed, or belongs to another event loop than the running one."""
+        self._check_open()
+        loop = asyncio.get_running_loop()
+        if self._loop not in (None, loop):
+            raise IllegalStateError(
+                "the consumer belongs to another event loop", hint="create, use and close it within one asyncio.run()"
+            )
+        self._loop = loop
+
+    async def run(self, call: Callable[[Now], Call[T]]) -> T:
+        """Run one call from beginning to end in this task. Calls of other tasks may be running."""
+        self.check_loop()
+        try:
+            return await self._yield_and_drive(call)
+        except IllegalStateError as error:
+            # For example: a partition is no longer assigned.
+            if self.closing and not self.in_listener():
+                raise ClosedError("the consumer was closed") from error
+            raise
+
+    async def run_alone(self, call: Callable[[Now], Call[T]]) -> T:
+        """Run a call that only one task at a time may make: one that returns records or changes the subscription."""
+        self.check_loop()
+        me = asyncio.current_task()
+        if me in self.listeners:
+            return await self._yield_and_drive(call)
+        self._check_not_closing()
+        if self._poller is not None:
+            raise ConcurrentAccessError(
+                f"{_name(me)} polls a consumer, or changes what it reads, while {_name(self._poller)} does",
+                hint="let one task poll; docs/consumer.md says how others may process the records. Or create a consumer for each",
+            )
+        self._poller = me
+        try:
+            await self.listeners.settle(self._check_not_closing)
+            return await self._yield_and_drive(call, self._check_not_closing)
+        finally:
+            self._poller = None
+            if self.closing:
+                self.waiters.wake()
+
+    async def end_poll(self, until: int) -> None:
+        """Wait until the poll of another task, or its change of the subscription, has ended, or until a time (monotonic ms)."""
+        self.waiters.wake()
+        while self._poller is not None and clock.now().mono < until:
+            await self.waiters.sleep(until)
+
+    async def drive(self, call: Call[T], check: Callable[[], None] = _no_check) -> T:
+        """Run a call. ``check`` raises when the call must not wait any longer."""
+        network = self._network_thread()
+        of_listener: BaseException | None = None
+        try:
+            step = next(call)
+            while True:
+                failure: BaseException | None = None
+                if isinstance(step, Await):
+                    failure = await self.listeners.run(step.awaitable, check, call.close)
+                    of_listener = of_listener if failure is None else failure
+                else:
+                    await self._wait_for(step, call, network, check)
+                step = call.send(clock.now()) if failure is None else call.throw(failure)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        except WakeupError:
+            self._on_interrupted("a call of the consumer was interrupted by wakeup()")
+            raise
+        except (OttlaError, asyncio.CancelledError):
+            raise
+        except BaseException as error:
+            if error is not of_listener:  # a call that raises what a listener has raised was not interrupted
+                self._calls.interrupted = True
+            raise
+
+    async def _yield_and_drive(self, call: Callable[[Now], Call[T]], check: Callable[[], None] = _no_check) -> T:
+        if clock.monotonic() >= self._yield_at:
+            await asyncio.sleep(0)
+            self._yield_at = clock.monotonic() + YIELD_INTERVAL
+            self._check_open()
+            check()
+        return await self.drive(call(clock.now()), check)
+
+    async def _wait_for(self, wait: Wait, call: Call[T], network: NetworkThread, check: Callable[[], None]) -> None:
+        """Wait for notifications on behalf of a call. If the wait is cancelled, end the call."""
+        try:
+            check()
+            self._check_running(network)
+            await self.waiters.wait_for_news(network.notifications, wait.until)
+            self._yield_at = clock.monotonic() + YIELD_INTERVAL
+            check()
+        except BaseException:
+            call.close()
+            raise
+
+    def _check_not_closing(self) -> None:
+        if self.closing:
+            raise ClosedError("the consumer was closed")
+
+
+def _name(task: asyncio.Task[Any] | None) -> str:
+    return "code outside of any task" if task is None else f"task {task.get_name()!r}"
 
 
 async def _awaited(awaitable: Awaitable[Any]) -> None:

@@ -18,7 +18,6 @@ FUNCTION, CLASS, FILE = 60, 400, 600
 
 EXCEPTIONS: dict[str, str] = {
     "src/ottla/records/batch.py:_walk": "the hottest loop: 17 lines declare C types, a call a field costs a third",
-    "src/ottla/async_consumer.py:AsyncConsumer": "each public call with ``await``, and those that both consumers have",
 }
 """What may be longer, as ``path`` or ``path:qualified.name``, and why it has to be."""
 
