@@ -40,9 +40,9 @@ RebalanceListener = Callable[["Consumer[Any, Any]", list[TopicPartition]], None]
 """``listener(consumer, partitions)``, or none."""
 
 SERVICE_INTERVAL = POST_INTERVAL / 1000
-"""Seconds between two looks at the group while iterating over records."""
+"""Seconds between two calls of ``service`` while iterating over records."""
 
-_LONGEST_WAIT = 0.5
+_CHECK_INTERVAL = 0.5
 """Seconds between two checks that the network thread is still running."""
 
 
@@ -58,18 +58,19 @@ class Consumer(ConsumerBase[K_co, V_co]):
 
     An offset is always that of the next record to read. With ``enable_auto_commit`` (the default) only records that the application
     has processed are committed: those of *previous* polls, or, in ``for record in consumer``, those before the current record. The
-    next records are fetched meanwhile: at most two answers and ``fetch_max_bytes`` are held per broker. A consumer belongs to one
-    thread; other threads may use only ``wakeup()``, ``health()``, ``metrics()`` and ``rebalances``. If a signal handler interrupts
-    a call (Ctrl-C), the consumer remains usable and has lost nothing; an interrupted ``close()`` has closed it. All calls raise
+    next records are fetched meanwhile: at most two responses and ``fetch_max_bytes`` are buffered per broker. A consumer belongs to
+    one thread; other threads may use only ``wakeup()``, ``health()``, ``metrics()`` and ``rebalances``. If a signal handler
+    interrupts a call (Ctrl-C), the consumer remains usable and loses nothing; an interrupted ``close()`` closes it. All calls raise
     ``OttlaError``s; an invalid argument raises a ``TypeError`` or a ``ValueError``.
     """
 
     def _prepare(self) -> None:
         # Re-entrant, since the handler of a signal may call the consumer while its own thread is in ``_enter``.
         self._guard = threading.RLock()
-        self._owner: int | None = None
-        self._inside: object | None = None
-        """Identifies the outermost running call."""
+        self._calling_thread: int | None = None
+        """The thread that is inside a call."""
+        self._outermost: object | None = None
+        """Identifies the outermost running call: a listener, or a signal handler, may call the consumer inside of it."""
 
     def __enter__(self) -> Self:
         return self
@@ -99,14 +100,14 @@ class Consumer(ConsumerBase[K_co, V_co]):
     ) -> None:
         """Share these topics with the other members of the group, or all topics that ``pattern`` matches as a whole.
 
-        Without topics and pattern, this is ``unsubscribe()``. A matching topic that is created later is found when the metadata is
+        Without topics and pattern, this is ``unsubscribe()``. Matching topics that are created later are found when the metadata is
         refreshed, every ``metadata_max_age`` and before each join. In a ``classic`` group patterns are Python's (``re.fullmatch``),
         in a ``consumer`` group RE2, evaluated by the broker; internal topics are skipped (``exclude_internal_topics``). Raises
         ``ConfigError`` for an invalid pattern, ``IllegalStateError`` for names after a pattern without ``unsubscribe()``.
 
         The listeners are called as ``listener(consumer, partitions)`` on this thread, inside ``poll()`` or ``close()``:
-        ``on_assign`` with new partitions, ``on_revoke`` before partitions go to others, ``on_lost`` (or, without it, ``on_revoke``)
-        when they are already lost.
+        ``on_assign`` with new partitions, ``on_revoke`` before partitions go to other members, ``on_lost`` (or, without it,
+        ``on_revoke``) when they are lost already.
         """
         wanted = arguments.topics(topics, pattern)
         for name, listener in (("on_assign", on_assign), ("on_revoke", on_revoke), ("on_lost", on_lost)):
@@ -117,16 +118,16 @@ class Consumer(ConsumerBase[K_co, V_co]):
     def unsubscribe(self) -> None:
         """Stop reading and leave the group; ``on_revoke`` is called first. Nothing is committed.
 
-        Raises what the listener raises; that the coordinator does not answer within 5 s is logged.
+        Raises what the listener raises. If the coordinator does not answer within 5 s, the log says so.
         """
         self._run(self._calls.unsubscribe)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions, independently of any group. Partitions that were read before keep their positions.
 
-        With ``enable_auto_commit`` the progress so far is committed. That is not waited for here, but by ``close()`` and by a later
-        ``commit()``; it is tried once, and a failure is logged. The records of the last poll count as processed where they do for
-        ``close()``.
+        With ``enable_auto_commit`` the progress so far is committed. This call does not wait for that commit, but ``close()`` and a
+        later ``commit()`` do; it is tried once, and a failure is logged. The records of the last poll count as processed if they
+        would for ``close()``.
 
         Without partitions, this is ``unsubscribe()``. With a ``group_id`` reading starts at the group's committed offsets, and
         commits work, without a membership. Raises ``IllegalStateError`` after ``subscribe()``.
@@ -170,10 +171,10 @@ class Consumer(ConsumerBase[K_co, V_co]):
         return Walk(self._go_on, clock.monotonic)
 
     def _go_on(self, walk: Walk) -> bool:
-        """Before an iteration's next record: stay alive, and poll if no record is left."""
+        """Prepare an iteration's next record: service the group if it is due, and poll if no record is left."""
         collector = self._calls.collector
         try:
-            # Handling a record may take long, so each is a chance to stay alive; but most come too soon to be worth it.
+            # The application may take long for each record, so the group is serviced between two records, but not each time.
             if walk.has_more and clock.monotonic() >= walk.ask_at:
                 self._run(self._calls.service)
             while not collector.continue_walk(walk):
@@ -194,22 +195,23 @@ class Consumer(ConsumerBase[K_co, V_co]):
     # -- positions --------------------------------------------------------------------------------------------------------
 
     def seek(self, partition: TopicPartition, offset: Offset) -> None:
-        """Read a partition from ``offset`` on, with the next ``poll()``. It is not checked whether the offset exists.
+        """Read a partition from ``offset`` on, with the next ``poll()``. This does not check that the offset exists.
 
-        For an ``OffsetAndMetadata`` with a ``leader_epoch`` it is checked that the log still has what came before (KIP-320).
+        With the ``leader_epoch`` of an ``OffsetAndMetadata`` the consumer checks that the log still has the preceding records
+        (KIP-320).
         After a ``seek()`` that Ctrl-C interrupted, ``position()`` returns the new position or the old one, and ``commit()`` and
         ``close()`` commit that one. Raises ``IllegalStateError`` if the partition is not assigned.
         """
         self._seek_all({arguments.partition(partition): arguments.position(offset)})
 
     def _seek_all(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """``seek()`` in one round trip to the background thread: a thousand of them would take seconds."""
+        """Seek in many partitions with one command: a thousand calls of ``seek()`` would take seconds."""
         self._run(lambda now: self._calls.positions.seek(positions, now))
 
     def seek_to_beginning(self, *partitions: Partitions) -> None:
         """Read these partitions, or all, from their first record on.
 
-        The offset is looked up in the background: ``position()`` waits for it. Raises ``IllegalStateError`` for a partition that is
+        The offset is requested in the background; ``position()`` waits for it. Raises ``IllegalStateError`` for a partition that is
         not assigned.
         """
         wanted = arguments.partitions(partitions)
@@ -218,7 +220,7 @@ class Consumer(ConsumerBase[K_co, V_co]):
     def seek_to_end(self, *partitions: Partitions) -> None:
         """Read these partitions, or all, from their end on; with ``read_committed``, from the last stable offset on.
 
-        The offset is looked up in the background: ``position()`` waits for it. Raises ``IllegalStateError`` for a partition that is
+        The offset is requested in the background; ``position()`` waits for it. Raises ``IllegalStateError`` for a partition that is
         not assigned.
         """
         wanted = arguments.partitions(partitions)
@@ -256,8 +258,8 @@ class Consumer(ConsumerBase[K_co, V_co]):
 
         An offset is that of the *next* record to read. Retries until ``timeout`` (seconds). Raises ``CommitFailedError`` when the
         partitions may belong to another member by now, ``RebalanceInProgressError`` when a ``poll()`` is needed first,
-        ``OttlaTimeoutError``, ``WakeupError``. A commit that ``wakeup()`` or Ctrl-C interrupts was requested nevertheless; if it
-        fails, the log says so.
+        ``OttlaTimeoutError``, ``WakeupError``. A commit that ``wakeup()`` or Ctrl-C interrupts is made nevertheless; if it fails,
+        the log says so.
 
         Offsets of a topic that was deleted and recreated raise ``UnknownTopicIdError`` until the consumer reads the new topic. From
         then on they count for the new topic: an offset does not say which topic it belongs to.
@@ -276,7 +278,7 @@ class Consumer(ConsumerBase[K_co, V_co]):
         self._run(lambda now: self._calls.commits.commit_async(wanted, callback, now))
 
     def committed(self, *partitions: Partitions, timeout: Timeout = None) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed for these partitions, or for all assigned ones; ``None`` if there is no commit.
+        """The committed offsets of these partitions, or of all assigned ones; ``None`` if there is no commit.
 
         Waits for the pending commit of an open transaction (KIP-447). Raises ``OttlaTimeoutError`` after ``timeout``
         (seconds), and ``InvalidGroupIdError`` without a group.
@@ -305,8 +307,7 @@ class Consumer(ConsumerBase[K_co, V_co]):
     def offsets_for_times(
         self, timestamps: Mapping[TopicPartition, int], timeout: Timeout = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """For each partition the first record with a timestamp at or after a time (milliseconds since 1970); ``None``: there is
-        none.
+        """For each partition the first record with a timestamp at or after a time (milliseconds since 1970), or ``None``.
 
         Raises as ``end_offsets()`` does, also for ``timeout=0``: ``None`` always means that there is none.
         """
@@ -316,7 +317,7 @@ class Consumer(ConsumerBase[K_co, V_co]):
     def lag(self, partition: TopicPartition, timeout: Timeout = None) -> int:
         """The number of records that remain to be read in a partition. Asks a broker only if the end of the log is not known.
 
-        It is the distance from the position to the end, so records that compaction removed also count. Raises as ``position()``
+        It is the distance from the position to the end, so it includes records that compaction removed. Raises as ``position()``
         does.
         """
         wanted, wait = arguments.partition(partition), self._timeout(timeout)
@@ -348,11 +349,11 @@ class Consumer(ConsumerBase[K_co, V_co]):
         *,
         group_membership: GroupMembershipOperation | str = GroupMembershipOperation.DEFAULT,
     ) -> None:
-        """Commit, if that is automatic, leave the group, and stop the fetches and the network thread, within ``timeout`` (seconds).
+        """Commit, if commits are automatic, leave the group, and stop the network thread, within ``timeout`` (seconds).
 
         Only listeners and commit callbacks can make it take longer. If brokers do not answer it takes up to the whole ``timeout``:
-        give a slow coordinator more. Even ``close(0)`` sends the last commit and leaves the group, if there is a connection to the
-        coordinator.
+        set a longer one for a slow coordinator. Even ``close(0)`` sends the last commit and leaves the group, if there is a
+        connection to the coordinator.
 
         The records of the last poll count as processed unless an exception that came after the poll is being handled, or another
         thread polled and no ``commit()`` was called since. docs/consumer.md has the complete rule, as a table.
@@ -387,13 +388,13 @@ class Consumer(ConsumerBase[K_co, V_co]):
                 self._calls.leave_at_once(operation)
                 self._network.close(max(END_GRACE, timeout - (clock.now().mono - started.mono) / 1000))
         finally:
-            if self._inside is call:
-                self._inside = self._owner = None
+            if self._outermost is call:
+                self._outermost = self._calling_thread = None
 
     # -- the driver -------------------------------------------------------------------------------------------------------
 
     def _run(self, call: Callable[[Now], Call[T]]) -> T:
-        """Run one call from beginning to end on this thread. A signal handler may raise anywhere in it."""
+        """Run one call from beginning to end on this thread. A signal handler may raise at any point of it."""
         this = object()
         try:
             self._enter(this)
@@ -408,19 +409,19 @@ class Consumer(ConsumerBase[K_co, V_co]):
             self._last_poll.on_interrupted(f"{type(error).__name__} interrupted a call of the consumer")
             raise
         finally:
-            if self._inside is this:
-                self._inside = self._owner = None
+            if self._outermost is this:
+                self._outermost = self._calling_thread = None
 
     def _enter(self, call: object) -> None:
-        """Allow one thread at a time: it may call from inside a listener, another thread may not call at all."""
+        """Note that this thread is inside a call. Raise ``ConcurrentAccessError`` if another thread is."""
         self._check_open()
         me = threading.get_ident()
         with self._guard:
-            if self._owner not in (None, me):
-                raise ConcurrentAccessError(f"thread {me} calls a consumer that thread {self._owner} is in")
-            if self._inside is None:
-                self._inside = call
-            self._owner = me
+            if self._calling_thread not in (None, me):
+                raise ConcurrentAccessError(f"thread {me} calls a consumer that thread {self._calling_thread} is using")
+            if self._outermost is None:
+                self._outermost = call
+            self._calling_thread = me
 
     def _drive(self, call: Call[T]) -> T:
         network = self._network_thread()
@@ -430,8 +431,8 @@ class Consumer(ConsumerBase[K_co, V_co]):
                 while isinstance(wait, Await):
                     wait = call.throw(_not_awaited(wait.awaitable))
                 while True:
-                    left = _LONGEST_WAIT if wait.until is None else (wait.until - clock.now().mono) / 1000
-                    if network.notifications.wait(max(0.0, min(left, _LONGEST_WAIT))) or left <= _LONGEST_WAIT:
+                    left = _CHECK_INTERVAL if wait.until is None else (wait.until - clock.now().mono) / 1000
+                    if network.notifications.wait(max(0.0, min(left, _CHECK_INTERVAL))) or left <= _CHECK_INTERVAL:
                         break
                     self._check_running(network)
                 wait = call.send(clock.now())
