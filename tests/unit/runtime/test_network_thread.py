@@ -1,4 +1,4 @@
-"""The network thread and its sockets: real threads, real sockets, no broker but one made of a few lines."""
+"""The network thread on real sockets, against a minimal broker."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ZERO = timedelta(0)
 
 @dataclass(frozen=True)
 class Begin:
-    """A command: have the manager send a request that asks for so many bytes."""
+    """A command: the manager sends a request whose response has so many bytes."""
 
     tag: int
     size: int = 1
@@ -47,13 +47,13 @@ class Begin:
 
 @dataclass(frozen=True)
 class Report:
-    """A command that only tells something."""
+    """A command that causes no request."""
 
     number: int
 
 
 class Manager:
-    """Asks for coordinators whose keys are as long as wanted, and says what came back."""
+    """Sends FindCoordinator with keys of the wanted length; its notifications have the lengths of the response."""
 
     def __init__(self, core: ClientCore) -> None:
         self.core = core
@@ -104,7 +104,7 @@ def respond(header: Any, message: Any, port: int) -> Any:
 
 @contextmanager
 def serving() -> Iterator[str]:
-    """The address of a broker that finds coordinators."""
+    """Run a broker that answers FindCoordinator; yield its address."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
 
@@ -139,7 +139,7 @@ class Client:
         self.seen: list[Any] = []
 
     def until(self, condition: Callable[[list[Any]], bool]) -> list[Any]:
-        """All notifications, once they fulfil a condition."""
+        """Return all notifications, once ``condition`` holds for them."""
         deadline = time.monotonic() + 60
         while not condition(self.seen):
             assert time.monotonic() < deadline, self.seen
@@ -157,13 +157,13 @@ def client() -> Iterator[Client]:
         assert client.thread.close(60)
 
 
-def test_commands_are_handled_and_answers_come_back(client: Client) -> None:
+def test_commands_are_handled_and_responses_arrive(client: Client) -> None:
     for tag in range(5):
         client.thread.submit(Begin(tag))
     assert client.until(lambda seen: len(seen) == 5) == [(tag, 1) for tag in range(5)]
 
 
-def test_requests_larger_than_any_buffer_go_through_in_pieces(client: Client) -> None:
+def test_requests_larger_than_the_socket_buffers_are_sent_in_pieces(client: Client) -> None:
     client.thread.submit(Begin(1, 30_000))
     for tag in range(2, 102):
         client.thread.submit(Begin(tag, 30_000))
@@ -178,7 +178,7 @@ def test_no_wake_up_is_lost(client: Client) -> None:
         assert time.monotonic() - began < 20
 
 
-def test_a_command_that_may_wait_ends_no_sleep_and_comes_with_the_next_pass(client: Client) -> None:
+def test_a_deferrable_command_does_not_end_a_sleep(client: Client) -> None:
     client.core.register(Report, lambda command, now: client.core.notify(command.number))
     client.core.deferrable_commands = lambda: frozenset({Report})
     client.thread.submit(Begin(1))
@@ -189,7 +189,7 @@ def test_a_command_that_may_wait_ends_no_sleep_and_comes_with_the_next_pass(clie
     assert client.until(lambda seen: len(seen) == 3) == [(1, 1), 2, (3, 1)]
 
 
-def test_a_command_that_may_wait_ends_the_sleep_as_soon_as_somebody_waits_for_it(client: Client) -> None:
+def test_a_command_that_is_not_deferrable_ends_a_sleep(client: Client) -> None:
     client.core.register(Report, lambda command, now: client.core.notify(command.number))
     client.core.deferrable_commands = frozenset
     client.thread.submit(Begin(1))
@@ -198,7 +198,7 @@ def test_a_command_that_may_wait_ends_the_sleep_as_soon_as_somebody_waits_for_it
     assert client.until(lambda seen: len(seen) == 2) == [(1, 1), 2]
 
 
-def test_submitting_from_many_threads_loses_nothing(client: Client) -> None:
+def test_no_command_of_many_threads_is_lost(client: Client) -> None:
     def submit(first: int) -> None:
         for tag in range(first, first + 100):
             client.thread.submit(Begin(tag))
@@ -211,7 +211,7 @@ def test_submitting_from_many_threads_loses_nothing(client: Client) -> None:
         thread.join()
 
 
-def test_an_error_of_a_manager_is_told_and_the_thread_goes_on(client: Client) -> None:
+def test_an_exception_of_a_manager_is_a_notification_and_the_thread_continues(client: Client) -> None:
     client.manager.break_next_poll = True
     client.thread.submit(Begin(1))
     first, second = client.until(lambda seen: len(seen) == 2)
@@ -220,7 +220,7 @@ def test_an_error_of_a_manager_is_told_and_the_thread_goes_on(client: Client) ->
     assert second == (1, 1)
 
 
-def test_an_error_of_the_core_itself_is_told_and_the_thread_goes_on(
+def test_an_exception_of_the_core_is_a_notification_and_the_thread_continues(
     client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(now: Now) -> Any:
@@ -235,7 +235,7 @@ def test_an_error_of_the_core_itself_is_told_and_the_thread_goes_on(
     assert "the network thread of a client failed" in caplog.text
 
 
-def test_closing_handles_what_was_submitted_and_then_refuses(client: Client) -> None:
+def test_close_handles_submitted_commands_and_refuses_later_ones(client: Client) -> None:
     client.thread.submit(Begin(1))
     client.until(lambda seen: len(seen) == 1)
     client.thread.submit(Begin(2))
@@ -248,13 +248,13 @@ def test_closing_handles_what_was_submitted_and_then_refuses(client: Client) -> 
         client.thread.submit(Begin(3))
 
 
-def test_closing_before_it_began_and_twice() -> None:
+def test_close_before_start_and_twice() -> None:
     client = Client("127.0.0.1:1")
     assert client.thread.close(1)
     assert client.thread.close(1)
 
 
-def test_nothing_stays_open_after_closing() -> None:
+def test_close_closes_all_descriptors() -> None:
     before = set(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None
     if before is None:
         pytest.skip("no /proc to count open files in")
@@ -270,7 +270,7 @@ def test_nothing_stays_open_after_closing() -> None:
     assert len(os.listdir("/proc/self/fd")) <= len(before)
 
 
-def test_waiting_wakes_for_a_notification_a_wake_and_the_end_of_time(client: Client) -> None:
+def test_wait_ends_by_a_notification_a_wake_up_or_its_timeout(client: Client) -> None:
     queue = client.thread.notifications
     assert not queue.wait(0.01)
     queue.wake()
@@ -281,7 +281,7 @@ def test_waiting_wakes_for_a_notification_a_wake_and_the_end_of_time(client: Cli
     assert queue.drain() == []
 
 
-def test_in_a_forked_child_every_call_says_so_and_closing_leaves_the_parent_alone(client: Client) -> None:
+def test_in_a_forked_child_submit_raises_and_close_does_nothing(client: Client) -> None:
     child = os.fork()
     if not child:
         try:
@@ -296,8 +296,8 @@ def test_in_a_forked_child_every_call_says_so_and_closing_leaves_the_parent_alon
     assert client.until(lambda seen: len(seen) == 1) == [(2, 1)]
 
 
-def test_a_start_that_was_interrupted_can_be_repeated_and_there_is_one_thread() -> None:
-    """``Thread.start`` waits for the thread to say that it runs: there Ctrl-C finds it, and the thread runs all the same."""
+def test_an_interrupted_start_can_be_repeated_and_only_one_thread_runs() -> None:
+    """``Thread.start`` waits until the thread runs. If Ctrl-C interrupts that wait, the thread runs nevertheless."""
     with serving() as servers:
         client = Client(servers)
         network = client.thread
