@@ -126,7 +126,7 @@ class Admin:
         settings = cast("dict[str, str]", arguments.settings(configs, "configs"))
         only_check = arguments.boolean(validate_only, "validate_only")
         call = calls.create_topics(wanted, replicas, settings, only_check, self._config.request_timeout_ms)
-        self._call("create_topics", call, timeout, needed=bool(wanted))
+        self._call_unless_empty(wanted, "create_topics", call, timeout)
 
     def delete_topics(self, topics: Iterable[str], *, timeout: Timeout = None) -> None:
         """Delete topics and their records, and wait until they are deleted.
@@ -158,8 +158,7 @@ class Admin:
         Raises ``BrokerIdNotRegisteredError`` for a broker that does not exist.
         """
         wanted = None if brokers is None else arguments.integers(brokers, "brokers")
-        result = self._call("describe_log_dirs", describe_log_dirs(wanted), timeout)
-        return cast("dict[int, dict[str, LogDirDescription]]", result)
+        return self._call("describe_log_dirs", describe_log_dirs(wanted), timeout)
 
     def describe_configs(self, kind: str, name: str, *, timeout: Timeout = None) -> dict[str, ConfigEntry]:
         """All settings of a ``"topic"``, a ``"broker"`` (by its node id) or a ``"group"``, by name."""
@@ -246,16 +245,21 @@ class Admin:
         """
         wanted = arguments.times(times, _SPECIAL_TIMES)
         call = calls.list_offsets(wanted, arguments.isolation_level(isolation_level))
-        result = self._call("list_offsets", call, timeout, needed=bool(wanted))
-        return cast("dict[TopicPartition, OffsetAndTimestamp | None]", result or {})
+        return self._call_unless_empty(wanted, "list_offsets", call, timeout) or {}
 
     # -- the wait ---------------------------------------------------------------------------------------------------------
 
-    def _call(self, name: str, call: calls.Call, timeout: Timeout, *, needed: bool = True) -> Any:
-        """Run a call and return its result. A call that is not needed, because its argument is empty, returns ``None``."""
+    def _call_unless_empty(
+        self, argument: Collection[object], name: str, call: calls.Call[ResultT], timeout: Timeout
+    ) -> ResultT | None:
+        """The result of a call; ``None`` without a request if its argument is empty."""
+        if argument:
+            return self._call(name, call, timeout)
+        arguments.milliseconds(timeout, self._config.default_api_timeout_ms)
+        return None
+
+    def _call(self, name: str, call: calls.Call[ResultT], timeout: Timeout) -> ResultT:
         milliseconds = arguments.milliseconds(timeout, self._config.default_api_timeout_ms)
-        if not needed:
-            return None
         started, this_call = clock.now().mono, (threading.get_ident(), object())
         try:
             with self._condition:
@@ -275,7 +279,8 @@ class Admin:
             call_id = next(self._ids)
             waited = min(clock.now().mono - started, milliseconds)
             thread.submit(BeginCall(call_id, name, call, started + milliseconds, milliseconds, waited))
-            return self._outcome(thread, call_id, name, started + milliseconds + _REPORT_GRACE)
+            outcome: ResultT = self._outcome(thread, call_id, name, started + milliseconds + _REPORT_GRACE)
+            return outcome
         finally:
             with self._condition:
                 if self._running_call is this_call:
