@@ -71,7 +71,7 @@ class VirtualNetwork:
         self.peers: dict[Address, Peer] = {}
         self.log: list[str] = []
         """What was done, in order, with the time it was done at."""
-        self.prove: Callable[[SaslChallenge], SaslResponse | OttlaError] | None = None
+        self.respond: Callable[[SaslChallenge], SaslResponse | OttlaError] | None = None
         """The mechanism of a login."""
         self._poll = poll
         self._quiet = connections
@@ -161,13 +161,13 @@ class VirtualNetwork:
             case Connect(connection_id, address):
                 self.log.append(f"{self.mono} connect {address}")
                 self._connect(connection_id, address)
-            case Authenticate(connection_id, question):
-                assert self.prove is not None
-                proof = self.prove(question)
-                if isinstance(proof, OttlaError):
-                    self._connections.on_not_proved(connection_id, proof, self.now)
+            case Authenticate(connection_id, challenge):
+                assert self.respond is not None
+                response = self.respond(challenge)
+                if isinstance(response, OttlaError):
+                    self._connections.on_sasl_failed(connection_id, response, self.now)
                 else:
-                    self._connections.on_proved(connection_id, proof, self.now)
+                    self._connections.on_sasl_response(connection_id, response, self.now)
             case Write(connection_id, pieces):
                 if connection_id in self._open:
                     self._write(connection_id, b"".join(map(bytes, pieces)))

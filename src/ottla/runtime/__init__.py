@@ -1,5 +1,5 @@
-"""The only package with sockets, threads, files, clocks and random numbers: it carries out what the cores decide.
+"""The only package with sockets, threads, files, clocks and random numbers: it executes the effects of the cores.
 
-The client's side is ``network_thread`` with ``sockets`` and ``resolver``; the broker's is ``broker_node`` with ``server``,
-``disk``, ``data_dir`` and ``log_files``. Invariant: nothing here decides what a message means.
+The client's side is ``network_thread`` with ``sockets``, ``tls``, ``login`` and ``resolver``; the broker's is ``broker_node`` with
+``server``, ``disk``, ``data_dir`` and ``log_files``. Invariant: nothing here decides what a message means.
 """

@@ -2,7 +2,7 @@
 
 Owns the mechanisms and the helper threads they run on: to fetch a token may take seconds, and to derive a key from a password takes
 milliseconds by design. Must not know connections. Invariant: each challenge is reported exactly once, from a helper thread, as
-``Proved`` or ``NotProved``; the threads do not keep the process from ending.
+``SaslResponseReady`` or ``SaslFailed``; the threads do not keep the process from ending.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from ottla.types import OAuthToken
 
 
 @dataclass(frozen=True, slots=True)
-class Proved:
+class SaslResponseReady:
     """The mechanism's response to a challenge."""
 
     connection_id: int
-    proof: SaslResponse
+    response: SaslResponse
 
 
 @dataclass(frozen=True, slots=True)
-class NotProved:
+class SaslFailed:
     """Why the mechanism has no response."""
 
     connection_id: int
     error: OttlaError
 
 
-Report = Callable[[Proved | NotProved], None]
+Report = Callable[[SaslResponseReady | SaslFailed], None]
 
 
 class Exchange(Protocol):
@@ -112,31 +112,31 @@ class Logins:
     def __init__(self, begin: Callable[[], Exchange]) -> None:
         self._begin = begin
 
-    def prove_in_background(self, connection_id: int, question: SaslChallenge, report: Report) -> None:
+    def respond_in_background(self, connection_id: int, challenge: SaslChallenge, report: Report) -> None:
         """Compute a response on a new thread, and call ``report`` there; if no thread can be started, call it here."""
         thread = threading.Thread(
-            target=lambda: report(self._outcome(connection_id, question)), name=f"ottla-login-{connection_id}", daemon=True
+            target=lambda: report(self._outcome(connection_id, challenge)), name=f"ottla-login-{connection_id}", daemon=True
         )
         try:
             thread.start()
         except RuntimeError as error:
-            report(NotProved(connection_id, DisconnectedError(f"cannot start a thread for the login: {error}", cause=error)))
+            report(SaslFailed(connection_id, DisconnectedError(f"cannot start a thread for the login: {error}", cause=error)))
 
-    def _outcome(self, connection_id: int, question: SaslChallenge) -> Proved | NotProved:
+    def _outcome(self, connection_id: int, challenge: SaslChallenge) -> SaslResponseReady | SaslFailed:
         try:
-            return Proved(connection_id, self.prove(question))
+            return SaslResponseReady(connection_id, self.respond(challenge))
         except OttlaError as error:
-            return NotProved(connection_id, error)
+            return SaslFailed(connection_id, error)
         except BaseException as error:  # also SystemExit of a token provider: the connection waits for this report
-            return NotProved(connection_id, AuthenticationError(f"the login failed: {error!r}", cause=error))
+            return SaslFailed(connection_id, AuthenticationError(f"the login failed: {error!r}", cause=error))
 
-    def prove(self, question: SaslChallenge) -> SaslResponse:
+    def respond(self, challenge: SaslChallenge) -> SaslResponse:
         """Compute a response, on the calling thread."""
-        exchange: Exchange = self._begin() if question.exchange is None else question.exchange  # type: ignore[assignment]
-        return SaslResponse(exchange, exchange.answer(question.challenge))
+        exchange: Exchange = self._begin() if challenge.exchange is None else challenge.exchange  # type: ignore[assignment]
+        return SaslResponse(exchange, exchange.answer(challenge.challenge))
 
 
-def logins_of(config: ClientConfig) -> Logins | None:
+def create_logins(config: ClientConfig) -> Logins | None:
     """Return the logins that the settings describe, if any. Raises ``ConfigError`` if ``scramp`` is needed and missing."""
     if not config.uses_sasl:
         return None

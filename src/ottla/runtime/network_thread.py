@@ -25,7 +25,7 @@ from ottla.client.notifications import ErrorNotification
 from ottla.config import ClientConfig
 from ottla.errors import ClosedError, ForkedError, OttlaError
 from ottla.runtime import clock
-from ottla.runtime.login import NotProved, Proved, logins_of
+from ottla.runtime.login import SaslFailed, SaslResponseReady, create_logins
 from ottla.runtime.resolver import Resolved, ResolveFailed, resolve_in_background
 from ottla.runtime.sockets import Sockets
 from ottla.types import Now
@@ -164,7 +164,7 @@ class NetworkThread:
         self._now = now
         self._sockets: Sockets | None = None
         self._context = _tls_context(core.config)
-        self._logins = logins_of(core.config)
+        self._logins = create_logins(core.config)
         self._inbox: deque[object] = deque()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._runs = threading.Lock()
@@ -277,10 +277,10 @@ class NetworkThread:
             self._core.connections.on_resolved(item.host, item.port, item.addresses, now)
         elif isinstance(item, ResolveFailed):
             self._core.connections.on_resolve_failed(item.host, item.port, item.reason, now)
-        elif isinstance(item, Proved):
-            self._core.connections.on_proved(item.connection_id, item.proof, now)
-        elif isinstance(item, NotProved):
-            self._core.connections.on_not_proved(item.connection_id, item.error, now)
+        elif isinstance(item, SaslResponseReady):
+            self._core.connections.on_sasl_response(item.connection_id, item.response, now)
+        elif isinstance(item, SaslFailed):
+            self._core.connections.on_sasl_failed(item.connection_id, item.error, now)
         else:
             self._core.handle_command(item, now)
 
@@ -290,9 +290,9 @@ class NetworkThread:
                 sockets.write(connection_id, pieces)
             case Connect(connection_id, address, connection, host):
                 sockets.connect(connection_id, address, connection, host)
-            case Authenticate(connection_id, question):
+            case Authenticate(connection_id, challenge):
                 assert self._logins is not None
-                self._logins.prove_in_background(connection_id, question, self._post)
+                self._logins.respond_in_background(connection_id, challenge, self._post)
             case Close(connection_id, reason):
                 _log.debug("connection %d closed: %s", connection_id, reason)
                 sockets.close(connection_id)

@@ -11,7 +11,7 @@ from scramp import ScramMechanism
 from ottla.config import ClientConfig
 from ottla.errors import AuthenticationError
 from ottla.protocol.sasl import SaslChallenge, SaslResponse
-from ottla.runtime.login import Logins, NotProved, OAuthBearer, Plain, Proved, Scram, logins_of
+from ottla.runtime.login import Logins, OAuthBearer, Plain, SaslFailed, SaslResponseReady, Scram, create_logins
 from ottla.runtime.tokens import TokenCache
 from ottla.types import OAuthToken
 
@@ -30,8 +30,8 @@ def test_scram_client_and_server_authenticate_each_other(mechanism: str, user: s
     server = server_side.make_server(lambda name: (salt, stored_key, server_key, iterations) if name == user else None)
     exchange = Scram(mechanism, user, "secret")
     server.set_client_first((exchange.answer(b"") or b"").decode())
-    proof = exchange.answer(server.get_server_first().encode())
-    server.set_client_final((proof or b"").decode())
+    response = exchange.answer(server.get_server_first().encode())
+    server.set_client_final((response or b"").decode())
     assert exchange.answer(server.get_server_final().encode()) is None
 
 
@@ -59,21 +59,21 @@ def test_oauthbearer_responds_to_the_challenge_that_refuses_its_token() -> None:
     assert exchange.answer(b'{"status":"invalid_token"}') == b"\x01"
 
 
-def outcome(logins: Logins, question: SaslChallenge) -> Proved | NotProved:
+def outcome(logins: Logins, challenge: SaslChallenge) -> SaslResponseReady | SaslFailed:
     """Return the report, and check that it came from a helper thread."""
     reports: list[Any] = []
     done = threading.Event()
 
-    def report(item: Proved | NotProved) -> None:
+    def report(item: SaslResponseReady | SaslFailed) -> None:
         reports.append((item, threading.current_thread().name))
         done.set()
 
-    logins.prove_in_background(7, question, report)
+    logins.respond_in_background(7, challenge, report)
     assert done.wait(10)
     (found,) = reports
     assert found[1] == "ottla-login-7"
     assert found[0].connection_id == 7
-    result: Proved | NotProved = found[0]
+    result: SaslResponseReady | SaslFailed = found[0]
     return result
 
 
@@ -81,13 +81,13 @@ def test_responses_are_computed_on_a_helper_thread() -> None:
     config = ClientConfig.parse(
         bootstrap_servers="a:1", security_protocol="SASL_SSL", sasl_mechanism="PLAIN", sasl_username="u", sasl_password="p"
     )
-    logins = logins_of(config)
+    logins = create_logins(config)
     assert logins is not None
     first = outcome(logins, SaslChallenge(None, b""))
-    assert isinstance(first, Proved)
-    assert first.proof.token == b"\0u\0p"
-    second = outcome(logins, SaslChallenge(first.proof.exchange, b""))
-    assert second == Proved(7, SaslResponse(first.proof.exchange, None))
+    assert isinstance(first, SaslResponseReady)
+    assert first.response.token == b"\0u\0p"
+    second = outcome(logins, SaslChallenge(first.response.exchange, b""))
+    assert second == SaslResponseReady(7, SaslResponse(first.response.exchange, None))
 
 
 @pytest.mark.parametrize("kind", [ZeroDivisionError, SystemExit])
@@ -96,10 +96,10 @@ def test_a_failing_mechanism_is_reported(kind: type[BaseException]) -> None:
         raise kind
 
     failed = outcome(Logins(broken), SaslChallenge(None, b""))
-    assert isinstance(failed, NotProved)
+    assert isinstance(failed, SaslFailed)
     assert isinstance(failed.error, AuthenticationError)
     assert isinstance(failed.error.cause, kind)
 
 
 def test_without_sasl_there_is_no_login() -> None:
-    assert logins_of(ClientConfig.parse(bootstrap_servers="a:1")) is None
+    assert create_logins(ClientConfig.parse(bootstrap_servers="a:1")) is None

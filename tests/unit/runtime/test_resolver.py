@@ -11,7 +11,7 @@ import pytest
 
 from ottla.errors import DisconnectedError
 from ottla.protocol.sasl import SaslChallenge
-from ottla.runtime.login import Logins, NotProved, Plain
+from ottla.runtime.login import Logins, Plain, SaslFailed
 from ottla.runtime.resolver import Resolved, ResolveFailed, resolve_in_background
 
 
@@ -47,9 +47,9 @@ def test_a_look_up_that_raises_anything_is_reported(monkeypatch: pytest.MonkeyPa
 def test_a_login_is_retriable_if_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threading.Thread, "start", no_thread)
     reports: list[Any] = []
-    Logins(lambda: Plain("u", "p")).prove_in_background(7, SaslChallenge(None, b""), reports.append)
+    Logins(lambda: Plain("u", "p")).respond_in_background(7, SaslChallenge(None, b""), reports.append)
     (found,) = reports
-    assert isinstance(found, NotProved)
+    assert isinstance(found, SaslFailed)
     assert isinstance(found.error, DisconnectedError)
     assert found.error.retriable
     assert "can't start new thread" in str(found.error)

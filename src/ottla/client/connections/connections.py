@@ -191,7 +191,7 @@ class Connections:
             broker.last_used = now.mono
             self._effects.append(Write(connection_id, broker.connection.start()))
 
-    def on_proved(self, connection_id: int, proof: SaslResponse, now: Now) -> None:
+    def on_sasl_response(self, connection_id: int, response: SaslResponse, now: Now) -> None:
         """Send the SASL mechanism's answer.
 
         At a renewal, requests go on being sent while the mechanism computes, which may take seconds if a token must be fetched.
@@ -201,7 +201,7 @@ class Connections:
         if broker is None or broker.connection is None:
             return None
         try:
-            pieces = broker.connection.respond(proof)
+            pieces = broker.connection.respond(response)
         except Exception as error:
             return self._broken(broker, _as_ottla_error(error), now)
         if broker.state is NodeState.READY:
@@ -210,7 +210,7 @@ class Connections:
         self._effects.append(Write(connection_id, pieces))
         return self._after_dialogue(broker, now)
 
-    def on_not_proved(self, connection_id: int, error: OttlaError, now: Now) -> None:
+    def on_sasl_failed(self, connection_id: int, error: OttlaError, now: Now) -> None:
         """Handle a mechanism without an answer: there is no token, or the broker's own proof is wrong."""
         broker = self._by_id.get(connection_id)
         if broker is None:
@@ -327,12 +327,12 @@ class Connections:
         elif connection.state is ConnectionState.LOGIN and broker.state is NodeState.HANDSHAKE:
             broker.move(NodeEvent.LOGIN)
             broker.setup_deadline = now.mono + self._config.request_timeout_ms
-        question = connection.take_challenge()
-        if question is not None:
-            self._effects.append(Authenticate(broker.connection_id, question))
+        challenge = connection.take_challenge()
+        if challenge is not None:
+            self._effects.append(Authenticate(broker.connection_id, challenge))
 
     def _renew(self, broker: NodeConnection, now: Now) -> None:
-        """Start the renewal of a login. Requests go on until the mechanism has answered (``on_proved``)."""
+        """Start the renewal of a login. Requests go on until the mechanism has answered (``on_sasl_response``)."""
         assert broker.connection is not None
         broker.renew_at = None
         broker.connection.renew()

@@ -43,10 +43,10 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class Authenticate:
-    """Have the SASL mechanism compute its answer; report ``on_proved`` or ``on_not_proved``. This may take seconds."""
+    """Have the SASL mechanism compute its answer; report ``on_sasl_response`` or ``on_sasl_failed``. This may take seconds."""
 
     connection_id: int
-    question: SaslChallenge
+    challenge: SaslChallenge
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,19 +60,19 @@ class LoginsOnNetwork(ConnectionsOnNetwork):
 
     def __init__(self, servers: str = "10.0.0.1:9092", password: bytes = b"right", **settings: Any) -> None:
         super().__init__(servers, **{**SETTINGS, **settings})
-        self.network.prove = self.prove
+        self.network.respond = self.respond
         self.password = password
         self.asked: list[SaslChallenge] = []
         self.no_token: OttlaError | None = None
 
-    def prove(self, question: SaslChallenge) -> SaslResponse | OttlaError:
-        self.asked.append(question)
+    def respond(self, challenge: SaslChallenge) -> SaslResponse | OttlaError:
+        self.asked.append(challenge)
         if self.no_token is not None:
             return self.no_token
-        if question.exchange is None:
-            assert question.challenge == b""
+        if challenge.exchange is None:
+            assert challenge.challenge == b""
             return SaslResponse("exchange", self.password)
-        assert question == SaslChallenge("exchange", b"welcome")
+        assert challenge == SaslChallenge("exchange", b"welcome")
         return SaslResponse("exchange", None)
 
     def apis(self, peer: Peer) -> list[Api]:
