@@ -1,10 +1,10 @@
-"""Record batches and ``Record``: Kafka's version 2 format, read and written, the hot path of the whole package.
+"""Record batches and ``Record``: reads and writes Kafka's format version 2. This is the hot path of the package.
 
-Owns everything between the bytes of a batch and what an application handles. Must not know of connections, groups or logs.
-Invariant: bytes from outside are bounds-checked before they are believed, and every refusal is a ``CorruptRecordError``.
+Owns the conversion between the bytes of batches and the application's objects. Must not know connections, groups or logs.
+Invariant: bytes from outside are bounds-checked before use, and invalid ones raise ``CorruptRecordError``.
 
-What ``_twin`` lists is compiled by Cython where a C compiler is at hand, and the very same files run (slowly) where not:
-``COMPILED`` says which. The source runs with a ``RuntimeWarning``, unless ``OTTLA_RECORDS=python`` in the environment asks for it.
+Cython compiles the modules that ``_twin`` lists if there is a C compiler; otherwise the same files run uncompiled, slowly.
+``COMPILED`` tells which. Uncompiled modules cause a ``RuntimeWarning``, unless the environment has ``OTTLA_RECORDS=python``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What the uncompiled source sees as ``cython`` where Cython is not installed, as on every user's machine.
+"""Stands in for the module ``cython`` if the source runs uncompiled and Cython is not installed.
 
-Owns the names of Cython's pure-Python mode that this room uses, each doing nothing: decorators return what they decorate,
-``nogil`` is an empty context. Types need no stand-in, since annotations are never evaluated here. Must not know what it is
-used for. Invariant: a name used by a compiled module and missing here fails at import, so the tests see it.
+Owns the names of Cython's pure-Python mode that this package uses, without their effects: a decorator returns its function,
+``nogil`` is an empty context. Types have no counterpart here, since annotations are not evaluated. Must not know its users.
+Invariant: a name that a compiled module uses and that is missing here fails at import, so that tests notice it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The single gate to the uncompiled source of modules that have been compiled.
+"""Imports the uncompiled source of modules that have been compiled.
 
-Owns which modules may be compiled. Must not know what they do. Invariant: after ``prefer_source()`` all of them come from
-their ``.py`` files, so that a test run is of one kind throughout.
+Owns the list of modules to compile. Must not know their content. Invariant: after ``prefer_source()`` all of them are imported from
+their ``.py`` files, so that no test run mixes both kinds.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pathlib import Path
 from types import ModuleType
 
 MODULES = ("batch", "cdata", "columns", "encode", "header_columns", "reader", "record", "rows")
-"""What ``setup.py`` compiles."""
+"""The modules that ``setup.py`` compiles."""
 
 
 class _SourceFinder(MetaPathFinder):
-    """Finds these modules by their source, where the usual finder would take the compiled file beside it."""
+    """Finds the source of these modules, where the default finder prefers the compiled file in the same folder."""
 
     def __init__(self) -> None:
         self._sources = FileFinder(str(Path(__file__).parent), (SourceFileLoader, SOURCE_SUFFIXES))
@@ -29,5 +29,5 @@ class _SourceFinder(MetaPathFinder):
 
 
 def prefer_source() -> None:
-    """From here on import the modules of this room from their source."""
+    """Import the modules of this package from their source from now on."""
     sys.meta_path.insert(0, _SourceFinder())

@@ -1,8 +1,8 @@
-"""``Records`` as Arrow: which columns there are, of which types, and in what pieces they are made.
+"""``Records`` as Arrow: the columns, their types, and the division into batches.
 
-Owns the schema, which is that of Spark's Kafka source plus ``headers``, and the only import of ``pyarrow``, made when first
-needed. Must not know how buffers are filled (``columns``) nor how they travel (``cdata``). Invariant: no column of a piece
-reaches 2 GiB.
+Owns the schema, which is that of Spark's Kafka source with ``headers``, and the import of ``pyarrow``, at its first use. Must not
+know how buffers are filled (``columns``) or passed to Arrow libraries (``cdata``). Invariant: each column of a batch has less than
+2 GiB.
 
 Source of the schema: "Structured Streaming + Kafka Integration Guide", Apache Spark 4.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MAX_COLUMN_BYTES = 2**31 - 1
-"""What 32-bit offsets can reach."""
+"""The maximum of a 32-bit offset."""
 
 _MAX_ROWS = MAX_COLUMN_BYTES // 8
 
@@ -41,8 +41,8 @@ _COLUMNS: dict[str, tuple[cdata.Field, columns.Filler]] = {
     "timestampType": (("i", "timestampType", ()), columns.timestamp_type_column),
     "headers": (_HEADERS, header_column),
 }
-"""Name -> (type in the format strings of the C data interface, how it is filled). Every field may be null by its type; in fact
-only ``key``, ``value`` and ``headers`` ever are."""
+"""Name -> (type as a format string of the C data interface, function that fills the column). All fields are nullable by type, but
+only ``key``, ``value`` and ``headers`` are ever null."""
 
 
 def to_table(parts: Iterable[PartitionRecords], names: Sequence[str] | None) -> pa.Table:
@@ -53,7 +53,7 @@ def to_table(parts: Iterable[PartitionRecords], names: Sequence[str] | None) -> 
 
 
 def to_batches(parts: Iterable[PartitionRecords], names: Sequence[str] | None, max_rows: int | None) -> Iterator[pa.RecordBatch]:
-    """The rows in batches of ``max_rows`` at most, none of whose columns reaches 2 GiB."""
+    """The rows in batches of at most ``max_rows``, each column with less than 2 GiB."""
     most = None if max_rows is None else whole(max_rows)
     if max_rows is not None and (most is None or most < 1):
         raise ValueError(f"max_rows must be a whole number of at least 1, not {max_rows!r}")
@@ -70,21 +70,21 @@ def c_stream(parts: Iterable[PartitionRecords]) -> object:
 
 
 def _chosen(names: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Names of columns. A string is a sequence of strings too: its letters."""
+    """The names as a tuple. Raises ``TypeError`` for a string, which would be a sequence of letters."""
     if isinstance(names, str):
         raise TypeError(f"columns are a list of names, not {names!r}: [{names!r}]")
     return None if names is None else tuple(names)
 
 
 def schema(names: Sequence[str] | None = None) -> pa.Schema:
-    """The types of all columns, or of those named; raises ``ValueError`` for a name that is none."""
+    """The types of all columns, or of the named ones. Raises ``ValueError`` for an unknown name."""
     _, types, _ = _layout(_chosen(names))
     return types
 
 
 @cache
 def _layout(names: tuple[str, ...] | None) -> tuple[Any, pa.Schema, Sequence[columns.Filler]]:
-    """``pyarrow``, the types of these columns, and how each is filled."""
+    """``pyarrow``, the types of these columns, and the functions that fill them."""
     pyarrow = _pyarrow()
     types = pyarrow.schema(
         [

@@ -1,4 +1,4 @@
-# What other compiled modules of this room reach without going through Python.
+# Declarations for other compiled modules, which use them without Python calls.
 cdef class Batch:
     cdef object source
     cdef object owner

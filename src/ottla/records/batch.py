@@ -1,11 +1,11 @@
-"""One record batch and where everything lies inside it: the one walk over untrusted bytes, made without the GIL.
+"""One record batch, and the table of the positions in it: a single pass over untrusted bytes, without the GIL.
 
-Owns the record layout of version 2 batches and the table that a walk leaves behind (``Batch.index``). Must not know of fetches,
-topics or columns. Invariants: every varint, length and count is checked against the bytes that are there before it is
-believed; after ``index()`` nothing about a batch can fail; memory is bounded by the bytes given, never by a claimed count.
+Owns the record layout of version 2 batches and the table that the pass fills (``Batch.index``). Must not know fetches, topics or
+columns. Invariants: each varint, length and count is checked against the available bytes before use; after ``index()`` no access to
+a batch can fail; memory is bounded by the number of bytes, never by a claimed count.
 
-The source runs as it stands or compiled by Cython: what is a C pointer in the one is a ``memoryview`` in the other. The
-attributes of ``Batch`` are declared in ``batch.pxd``.
+The source runs uncompiled or compiled by Cython: a C pointer in compiled code is a ``memoryview`` otherwise. The attributes of
+``Batch`` are declared in ``batch.pxd``.
 Source of the layout: "Record Batch" and "Record" in the protocol's documentation (KIP-98).
 """
 
@@ -49,8 +49,8 @@ _REASONS = {
     11: "bytes are left after the last record",
 }
 
-# Numbers stand literally in the loops below, because a module's global is a Python object to compiled code. A row of the table is
-# seven ints: offset delta, then position and length of key, value and headers (their count included) in the payload.
+# The loops below contain literal numbers, because a global of the module is a Python object in compiled code. A row of the table
+# has seven ints: the offset delta, then the positions and lengths of key, value and headers (including their count) in the payload.
 
 
 @cython.cfunc
@@ -59,7 +59,8 @@ _REASONS = {
 def _long_varint(
     data: cython.p_const_uchar, position: cython.Py_ssize_t, end: cython.Py_ssize_t, bits: cython.int
 ) -> tuple[cython.ulonglong, cython.Py_ssize_t]:
-    """A varint of up to ``bits`` bits, its zigzag not undone, and the position after it: beyond ``end`` where it is not one."""
+    """A varint of up to ``bits`` bits, still zigzag-encoded, and the position after it, which is beyond ``end`` if it is
+    invalid."""
     raw: cython.ulonglong = 0
     byte: cython.ulonglong = 0
     shift: cython.int = 0
@@ -82,7 +83,8 @@ def _long_varint(
 def _varint(
     data: cython.p_const_uchar, position: cython.Py_ssize_t, end: cython.Py_ssize_t, bits: cython.int
 ) -> tuple[cython.ulonglong, cython.Py_ssize_t]:
-    """``_long_varint`` with a short way for one or two bytes. Once beyond ``end`` it stays there: one check serves several."""
+    """``_long_varint`` with a fast path for one or two bytes. A position beyond ``end`` stays there, so one check serves
+    several."""
     low: cython.ulonglong
     high: cython.ulonglong
     if position + 1 < end:
@@ -99,7 +101,7 @@ def _varint(
 @cython.nogil
 @cython.exceptval(check=False)
 def _skip_headers(data: cython.p_const_uchar, position: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """The position after a record's headers, or minus the number of the reason why they are not headers."""
+    """The position after a record's headers; for invalid headers, the negative number of the reason."""
     raw: cython.ulonglong
     count: cython.Py_ssize_t
     size: cython.Py_ssize_t
@@ -127,10 +129,10 @@ def _skip_headers(data: cython.p_const_uchar, position: cython.Py_ssize_t, end: 
 @cython.nogil
 @cython.exceptval(check=False)
 def _walk(batch: Batch, keep: cython.bint) -> tuple[cython.int, cython.Py_ssize_t]:
-    """Walk the claimed records, which must fill the payload: 0, or the number of a reason, and where the walk ended.
+    """Walk the claimed records, which must fill the payload. Return 0 or the number of a reason, and the position of the end.
 
-    The places go into the batch's table. Without ``keep``, as a broker validates, all into its first row, and offset deltas must
-    be 0 to n - 1. A row is written field by field, as it is read: what few registers there are then hold what comes next.
+    The positions go into the batch's table. Without ``keep``, when a broker validates, all go into its first row, and offset deltas
+    must be 0 to n - 1. Each field of a row is written as soon as it is read, which leaves the registers to the next ones.
     """
     data: cython.p_const_uchar = batch.data
     fields: cython.p_int = batch.fields
@@ -167,7 +169,7 @@ def _walk(batch: Batch, keep: cython.bint) -> tuple[cython.int, cython.Py_ssize_
         if raw & 1 or size > end - position:
             return 1, start
         record_end = position + size
-        following = record_end  # and not where the walk of this record ends, so that the processor can begin the next one
+        following = record_end  # not the end of this record's walk, so that the processor can begin the next record
         raw, position = _varint(data, position + 1, end, 64)
         half, sign = raw >> 1, raw & 1
         half ^= -sign
@@ -224,7 +226,7 @@ def _walk(batch: Batch, keep: cython.bint) -> tuple[cython.int, cython.Py_ssize_
 
 
 def new_buffer(size):
-    """A buffer whose bytes will all be written before anyone reads them."""
+    """An uninitialized buffer, all of whose bytes are written before they are read."""
     if cython.compiled:
         return PyByteArray_FromStringAndSize(cython.NULL, size)
     return bytearray(size)
@@ -253,7 +255,7 @@ def _int64(data: cython.p_const_uchar, at: cython.Py_ssize_t) -> cython.longlong
 
 @cython.boundscheck(False)
 def pointer_to(source):
-    """The bytes of a memoryview, which must stay alive as long as they are looked at."""
+    """The bytes of a memoryview, which the caller must keep alive while it uses them."""
     view: cython.const_uchar[::1]
     if cython.compiled:
         view = source
@@ -262,7 +264,7 @@ def pointer_to(source):
 
 
 def open_batch(source, data, length, position):
-    """The batch at ``position`` of ``source``, whose bytes are ``data``, or ``None`` where it is not all there.
+    """The batch at ``position`` of ``source``, whose bytes are ``data``, or ``None`` if it is incomplete.
 
     Raises ``InvalidBatchError`` as ``read_header`` does.
     """
@@ -274,7 +276,7 @@ def open_batch(source, data, length, position):
     if size > length - position:
         return None
     if size < 61:
-        read_header(source, position)  # which raises and says why
+        read_header(source, position)  # which raises the error
     batch: Batch = Batch()
     batch.source = source
     batch.position = position
@@ -302,14 +304,14 @@ def open_batch(source, data, length, position):
 
 
 class Batch:
-    """The numbers of one batch's header; after ``index()`` also a table of its records.
+    """The fields of one batch's header; after ``index()`` also a table of its records.
 
-    For each record the table knows offset, timestamp, and where key, value and headers lie. ``origin`` is whatever the maker
-    wants to find again with the records. ``claimed`` is the header's record count, ``count`` the number of rows.
+    The table has, for each record, the offset, the timestamp, and the positions of key, value and headers. ``origin`` is an object
+    of the caller's for the records. ``claimed`` is the header's record count, ``count`` the number of rows.
     """
 
     def require_crc(self):
-        """Raise ``InvalidBatchError`` where the checksum is not that of the header. Only before ``index()``."""
+        """Raise ``InvalidBatchError`` if the checksum is not that of the header. Only before ``index()``."""
         if cython.compiled:
             covered = PyMemoryView_FromMemory(cython.cast(cython.p_char, self.data) + 21, self.size - 21, PyBUF_READ)
         else:
@@ -318,9 +320,9 @@ class Batch:
             raise _damaged(self.base_offset, self.position)
 
     def index(self, max_bytes):
-        """Inflate the records, to ``max_bytes`` at most, and make the table. Raises ``InvalidBatchError``.
+        """Decompress the records, to at most ``max_bytes``, and fill the table. Raises ``InvalidBatchError``.
 
-        From then on an inflated batch does not need the buffer that it came from.
+        A decompressed batch no longer needs the buffer that it was read from.
         """
         error: cython.int
         where: cython.Py_ssize_t
@@ -339,7 +341,7 @@ class Batch:
                 self.times[row] = time
 
     def verify(self, max_bytes):
-        """Walk the records as a broker validates a produced batch, without keeping anything."""
+        """Validate the records of a produced batch, without a table."""
         error: cython.int
         where: cython.Py_ssize_t
         self._load(max_bytes)
@@ -350,7 +352,7 @@ class Batch:
             raise self._refused(error, where)
 
     def _make_table(self, rows):
-        """Memory for so many rows: the timestamps first, then seven ints each."""
+        """Allocate a table of ``rows`` rows: first the timestamps, then seven ints for each."""
         raw: cython.p_char
         self.table = new_buffer(rows * (7 * 4 + 8))
         if cython.compiled:
@@ -362,7 +364,7 @@ class Batch:
             self.fields = memoryview(self.table)[rows * 8 :].cast("i")
 
     def _load(self, max_bytes):
-        """Set the payload: the bytes of the records as they lie, or inflated."""
+        """Set the payload: the bytes of the records, decompressed if necessary."""
         if self.attributes & 0x07:
             self.owner = self._inflated(max_bytes)
             self.payload_size = len(self.owner)
@@ -381,7 +383,7 @@ class Batch:
     def _inflated(self, max_bytes):
         codec = self.attributes & 0x07
         if codec > 4:
-            read_header(self.source, self.position).compression  # noqa: B018 - which raises and says why
+            read_header(self.source, self.position).compression  # noqa: B018 - which raises the error
         return memoryview(decompress(Compression(codec), self.source[self.position + 61 : self.position + self.size], max_bytes))
 
     def _refused(self, reason, where) -> InvalidBatchError:
@@ -392,7 +394,7 @@ class Batch:
         )
 
     def first_from(self, offset):
-        """The first row whose offset is at or after ``offset``; ``count`` where there is none."""
+        """The first row whose offset is at or after ``offset``, or ``count``."""
         low: cython.Py_ssize_t = 0
         high: cython.Py_ssize_t = self.count
         middle: cython.Py_ssize_t
@@ -407,7 +409,7 @@ class Batch:
         return low
 
     def first_at(self, timestamp: int) -> int:
-        """The first row stamped at or after ``timestamp``; ``count`` where there is none."""
+        """The first row whose timestamp is at or after ``timestamp``, or ``count``."""
         row: cython.Py_ssize_t
         wanted: cython.longlong = max(-(2**63), min(timestamp, 2**63 - 1))
         for row in range(self.count):
@@ -428,7 +430,7 @@ class Batch:
         return self.times[row]
 
     def marker(self):
-        """What an indexed control batch says of its transaction; ``None`` where it says nothing of one."""
+        """The transaction marker of an indexed control batch, or ``None`` if it has none."""
         if self.count == 0:
             return None
         if self.fields[2] < 4:
@@ -444,7 +446,7 @@ def _damaged(base_offset: int, position: int) -> InvalidBatchError:
 
 
 def batch_at(data, position: int = 0) -> Batch:
-    """The batch at ``position``, which must lie whole in ``data``; raises ``InvalidBatchError`` where it does not."""
+    """The batch at ``position``. Raises ``InvalidBatchError`` if ``data`` does not contain all of it."""
     source = memoryview(data)
     batch = open_batch(source, pointer_to(source), len(source), position) if 0 <= position <= len(source) else None
     if batch is None:
@@ -455,24 +457,24 @@ def batch_at(data, position: int = 0) -> Batch:
 
 
 def indexed_batch(data, position: int, max_bytes: int = DEFAULT_MAX_BATCH_BYTES) -> Batch:
-    """The batch at ``position`` with its table. Its checksum is not looked at. Raises ``InvalidBatchError``."""
+    """The batch at ``position`` with its table. Does not verify its checksum. Raises ``InvalidBatchError``."""
     batch: Batch = batch_at(data, position)
     batch.index(max_bytes)
     return batch
 
 
 def crc_matches(data, position: int, header) -> bool:
-    """Whether the checksum of a batch that lies whole in ``data`` is the one in its header."""
+    """Whether a batch, all of which is in ``data``, has the checksum of its header."""
     with memoryview(data) as view:
         return crc32c(view[position + CRC_START : position + header.size]) == header.crc
 
 
 def verify_batch(data, position: int = 0, *, max_uncompressed: int = DEFAULT_MAX_BATCH_BYTES):
-    """What a broker checks before it stores a produced batch; returns the header.
+    """Validate a produced batch, as a broker does before it stores it; return the header.
 
-    The format, the checksum, the codec, that every length lies inside the next, that there are as many records as claimed, and
-    that offset deltas are 0 to n - 1. Records are walked, not copied; compressed ones are inflated, to ``max_uncompressed``
-    bytes at most. Raises ``InvalidBatchError``, whose ``code`` is what the protocol calls the fault.
+    Checks the format, the checksum, the codec, all lengths, the number of records, and that offset deltas are 0 to n - 1. Records
+    are not copied; compressed ones are decompressed to at most ``max_uncompressed`` bytes. Raises ``InvalidBatchError``, whose
+    ``code`` is the protocol's error code.
     """
     header = read_header(data, position)
     batch: Batch = batch_at(data, position)
@@ -495,12 +497,12 @@ def find_timestamp(data, position: int, target_ms: int) -> tuple[int, int] | Non
 
 
 def control_marker(data, position: int = 0) -> ControlType | None:
-    """What the control batch at ``position`` says of its transaction; ``None`` where it says nothing of one.
+    """The transaction marker of the control batch at ``position``.
 
-    That is so for control records of another kind, and for a batch whose marker was compacted away. Raises
-    ``InvalidBatchError`` where the batch is damaged or is no control batch.
+    ``None`` for control records of another kind, and for a batch whose marker was removed by compaction. Raises
+    ``InvalidBatchError`` if the batch is damaged or is not a control batch.
     """
     batch: Batch = indexed_batch(data, position)
     if not batch.attributes & 0x20:
-        raise InvalidBatchError(f"batch at offset {batch.base_offset} is no control batch", code=INVALID_RECORD)
+        raise InvalidBatchError(f"batch at offset {batch.base_offset} is not a control batch", code=INVALID_RECORD)
     return batch.marker()

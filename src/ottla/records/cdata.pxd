@@ -1,4 +1,4 @@
-# What the filling of columns reaches without going through Python.
+# Declarations for the modules that fill columns, which use them without Python calls.
 cdef class Block:
     cdef list kept
     cdef long long free

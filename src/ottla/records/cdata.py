@@ -1,13 +1,13 @@
-"""Columns handed to any Arrow library: the C data, C stream and PyCapsule interfaces, without a library of our own.
+"""Exports columns to any Arrow library by the C data, C stream and PyCapsule interfaces, without needing an Arrow library.
 
-Owns the C structures, the memory of what they point to, and who frees it. Must not know which columns there are. Invariants: a
-structure that was handed out keeps its ``Block`` alive until its ``release`` is called, each child by itself, from whatever
-thread; what is never taken is freed with its capsule.
+Owns the C structures, the memory to which they point, and its release. Must not know the columns. Invariants: an exported structure
+keeps its ``Block`` alive until its ``release`` is called, for each child separately, from any thread; arrays that no consumer takes
+are freed with the capsule.
 
-The structures are seen as rows of 64-bit words and addresses are integers, so that the source is the same compiled or not. What
-is called often, the release of an array, is a C function where compiled; the rest is called back through ``ctypes``. A field is
-(format, name, children). The attributes of ``Block`` are declared in ``cdata.pxd``.
-Source: "The Arrow C data interface", "The Arrow C stream interface", "The Arrow PyCapsule Interface".
+The structures are accessed as arrays of 64-bit words and addresses are integers, so that the source is the same compiled or not.
+The release of an array, which is called often, is a C function in compiled code; the other callbacks use ``ctypes``. A field is
+(format, name, children). The attributes of ``Block`` are declared in ``cdata.pxd``. Source: "The Arrow C data interface", "The
+Arrow C stream interface", "The Arrow PyCapsule Interface".
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import ctypes
 
 COMPILED = cython.compiled
 
-# Words of the structures; that is 80, 72 and 40 bytes, which stand literally below.
+# The words of the structures, which have 80, 72 and 40 bytes (literal numbers below).
 # ArrowArray: length, null count, offset, buffers, children, buffers*, children*, dictionary*, release, private.
 # ArrowSchema: format*, name*, metadata*, flags, children, children*, dictionary*, release, private.
 # ArrowArrayStream: get_schema, get_next, get_last_error, release, private.
@@ -35,7 +35,7 @@ _EIO = 5
 _CAPSULE = b"arrow_array_stream"
 
 _alive: dict = {}
-"""What each structure in someone's hands keeps alive, by the number in its private word."""
+"""The number in a structure's private word -> the object that the exported structure keeps alive."""
 
 
 @cython.cfunc
@@ -55,10 +55,10 @@ def _address(buffer: bytearray) -> cython.longlong:
 
 
 class Block:
-    """The memory of one tree of structures and of all that they point to, given out piece by piece, never moved.
+    """The memory of one tree of structures and of their buffers, allocated piece by piece and never moved.
 
-    ``room`` is what the pieces are expected to need; one that finds no room gets memory of its own. Once handed out, the block
-    stays alive until every structure in it was released: ``users`` counts those that were not.
+    ``room`` is the expected size of all pieces; a piece for which there is no room left gets separate memory. After ``hand_out()``
+    the block stays alive until all its structures are released: ``users`` counts the others.
     """
 
     def __init__(self, room) -> None:
@@ -73,7 +73,7 @@ class Block:
         return (_address(memory) + 63) & -64
 
     def take(self, size):
-        """The address of so many bytes, a multiple of 64, as Arrow likes it."""
+        """The address of ``size`` new bytes, a multiple of 64, as Arrow recommends."""
         address: cython.longlong = (self.free + 63) & -64
         if address + size > self.end:
             return self._fresh(size)
@@ -81,7 +81,7 @@ class Block:
         return address
 
     def zeros(self, size):
-        """The same, and the bytes are zero."""
+        """The address of ``size`` new bytes that are zero."""
         address: cython.longlong = self.take(size)
         if cython.compiled:
             memset(_words(address), 0, size)
@@ -90,7 +90,7 @@ class Block:
         return address
 
     def array(self, address, length, buffers, children):
-        """Write an ArrowArray without nulls whose buffers and children are still to be filled."""
+        """Write an ArrowArray without nulls. The caller sets its buffers and children."""
         number: cython.Py_ssize_t
         words: cython.p_longlong = _words(address)
         words[0] = length
@@ -108,37 +108,37 @@ class Block:
             pointers[buffers + number] = words[6] + 8 * children + 80 * number
 
     def child(self, array, number):
-        """The address of a child, where its structure is to be written."""
+        """The address at which a child's structure is to be written."""
         return _words(_words(array)[6], number + 1)[number]
 
     def point(self, array, number, address):
-        """Let a buffer of an array be what lies at ``address``."""
+        """Set the address of an array's buffer."""
         _words(_words(array)[5], number + 1)[number] = address
 
     def buffer(self, array, number, size):
-        """The address of so many bytes, which become this buffer of an array."""
+        """Allocate ``size`` bytes as this buffer of an array; return their address."""
         address: cython.longlong = self.take(size)
         self.point(array, number, address)
         return address
 
     def count_nulls(self, array, nulls):
-        """Say how many values of an array are null."""
+        """Set the number of an array's nulls."""
         _words(array)[1] = nulls
 
     def validity(self, array, nulls):
-        """The address of an array's validity bits, all still unset; ``nulls`` values are null, or will be counted."""
+        """Allocate an array's validity bits, all unset, and set the number of its nulls; return the address."""
         address: cython.longlong = self.zeros((_words(array)[0] + 7) // 8)
         self.count_nulls(array, nulls)
         self.point(array, 0, address)
         return address
 
     def user(self):
-        """What one more structure is to know of its block."""
+        """The private word of one more structure, which then counts as a user of the block."""
         self.users += 1
         return self.token
 
     def hand_out(self) -> None:
-        """From now on it is the structures that keep the block alive."""
+        """Let the exported structures keep the block alive."""
         _alive[self.token] = self
 
 
@@ -176,7 +176,7 @@ def _write_schema(field: tuple, block: Block, address: cython.longlong):
 
 @cython.cfunc
 def _let_go(address: cython.longlong, children_at: cython.int, release_at: cython.int) -> cython.Py_ssize_t:
-    """Mark a structure as released, and those of its children that no one moved away; returns how many that were."""
+    """Mark a structure as released, with those of its children that were not moved; return their number."""
     number: cython.Py_ssize_t
     count: cython.Py_ssize_t = 1
     words: cython.p_longlong = _words(address)
@@ -196,7 +196,7 @@ def _move(source: cython.longlong, target: cython.longlong, count: cython.int):
 
 
 def release_array(address):
-    """Let go of an ArrowArray and of what is left of its children."""
+    """Release an ArrowArray and those of its children that were not moved."""
     _dismiss(_words(address)[9], _let_go(address, 6, 8))
 
 
@@ -210,12 +210,12 @@ def _array_released(array: cython.p_longlong) -> cython.void:
 
 
 def release_schema(address):
-    """Let go of an ArrowSchema and of what is left of its children."""
+    """Release an ArrowSchema and those of its children that were not moved."""
     _dismiss(_words(address)[8], _let_go(address, 5, 7))
 
 
 class _Stream:
-    """What a stream still has to give, and what went wrong last. Its memory stays, because its address is its token."""
+    """The remaining arrays of a stream, and its last error. Its memory is kept, because its address is its token."""
 
     def __init__(self, field, arrays, memory) -> None:
         self.memory = memory
@@ -263,7 +263,7 @@ def _release_stream(stream):
 
 @cython.cfunc
 def _release_of_arrays(otherwise) -> cython.longlong:
-    """The address of ``_array_released``, which is a C function only where this is compiled."""
+    """The address of ``_array_released`` in compiled code, where it is a C function, or ``otherwise``."""
     if cython.compiled:
         return cython.cast(cython.longlong, cython.cast(cython.size_t, cython.address(_array_released)))
     return otherwise
@@ -289,7 +289,7 @@ _capsules: dict = {}
 
 
 def _forget(capsule):
-    """A capsule goes: what no one took out of it is released, then its memory is freed."""
+    """The destructor of a capsule: release a stream that no consumer took, then free its memory."""
     address = _pointer_in(capsule, _CAPSULE)
     if _words(address)[3] != 0:
         _release_stream(address)
@@ -300,7 +300,7 @@ _FORGET = ctypes.PYFUNCTYPE(None, _pointer)(_forget)
 
 
 def stream_capsule(field, arrays):
-    """A capsule with an ArrowArrayStream of these arrays, given by their addresses; an iterator that makes them may raise."""
+    """A capsule with an ArrowArrayStream of ``arrays``, an iterable of their addresses, which may raise."""
     memory = bytearray(40)
     address = _address(memory)
     words: cython.p_longlong = _words(address)

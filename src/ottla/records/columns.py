@@ -1,11 +1,11 @@
-"""Indexed batches to Arrow arrays: filled without the GIL, no Python object a record, one piece of memory for most of a batch.
+"""Converts indexed batches to Arrow arrays without the GIL, without a Python object per record, and with few allocations.
 
-Owns the filling of validity bits, offsets and data. Must not know what the columns are called, nor any Arrow library. Invariants:
-a buffer is filled as far as its array reaches before it is handed out; a batch was bounds-checked when it was indexed, so
-nothing can fail here; the caller keeps each column below 2 GiB.
+Owns the filling of validity bits, offsets and data. Must not know the names of columns, nor any Arrow library. Invariants: a buffer
+is filled up to the length of its array before it is exported; batches are bounds-checked when they are indexed, so that nothing can
+fail here; the caller keeps each column below 2 GiB.
 
-A column is made by a function of (rows, block, address), which writes an ArrowArray there and its buffers wherever the block has
-room for them. That of the headers is in ``header_columns``.
+A function of (rows, block, address) creates a column: it writes an ArrowArray to the address, and allocates the buffers from the
+block. The column of headers is in ``header_columns``.
 Source of the layouts: "Arrow Columnar Format", fixed-size and variable-size binary layouts.
 """
 
@@ -40,10 +40,10 @@ def _copy_short(
     size: cython.Py_ssize_t,
     end: cython.Py_ssize_t,
 ) -> cython.void:
-    """``copy`` in steps of 16 bytes, which a short value gains by: no call, no look at what is left over.
+    """``copy`` in steps of 16 bytes, which is faster for a short value: without a call and a remainder.
 
-    It may read and write up to 15 bytes more: ``source`` ends at ``end``, ``target`` must have them to spare. A little ahead of
-    where it writes it asks for the two lines of the cache that a later value will need: waiting for them cost a quarter.
+    It may read and write up to 15 bytes more: ``source`` ends at ``end``, and ``target`` must have them to spare. It prefetches two
+    cache lines for a later value: waiting for them took a quarter of the time.
     """
     done: cython.Py_ssize_t = 0
     if cython.compiled:
@@ -63,7 +63,7 @@ def _copy_short(
 @cython.nogil
 @cython.exceptval(check=False)
 def _fill(rows: Rows, field: cython.int, offsets: cython.p_int, target: cython.p_uchar) -> cython.Py_ssize_t:
-    """Values one after the other, and the offset after each; returns how many are null."""
+    """Copy the values one after the other, and write the offset after each; return the number of nulls."""
     nulls: cython.Py_ssize_t = 0
     row: cython.Py_ssize_t = 0
     segment: cython.Py_ssize_t
@@ -110,7 +110,7 @@ def _mark(rows: Rows, field: cython.int, bits: cython.p_uchar) -> cython.void:
 
 
 def export(rows: Rows, fillers):
-    """The address of an ArrowArray with a child of each of these, alive until it is released by whoever it was moved to."""
+    """The address of an ArrowArray with a child of each filler, which is alive until its consumer releases it."""
     number: cython.Py_ssize_t
     block: Block = Block((8 * rows.count + 512) * (len(fillers) + 1))
     array: cython.longlong = block.take(80)
@@ -133,7 +133,7 @@ def value_column(rows: Rows, block: Block, array: cython.longlong) -> None:
 
 @cython.cfunc
 def _binary_column(rows: Rows, block: Block, array: cython.longlong, field: cython.int, size: cython.Py_ssize_t):
-    """All keys or values: their position and length are where ``field`` says in a row of a batch's table."""
+    """All keys or values, whose position and length are at ``field`` in a row of a batch's table."""
     nulls: cython.Py_ssize_t
     bits: cython.p_uchar
     block.array(array, rows.count, 3, 0)
@@ -166,7 +166,7 @@ def offset_column(rows: Rows, block: Block, array: cython.longlong) -> None:
 
 
 def timestamp_column(rows: Rows, block: Block, array: cython.longlong) -> None:
-    """The timestamps in microseconds, 64 bits each; one that does not fit becomes the nearest that does."""
+    """The timestamps in microseconds, 64 bits each; one that does not fit becomes the nearest possible."""
     row: cython.Py_ssize_t = 0
     segment: cython.Py_ssize_t
     number: cython.Py_ssize_t
@@ -194,13 +194,13 @@ def partition_column(rows: Rows, block: Block, array: cython.longlong) -> None:
 
 
 def timestamp_type_column(rows: Rows, block: Block, array: cython.longlong) -> None:
-    """Who stamped each record, 32 bits."""
+    """The timestamp type of each record, 32 bits."""
     _repeated_ints(rows, block, array, [(origin.timestamp_type, times) for origin, times in rows.origins])
 
 
 @cython.cfunc
 def _repeated_ints(rows: Rows, block: Block, array: cython.longlong, runs: list):
-    """32-bit integers out of (value, how often) pairs."""
+    """32-bit integers from pairs of a value and its number of repetitions."""
     value: cython.int
     times: cython.Py_ssize_t
     number: cython.Py_ssize_t
@@ -218,7 +218,7 @@ def _repeated_ints(rows: Rows, block: Block, array: cython.longlong, runs: list)
 @cython.nogil
 @cython.exceptval(check=False)
 def _repeat(data: cython.p_uchar, at: cython.Py_ssize_t, size: cython.Py_ssize_t, times: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Repeat the ``size`` bytes at ``at`` until they are there ``times`` times, twice as many with each copy."""
+    """Repeat the ``size`` bytes at ``at`` until there are ``times`` copies, doubling their number at each step."""
     done: cython.Py_ssize_t = size
     more: cython.Py_ssize_t
     while done < size * times:

@@ -1,8 +1,8 @@
-"""Codecs by their number in a batch's attributes, over ``cramjam``, never beyond a limit.
+"""Compresses and decompresses batches with ``cramjam``, up to a limit.
 
-Owns the framing that Kafka puts around codecs (the Java snappy stream) and the bound on what a batch may inflate to. Must
-not know what the bytes mean. Invariant: no more than ``limit`` bytes are ever allocated for an answer, and it is refused as
-soon as it is known to be longer; whatever a codec finds wrong becomes ``InvalidBatchError``.
+Owns Kafka's framing of codecs (the Java snappy stream) and the limit of a decompressed batch. Must not know the meaning of the
+bytes. Invariant: at most ``limit`` bytes are allocated for a result, and a longer one is refused as soon as its length is known;
+errors of a codec become ``InvalidBatchError``.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import cramjam
 from ottla.records.header import INVALID_RECORD, Compression, InvalidBatchError
 
 DEFAULT_MAX_BATCH_BYTES = 128 * 1024 * 1024
-"""What one batch may inflate to unless said otherwise, in bytes."""
+"""The default maximum of a decompressed batch, in bytes."""
 
 _SPARE_SIZE = 1024 * 1024
 _FIRST_GUESS, _GROWTH = 16, 4
-"""How much longer than its compressed form an answer is taken to be, and how much longer after each time that was too short.
-The first is generous, since an attempt in vain costs more than a buffer too long."""
+"""The first buffer has this many times the compressed size, and grows by this factor while it is too short. The first factor is
+large, since a failed attempt costs more than a buffer that is too long."""
 
 _spares: list[bytearray] = []
-"""Buffers for answers of unknown length that are likely to be short: to make and clear one again costs as much as inflating.
-Each is in one thread's hands at a time; there are as many as threads that ever inflated at once."""
+"""Reusable buffers for results of unknown, probably short length: allocating and clearing one takes as long as decompressing. Only
+one thread uses a buffer at a time; there are as many as there were threads that decompressed at once."""
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = struct.Struct(">8sii")
@@ -36,12 +36,12 @@ _OUTPUT_FULL = "failed to write whole buffer"
 
 
 def compress(codec: Compression, data: bytes | bytearray, level: int | None = None) -> bytes | bytearray:
-    """``data`` as the codec writes it; ``Compression.NONE`` gives it back as it is. gzip, lz4 and zstd have levels."""
+    """Compress ``data``; ``Compression.NONE`` returns it unchanged. gzip, lz4 and zstd have levels."""
     return _COMPRESS[codec](data, level)
 
 
 def decompress(codec: Compression, data: memoryview, limit: int = DEFAULT_MAX_BATCH_BYTES) -> bytes | bytearray | memoryview:
-    """``data`` inflated. Raises ``InvalidBatchError`` where it is damaged or would be longer than ``limit`` bytes."""
+    """Decompress ``data``. Raises ``InvalidBatchError`` if it is damaged or would be longer than ``limit`` bytes."""
     return _DECOMPRESS[codec](data, limit)
 
 
@@ -59,7 +59,7 @@ def _unreadable(error: Exception) -> InvalidBatchError:
 
 
 def _into(codec: Any, data: memoryview, limit: int, declared: int | None) -> bytes | bytearray:
-    """Inflate into a buffer of the declared size, or of a guess that grows until it fits or reaches the limit."""
+    """Decompress into a buffer of the declared size, or of a guessed size that grows until the result fits or exceeds the limit."""
     if declared is not None and declared > limit:
         raise _too_long(limit, declared)
     size = min(limit, _FIRST_GUESS * len(data)) if declared is None else declared
@@ -81,7 +81,7 @@ def _into(codec: Any, data: memoryview, limit: int, declared: int | None) -> byt
 
 
 def _into_spare(codec: Any, data: memoryview, limit: int) -> bytes | None:
-    """Inflate into a spare buffer and copy what is there; ``None`` where it is too short."""
+    """Decompress into a reusable buffer and copy the result; ``None`` if the buffer is too short."""
     spare = _spares.pop() if _spares else bytearray(_SPARE_SIZE)
     try:
         with memoryview(spare) as whole, whole[:limit] as room:
@@ -92,7 +92,7 @@ def _into_spare(codec: Any, data: memoryview, limit: int) -> bytes | None:
 
 
 def _attempt(codec: Any, data: memoryview, output: bytearray | memoryview) -> int | None:
-    """How many bytes the answer has, or ``None`` where ``output`` is too short for it."""
+    """Decompress; return the length of the result, or ``None`` if ``output`` is too short."""
     try:
         return int(codec(data, output))
     except cramjam.DecompressionError as error:
@@ -106,7 +106,7 @@ def _none(data: memoryview, limit: int) -> memoryview:
 
 
 def _gzip(data: memoryview, limit: int) -> bytes | bytearray:
-    # The size at the end is that of the last member, and anything at all where the data is cut short: a hint, not more.
+    # The size at the end is that of the last gzip member only, and arbitrary if the data is truncated: it is only a hint.
     hint = int.from_bytes(data[-4:], "little") if len(data) >= 18 else limit + 1
     return _into(cramjam.gzip.decompress_into, data, limit, hint if hint <= limit else None)
 
@@ -121,7 +121,7 @@ def _zstd(data: memoryview, limit: int) -> bytes | bytearray:
 
 
 def _zstd_content_size(data: memoryview) -> int | None:
-    """The size that the first frame declares (RFC 8878, 3.1.1.1), or ``None`` where it does not say."""
+    """The size that the first frame declares (RFC 8878, 3.1.1.1), or ``None`` if it declares none."""
     if len(data) < 18 or bytes(data[:4]) != b"\x28\xb5\x2f\xfd":
         return None
     descriptor = data[4]
@@ -159,7 +159,7 @@ def _snappy(data: memoryview, limit: int) -> bytearray:
 
 
 def _java_blocks(data: memoryview) -> Iterator[memoryview]:
-    """The blocks of the Java library's stream: a header, then blocks that each follow their own length."""
+    """The blocks of the Java library's stream: a header, then blocks with their lengths in front."""
     position = _XERIAL_HEADER.size
     while position < len(data):
         start = position + _BLOCK_SIZE.size
@@ -179,7 +179,7 @@ def _snappy_stream(data: bytes | bytearray, level: int | None) -> bytearray:
 
 
 def _lz4_frame(data: bytes | bytearray, level: int | None) -> bytes:
-    """A frame of blocks that do not refer to each other: Java's clients and tools read no others."""
+    """A frame of independent blocks: Java's clients and tools do not read linked blocks."""
     compressor = cramjam.lz4.Compressor(level, block_linked=False)
     compressor.compress(data)
     return bytes(compressor.finish())

@@ -1,9 +1,9 @@
-"""Record batches written: for the coordinator's own log, for tools and for tests.
+"""Encodes record batches: for the logs of the coordinators, for tools and for tests.
 
-Owns the layout of records on the way out. Must not know of producers, sequences or logs beyond the numbers it is given.
-Invariant: what it writes passes ``verify_batch``.
+Owns the encoding of records. Must not know producers, sequences or logs, apart from the numbers that it is given. Invariant: the
+batches pass ``verify_batch``.
 
-The source runs as it stands or compiled by Cython, the same bytes either way.
+The source runs uncompiled or compiled by Cython, with the same result.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class NewRecord(NamedTuple):
-    """A record that is not in a log yet. ``timestamp`` in milliseconds since 1970, -1 for none."""
+    """A record to encode. ``timestamp`` is in milliseconds since 1970; -1 for none."""
 
     key: bytes | None
     value: bytes | None
@@ -52,7 +52,7 @@ class NewRecord(NamedTuple):
 
 
 Row = tuple[bytes | None, bytes | None, Headers, int]
-"""The fields of a ``NewRecord``, or one itself."""
+"""A ``NewRecord``, or a tuple of its fields."""
 
 _NO_TIMESTAMP = -1
 
@@ -60,7 +60,7 @@ _NO_TIMESTAMP = -1
 @cython.cfunc
 @cython.exceptval(check=True)
 def _put_varint(output: bytearray, number: cython.longlong) -> cython.void:
-    """A number with its sign in the lowest bit, in groups of seven bits, the lowest first."""
+    """Append a zigzag-encoded varint: groups of seven bits, the lowest first."""
     left: cython.ulonglong = number * 2 if number >= 0 else -2 * number - 1
     while left >= 0x80:
         output.append(left & 0x7F | 0x80)
@@ -79,13 +79,13 @@ def _put_sized(output: bytearray, data: bytes | None) -> cython.void:
 
 
 def _encode_records(rows: Iterable[tuple[int, Row]], base_timestamp: int) -> bytearray:
-    """Records one after the other, each with its offset delta."""
+    """Encode records, each with its offset delta."""
     output = bytearray()
     body = bytearray()
     for delta, row in rows:
         key, value, headers, timestamp = row
         body.clear()
-        body.append(0)  # attributes, of which there are none
+        body.append(0)  # attributes; none are defined
         _put_varint(body, timestamp - base_timestamp)
         _put_varint(body, delta)
         _put_sized(body, key)
@@ -113,10 +113,10 @@ def encode_batch(
     transactional: bool = False,
     control: bool = False,
 ) -> bytes:
-    """One batch of version 2 with these records at ``base_offset`` and after.
+    """Encode one batch of version 2 with these records, from ``base_offset`` on.
 
-    ``log_append_time`` (milliseconds) is the time of all records where ``timestamp_type`` is ``LOG_APPEND_TIME``. Raises
-    ``ValueError`` for no records at all, and for ``LOG_APPEND_TIME`` without that time.
+    ``log_append_time`` (milliseconds) is the time of all records if ``timestamp_type`` is ``LOG_APPEND_TIME``. Raises
+    ``ValueError`` for an empty sequence, and for ``LOG_APPEND_TIME`` without that time.
     """
     if not records:
         raise ValueError("a batch needs at least one record")
@@ -149,7 +149,7 @@ def encode_batch(
 
 
 def assemble(header: BatchHeader, records: bytes | bytearray | memoryview, level: int | None = None) -> tuple[BatchHeader, bytes]:
-    """The batch of a header and its encoded records, compressed as the header says; length and checksum are set here."""
+    """Join a header and its encoded records, compressed with the header's codec; set the length and the checksum."""
     payload = compress(header.compression, bytes(records), level) if records else b""
     header = header._replace(batch_length=HEADER_SIZE - LENGTH_OVERHEAD + len(payload))
     front = pack_header(header)
@@ -161,10 +161,10 @@ def assemble(header: BatchHeader, records: bytes | bytearray | memoryview, level
 def encode_compacted(
     header: BatchHeader, records: Sequence[tuple[int, NewRecord]], *, delete_horizon: int | None
 ) -> tuple[BatchHeader, bytes]:
-    """What is left of a batch when only these of its records stay, each with its offset; also its header.
+    """Encode a compacted batch, with only these of its records and their offsets; return also its header.
 
-    Offsets, sequence numbers and the last offset stay what they were. ``delete_horizon`` (milliseconds since 1970) is the time
-    after which tombstones in it may go (KIP-534); ``None``: it has none. Without any record the header alone is left.
+    Offsets, sequence numbers and the last offset are kept. ``delete_horizon`` (milliseconds since 1970) is the time after which
+    tombstones in it may be removed (KIP-534), or ``None``. Without records only the header remains.
     """
     attributes = header.attributes & ~DELETE_HORIZON_BIT
     if not records:
@@ -184,7 +184,7 @@ def encode_compacted(
 
 
 def recompressed(header: BatchHeader, batch: bytes, codec: Compression, level: int | None = None) -> tuple[BatchHeader, bytes]:
-    """A whole batch that was verified, with another codec; also its header. Nothing else about it changes."""
+    """Compress a verified batch with another codec, without other changes; return also its header."""
     records = decompress(header.compression, memoryview(batch)[HEADER_SIZE : header.size])
     return assemble(header._replace(attributes=header.attributes & ~CODEC_MASK | codec), records, level)
 
@@ -199,7 +199,7 @@ def encode_end_transaction(
     coordinator_epoch: int = 0,
     timestamp: int = -1,
 ) -> bytes:
-    """The control batch that ends a transaction: one record whose key is (version 0, type), whose value names the coordinator."""
+    """Encode the control batch that ends a transaction: one record with the key (version 0, type) and the coordinator epoch."""
     kind = 1 if marker is ControlType.COMMIT else 0
     return encode_batch(
         [

@@ -1,7 +1,7 @@
-"""What a poll hands out: ``Records`` over the slices of each partition, walked as objects or taken as Arrow columns.
+"""``Records``, the result of a poll: iterable as objects, convertible to Arrow columns.
 
-Owns this one container. Must not know how batches are laid out (``batch``, ``columns``) nor where they came from. Invariants:
-lengths are exact, nothing here changes after it was made, and iterating never raises.
+Owns this container. Must not know the layout of batches (``batch``, ``columns``) nor their source. Invariants: lengths are exact,
+the container is immutable, and iterating never raises.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 class Records(Generic[K_co, V_co]):
     """The records of one poll, in order within each partition.
 
-    Iterating gives ``Record`` objects, made as they are asked for; ``to_arrow()`` and ``to_batches()`` give columns without
-    making them; ``by_partition()`` splits; ``records[-1]`` is a record, ``records[:10]`` a list of them. Any library that takes
-    Arrow streams reads a ``Records`` as it is. To send the records to another process pickle ``list(records)`` or ``to_arrow()``.
+    Iterating creates ``Record`` objects one at a time; ``to_arrow()`` and ``to_batches()`` return columns without creating them;
+    ``by_partition()`` splits the records; ``records[-1]`` is a record, ``records[:10]`` a list of records. Libraries that accept
+    Arrow streams accept a ``Records``. To send the records to another process, pickle ``list(records)`` or ``to_arrow()``.
     """
 
     __slots__ = ("_count", "parts")
@@ -58,10 +58,10 @@ class Records(Generic[K_co, V_co]):
         if isinstance(position, slice):
             rows = range(*position.indices(self._count))
             upwards = rows if rows.step > 0 else rows[::-1]
-            found = list(islice(self, upwards.start, upwards.stop, upwards.step)) if upwards else []
-            return found if rows.step > 0 else found[::-1]
+            records = list(islice(self, upwards.start, upwards.stop, upwards.step)) if upwards else []
+            return records if rows.step > 0 else records[::-1]
         if not hasattr(position, "__index__"):
-            raise TypeError(f"records are found by a whole number or a slice, not by {position!r}")
+            raise TypeError(f"the index of a record is a whole number or a slice, not {position!r}")
         row = number = operator.index(position)
         if row < 0:
             row += self._count
@@ -77,7 +77,7 @@ class Records(Generic[K_co, V_co]):
         return self
 
     def __deepcopy__(self, memo: object) -> Self:
-        # Nothing in here changes: records, and what deserializers make of them, are created again for each caller.
+        # The container is immutable: records and their deserialized values are created again for each iteration.
         return self
 
     def __reduce__(self) -> NoReturn:
@@ -88,7 +88,7 @@ class Records(Generic[K_co, V_co]):
         return f"<Records {self._count}{f' ({counts})' if counts else ''}>"
 
     def partitions(self) -> list[TopicPartition]:
-        """The partitions that have records here, each once, in the order of their first record."""
+        """The partitions of these records, each once, in the order of their first records."""
         return list(dict.fromkeys(part.topic_partition for part in self.parts))
 
     def by_partition(self) -> dict[TopicPartition, Records[K_co, V_co]]:
@@ -99,13 +99,13 @@ class Records(Generic[K_co, V_co]):
         return {topic_partition: Records(its) for topic_partition, its in parts.items()}
 
     def next_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """For each partition what to commit once all of its records here are done with."""
+        """The offset to commit for each partition after all its records here are processed."""
         return {
             part.topic_partition: OffsetAndMetadata(part.next_offset, leader_epoch=part.next_leader_epoch) for part in self.parts
         }
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """All records as a ``pyarrow.Table`` with the columns of Spark's Kafka schema and ``headers``, or those named.
+        """All records as a ``pyarrow.Table`` with the columns of Spark's Kafka schema and ``headers``, or the named columns.
 
         ``key`` and ``value`` are the raw bytes: deserializers are for ``Record``. Needs ``pip install 'ottla[arrow]'``.
         Raises ``ValueError`` for an unknown column.
@@ -113,9 +113,9 @@ class Records(Generic[K_co, V_co]):
         return arrow.to_table(self.parts, columns)
 
     def to_batches(self, max_rows: int | None = None, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """As ``to_arrow``, but one ``pyarrow.RecordBatch`` after the other, of ``max_rows`` rows at most.
+        """As ``to_arrow``, but an iterator of ``pyarrow.RecordBatch`` with at most ``max_rows`` rows each.
 
-        No column of a batch reaches 2 GiB, so that 32-bit offsets serve.
+        Each column of a batch has less than 2 GiB, the limit of 32-bit offsets.
         """
         return arrow.to_batches(self.parts, columns, max_rows)
 

@@ -1,7 +1,7 @@
-"""The 61 bytes in front of every record batch: reading them, finding them, rewriting the two fields a broker owns.
+"""The header of record batches, 61 bytes: finds, reads and writes it.
 
-Owns the layout of the version 2 header and the meaning of its attribute bits. Must not know what is inside the records
-that follow. Invariant: nothing is read outside the buffer that was given, and every refusal says at which byte.
+Owns the layout of the version 2 header and its attribute bits. Must not know the records after it. Invariant: nothing outside the
+given buffer is read, and errors name the byte.
 
 Source: "Record Batch" in the protocol's documentation (KIP-98, KIP-101, KIP-360).
 """
@@ -29,15 +29,15 @@ HEADER_SIZE = 61
 """Bytes from the base offset to the record count, both included."""
 
 LENGTH_OVERHEAD = 12
-"""Bytes in front of what ``batch_length`` counts: the base offset and the length itself."""
+"""Bytes that ``batch_length`` does not count: the base offset and the length itself."""
 
 CRC_OFFSET = 17
 CRC_START = 21
-"""Where the checksum lies, and the first byte that it covers."""
+"""The position of the checksum, and of the first byte that it covers."""
 
 MAGIC_OFFSET = 16
 MAGIC = 2
-"""The one format that Kafka 4 writes and reads."""
+"""The only format that Kafka 4 writes."""
 
 CODEC_MASK, LOG_APPEND_TIME_BIT, TRANSACTIONAL_BIT, CONTROL_BIT, DELETE_HORIZON_BIT = 0x07, 0x08, 0x10, 0x20, 0x40
 
@@ -53,11 +53,11 @@ _MAX_BASE_OFFSET = 2**63 - 2**32
 
 
 class InvalidBatchError(CorruptRecordError):
-    """A batch that this room refuses. ``code`` is the protocol's error code that a broker answers with.
+    """A batch is invalid. ``code`` is the protocol's error code for the response of a broker.
 
-    ``CORRUPT_MESSAGE`` (2) where the bytes were damaged, so that sending them again may help; ``INVALID_RECORD`` (87) where
-    the sender wrote nonsense; ``UNSUPPORTED_COMPRESSION_TYPE`` (76); ``UNSUPPORTED_FOR_MESSAGE_FORMAT`` (43).
-    ``topic``, ``partition`` and ``offset`` (the position that cannot be read) are ``None`` where only bytes were looked at.
+    ``CORRUPT_MESSAGE`` (2) if the bytes were damaged, so that sending them again may help; ``INVALID_RECORD`` (87) if the sender
+    wrote invalid records; ``UNSUPPORTED_COMPRESSION_TYPE`` (76); ``UNSUPPORTED_FOR_MESSAGE_FORMAT`` (43). ``topic``, ``partition``
+    and ``offset`` (the position that cannot be read) are ``None`` if they are not known.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Compression(enum.IntEnum):
 
 
 class ControlType(enum.Enum):
-    """How a transaction ended, as the marker that closes it says."""
+    """The type of the marker that ends a transaction."""
 
     ABORT = "abort"
     COMMIT = "commit"
@@ -116,17 +116,17 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_offset(self) -> int:
-        """Offset of the last record; after compaction that record may be gone, the offset stays."""
+        """The offset of the last record, which compaction may have removed."""
         return self.base_offset + self.last_offset_delta
 
     @property
     def next_offset(self) -> int:
-        """Where to read on after this batch."""
+        """The offset after this batch."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
     def compression(self) -> Compression:
-        """The codec of the records; an unknown one raises ``InvalidBatchError``."""
+        """The codec of the records. Raises ``InvalidBatchError`` for an unknown one."""
         try:
             return Compression(self.attributes & CODEC_MASK)
         except ValueError:
@@ -137,7 +137,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def timestamp_type(self) -> TimestampType:
-        """Whether the producer or the broker stamped the records."""
+        """Whether the producer or the broker set the timestamps."""
         return TimestampType.LOG_APPEND_TIME if self.attributes & LOG_APPEND_TIME_BIT else TimestampType.CREATE_TIME
 
     @property
@@ -147,12 +147,12 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_control(self) -> bool:
-        """Whether the batch is a marker for clients and brokers, never delivered to an application."""
+        """Whether the batch has control records, which are not delivered to applications."""
         return bool(self.attributes & CONTROL_BIT)
 
     @property
     def has_delete_horizon(self) -> bool:
-        """Whether ``base_timestamp`` is the time after which tombstones may go (KIP-534)."""
+        """Whether ``base_timestamp`` is the time after which tombstones may be removed (KIP-534)."""
         return bool(self.attributes & DELETE_HORIZON_BIT)
 
     @property
@@ -164,10 +164,9 @@ class BatchHeader(NamedTuple):
 
 
 def read_header(data: Buffer, position: int = 0, origin: int = 0) -> BatchHeader:
-    """The header at ``position``, whose batch may be longer than the buffer. ``origin``: where the buffer begins, for errors.
+    """The header at ``position``, whose batch may be longer than the buffer. ``origin`` is added to positions in errors.
 
-    Raises ``InvalidBatchError`` where fewer than 61 bytes are left, the length cannot be that of a batch, or the format is
-    not version 2.
+    Raises ``InvalidBatchError`` if fewer than 61 bytes are left, if the length is invalid, or if the format is not version 2.
     """
     if position < 0 or position + HEADER_SIZE > len(data):
         left = max(0, len(data) - position)
@@ -190,15 +189,15 @@ def read_header(data: Buffer, position: int = 0, origin: int = 0) -> BatchHeader
 def _wrong_magic(magic: int, position: int) -> InvalidBatchError:
     if magic in (0, 1):
         return InvalidBatchError(
-            f"record format {magic} at byte {position}, where only version 2 is understood",
+            f"record format {magic} at byte {position}: only version 2 is supported",
             code=UNSUPPORTED_FOR_MESSAGE_FORMAT,
-            hint="formats 0 and 1 are older than Kafka 0.11: let the topic be rewritten by a newer broker",
+            hint="formats 0 and 1 are older than Kafka 0.11: let a newer broker rewrite the topic",
         )
-    return InvalidBatchError(f"magic byte {magic} at byte {position}, where only {MAGIC} is possible: the batch is damaged")
+    return InvalidBatchError(f"magic byte {magic} at byte {position}, expected {MAGIC}: the batch is damaged")
 
 
 def iter_headers(data: Buffer, start: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each whole batch between ``start`` and ``end``; a partial last one is not given.
+    """The position and header of each complete batch between ``start`` and ``end``; a partial last one is left out.
 
     Raises ``InvalidBatchError`` as ``read_header`` does.
     """
@@ -214,9 +213,9 @@ def iter_headers(data: Buffer, start: int = 0, end: int | None = None) -> Iterat
 
 
 def last_header(data: Buffer) -> BatchHeader | None:
-    """The header of the last whole batch; ``None`` if there is none. The batches before it are only passed over.
+    """The header of the last complete batch, or ``None``. Of the batches before it only the lengths are read.
 
-    Raises ``InvalidBatchError`` as ``read_header`` does, for the last one or one whose length cannot be that of a batch.
+    Raises ``InvalidBatchError`` as ``read_header`` does, for the last batch or one with an invalid length.
     """
     last, position, size = -1, 0, len(data)
     while position + LENGTH_OVERHEAD <= size:

@@ -1,9 +1,9 @@
-"""The headers of indexed batches to one Arrow array: lists of (name, value), read again from where the batch has them.
+"""Converts the headers of indexed batches to one Arrow array of lists of (name, value).
 
-Owns the filling of that column. Must not know what it is called, nor any Arrow library. Invariants: as in ``columns``; a record
-without headers has a null list, as in Spark.
+Owns the filling of that column. Must not know its name, nor any Arrow library. Invariants: as in ``columns``; a record without
+headers has a null list, as in Spark.
 
-The names go through Python only where one is not ASCII. Otherwise there are three passes: how many, how long, and the bytes.
+If all names are ASCII there are three passes without Python objects: count, measure, copy. Otherwise Python decodes the names.
 Source of the layouts: "Arrow Columnar Format", variable-size list and struct layouts.
 """
 
@@ -31,7 +31,7 @@ COMPILED = cython.compiled
 @cython.nogil
 @cython.exceptval(check=False)
 def _varint(data: cython.p_const_uchar, position: cython.Py_ssize_t) -> tuple[cython.int, cython.Py_ssize_t]:
-    """A varint of 32 bits at most that was checked when the batch was indexed, and the position after it."""
+    """A varint of at most 32 bits, which was checked when the batch was indexed, and the position after it."""
     raw: cython.uint = 0
     byte: cython.uint
     shift: cython.int = 0
@@ -52,7 +52,7 @@ def _varint(data: cython.p_const_uchar, position: cython.Py_ssize_t) -> tuple[cy
 @cython.nogil
 @cython.exceptval(check=False)
 def _count_headers(rows: Rows, offsets: cython.p_int) -> cython.bint:
-    """First pass: the list offset after each row; returns whether all names are plain ASCII."""
+    """First pass: write the list offset after each row; return whether all names are ASCII."""
     row: cython.Py_ssize_t = 0
     segment: cython.Py_ssize_t
     number: cython.Py_ssize_t
@@ -94,7 +94,7 @@ def _count_headers(rows: Rows, offsets: cython.p_int) -> cython.bint:
 def _measure_headers(
     rows: Rows, name_offsets: cython.p_int, value_offsets: cython.p_int, bits: cython.p_uchar
 ) -> cython.Py_ssize_t:
-    """Second pass: the offsets after each name and value, and which values are not null; returns how many are."""
+    """Second pass: write the offsets after each name and value, and the validity bits of values; return the number of nulls."""
     header: cython.Py_ssize_t = 0
     nulls: cython.Py_ssize_t = 0
     segment: cython.Py_ssize_t
@@ -138,7 +138,7 @@ def _fill_headers(
     values: cython.p_uchar,
     value_offsets: cython.p_int,
 ) -> cython.void:
-    """Third pass: the bytes of names and values."""
+    """Third pass: copy the bytes of names and values."""
     header: cython.Py_ssize_t = 0
     segment: cython.Py_ssize_t
     number: cython.Py_ssize_t
@@ -187,7 +187,7 @@ def header_column(rows: Rows, block: Block, array: cython.longlong) -> None:
 
 @cython.cfunc
 def _no_headers(rows: Rows, block: Block, array: cython.longlong):
-    """Null lists throughout: what buffers there must be are the same zeros."""
+    """Null lists only: all mandatory buffers share the same zeros."""
     number: cython.Py_ssize_t
     zeros: cython.longlong = block.zeros(4 * (rows.count + 1))
     block.count_nulls(array, rows.count)
@@ -203,7 +203,7 @@ def _no_headers(rows: Rows, block: Block, array: cython.longlong):
 
 @cython.cfunc
 def _list_validity(block: Block, array: cython.longlong, offsets: cython.p_int, rows: cython.Py_ssize_t):
-    """Validity of the lists, where an empty one counts as null."""
+    """Set the validity of the lists; an empty list is null."""
     number: cython.Py_ssize_t
     nulls: cython.Py_ssize_t = 0
     for number in range(rows):
@@ -218,7 +218,7 @@ def _list_validity(block: Block, array: cython.longlong, offsets: cython.p_int, 
 
 @cython.cfunc
 def _ascii_headers(rows: Rows, block: Block, pairs: cython.longlong, total: cython.Py_ssize_t):
-    """Names and values copied as they lie."""
+    """Copy names and values unchanged."""
     nulls: cython.Py_ssize_t
     name: cython.longlong = block.child(pairs, 0)
     value: cython.longlong = block.child(pairs, 1)
@@ -238,7 +238,7 @@ def _ascii_headers(rows: Rows, block: Block, pairs: cython.longlong, total: cyth
 
 @cython.cfunc
 def _decoded_headers(rows: Rows, block: Block, pairs: cython.longlong):
-    """The same where a name is not ASCII and may not even be UTF-8, which an Arrow string must be: by way of Python."""
+    """Decode the headers in Python: a name may be invalid UTF-8, which an Arrow string must not be."""
     segment: cython.Py_ssize_t
     number: cython.Py_ssize_t
     start: cython.Py_ssize_t
@@ -258,7 +258,7 @@ def _decoded_headers(rows: Rows, block: Block, pairs: cython.longlong):
 
 @cython.cfunc
 def _joined(block: Block, array: cython.longlong, parts: list):
-    """An array of a list of bytes or ``None``."""
+    """An array of a list whose items are bytes or ``None``."""
     number: cython.Py_ssize_t
     count: cython.Py_ssize_t = len(parts)
     total: cython.int = 0

@@ -1,4 +1,4 @@
-# What memory.py does, for compiled modules: in here, so that the C compiler sees it where it is used.
+# memory.py for compiled modules: inline functions, so that the C compiler can optimize their calls.
 from libc.string cimport memcpy
 
 cdef inline int* ints_at(long long address, Py_ssize_t count) noexcept nogil:

@@ -1,6 +1,6 @@
-"""Addresses seen as rows of numbers, for the uncompiled source; ``memory.pxd`` says the same in C.
+"""Access to memory by address, for the uncompiled source; ``memory.pxd`` is the counterpart in C.
 
-Owns these views. Must not know what is written through them. Invariant: a view keeps nothing alive; whoever gave the address does.
+Owns these views. Must not know their content. Invariant: a view does not keep the memory alive; the owner of the address does.
 """
 
 from __future__ import annotations
@@ -25,5 +25,5 @@ def bytes_at(address: int, count: int) -> memoryview:
 
 
 def copy(target: memoryview, at: int, source: Any, start: int, size: int) -> None:
-    """``size`` bytes of ``source``, from ``start`` on, to ``at`` in ``target``."""
+    """Copy ``size`` bytes of ``source``, from ``start`` on, to ``at`` in ``target``."""
     target[at : at + size] = source[start : start + size]

@@ -1,9 +1,9 @@
-"""Messages of the formats 0 and 1 (before Kafka 0.11), made into batches of version 2: what is behind reads one format only.
+"""Converts messages of the formats 0 and 1 (before Kafka 0.11) to batches of version 2, the only format of the readers.
 
-Owns the layout of old messages and of old compressed sets. Must not know who reads them. Invariant: what it makes holds the same
-offsets, timestamps, keys and values, and nothing is read outside the buffer that was given. No broker writes these formats any more
-(KIP-724), but old ones did, and what was kept since then is sent as it lies. It costs a second encoding, which no one will notice
-who reads such a topic to its end.
+Owns the layout of old messages and of old compressed sets. Must not know the readers. Invariant: the batches have the same offsets,
+timestamps, keys and values, and nothing outside the given buffer is read. Brokers no longer write these formats (KIP-724), but
+retained segments of old brokers have them, and brokers send those unchanged. The conversion encodes the records again; such topics
+are rarely read, so its cost does not matter.
 
 Source: "Message sets" and "Messages" in the protocol's documentation up to 3.x (KIP-31, KIP-32).
 """
@@ -53,20 +53,20 @@ class _Message(NamedTuple):
 
     @property
     def append_time(self) -> int | None:
-        """The time at which the broker appended it, where that is what it is stamped with."""
+        """The time at which the broker appended the message, if that is its timestamp."""
         return self.timestamp if self.magic and self.attributes & LOG_APPEND_TIME_BIT else None
 
 
 def is_old(data: memoryview, position: int) -> bool:
-    """Whether what begins at ``position`` is a message of an old format, as far as it can be seen."""
+    """Whether a message of an old format begins at ``position``, if its format byte is in the buffer."""
     return position + MAGIC_OFFSET < len(data) and 0 <= data[position + MAGIC_OFFSET] < MAGIC
 
 
 def batch_of(data: memoryview, position: int, *, check_crcs: bool, max_bytes: int) -> tuple[bytes, int] | None:
-    """A batch of version 2 of the message at ``position`` and those behind it that can be in one, and where they end.
+    """Convert the message at ``position``, and those after it that fit into the same batch; return the batch and their end.
 
-    ``None`` where not even one message is all there. Raises ``InvalidBatchError`` if the first one is damaged, or would inflate
-    beyond ``max_bytes``.
+    ``None`` if not even one message is complete. Raises ``InvalidBatchError`` if the first one is damaged, or longer than
+    ``max_bytes`` when decompressed.
     """
     first = _message(data, position, check_crcs)
     if first is None:
@@ -78,7 +78,7 @@ def batch_of(data: memoryview, position: int, *, check_crcs: bool, max_bytes: in
         try:
             following = _message(data, run[-1].end, check_crcs)
         except InvalidBatchError:
-            break  # what precedes it is handed out first
+            break  # the messages before it are delivered first
         if following is None or following.codec or following.append_time != first.append_time:
             break
         run.append(following)
@@ -86,7 +86,7 @@ def batch_of(data: memoryview, position: int, *, check_crcs: bool, max_bytes: in
 
 
 def _message(data: memoryview, position: int, check_crcs: bool) -> _Message | None:
-    """The message at ``position``; ``None`` where it is cut short."""
+    """The message at ``position``; ``None`` if it is truncated."""
     if position + _OVERHEAD > len(data):
         return None
     size = _LENGTH.unpack_from(data, position + _OVERHEAD - _LENGTH.size)[0]
@@ -113,28 +113,28 @@ def _message(data: memoryview, position: int, check_crcs: bool) -> _Message | No
 
 
 def _sized(data: memoryview, at: int) -> tuple[bytes | None, int]:
-    """A key or a value and the position after it, which lies beyond the data where that is too short."""
+    """A key or a value and the position after it, which is beyond the end of truncated data."""
     (size,) = _LENGTH.unpack_from(data, at)
     at += _LENGTH.size
     return (None, at) if size < 0 else (bytes(data[at : at + size]), at + size)
 
 
 def _unpacked(outer: _Message, max_bytes: int) -> Iterator[_Message]:
-    """The messages of a compressed set. Since format 1 they count from the first one, and the outer offset is that of the last."""
+    """The messages of a compressed set. From format 1 on their offsets are relative, and the outer offset is that of the last."""
     if outer.codec not in (Compression.GZIP, Compression.SNAPPY, Compression.LZ4):
         raise InvalidBatchError(f"unknown compression codec {outer.codec} in the message at offset {outer.offset}")
     inner = memoryview(decompress(Compression(outer.codec), memoryview(outer.value or b""), max_bytes))
-    found, position = [], 0
+    messages, position = [], 0
     while position < len(inner):
         message = _message(inner, position, check_crcs=False)
         if message is None or message.codec or message.magic != outer.magic:
-            raise InvalidBatchError(f"the compressed set at offset {outer.offset} holds what is no message at its byte {position}")
-        found.append(message)
+            raise InvalidBatchError(f"the compressed set at offset {outer.offset} has an invalid message at its byte {position}")
+        messages.append(message)
         position = message.end
-    if not found:
+    if not messages:
         raise InvalidBatchError(f"the compressed set at offset {outer.offset} is empty")
-    start = outer.offset - found[-1].offset if outer.magic else 0
-    return (message._replace(offset=start + message.offset) for message in found)
+    start = outer.offset - messages[-1].offset if outer.magic else 0
+    return (message._replace(offset=start + message.offset) for message in messages)
 
 
 def _batch(messages: list[_Message], append_time: int | None) -> bytes:
@@ -154,5 +154,5 @@ def _batch(messages: list[_Message], append_time: int | None) -> bytes:
         base_sequence=-1,
         record_count=len(messages),
     )
-    records = [(one.offset, NewRecord(one.key, one.value, timestamp=one.timestamp)) for one in messages]
+    records = [(message.offset, NewRecord(message.key, message.value, timestamp=message.timestamp)) for message in messages]
     return encode_compacted(header, records, delete_horizon=None)[1]

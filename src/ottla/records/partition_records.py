@@ -1,7 +1,7 @@
-"""Some records of one partition: what a reader gives, and what ``Records`` and Arrow's batches are made of.
+"""``PartitionRecords``: consecutive records of one partition, read by a ``PartitionReader`` and contained in ``Records``.
 
-Owns this one container. Must not know how batches are laid out (``batch``) nor where they came from. Invariants: the length is
-exact, nothing here changes after it was made, and iterating never raises.
+Owns this container. Must not know the layout of batches (``batch``) nor their source. Invariants: the length is exact, the
+container is immutable, and iterating never raises.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ Segment = tuple[Batch, int, int]
 
 
 class PartitionRecords:
-    """Consecutive records of one partition, out of one response. ``len()`` and iteration are as of a list.
+    """Consecutive records of one partition, from one response. ``len()`` and iteration work as for a list.
 
-    ``next_offset`` and ``next_leader_epoch`` are the position after them, past whatever is never delivered.
+    ``next_offset`` and ``next_leader_epoch`` are the position after them and after records that are never delivered.
     """
 
     __slots__ = ("_count", "next_leader_epoch", "next_offset", "partition", "segments", "topic")
@@ -43,7 +43,7 @@ class PartitionRecords:
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Where the records come from."""
+        """The partition of the records."""
         return TopicPartition(self.topic, self.partition)
 
     @property

@@ -1,4 +1,4 @@
-# What C compilers know and Cython has no name for.
+# Features of C compilers for which Cython has no name.
 cdef extern from *:
     """
     #if defined(__GNUC__)

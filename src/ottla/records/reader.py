@@ -1,10 +1,9 @@
-"""One fetched partition response, read batch by batch: what is visible comes out, the position moves past the rest.
+"""Reads the batches of one partition in a fetch response: returns visible records, and moves the position past the others.
 
-Owns the position inside the response, the skipping of control, aborted and already consumed records, and the rule that what
-precedes a corrupt batch is handed out before the error. Must not know who fetched it or what becomes of the records.
-Invariants: the position only moves forward; a batch is decoded only when its records are asked for; after a corrupt batch
-every call raises the same error again, since only a seek can help. The attributes of ``PartitionReader`` are declared in
-``reader.pxd``.
+Owns the position inside the response, the skipping of control, aborted and already consumed records, and the rule that records
+before a corrupt batch are returned before the error is raised. Must not know the fetch or the use of the records. Invariants: the
+position only moves forward; a batch is decoded only when its records are read; after a corrupt batch each call raises the error
+again, since only a seek can help. The attributes of ``PartitionReader`` are declared in ``reader.pxd``.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ COMPILED = cython.compiled
 class PartitionReader:
     """Reads the batches that a broker sent for one partition, from ``fetch_offset`` on.
 
-    ``aborted`` lists (producer id, first offset) of aborted transactions as the Fetch response does; it matters only with
-    ``IsolationLevel.READ_COMMITTED``. No batch may inflate beyond ``max_batch_bytes``.
+    ``aborted`` lists (producer id, first offset) of aborted transactions, from the Fetch response; it is used only with
+    ``IsolationLevel.READ_COMMITTED``. ``max_batch_bytes`` limits the decompressed size of a batch.
 
-    ``next_offset`` and ``next_leader_epoch`` are the position after what was handed out; ``exhausted`` says that no more will
-    come; ``bytes_read`` is what was handed out in bytes, inflated, with the lengths of the records but without their batches, as
-    Kafka counts what a consumer has consumed. Used by one thread.
+    ``next_offset`` and ``next_leader_epoch`` are the position after the returned records. ``exhausted``: whether no more follow.
+    ``bytes_read`` is the decompressed size of the returned records, with their lengths and without the headers of batches, as in
+    Kafka's metric ``bytes-consumed-total``. For use by one thread.
     """
 
     def __init__(
@@ -81,7 +80,7 @@ class PartitionReader:
 
     @property
     def next_leader_epoch(self) -> int | None:
-        """The leader epoch of the last batch that was passed; ``None`` where there was none or it is not known."""
+        """The leader epoch of the last batch that was passed; ``None`` before the first one, and if it is not known."""
         return None if self._epoch < 0 else self._epoch
 
     @property
@@ -90,9 +89,9 @@ class PartitionReader:
         return self._batch is None and not self._no_whole_batch and not self._whole_batch_ahead()
 
     def read(self, max_records: int) -> PartitionRecords | None:
-        """The next records, at most ``max_records``; ``None`` where there are none, though the position may have moved.
+        """The next records, at most ``max_records``; ``None`` if there are none, though the position may have moved.
 
-        Raises ``CorruptRecordError`` naming topic, partition and offset at a damaged batch, once all before it is handed out.
+        Raises ``CorruptRecordError`` with topic, partition and offset at a damaged batch, after the records before it.
         """
         batch: Batch
         start: cython.Py_ssize_t
@@ -113,7 +112,7 @@ class PartitionReader:
             stop = batch.count if batch.count - start <= left else start + left
             segments.append((batch, start, stop))
             left -= stop - start
-            # Records lie one behind the other, and the headers come last in each.
+            # Records are adjacent, and their headers are at their ends.
             self.bytes_read += batch.fields[stop * 7 - 2] + batch.fields[stop * 7 - 1]
             if start > 0:
                 self.bytes_read -= batch.fields[start * 7 - 2] + batch.fields[start * 7 - 1]
@@ -129,7 +128,7 @@ class PartitionReader:
         return PartitionRecords(self.topic, self.partition, segments, max_records - left, self.next_offset, self.next_leader_epoch)
 
     def _leave(self, batch: Batch):
-        """Move the position behind a batch, past whatever was compacted away at its end."""
+        """Move the position past a batch, including offsets that compaction removed from its end."""
         self.next_offset = batch.last_offset + 1
         self._epoch = batch.leader_epoch
 
@@ -140,12 +139,12 @@ class PartitionReader:
         return int.from_bytes(self._source[self._position + 8 : self._position + 12], "big", signed=True) <= left - 12
 
     def _advance(self):
-        """Index the next batch that has visible records; False at the end of the data."""
+        """Index the next batch with visible records; return False at the end of the data."""
         batch: Batch
         size: cython.Py_ssize_t
         if self._no_whole_batch:
             raise InvalidBatchError(
-                f"the response holds {self._length} bytes but no whole batch",
+                f"the response has {self._length} bytes but no complete batch",
                 hint="its length or the log of the broker is damaged: brokers send at least one whole batch since Kafka 0.10.1",
             )
         while True:
@@ -192,7 +191,7 @@ class PartitionReader:
         return self._origin
 
     def _hidden(self, batch: Batch):
-        """Whether the application never sees this batch: a control batch, or one of an aborted transaction."""
+        """Whether the batch is not delivered: a control batch, or one of an aborted transaction."""
         control: cython.bint = batch.attributes & 0x20
         if not self._committed_only:
             return control
@@ -217,7 +216,7 @@ class PartitionReader:
 
 
 class StoredRecord(NamedTuple):
-    """A record as it lies in a log, with the header of its batch."""
+    """A record of a log, with the header of its batch."""
 
     header: object
     offset: int
@@ -228,9 +227,9 @@ class StoredRecord(NamedTuple):
 
 
 def iter_records(data, *, max_batch_bytes=DEFAULT_MAX_BATCH_BYTES):
-    """Every record of every whole batch in ``data``, control records too: for tools.
+    """All records of all complete batches in ``data``, including control records: for tools.
 
-    A partial last batch ends it. Raises ``CorruptRecordError`` at a damaged batch, after the records before it.
+    A partial last batch is left out. Raises ``CorruptRecordError`` at a damaged batch, after the records before it.
     """
     origin = Origin("", 0)
     for header, batch in _iter_batches(data, max_batch_bytes):
@@ -240,9 +239,9 @@ def iter_records(data, *, max_batch_bytes=DEFAULT_MAX_BATCH_BYTES):
 
 
 def iter_entries(data, *, max_batch_bytes=DEFAULT_MAX_BATCH_BYTES):
-    """For every whole batch in ``data``, control batches too, its header and a list of its records' keys and values.
+    """For each complete batch in ``data``, including control batches, its header and a list of its records' keys and values.
 
-    For loading a log whose records are entries of a table; ends and raises as ``iter_records``.
+    For loading a compacted log, such as a coordinator's. Ends and raises as ``iter_records``.
     """
     for header, batch in _iter_batches(data, max_batch_bytes):
         yield header, keys_and_values(batch)

@@ -1,7 +1,7 @@
 cimport cython
 from ottla.records.batch cimport Batch
 
-# Readable from Python too: columns are made of what an origin holds.
+# Readable from Python, too, for the columns of topic, partition and timestamp type.
 cdef class Origin:
     cdef readonly str topic
     cdef readonly object partition

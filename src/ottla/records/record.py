@@ -1,8 +1,8 @@
-"""``Record``: what an application handles; and the walk that makes records out of an indexed batch.
+"""``Record``, the application's view of a record, and the iterators that create records from an indexed batch.
 
-Owns the record object, its lazy headers and deserialized values. Must not know of fetches or positions. Invariants: a record
-holds copies of its own bytes and nothing of the buffer it came from; making one never fails; a user's deserializer runs when
-``key`` or ``value`` is asked for, once unless it raises; a pickled record needs no deserializer.
+Owns the record object, its lazy headers and deserialized values. Must not know fetches or positions. Invariants: a record has
+copies of its bytes and does not refer to the buffer; creating one never fails; a user's deserializer runs at the first access to
+``key`` or ``value``, once unless it raises; a pickled record needs no deserializer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COMPILED = cython.compiled
 
 
 class Origin:
-    """What the records of one batch have in common, held once for all of them."""
+    """The common properties of all records of one batch."""
 
     __slots__ = (
         "deserialize_nulls",
@@ -57,7 +57,7 @@ class Origin:
 
 
 _NONE = object()
-"""Stands for ``None`` as the result of a deserializer, where ``None`` says that it has not run."""
+"""Stands for a deserializer's result ``None``, where ``None`` means that it has not run."""
 
 
 @cython.final
@@ -67,14 +67,14 @@ _NONE = object()
 class Record:
     """One record of one partition.
 
-    ``topic``, ``partition``, ``offset``; ``timestamp`` in milliseconds since 1970 and ``timestamp_type``, who set it; ``key``
-    and ``value`` as bytes or as the deserializers made them, ``None`` for null, such as the value of a tombstone; ``headers``, a
-    tuple of (name, bytes or ``None``) in the order they were sent; ``leader_epoch`` of the batch, ``None`` where unknown.
+    ``topic``, ``partition``, ``offset``; ``timestamp`` in milliseconds since 1970, and its ``timestamp_type``; ``key`` and
+    ``value``, bytes or the results of deserializers, ``None`` for null, such as the value of a tombstone; ``headers``, a tuple of
+    (name, bytes or ``None``) in the order in which they were sent; ``leader_epoch`` of the batch, ``None`` if unknown.
 
-    ``key`` and ``value`` raise ``RecordDeserializationError`` where a deserializer does. Records with the same content are equal.
-    A record does not change, so ``copy.copy()`` gives the record itself. ``pickle`` and ``copy.deepcopy()`` run the deserializers
-    first: the copy holds what they made and not the bytes, so it needs no deserializer in the process that loads it. For the same
-    reason the constructor takes any object as ``key`` and ``value``. The class has no subclasses.
+    ``key`` and ``value`` raise ``RecordDeserializationError`` if a deserializer raises. Records with the same content are equal. A
+    record is immutable, so ``copy.copy()`` returns the record itself. ``pickle`` and ``copy.deepcopy()`` run the deserializers
+    first: the copy has their results instead of the bytes, so that the process that loads it needs no deserializer. For the same
+    reason the constructor accepts any object as ``key`` and ``value``. The class cannot be subclassed.
     """
 
     __slots__ = ("_headers", "_key", "_key_object", "_offset", "_origin", "_timestamp", "_value", "_value_object")
@@ -217,7 +217,7 @@ def _refuse_subclass(cls, **_options) -> None:
 
 
 if not cython.compiled:
-    # As Python does for the compiled class, which is final.
+    # Python refuses subclasses of the compiled class, which is final.
     Record.__init_subclass__ = classmethod(_refuse_subclass)
 
 
@@ -236,7 +236,7 @@ def _rebuild(topic, partition, offset, key, value, headers, timestamp, timestamp
 
 
 def _integer(value, name: str, bits: int) -> int:
-    """A whole number that fits into so many bits and a sign."""
+    """The value as an integer of at most ``bits`` bits and a sign. Raises ``TypeError`` or ``ValueError``."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} is a whole number, not {value!r}")
     number = operator.index(value)
@@ -288,7 +288,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def decode_headers(data: bytes) -> tuple[tuple[str, bytes | None], ...]:
-    """The headers of a record whose bytes were walked before. A name that is not UTF-8 gets replacement characters, as in Java."""
+    """The headers of a validated record. Invalid UTF-8 in a name is replaced by U+FFFD, as in Java."""
     count, position = _varint(data, 0)
     headers = []
     for _ in range(count):
@@ -307,7 +307,7 @@ def decode_headers(data: bytes) -> tuple[tuple[str, bytes | None], ...]:
 @cython.final
 @cython.cclass
 class RecordIterator:
-    """Makes the records of a list of (batch, first row, row after the last), one at a time."""
+    """Creates the records of a list of (batch, first row, row after the last), one at a time."""
 
     _segments: object
     _batch: Batch
@@ -334,12 +334,12 @@ class RecordIterator:
 
 
 class Walk:
-    """Makes records one by one, as ``RecordIterator``, for an application that may take long over each.
+    """Creates records one by one, as ``RecordIterator``, for an application that may take long for each.
 
-    Before it makes the next record it asks ``go_on(walk)``: at the end of its slices, after ``interrupt()``, and, with a ``clock``,
-    when that has come to ``ask_at``. It is given other slices (``take``), a later ``ask_at``, or nothing; False ends the walk.
-    ``current`` is the record that was handed out last, ``at`` says which slices these are, as ``take`` was told: the two change at
-    once, even where a signal's handler raises. The attributes are declared in ``record.pxd``.
+    It calls ``go_on(walk)`` before the next record: at the end of its slices, after ``interrupt()``, and, with a ``clock``, at the
+    time ``ask_at``. The callback may set other slices (``take``) or a later ``ask_at``; if it returns False, the walk ends.
+    ``current`` is the last record that was returned, ``at`` the caller's number of its slices. Both change in one step, even if a
+    signal handler raises. The attributes are declared in ``record.pxd``.
     """
 
     def __init__(self, go_on, clock=None) -> None:
@@ -350,7 +350,7 @@ class Walk:
         self.take(())
 
     def take(self, segments, at=-1):
-        """Go on with these slices, and forget those there were."""
+        """Replace the slices; ``at`` is the caller's number of the new ones."""
         self.at = at
         self._segments = iter(segments)
         self._batch = self._origin = self.current = None
@@ -358,12 +358,12 @@ class Walk:
         self._next_slice()
 
     def interrupt(self):
-        """Ask before the next record is made."""
+        """Call ``go_on`` before the next record."""
         self._interrupted = True
 
     @property
     def has_more(self) -> bool:
-        """Whether there are records left in the slices."""
+        """Whether the slices have more records."""
         return self._row < self._stop
 
     def __iter__(self):
@@ -431,7 +431,7 @@ def make_record(batch: Batch, row: int) -> Record:
 
 
 def keys_and_values(batch: Batch) -> list:
-    """Key and value of each record of an indexed batch: what a log says whose records are entries of a table."""
+    """The key and value of each record of an indexed batch."""
     row: cython.Py_ssize_t
     at: cython.Py_ssize_t
     entries = []

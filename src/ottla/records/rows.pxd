@@ -1,4 +1,4 @@
-# Declared here because memory and counts are plain C.
+# Declared here because pointers and counts are C types.
 cdef class Rows:
     cdef readonly Py_ssize_t count
     cdef readonly list origins

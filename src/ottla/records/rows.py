@@ -1,7 +1,7 @@
-"""The rows of Arrow batches: indexed batches cut to the size that an Arrow column may have, and laid out for loops without the GIL.
+"""The rows of Arrow batches: indexed batches divided to fit into Arrow columns, as C arrays for loops without the GIL.
 
-Owns where the rows of one Arrow batch lie. Must not know columns, nor any Arrow library. Invariants: the rows come in their order,
-each once; what ``Rows`` points to lives as long as it does.
+Owns the positions of the rows of one Arrow batch. Must not know columns, nor any Arrow library. Invariants: the rows are in order,
+each once; ``Rows`` keeps alive the memory to which it points.
 
 The attributes of ``Rows`` are declared in ``rows.pxd``.
 """
@@ -20,7 +20,7 @@ COMPILED = cython.compiled
 
 @cython.cfunc
 def _total(batch: Batch, start: cython.Py_ssize_t, stop: cython.Py_ssize_t, cell: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """The sum of the lengths that stand in one cell of these rows; of a null that is nothing."""
+    """The sum of the lengths in one cell of these rows; a null counts 0."""
     number: cython.Py_ssize_t
     total: cython.Py_ssize_t = 0
     for number in range(start, stop):
@@ -30,9 +30,9 @@ def _total(batch: Batch, start: cython.Py_ssize_t, stop: cython.Py_ssize_t, cell
 
 
 class Rows:
-    """The rows of one Arrow batch: consecutive rows of several batches, *segments*, laid out for loops that need no GIL.
+    """The rows of one Arrow batch: *segments* of consecutive rows of several batches, as C arrays for loops without the GIL.
 
-    ``origins`` lists (origin, how many rows in a row are of it).
+    ``origins`` lists (origin, number of its consecutive rows).
     """
 
     def __init__(self, segments: list) -> None:
@@ -78,9 +78,9 @@ class Rows:
 
 
 def pieces(parts, max_rows: cython.Py_ssize_t, max_bytes: cython.Py_ssize_t):
-    """The rows of these parts, in pieces of ``max_rows`` rows at most none of whose columns is longer than ``max_bytes``.
+    """The rows of these parts, in pieces of at most ``max_rows`` rows, whose columns have at most ``max_bytes`` each.
 
-    That holds as long as no single batch is longer.
+    A single batch that is longer makes a longer column.
     """
     batch: Batch
     start: cython.Py_ssize_t

@@ -323,7 +323,7 @@ def test_no_such_record(position: int) -> None:
 
 @pytest.mark.parametrize("position", ["0", None, 1.0, (0, 1)])
 def test_what_is_no_position(position: Any) -> None:
-    with pytest.raises(TypeError, match="records are found by a whole number or a slice, not by "):
+    with pytest.raises(TypeError, match="the index of a record is a whole number or a slice, not "):
         _ = read()[position]
 
 

@@ -114,7 +114,7 @@ def test_a_partial_last_batch_is_left_for_the_next_fetch() -> None:
 def test_a_response_without_one_whole_batch_is_an_error(size: int) -> None:
     data = reader(batch(0, b"0")[:size])
     assert not data.exhausted
-    with pytest.raises(CorruptRecordError, match=rf"t-3 at offset 0: the response holds {size} bytes but no whole batch"):
+    with pytest.raises(CorruptRecordError, match=rf"t-3 at offset 0: the response has {size} bytes but no complete batch"):
         data.read(1)
 
 

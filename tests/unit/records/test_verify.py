@@ -149,5 +149,5 @@ def test_the_markers_of_a_transaction_are_told_apart() -> None:
     assert control_marker(other) is None
     with pytest.raises(InvalidBatchError, match="has no type"):
         control_marker(encode_batch([NewRecord(b"\0\0", b"")], control=True))
-    with pytest.raises(InvalidBatchError, match="no control batch"):
+    with pytest.raises(InvalidBatchError, match="not a control batch"):
         control_marker(encode_batch(RECORDS))
