@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import confluent_kafka
 
-from ottla import Consumer
+from ottla import Consumer, TopicPartition
 
 PACER = """
 import sys, time
@@ -51,7 +51,7 @@ Follow = Callable[[str, str, int], Iterator[bytes]]
 def follow_ottla(servers: str, topic: str, partitions: int) -> Iterator[bytes]:
     """``for record in consumer``, from the end on."""
     with Consumer(bootstrap_servers=servers, auto_offset_reset="latest") as consumer:
-        consumer.assign([(topic, number) for number in range(partitions)])
+        consumer.assign([TopicPartition(topic, number) for number in range(partitions)])
         consumer.position((topic, 0), timeout=60)  # type: ignore[arg-type]
         consumer.poll(1.0)
         yield b""

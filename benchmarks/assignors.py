@@ -89,7 +89,7 @@ def question(case: Case) -> str:
 @contextmanager
 def java() -> Iterator[subprocess.Popen[str]]:
     """A process that answers questions with Kafka's own classes."""
-    command = [TOOLS / "kafka", "run", TOOLS / "KafkaAssignors.java"]
+    command = [str(TOOLS / "kafka"), "run", str(TOOLS / "KafkaAssignors.java")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         yield process
 

@@ -22,6 +22,7 @@ import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -141,9 +142,7 @@ class Bench:
         """A new group's first record."""
         topic = _topics.fill(self._servers, 1_000, 100, self._partitions)
         contenders = {"ours": _waiting.first_of_ottla, "theirs": _waiting.first_of_confluent}
-        found = self._alternating(
-            {name: lambda measure=measure: measure(self._servers, topic) for name, measure in contenders.items()}
-        )
+        found = self._alternating({name: partial(measure, self._servers, topic) for name, measure in contenders.items()})
         ours, theirs = (statistics.median(found[name]) for name in contenders)
         yield Verdict(
             "first record after subscribe()", f"{ours:.3f} s", f"confluent {theirs:.3f} s", ours / theirs, 0.7, least=False
@@ -163,7 +162,7 @@ class Bench:
         contenders = {"ours": _waiting.follow_ottla, "theirs": _waiting.follow_confluent}
         found = self._alternating(
             {
-                name: lambda follow=follow: _waiting.waits(follow, self._servers, topic, partitions, rate, self._seconds)
+                name: partial(_waiting.waits, follow, self._servers, topic, partitions, rate, self._seconds)
                 for name, follow in contenders.items()
             }
         )
@@ -197,7 +196,7 @@ class Bench:
             assert (found.records, found.size) in ((records, records * (size + 8)), (records, -1)), (case.name, found)
             return found
 
-        return self._alternating({case: lambda case=case: read(case) for case in cases})
+        return self._alternating({case: partial(read, case) for case in cases})
 
     def _alternating(self, contenders: dict[Any, Callable[[], Any]]) -> dict[Any, list[Any]]:
         """What each contender measured in each round but the first."""

@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from _cluster import cluster
 from _topics import fill
@@ -46,7 +47,7 @@ def one_by_one(consumer: Consumer, by_poll: bool) -> Iterator[Record]:
     yield from consumer
 
 
-def read(servers: str, topic: str, partitions: int, records: int, pause: float, settings: dict[str, object]) -> None:
+def read(servers: str, topic: str, partitions: int, records: int, pause: float, settings: dict[str, Any]) -> None:
     """What the process of its own does."""
     before, began, seen, size = resident("VmRSS"), time.perf_counter(), 0, 0
     with Consumer(bootstrap_servers=servers, auto_offset_reset="earliest", **settings) as consumer:
@@ -75,7 +76,7 @@ def main() -> None:
     parser.add_argument("--read", help=argparse.SUPPRESS)
     args = parser.parse_args()
     records = int(args.gigabytes * 1e9 / args.size)
-    settings: dict[str, object] = {} if args.buffer is None else {"fetch_buffer_bytes": args.buffer}
+    settings: dict[str, Any] = {} if args.buffer is None else {"fetch_buffer_bytes": args.buffer}
     if args.by_poll:
         settings["max_poll_records"] = 1
     if args.read:

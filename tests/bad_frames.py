@@ -17,6 +17,7 @@ from ottla.protocol.apis import SPOKEN, Api
 from ottla.protocol.codec import RequestHeader, encode_request
 from ottla.protocol.messages import message_class, produce_request
 from ottla.records import NewRecord, encode_batch
+from tests.simulation.broker import content
 
 
 def bad_frames(count: int, seed: int) -> Iterator[bytes]:
@@ -45,13 +46,13 @@ def some_request(api: Api, version: int) -> bytes:
     header = RequestHeader(api, version, 1, "fuzz")
     if api is Api.PRODUCE:
         data = produce_request.PartitionProduceData(index=0, records=encode_batch([NewRecord(b"k", b"v", timestamp=1)] * 5))
-        message = produce_request.ProduceRequest(
+        message: Any = produce_request.ProduceRequest(
             acks=1, timeout=timedelta(0), topic_data=(produce_request.TopicProduceData(name="t", partition_data=(data,)),)
         )
     else:
         message = _smallest(message_class(api, "request"))
     pieces = encode_request(header, message)
-    return b"".join(bytes(piece) for piece in pieces)
+    return b"".join(map(content, pieces))
 
 
 def _smallest(cls: type) -> object:

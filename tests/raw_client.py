@@ -12,6 +12,7 @@ from typing import Any
 
 from ottla.protocol.apis import SPOKEN, Api
 from ottla.protocol.codec import RequestHeader, decode_response, encode_request
+from tests.simulation.broker import content
 
 TIMEOUT = 60.0
 
@@ -36,7 +37,7 @@ class RawClient:
         self._last_id += 1
         version = SPOKEN[api].maximum if version is None else version
         pieces = encode_request(RequestHeader(api, version, self._last_id, "raw"), message)
-        self.sock.sendall(b"".join(bytes(piece) for piece in pieces))
+        self.sock.sendall(b"".join(map(content, pieces)))
         return api, version
 
     def receive(self, api: Api, version: int) -> tuple[int, Any]:

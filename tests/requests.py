@@ -20,6 +20,7 @@ from ottla.protocol.conversion import wire_class
 from ottla.protocol.schema import is_nullable, is_tuple, nested_class
 from ottla.records import NewRecord, encode_batch
 from tests.neutral import upgrade
+from tests.simulation.broker import content
 
 NOT_UTF8, _BROKEN = "¤¤", b"\xff\xfe\xfd\xfc"
 """A word that ``frame`` turns into bytes that are none."""
@@ -98,7 +99,7 @@ def _plain(cls: type[Any], known: Known) -> Any:
 def frame(api: Api, version: int, message: Any, correlation_id: int = 1) -> bytes:
     """A request on the wire, without its length."""
     pieces = encode_request(RequestHeader(api, version, correlation_id, "edge"), message)
-    data = b"".join(bytes(piece) for piece in pieces)[4:]
+    data = b"".join(map(content, pieces))[4:]
     return data.replace(NOT_UTF8.encode(), _BROKEN)
 
 

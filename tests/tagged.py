@@ -124,7 +124,7 @@ class _Writer:
         for tag, field in known.items():
             value = getattr(message, field.name)
             if self._version is not None and field.metadata["kafka_type"] == "struct":
-                default = nested_class(field.type)()  # type: ignore[misc]
+                default = nested_class(field.type)()
             else:
                 default = field.default if self._version is not None else get_tagged_field_default(field)
             if value != default:

@@ -51,8 +51,8 @@ def spelled(annotation: Any) -> str:
         return f"tuple[{', '.join(spelled(argument) for argument in typing.get_args(annotation))}]"
     if typing.get_args(annotation):
         return " | ".join(spelled(argument) for argument in typing.get_args(annotation))
-    if dataclasses.is_dataclass(annotation):
-        return str(annotation.__name__)
+    if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
+        return annotation.__name__
     return next(name for base, name in PLAIN if base in annotation.__mro__)
 
 

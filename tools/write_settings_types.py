@@ -59,7 +59,7 @@ OF_THE_CLASS = frozenset({"key_deserializer", "value_deserializer"})
 """Settings that are separate parameters."""
 
 
-def annotations(cls: type[Any]) -> dict[str, str]:
+def written_types(cls: type[Any]) -> dict[str, str]:
     """Return the fields that a class itself defines, with the source text of their types."""
     body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
     assert isinstance(body, ast.ClassDef)
@@ -83,7 +83,7 @@ def accepted(setting: Setting, written: str) -> str:
 def keys(cls: type[Any]) -> Iterator[tuple[str, str]]:
     """Yield each spelling that can be a keyword, with the type of its value. ``None`` is the same as not set."""
     rows = table(cls)
-    for name, written in annotations(cls).items():
+    for name, written in written_types(cls).items():
         if name not in rows or name in OF_THE_CLASS:
             continue
         setting = rows[name]

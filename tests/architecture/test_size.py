@@ -101,10 +101,9 @@ def too_long() -> dict[str, str]:
         if lines > FILE and (lines := lines - docstring_lines(module)) > FILE:
             found[name(path)] = f"{lines} lines of {FILE}"
         for qualified, node in definitions(module):
-            is_class = isinstance(node, ast.ClassDef)
-            if not is_class and (node.end_lineno or node.lineno) - node.lineno < FUNCTION:
+            if not isinstance(node, ast.ClassDef) and (node.end_lineno or node.lineno) - node.lineno < FUNCTION:
                 continue  # no need to look for docstrings
-            lines, budget = (class_length(path, node), CLASS) if is_class else (length(node), FUNCTION)
+            lines, budget = (class_length(path, node), CLASS) if isinstance(node, ast.ClassDef) else (length(node), FUNCTION)
             if lines > budget:
                 found[f"{name(path)}:{qualified}"] = f"{lines} lines of {budget}"
     return found

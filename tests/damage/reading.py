@@ -19,8 +19,9 @@ from ottla.protocol.messages import (
     offset_fetch_request,
 )
 from tests.damage.batches import Batch, Row, batch_at
-from tests.damage.directory import ALL, GROUPS, START, TRANSACTIONAL
+from tests.damage.directory import ALL, GROUPS, TRANSACTIONAL
 from tests.simulation.broker import CoreUnderTest, content
+from tests.simulation.clock import START
 from tests.unit.broker.transactional import state_of
 
 Place = tuple[str, int]

@@ -38,7 +38,7 @@ class InTurn(ConsumerPartitionAssignor):
             self.fails.remove(len(members))
             raise ArithmeticError(f"{self.member} cannot count")
         ids = sorted(members, key=lambda one: members[one].user_data)
-        found = [(topic, number) for topic, count in sorted(cluster.partitions.items()) for number in range(count)]
+        found = [TopicPartition(topic, number) for topic, count in sorted(cluster.partitions.items()) for number in range(count)]
         shares = {}
         for place, one in enumerate(ids):
             shares[one] = MemberAssignment(tuple(found[place :: len(ids)]), b"%d of %d" % (place, len(ids)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import count
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -25,7 +26,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 def topic(served: str) -> Callable[..., str]:
     """Makes topics with fresh names and ``key:value`` records in them: ``topic(partitions, *records)``."""
-    client = {"bootstrap.servers": served}
+    client: dict[str, Any] = {"bootstrap.servers": served}
     admin = AdminClient(client)
 
     def make(partitions: int = 1, *records: str) -> str:

@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 import pytest
@@ -35,7 +36,7 @@ def test_a_consumer_goes_on_when_its_broker_is_there_again(tmp_path: Path) -> No
         with Consumer(bootstrap_servers=address, group_id="g", auto_offset_reset="earliest") as consumer:
             consumer.subscribe(["t"])
             produce(broker, b"0")
-            read = []
+            read: list[Any] = []
             for round_ in range(1, 4):
                 while len(read) < round_:
                     read += [record.value for record in consumer.poll(PATIENCE)]

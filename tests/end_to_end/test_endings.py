@@ -32,7 +32,7 @@ def test_close_does_not_hang_when_the_cluster_is_dead(tmp_path: Path) -> None:
     began = time.monotonic()
     consumer.close(timeout=2)
     assert time.monotonic() - began < 2 + SLACK
-    assert [thread.name for thread in threading.enumerate() if thread is consumer._network._thread] == []  # type: ignore[union-attr]
+    assert [thread.name for thread in threading.enumerate() if thread is consumer._network._thread] == []
 
 
 def test_user_code_runs_on_the_application_thread(served: str, topic: Callable[..., str]) -> None:

@@ -72,7 +72,7 @@ def insist(action: Callable[[], Any]) -> Any:
 def consume(served: str, topic: str, group: str, manner: str, interruptions: Interruptions) -> Seen:
     """Read the whole topic with a consumer; continue after an interruption."""
     seen: Seen = Counter()
-    settings = {"auto_offset_reset": "earliest", "max_poll_records": 17, "auto_commit_interval": 0.02, "fetch_max_wait": 0.05}
+    settings: Any = {"auto_offset_reset": "earliest", "max_poll_records": 17, "auto_commit_interval": 0.02, "fetch_max_wait": 0.05}
     until = time.monotonic() + PATIENCE
     with interruptions:
         consumer = insist(lambda: Consumer(bootstrap_servers=served, group_id=group, **settings))
@@ -132,7 +132,7 @@ def test_interrupted_calls_neither_lose_nor_repeat_records(served: str, topic: C
 
 async def consume_in_a_task(served: str, topic: str, group: str, interruptions: Interruptions) -> Seen:
     seen: Seen = Counter()
-    settings = {"auto_offset_reset": "earliest", "max_poll_records": 17, "auto_commit_interval": 0.02, "fetch_max_wait": 0.05}
+    settings: Any = {"auto_offset_reset": "earliest", "max_poll_records": 17, "auto_commit_interval": 0.02, "fetch_max_wait": 0.05}
     until = time.monotonic() + PATIENCE
     consumer = AsyncConsumer(bootstrap_servers=served, group_id=group, **settings)
     try:

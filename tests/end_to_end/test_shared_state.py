@@ -41,7 +41,7 @@ def is_ottlas(item: object) -> bool:
 def is_mutable(item: object) -> bool:
     if isinstance(item, CONTAINERS):
         return True
-    frozen = dataclasses.is_dataclass(type(item)) and type(item).__dataclass_params__.frozen
+    frozen = dataclasses.is_dataclass(type(item)) and type(item).__dataclass_params__.frozen  # type: ignore[attr-defined]
     return is_ottlas(item) and not frozen and not isinstance(item, tuple)
 
 

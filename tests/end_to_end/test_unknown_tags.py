@@ -24,6 +24,7 @@ from ottla.protocol.messages import (
 )
 from tests.end_to_end.programs import free_port
 from tests.raw_client import RawClient
+from tests.simulation.broker import content
 from tests.tagged import TaggingProxy, tagged_request, tagging_proxy
 
 RECORDS = [b"%d" % number for number in range(200)]
@@ -67,7 +68,7 @@ def test_a_consumer_reads_and_commits(proxy: TaggingProxy, topic: str, protocol:
             found += [record.value for record in consumer.poll(timeout=60)]
         consumer.commit()
         committed = consumer.committed(TopicPartition(topic, 0), TopicPartition(topic, 1))
-    assert sorted(found) == sorted(RECORDS)  # type: ignore[type-var]
+    assert sorted(found) == sorted(RECORDS)
     assert [offset.offset for offset in committed.values() if offset is not None] == [100, 100]
     tagged = {api for api, _ in proxy.tagged}
     assert {Api.API_VERSIONS, Api.METADATA, Api.FIND_COORDINATOR, Api.FETCH, Api.OFFSET_COMMIT, Api.OFFSET_FETCH} <= tagged
@@ -84,7 +85,7 @@ def test_an_async_consumer_reads(proxy: TaggingProxy, topic: str) -> None:
                 found += [record.value for record in await consumer.poll(60)]
         return found
 
-    assert sorted(asyncio.run(read())) == sorted(RECORDS)  # type: ignore[type-var]
+    assert sorted(asyncio.run(read())) == sorted(RECORDS)
 
 
 def test_an_operator_sees_and_changes_everything(proxy: TaggingProxy, topic: str) -> None:
@@ -110,7 +111,7 @@ def test_a_broker_serves_a_client_that_sends_unknown_tags() -> None:
 
         def ask(api: Api, message: Any) -> Any:
             version = SPOKEN[api].maximum
-            frame = b"".join(map(bytes, encode_request(RequestHeader(api, version, 1, "tagging"), message)))[4:]  # type: ignore[arg-type]
+            frame = b"".join(map(content, encode_request(RequestHeader(api, version, 1, "tagging"), message)))[4:]
             assert tagged_request(frame) != frame
             client.send_frame(tagged_request(frame))
             return client.receive(api, version)[1]

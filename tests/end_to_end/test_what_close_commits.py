@@ -46,7 +46,7 @@ class Reader:
         self.tp = TopicPartition(topic, 0)
         self.group = f"group-of-{topic}"
         self.served = served
-        quick = {"auto_offset_reset": "earliest", "auto_commit_interval": 3600, "fetch_max_wait": 0.05}
+        quick: Any = {"auto_offset_reset": "earliest", "auto_commit_interval": 3600, "fetch_max_wait": 0.05}
         self.consumer = Consumer(bootstrap_servers=served, group_id=self.group, **quick, **settings)
 
     def ready(self) -> Consumer:
@@ -420,7 +420,7 @@ def a_poll_that_is_refused_inside_a_job(reader: Reader) -> None:
 def it_is_not_closed_at_all(reader: Reader) -> None:
     reader.ready()
     reader.poll()
-    thread = reader.consumer._network._thread  # type: ignore[union-attr]
+    thread = reader.consumer._network._thread
     with pytest.warns(ResourceWarning, match="was not closed"):
         reader.drop()
     thread.join(PATIENCE)

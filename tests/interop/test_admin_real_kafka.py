@@ -186,7 +186,7 @@ def test_offsets_by_end_and_by_time(admin: Admin, servers: str, topic: str) -> N
     first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
     produce(servers, first, 1_000, 2_000, 3_000)
     ends = admin.list_offsets({first: "earliest", second: "latest"})
-    assert (ends[first].offset, ends[second].offset) == (0, 0)  # type: ignore[union-attr]
+    assert (ends[first].offset, ends[second].offset) == (0, 0)
     latest = admin.list_offsets({first: "latest"})[first]
     assert latest is not None
     assert latest.offset == 3

@@ -303,7 +303,7 @@ class Member:
             self.waits = ""
             if "join" in answer and answer["join"] in ("none", "member_id_required"):
                 self.member = answer["member"]
-                self.generation, *self.chosen = answer["chosen"] if answer["join"] == "none" else (-1, None, None)
+                self.generation, *self.chosen = answer["chosen"] if answer["join"] == "none" else (-1, None, None)  # type: ignore[assignment]
                 self.led = [name for name, _, _ in answer["members"]]
             elif next(iter(answer.values())) in ("unknown_member_id", "fenced_instance_id", "group_max_size_reached"):
                 self.member, self.generation = "", -1

@@ -178,5 +178,5 @@ def test_dump_log_segments_decodes_compacted_group_records(compacted: tuple[Path
     printed = kafka_tool(DUMP, "--files", ",".join(map(str, logs)), "--offsets-decoder", "--deep-iteration")
     assert "isvalid: false" not in printed
     of_group = [line for line in printed.splitlines() if '"group":"many"' in line]
-    assert len({re.search(r'"partition":(\d+)', line).group(1) for line in of_group if '"partition"' in line}) == PARTITIONS  # type: ignore[union-attr]
+    assert len({re.search(r'"partition":(\d+)', line).group(1) for line in of_group if '"partition"' in line}) == PARTITIONS
     assert len(of_group) < 400 * PARTITIONS // 2, "what was written over is gone"

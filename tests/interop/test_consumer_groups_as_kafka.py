@@ -211,7 +211,7 @@ class Member:
 
 
 SUBSCRIPTIONS = (("like-a",), ("like-a", "like-b"), ("like-b", "like-c"), tuple(TOPICS), ("like-a", "like-absent"))
-ACTS = (
+ACTS: tuple[str, ...] = (
     "join",
     "join",
     "beat",

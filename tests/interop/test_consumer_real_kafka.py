@@ -65,7 +65,7 @@ def test_records_come_as_they_were_sent(servers: str, codec: str) -> None:
     topic = new_topic(servers, codec=codec)
     with consumer(servers) as reader:
         reader.assign(partitions(topic))
-        found = []
+        found: list[Any] = []
         while len(found) < len(ROWS):
             records = reader.poll(10)
             assert records
@@ -190,7 +190,7 @@ def test_two_members_share_and_hand_over(servers: str) -> None:
     topic = new_topic(servers)
     told: list[tuple[str, str, int]] = []
 
-    def listener(who: str, what: str) -> object:
+    def listener(who: str, what: str) -> Any:
         return lambda _, tps: told.append((who, what, len(tps)))
 
     def join(name: str) -> Consumer:
@@ -388,7 +388,7 @@ def test_on_an_event_loop(servers: str) -> None:
         settings = {"group_id": f"g-{topic}", "auto_offset_reset": "earliest", "max_poll_records": 40}
         settings |= {"enable_auto_commit": False, "group_instance_id": "one"}
         async with asyncio.timeout(60), AsyncConsumer(bootstrap_servers=servers, **settings) as reader:
-            await reader.subscribe([topic], on_revoke=lambda reader, _: reader.commit())
+            await reader.subscribe([topic], on_revoke=lambda reader, _: reader.commit())  # type: ignore[return-value]
             while len(seen) < most:
                 seen.extend(record.value for record in await reader.poll(10))
             await reader.close(group_membership=GroupMembershipOperation.LEAVE_GROUP)

@@ -97,7 +97,7 @@ def test_a_group_goes_on_where_it_stopped(servers: str, topic: str, peer: str) -
     for expected in (len(ROWS), 0):
         member = MEMBER[peer](servers, topic, group)
         with closing_all(member):
-            found = poll_until([member], lambda member=member: len(member.assignment()) == PARTITIONS)  # type: ignore[misc]
+            found = poll_until([member], lambda member=member: len(member.assignment()) == PARTITIONS)
             end = time.monotonic() + (60 if expected else 1)
             while (not expected or len(found) < expected) and time.monotonic() < end:
                 found += member.poll(0.1)

@@ -37,7 +37,7 @@ class Dialogue:
         self.producer_id, self.epoch = -1, -1
         for kind in (0, 1):  # a commit in a transaction does not make the topic of offsets, as this does
             wanted = find_coordinator_request.FindCoordinatorRequest(key_type=kind, coordinator_keys=(transactional_id,))
-            self._until_ready(lambda wanted=wanted: client.ask(Api.FIND_COORDINATOR, wanted).coordinators[0])  # type: ignore[misc]
+            self._until_ready(lambda wanted=wanted: client.ask(Api.FIND_COORDINATOR, wanted).coordinators[0])
 
     def _until_ready(self, ask: Callable[[], Any]) -> Any:
         for _ in range(600):

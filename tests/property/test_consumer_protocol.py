@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -60,7 +61,8 @@ def test_an_unknown_version_is_read_as_the_newest_known(subscription: Subscripti
 @given(st.binary(max_size=60), st.integers(0, 4))
 def test_any_bytes_are_a_value_or_a_protocol_error(content: bytes, version: int) -> None:
     blob = struct.pack(">h", version) + content
-    for decode, encode in ((decode_subscription, encode_subscription), (decode_assignment, encode_assignment)):
+    codecs: list[tuple[Any, Any]] = [(decode_subscription, encode_subscription), (decode_assignment, encode_assignment)]
+    for decode, encode in codecs:
         try:
             value = decode(blob)
         except ProtocolError:

@@ -170,7 +170,7 @@ def test_a_commit_waits_for_the_asynchronous_ones_before_it(world: World, nothin
 def test_an_asynchronous_commit_that_fails_does_not_fail_the_one_after_it(world: World) -> None:
     app = by_hand(world)
     world.call(app, app.calls.commits.committed([T0], 5_000, app.now))
-    world.broker.set_fault(Fail(29), Api.OFFSET_COMMIT)
+    world.broker.set_fault(Fail(ErrorCode.topic_authorization_failed), Api.OFFSET_COMMIT)
     heard: list[object] = []
     world.call(
         app, app.calls.commits.commit_async({T0: OffsetAndMetadata(1)}, lambda offsets, error: heard.append(type(error)), app.now)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ottla.client.calls.mailbox import Wait
+from ottla.client.calls.mailbox import Await, Wait
 from ottla.errors import CommitFailedError, IllegalStateError, OttlaTimeoutError, WakeupError, error_class
 from ottla.types import OffsetAndMetadata, TopicPartition
 from tests.drawing import examples
@@ -29,14 +29,15 @@ def together(app: App, chance: random.Random, *programs: Program) -> Program:
 
     The first one is the main program: when it has ended, the others are cancelled.
     """
-    waiting: dict[Program, tuple[Wait | Sleep, int]] = {}
+    waiting: dict[Program, tuple[Wait | Await | Sleep, int]] = {}
 
-    def step(program: Program, run: Callable[[], Wait | Sleep]) -> None:
+    def step(program: Program, run: Callable[[], Wait | Await | Sleep]) -> None:
         try:
             asked = run()
         except StopIteration:
             waiting.pop(program, None)
             return
+        assert not isinstance(asked, Await)
         until = app.now.mono + asked.duration if isinstance(asked, Sleep) else asked.until
         waiting[program] = asked, app.now.mono + 600_000 if until is None else until
 

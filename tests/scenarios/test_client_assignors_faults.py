@@ -125,7 +125,7 @@ TWICE = "the assignor 'mine' gave member .* partitions \\[0\\] of t, which it ga
         (lambda members: dict.fromkeys(members, (("t", "0"),)), r"gave member .* \('t', '0'\), which is not a TopicPartition"),
         (lambda members: {1: ALL}, "the assignor 'mine' named the member 1: a member id is a string"),
         (
-            lambda members: dict.fromkeys(members, MemberAssignment((), "x")),
+            lambda members: dict.fromkeys(members, MemberAssignment((), "x")),  # type: ignore[arg-type]
             "gave member .* user data that is not bytes: 'x'",
         ),
         (lambda members: None, r"the assignor 'mine' returned None from assign\(\), not a mapping"),

@@ -226,7 +226,7 @@ def test_assign_commits_the_progress_of_what_it_replaces_and_does_not_wait_for_t
 def test_assign_leaves_out_what_may_be_unprocessed(world: World) -> None:
     app = replacing(world)
     for done, expected in ((False, 0), (True, 110), (False, 110)):
-        world.call(app, app.calls.assign([OLD], app.now, lambda done=done: done))
+        world.call(app, app.calls.assign([OLD], app.now, lambda done=done: done))  # type: ignore[misc]
         world.run(100)
         assert world.committed("g", "t", PARTITIONS) == {0: expected}
         if not done:

@@ -174,7 +174,7 @@ def test_a_dropped_member_in_the_middle_of_a_join_loses_what_it_kept(world: Worl
     first, slow = join(world, ledger, "a"), join(world, ledger, "b", work=10_000)
     world.run_until(lambda: settled(first, slow))
     join(world, ledger, "c")
-    world.run_until(lambda: first.membership.state is State.JOINING and first.calls.owned)
+    world.run_until(lambda: first.membership.state is State.JOINING and bool(first.calls.owned))
     had = sorted(first.calls.owned)
     assert world.broker.expire(ExpireMember("g", first.membership.metadata().member_id)) == 1
     world.run_until(lambda: ("lost", had) in first.told)

@@ -26,6 +26,7 @@ from ottla.protocol.messages import (
     produce_request,
 )
 from ottla.records import NewRecord, encode_batch, iter_headers, iter_records
+from ottla.types import TopicPartition
 from tests.simulation.broker import CoreUnderTest, content
 from tests.simulation.disk import FailingDisk, on_disk
 from tests.unit.broker.transactional import Producer, make_topic
@@ -261,7 +262,7 @@ class Story:
             assert sorted(int(name[:20]) for name in names if name.endswith(".log")) == [one.base_offset for one in log.segments]
         points = self.broker.store.read_checkpoint("recovery-point-offset-checkpoint")
         for name in ("steady", "careful", "compact"):
-            assert points[name, 0] >= self.log(name).segments[-2].base_offset
+            assert points[TopicPartition(name, 0)] >= self.log(name).segments[-2].base_offset
 
     def records(self, name: str, offset: int, *, committed: bool = False) -> dict[int, bytes]:
         """What a consumer reads of a topic, from ``offset`` on."""

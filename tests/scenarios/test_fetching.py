@@ -234,8 +234,8 @@ def test_a_record_that_cannot_be_deserialized_is_gone_past(world: World) -> None
     for record in world.call(app, app.calls.poll(1_000, world.now)):
         try:
             values.append(record.value)
-        except RecordDeserializationError as error:
-            errors.append(error)
+        except RecordDeserializationError as refused:
+            errors.append(refused)
     assert values == [0, 1, 3, 4]
     (error,) = errors
     assert (error.topic, error.partition, error.offset, error.part, error.raw) == ("t", 0, 2, "value", b"2")

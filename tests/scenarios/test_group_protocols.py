@@ -197,7 +197,7 @@ def test_a_group_moves_to_the_consumer_protocol_and_back_member_by_member(world:
     assert sorted(set(handled)) == [(p, o) for p in range(PARTITIONS) for o in range(produced)]
     assert len(handled) == len(set(handled)), "and nothing twice, as each committed before it let go"
     assert world.committed("g", "t", PARTITIONS) == dict.fromkeys(range(PARTITIONS), produced)
-    assert [app.errors for app in everybody if any(not one.retriable for one in app.errors)] == []
+    assert [app.errors for app in everybody if any(not one.retriable for one in app.errors)] == []  # type: ignore[attr-defined]
     assert all("lost" not in [what for what, _ in app.told] for app in everybody)
 
 

@@ -98,7 +98,7 @@ def test_auto_commit_covers_only_what_an_earlier_poll_handed_out(world: World) -
     def program() -> Program:
         yield from app.calls.subscribe(["t"], app.listeners(), app.now)
         for _ in range(6):
-            records = []
+            records: Any = []
             while not records:
                 records = yield from app.calls.poll(500, app.now)
             yield Sleep(500)

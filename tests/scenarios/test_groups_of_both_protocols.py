@@ -187,7 +187,7 @@ def test_who_gains_partitions_again_and_again_commits_by_itself_all_the_same(wor
     world.run_until(lambda: len(app.handled) == 400)
     for topic in later:
         world.create_topic(topic, 1)
-        world.run_until(lambda topic=topic: TopicPartition(topic, 0) in app.calls.owned, 5_000)
+        world.run_until(lambda topic=topic: TopicPartition(topic, 0) in app.calls.owned, 5_000)  # type: ignore[misc]
         world.run(2_000)
     assert set(world.committed("g", "t", PARTITIONS).values()) == {100}
 

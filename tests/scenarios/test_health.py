@@ -6,6 +6,7 @@ from ottla import MetricName
 from ottla.broker.faults.rules import Fail
 from ottla.client.health.metrics import COORDINATOR, FETCH
 from ottla.client.health.verdicts import WaitsFor
+from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.types import TopicPartition
 from tests.scenarios.probe import Probe
@@ -46,7 +47,7 @@ def test_a_member_that_reads_everything_is_well(world: World) -> None:
 
 
 def test_until_it_has_joined_it_is_not_ready_and_says_so(world: World) -> None:
-    world.broker.set_fault(Fail(14), Api.JOIN_GROUP, times=None)
+    world.broker.set_fault(Fail(ErrorCode.coordinator_load_in_progress), Api.JOIN_GROUP, times=None)
     app = world.app("a", group_id="g", group_protocol="classic")
     app.start(member(app))
     world.run(5_000)
@@ -94,7 +95,7 @@ def test_one_partition_that_stands_still_is_seen(world: World) -> None:
     world.run_until(lambda: len(app.handled) == 10)
     assert probe.look().healthy
     # From now on no one leads the other one, as far as this consumer knows.
-    world.broker.set_fault(Fail(5), Api.METADATA, times=None, topic="u")
+    world.broker.set_fault(Fail(ErrorCode.leader_not_available), Api.METADATA, times=None, topic="u")
     app.assembly.core.metadata_manager.request_update()
     for _ in range(7):
         world.produce("t", 0, 5)
@@ -132,7 +133,7 @@ def test_what_the_application_does_not_take_or_does_not_want_is_no_illness(world
 
 
 def test_a_problem_is_named_at_once(world: World) -> None:
-    world.broker.set_fault(Fail(29), Api.FETCH, times=None)
+    world.broker.set_fault(Fail(ErrorCode.topic_authorization_failed), Api.FETCH, times=None)
     app = world.app("a")
     app.start(assigned(app))
     world.run(3_000)

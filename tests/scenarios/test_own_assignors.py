@@ -169,7 +169,7 @@ TWICE = "the assignor 'mine' gave t-0 to .* and to "
         (lambda members: None, r"the assignor 'mine' returned None from assign\(\), not a mapping from member ids to partitions"),
         (lambda members: {1: ALL}, "the assignor 'mine' named the member 1: a member id is a string"),
         (lambda members: dict.fromkeys(members, (("t", [0]),)), r"gave member .* \('t', \[0\]\), which is not a TopicPartition"),
-        (lambda members: dict.fromkeys(members, MemberAssignment((), "x")), "user data that is not bytes: 'x'"),
+        (lambda members: dict.fromkeys(members, MemberAssignment((), "x")), "user data that is not bytes: 'x'"),  # type: ignore[arg-type]
         (lambda members: give(members, "t", -1), "the assignor 'mine' gave member .* partition -1 of t: partitions are numbered"),
         (
             lambda members: give(members, "t", 99),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ottla.broker.faults.rules import Fail
+from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.types import OffsetAndMetadata, TopicPartition
 from tests.scenarios.reading import TP0, assigned, poll
@@ -98,7 +100,7 @@ def test_a_commit_of_a_topic_that_was_made_anew_is_read_on(world: World) -> None
     world.broker.core.catalog.logs.get(world.broker.core.catalog.topic(TOPIC), 0).epochs.advance(10)
     reader = world.app("a", group_id="g", group_protocol=world.protocol)
     world.call(reader, read(reader, 2 * RECORDS))
-    assert reader.assembly.core.metadata.leader(TP0).epoch == 1  # type: ignore[union-attr]
+    assert reader.assembly.core.metadata.leader(TP0).epoch == 1
     world.call(reader, reader.calls.close(5_000, world.now))
     world.delete_topic(TOPIC)
     world.create_topic(TOPIC, 2)
@@ -117,11 +119,11 @@ def test_a_leader_that_knows_its_epoch_a_little_later_is_asked_with_it(
     log = world.broker.core.catalog.logs.get(world.broker.core.catalog.topic(TOPIC), 0)
     log.epochs.advance(RECORDS)
     world.produce(TOPIC, 0, 5)
-    world.broker.set_fault(Fail(75), api, times=3, topic=TOPIC)
+    world.broker.set_fault(Fail(ErrorCode.unknown_leader_epoch), api, times=3, topic=TOPIC)
     app = assigned(world, TP0)
     if api is Api.OFFSET_FOR_LEADER_EPOCH:
         world.call(app, app.calls.positions.seek({TP0: OffsetAndMetadata(7, leader_epoch=0)}, world.now))
-    records = []
+    records: list[Any] = []
     while len(records) < (RECORDS - 2 if api is Api.OFFSET_FOR_LEADER_EPOCH else RECORDS + 5):
         records += poll(world, app)
     assert world.broker.struck == 3

@@ -88,7 +88,7 @@ class Secured:
             for done in self.admin.alter_user_scram_credentials([credential]).values():
                 done.result(60)
         # The controller has it; the broker learns of it a moment later.
-        wait_for(lambda: len(self.admin.describe_user_scram_credentials([user])[user].result(60).scram_credential_infos) == 2)
+        wait_for(lambda: len(self.admin.describe_user_scram_credentials([user])[user].result(60).scram_credential_infos) == 2)  # type: ignore[index]
 
 
 def _settings(addresses: dict[str, str], controller: int, authority: Authority) -> list[str]:

@@ -21,6 +21,7 @@ from ottla.protocol.apis import SPOKEN, Api, VersionRange
 from ottla.protocol.codec import RequestHeader, decode_request, encode_response
 from ottla.protocol.framing import FrameReader
 from ottla.protocol.messages import api_versions_response, find_coordinator_response, join_group_response, metadata_response
+from tests.simulation.broker import content
 
 ZERO = timedelta(0)
 TOPIC = "without-a-leader"
@@ -64,7 +65,7 @@ def pretending(
 
 
 def _bytes_of(header: RequestHeader, answer: Any) -> bytes:
-    return b"".join(map(bytes, encode_response(header, answer)))
+    return b"".join(map(content, encode_response(header, answer)))
 
 
 def _versions(port: int, versions: Mapping[Api, VersionRange]) -> Any:

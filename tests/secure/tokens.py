@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import time
+from typing import Any
 
 from ottla import OAuthToken
 
@@ -12,6 +13,6 @@ from ottla import OAuthToken
 def unsecured_token(subject: str, life: float = 60.0) -> OAuthToken:
     """A token that no one has signed: what Kafka's own validator for development takes."""
     now = time.time()
-    claims = {"sub": subject, "iat": now, "exp": now + life}
+    claims: dict[str, Any] = {"sub": subject, "iat": now, "exp": now + life}
     parts = [base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in ({"alg": "none"}, claims)]
     return OAuthToken(f"{parts[0]}.{parts[1]}.", claims["exp"])

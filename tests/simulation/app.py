@@ -240,10 +240,10 @@ class App:
             case Write(connection_id, pieces):
                 data = b"".join(map(content, pieces))
                 number = self._numbers[connection_id]
-                after(self._delay(number), lambda: self.connected and self.alive and broker.receive(number, data))
+                after(self._delay(number), lambda: broker.receive(number, data) if self.connected and self.alive else None)
             case Close(connection_id, _):
                 number = self._numbers.pop(connection_id, -1)
-                after(self._delay(number), lambda: broker.up and broker.hang_up(number))
+                after(self._delay(number), lambda: broker.hang_up(number) if broker.up else None)
             case _:
                 raise AssertionError(effect)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-OF_OS = ("open", "fsync", "ftruncate", "listdir", "mkdir", "pread", "rename", "replace")
+OF_OS: tuple[str, ...] = ("open", "fsync", "ftruncate", "listdir", "mkdir", "pread", "rename", "replace")
 OF_OS += ("scandir", "stat", "statvfs", "truncate", "unlink", "write", "writev")
 _OF_FILES = ("runtime/folders.py", "runtime/log_files.py", "runtime/data_dir.py")
 _DEPTH = 16

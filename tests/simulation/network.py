@@ -14,7 +14,7 @@ from typing import Any
 
 from ottla.client.connections.connections import Authenticate, Close, Connect, ConnectionEffect, Resolve, Write
 from ottla.client.connections.node_connections import Address
-from ottla.client.core import ClientCore
+from ottla.client.core import ClientCore, CorePoll
 from ottla.config import AdminConfig, ClientConfig, ConsumerConfig
 from ottla.errors import OttlaError
 from ottla.protocol import ErrorCode
@@ -24,6 +24,7 @@ from ottla.protocol.framing import FrameReader
 from ottla.protocol.messages import api_versions_response
 from ottla.protocol.sasl import SaslChallenge, SaslResponse
 from ottla.types import Now
+from tests.simulation.broker import content
 from tests.simulation.clock import START, Clock
 
 Answer = Callable[[RequestHeader, Any], Any]
@@ -64,7 +65,7 @@ class Peer:
 class VirtualNetwork:
     """Drives whatever has ``poll(now) -> (effects, wake_at)`` and the ``Connections`` it reports to."""
 
-    def __init__(self, poll: Callable[[Now], tuple[list[ConnectionEffect], int | None]], connections: Any) -> None:
+    def __init__(self, poll: Callable[[Now], tuple[list[ConnectionEffect], int | None] | CorePoll], connections: Any) -> None:
         self.clock = Clock(Now(1_000, START.wall + 1_000))
         self.names: dict[str, list[str]] = {}
         """Name -> numeric addresses; a name that is not here cannot be resolved."""
@@ -137,7 +138,7 @@ class VirtualNetwork:
 
     def reply(self, connection_id: int, header: RequestHeader, message: Any) -> None:
         """Answer later what ``NoAnswer`` left open. ``bytes`` are sent as they are, one by one."""
-        data = message if isinstance(message, bytes) else b"".join(map(bytes, encode_response(header, message)))
+        data = message if isinstance(message, bytes) else b"".join(map(content, encode_response(header, message)))
         for byte in data:
             before = self._state
             self._connections.receive(connection_id, bytes((byte,)), self.now)
@@ -170,7 +171,7 @@ class VirtualNetwork:
                     self._connections.on_sasl_response(connection_id, response, self.now)
             case Write(connection_id, pieces):
                 if connection_id in self._open:
-                    self._write(connection_id, b"".join(map(bytes, pieces)))
+                    self._write(connection_id, b"".join(map(content, pieces)))
             case Close(connection_id, reason):
                 self.log.append(f"{self.mono} close {connection_id}: {reason}")
                 self._open.pop(connection_id, None)

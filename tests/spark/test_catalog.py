@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
@@ -63,7 +64,7 @@ def test_a_table_has_no_password(spark: SparkSession, kafka: Kafka, topic: str, 
 
 
 def test_a_table_by_the_catalogs_api(spark: SparkSession, kafka: Kafka, topic: str, table: str) -> None:
-    options = {"kafka.bootstrap.servers": kafka.servers, "subscribe": topic}
+    options: Any = {"kafka.bootstrap.servers": kafka.servers, "subscribe": topic}
     frame = spark.catalog.createTable(table, source="ottla", description="orders", **options)
     assert frame.count() == 5
     assert values(spark, f"SELECT value FROM {table}") == [0, 1, 2, 3, 4]
@@ -76,7 +77,7 @@ def test_a_wrong_option_of_a_table_is_refused_when_it_is_created(spark: SparkSes
 
 
 def test_writing_is_refused_with_what_to_do(spark: SparkSession, kafka: Kafka, topic: str, table: str, tmp_path: Path) -> None:
-    options = {"kafka.bootstrap.servers": kafka.servers, "topic": topic}
+    options: Any = {"kafka.bootstrap.servers": kafka.servers, "topic": topic}
     with pytest.raises(PySparkException, match=r"reads from Kafka and cannot write to it .*producer"):
         spark.range(1).write.format("ottla").mode("append").options(**options).save()
     stream = spark.readStream.format("rate").load().writeStream.format("ottla").options(**options)

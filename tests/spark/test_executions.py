@@ -105,8 +105,8 @@ def test_a_stream_joined_with_a_table_sees_its_update(
     kafka.produce(names, [Message(b"old", key=b"1")])
     latest = load(source=source, subscribe=names).groupBy("key").agg(functions.max("offset").alias("at"))
     stream = load_stream(subscribe=orders, startingOffsets="earliest").join(latest, "key")
-    query = stream.writeStream.format("parquet").option("path", str(sink.home / "rows"))
-    query = query.option("checkpointLocation", str(sink.home / "checkpoint")).trigger(processingTime="100 milliseconds").start()
+    writer = stream.writeStream.format("parquet").option("path", str(sink.home / "rows"))
+    query = writer.option("checkpointLocation", str(sink.home / "checkpoint")).trigger(processingTime="100 milliseconds").start()
     try:
         kafka.produce(orders, [Message(b"first", key=b"1")])
         wait_for(lambda: written(spark, sink) == [("first", 0)])

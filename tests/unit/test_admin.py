@@ -263,7 +263,7 @@ class Operator(ClientOnNetwork):
         for node in (1, 2):
             self.network.peer(f"10.0.0.{node}:9092", answer=self.cluster.behind(node))
 
-    def begin(self, call: calls.Call, timeout: int = 10_000, waited: int = 0) -> None:
+    def begin(self, call: calls.Call[Any], timeout: int = 10_000, waited: int = 0) -> None:
         self.core.handle_command(
             BeginCall(1, "the call", call, self.network.mono + timeout, timeout + waited, waited), self.network.now
         )
@@ -273,7 +273,7 @@ class Operator(ClientOnNetwork):
         assert len(ended) <= 1
         return ended[0] if ended else None
 
-    def run(self, call: calls.Call, timeout: int = 10_000) -> Any:
+    def run(self, call: calls.Call[Any], timeout: int = 10_000) -> Any:
         """Run a call; return its result or raise its error. The clock advances only as far as the call needs."""
         self.begin(call, timeout)
         deadline = self.network.mono + timeout
@@ -294,7 +294,7 @@ def world() -> Operator:
     return Operator()
 
 
-def create(topics: dict[str, int], validate_only: bool = False) -> calls.Call:
+def create(topics: dict[str, int], validate_only: bool = False) -> calls.Call[None]:
     return calls.create_topics(topics, -1, {}, validate_only, 5_000)
 
 
@@ -491,7 +491,7 @@ def test_a_call_with_timeout_0_can_succeed(world: Operator) -> None:
 
 
 def test_an_exception_in_a_call_ends_only_that_call(world: Operator) -> None:
-    def broken() -> calls.Dialogue:
+    def broken() -> calls.CallAttempt[Any]:
         yield ()
         raise ZeroDivisionError
 

@@ -33,10 +33,10 @@ TP = TopicPartition("t", 0)
         (lambda: arguments.position("5"), TypeError, "not '5'"),  # type: ignore[arg-type]
         (lambda: arguments.position(OffsetAndMetadata("5")), TypeError, "whole number"),  # type: ignore[arg-type]
         (
-            lambda: arguments.position(OffsetAndMetadata(5, leader_epoch="1")),
+            lambda: arguments.position(OffsetAndMetadata(5, leader_epoch="1")),  # type: ignore[arg-type]
             TypeError,
             "the leader epoch of offset must be a whole number, not '1'",
-        ),  # type: ignore[arg-type]
+        ),
         (lambda: arguments.position(OffsetAndMetadata(5, leader_epoch=2**31)), ValueError, "to 2147483647, not 2147483648"),
         (lambda: arguments.offsets([TP]), TypeError, "by partition"),  # type: ignore[arg-type]
         (lambda: arguments.timestamps({TP: datetime.now(UTC)}), TypeError, "milliseconds since 1970"),  # type: ignore[dict-item]
@@ -55,7 +55,7 @@ def test_accepted_forms() -> None:
     assert arguments.milliseconds(None, 7) == 7
     assert arguments.milliseconds(1.5, 0) == arguments.milliseconds(timedelta(milliseconds=1500), 0) == 1500
     assert arguments.milliseconds(float("inf"), 0) > 10**9
-    assert arguments.partitions((TP, ("u", 1), {TopicPartition("v", 2)})) == [TP, ("u", 1), ("v", 2)]
+    assert arguments.partitions((TP, ("u", 1), {TopicPartition("v", 2)})) == [TP, ("u", 1), ("v", 2)]  # type: ignore[arg-type]
     assert arguments.position(5) == arguments.position(OffsetAndMetadata(5, leader_epoch=-7)) == OffsetAndMetadata(5)
     assert arguments.position(OffsetAndMetadata(5, "m", 2)) == OffsetAndMetadata(5, "m", 2)
     for given in (GroupMembershipOperation.LEAVE_GROUP, "leave_group", "LEAVE_GROUP"):

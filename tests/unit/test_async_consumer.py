@@ -146,7 +146,7 @@ def test_one_event_loop_only() -> None:
     asyncio.run(consumer.assign([TP]))
     with pytest.raises(IllegalStateError, match="another event loop"):
         asyncio.run(consumer.poll(0))
-    consumer._network.close(1)  # type: ignore[union-attr]
+    consumer._network.close(1)
 
 
 def test_a_wakeup_from_another_thread_ends_the_poll() -> None:

@@ -78,8 +78,8 @@ def test_every_setting_goes_by_its_dotted_and_its_snake_name(name: str) -> None:
 def test_every_duration_goes_in_seconds_as_a_timedelta_and_in_milliseconds(name: str) -> None:
     assert name.endswith("_ms")
     short = name.removesuffix("_ms")
-    given = [{short: 2.5}, {short: timedelta(seconds=2.5)}, {name: 2_500}, {name: "2500"}, {name: timedelta(milliseconds=2_500)}]
-    given += [{short: "2.5"}, {name.replace("_", "."): 2_500}]
+    given: list[dict[str, Any]] = [{short: 2.5}, {short: timedelta(seconds=2.5)}, {short: "2.5"}]
+    given += [{name: 2_500}, {name: "2500"}, {name: timedelta(milliseconds=2_500)}, {name.replace("_", "."): 2_500}]
     values = set()
     for settings in given:
         more = {"session_timeout_ms": 2_501} if name == "heartbeat_interval_ms" else {}

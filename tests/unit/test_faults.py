@@ -17,6 +17,7 @@ from ottla.protocol.apis import Api
 from ottla.protocol.codec import RequestHeader, encode_request
 from ottla.protocol.messages import find_coordinator_request
 from tests.raw_client import RawClient
+from tests.simulation.broker import content
 from tests.simulation.requests import creating
 from tests.unit.runtime.requests import METADATA, batch, create, fetch_message, produce
 
@@ -119,7 +120,7 @@ def test_connections_are_closed_by_client_id(broker: Broker, client: RawClient) 
     metadata(client)
     header = RequestHeader(Api.METADATA, 12, 1, "somebody else")
     with RawClient(broker.bootstrap_servers) as other:
-        other.send_frame(b"".join(bytes(piece) for piece in encode_request(header, METADATA))[4:])
+        other.send_frame(b"".join(map(content, encode_request(header, METADATA)))[4:])
         other.receive_frame()
         assert broker.faults.disconnect(client_id="raw") == 1
         assert client.is_closed()

@@ -214,7 +214,9 @@ BROKER: dict[str, list[Any]] = {
     "settings": [5, True, "x", ["a"], [("a", "b")], {5: "x"}, {"": "x"}],
     "assignors": [
         *(5, True, "x", ["a"], {5: "x"}, {"x": 5}, {"x": None}, {"x": RangeAssignor}, {"x": RangeAssignor()}, {"a,b": dict}),
-        *({"x": wrong} for wrong in (_without_parameters, lambda group, more: {}, _coroutine_function)),
+        {"x": _without_parameters},
+        {"x": lambda group, more: {}},
+        {"x": _coroutine_function},
     ],
 }
 

@@ -28,7 +28,7 @@ def read(partition: str, first: int, last: int) -> dict[str, Any]:
 
 
 def commit(partition: str, offset: int) -> Commit:
-    return Commit(partition, offset, "a/1/1", 0)  # type: ignore[arg-type]
+    return Commit(partition, offset, "a/1/1", 0)
 
 
 def test_each_poll_goes_on_where_the_one_before_it_ended() -> None:
@@ -60,7 +60,7 @@ def test_a_commit_of_a_topic_that_is_gone_must_not_follow_one_of_its_successor()
 
 def test_every_partition_has_one_owner() -> None:
     def owner(member: str, *owned: str) -> Told:
-        return Told(member, frozenset(owned))  # type: ignore[arg-type]
+        return Told(member, frozenset(owned))
 
     assert shared_badly([owner("a", "t-0"), owner("b", "t-1")], ["t-0", "t-1"]) == []
     assert shared_badly([owner("a", "t-0")], ["t-0", "t-1"]) == ["t-1: owned by []"]

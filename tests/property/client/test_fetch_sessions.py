@@ -121,7 +121,7 @@ class Sessions(RuleBasedStateMachine):
         if not keep:
             return None
         request = fetch_request(config(), session, 1_000)
-        named = (*request.topics, *request.forgotten_topics_data)
+        named: tuple[Any, ...] = (*request.topics, *request.forgotten_topics_data)
         by_id = all(topic.topic_id for topic in named)
         assert by_id is session.by_id or session.epoch == FINAL_EPOCH
         try:

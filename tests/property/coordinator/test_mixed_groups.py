@@ -39,7 +39,7 @@ class MixedGroups(Groups, WithConsumers):
             offsets_retention_ms=RETENTION,
             offsets_retention_check_interval_ms=RETENTION // 4,
         )
-        self.crowd = []
+        self.crowd: list[Any] = []
         self.others: list[ConsumerClient] = []
         self.oracle = Oracle(self.harness, self.readings)
 

@@ -216,7 +216,7 @@ class Coordinated(RuleBasedStateMachine):
     @invariant()
     def what_is_prepared_has_markers_on_the_way(self) -> None:
         on_the_way = {one.transactional_id for one in self.markers}
-        in_the_log = {decode_record(*record)[0] for append in self.appends for record in append.records}  # type: ignore[index]
+        in_the_log = {decode_record(*record)[0] for append in self.appends for record in append.records}
         for name, transaction in self.coordinator.transactions().items():
             if transaction.state in PREPARED:
                 assert name in on_the_way or name in in_the_log or ("transactions", name, "complete") in self.timers

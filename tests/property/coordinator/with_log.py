@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from ottla.coordinator.classic.group import ClassicGroup
+from ottla.coordinator.consumer.group import ConsumerGroupMember
 from ottla.coordinator.effects import Append
 from ottla.coordinator.events import events_of
 from ottla.protocol import ErrorCode
@@ -111,6 +112,7 @@ class WithLog(RuleBasedStateMachine):
             return True
         if isinstance(group, ClassicGroup):
             return generation != group.generation
+        assert isinstance(member, ConsumerGroupMember)
         return generation > member.epoch
 
     def delete_groups(self, groups: list[str]) -> None:

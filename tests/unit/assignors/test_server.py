@@ -68,7 +68,7 @@ def test_uniform_counts_over_all_topics() -> None:
 
 
 def test_a_newcomer_takes_no_more_than_its_share() -> None:
-    before = {"a": {ONE: (0, 1, 2)}, "b": {TWO: (0, 1, 2)}}
+    before: dict[str, Assignment] = {"a": {ONE: (0, 1, 2)}, "b": {TWO: (0, 1, 2)}}
     assert uniform({"a": BOTH, "b": BOTH, "c": BOTH}, before) == {
         "a": {ONE: (0, 1)},
         "b": {TWO: (0, 1)},
@@ -77,7 +77,7 @@ def test_a_newcomer_takes_no_more_than_its_share() -> None:
 
 
 def test_who_had_more_keeps_more() -> None:
-    before = {"a": {ONE: (0, 1)}, "b": {TWO: (0, 1)}, "c": {ONE: (2,), TWO: (2,)}}
+    before: dict[str, Assignment] = {"a": {ONE: (0, 1)}, "b": {TWO: (0, 1)}, "c": {ONE: (2,), TWO: (2,)}}
     assert uniform(dict.fromkeys("abcd", BOTH), before) == {
         "a": {ONE: (0, 1)},
         "b": {TWO: (0, 1)},
@@ -87,12 +87,12 @@ def test_who_had_more_keeps_more() -> None:
 
 
 def test_what_a_leaver_had_is_shared() -> None:
-    before = {"a": {ONE: (0, 1)}, "b": {ONE: (2,), TWO: (0,)}, "c": {TWO: (1, 2)}}
+    before: dict[str, Assignment] = {"a": {ONE: (0, 1)}, "b": {ONE: (2,), TWO: (0,)}, "c": {TWO: (1, 2)}}
     assert uniform({"a": BOTH, "c": BOTH}, before) == {"a": {ONE: (0, 1, 2)}, "c": {TWO: (0, 1, 2)}}
 
 
 def test_new_partitions_go_to_who_has_least() -> None:
-    before = {"a": {ONE: (0, 1)}, "b": {TWO: (0,)}}
+    before: dict[str, Assignment] = {"a": {ONE: (0, 1)}, "b": {TWO: (0,)}}
     assert uniform({"a": BOTH, "b": BOTH}, before, one=3, two=2) == {"a": {ONE: (0, 1)}, "b": {ONE: (2,), TWO: (0, 1)}}
 
 
@@ -101,14 +101,14 @@ def test_a_topic_made_anew_is_another_topic() -> None:
 
 
 def test_a_log_may_say_that_two_have_the_same_or_what_is_not_there() -> None:
-    before = {"b": {ONE: (0, 1)}, "a": {ONE: (1, 7)}}
+    before: dict[str, Assignment] = {"b": {ONE: (0, 1)}, "a": {ONE: (1, 7)}}
     assert uniform({"b": ONLY_ONE, "a": ONLY_ONE}, before) == {"a": {ONE: (1, 2)}, "b": {ONE: (0,)}}
 
 
 def test_different_subscriptions_are_evened_out() -> None:
     members = {"a": BOTH, "b": ONLY_ONE, "c": ONLY_TWO}
     assert uniform(members) == {"a": {ONE: (0, 2)}, "b": {ONE: (1,)}, "c": {TWO: (0, 1, 2)}}
-    before = {"a": {ONE: (0, 1, 2), TWO: (0, 1)}, "b": {}, "c": {TWO: (2,)}}
+    before: dict[str, Assignment] = {"a": {ONE: (0, 1, 2), TWO: (0, 1)}, "b": {}, "c": {TWO: (2,)}}
     assert uniform(members, before) == {"a": {ONE: (0,), TWO: (0,)}, "b": {ONE: (1, 2)}, "c": {TWO: (1, 2)}}
 
 

@@ -169,7 +169,7 @@ def test_a_log_whose_disk_fails_again_and_again_does_not_keep_others_from_being_
     for _ in range(3):
         cleaner.look([bad, good], MEMORY, START)
         while jobs := [one.job for one in outbox.take() if isinstance(one, RunJob)]:
-            fails = jobs[0].__self__._files is bad.files
+            fails = jobs[0].__self__._files is bad.files  # type: ignore[attr-defined]
             cleaner.on_step(OSError("full") if fails else jobs[0](), START)
     assert kept(good) == [(1, b"a"), (2, b"b")]
     cleaner.look([bad, good], MEMORY, START)

@@ -143,7 +143,7 @@ CELLS: dict[str, tuple[Fault, str]] = {
     **{f"{name} missing": (remove(name), f"{re.escape(name)} is missing") for name in ("topics.json", "topics.json.copy")},
     **{f"{name} empty": (write(name, b""), f"{re.escape(name)} is empty") for name in ("topics.json", "topics.json.copy")},
     **{
-        f"{name} is [{text}": (write(name, text), rf"line 1 of .*{name} is damaged")
+        f"{name} is [{text!r}": (write(name, text), rf"line 1 of .*{name} is damaged")
         for name in ("topics.json",)
         for text in (b"{", b"[]")
     },

@@ -26,6 +26,7 @@ from ottla.protocol.messages import delete_records_request, delete_topics_reques
 from ottla.records import NewRecord, encode_batch, iter_records
 from ottla.runtime.folders import PinnedFolder
 from ottla.runtime.log_files import PartitionFolder
+from ottla.types import TopicPartition
 from tests.simulation.broker import CoreUnderTest
 from tests.simulation.clock import START
 from tests.simulation.requests import fetch_message, produce_message
@@ -317,7 +318,7 @@ def test_what_was_done_before_an_exception_has_its_effects(broker: CoreUnderTest
     def change(self: object, *changes: CatalogChange) -> None:
         if TopicDeleted("second") in changes:
             raise RuntimeError("a defect")
-        real(self, *changes)  # type: ignore[arg-type]
+        real(self, *changes)
 
     both = tuple(delete_topics_request.DeleteTopicState(name=name, topic_id=None) for name in ("first", "second"))
     with monkeypatch.context() as patch:
@@ -393,7 +394,7 @@ def test_a_parked_fetch_that_fails_ends_its_connection_and_no_other(broker: Core
     def check(self: object, epoch: int) -> None:
         if epoch == 0:
             raise RuntimeError("a defect")
-        real(self, epoch)  # type: ignore[arg-type]
+        real(self, epoch)
 
     monkeypatch.setattr(type(log), "check_epoch", check)
     produce(broker, batch())
@@ -557,7 +558,7 @@ def test_what_was_known_of_a_deleted_log_s_disk_says_nothing_of_the_next_one_of_
     log.recovery_point = log.clean_point = 3
     broker.pass_time(60_000)
     broker.run_jobs()
-    assert broker.store.read_checkpoint("recovery-point-offset-checkpoint")["orders", 0] == 3
+    assert broker.store.read_checkpoint("recovery-point-offset-checkpoint")[TopicPartition("orders", 0)] == 3
     delete(broker, "orders")
     create(broker, "orders", 1, **{"cleanup.policy": "compact"})
     produce(broker, batch(3))

@@ -33,7 +33,7 @@ from ottla.protocol.messages import (
     produce_request,
 )
 from tests.bad_frames import some_request
-from tests.simulation.broker import CoreUnderTest
+from tests.simulation.broker import CoreUnderTest, content
 from tests.unit.broker.group_requests import code_of, commit_message, committed, started
 from tests.unit.broker.harness import batch
 from tests.unit.broker.injected import add, remove, struck
@@ -95,7 +95,7 @@ def codes(message: Any) -> list[ErrorCode]:
 def test_every_version_of_every_api_can_be_answered_with_an_error(api: Api, version: int) -> None:
     header, request = decode_request(some_request(api, version)[4:])
     pieces = encode_response(header, error_answer(api, request, ERROR))
-    _, answer = decode_response(api, version, b"".join(bytes(piece) for piece in pieces)[4:])
+    _, answer = decode_response(api, version, b"".join(map(content, pieces))[4:])
     found = codes(answer)
     assert ERROR in found
     assert set(found) <= {ERROR, ErrorCode.none}

@@ -51,6 +51,6 @@ def test_times_only_ascend() -> None:
         index.append(timestamp, offset)
     assert index.to_bytes() == struct.pack(">qiqi", 10, 1, 30, 4)
     assert [index.floor_row(timestamp) for timestamp in (0, 10, 11, 30, 31)] == [-1, -1, 0, 0, 1]
-    assert TimeIndex.from_bytes(index.to_bytes()).last == (30, 4)  # type: ignore[union-attr]
+    assert TimeIndex.from_bytes(index.to_bytes()).last == (30, 4)
     assert TimeIndex.from_bytes(struct.pack(">qiqi", 30, 4, 30, 5)) is None
     assert TimeIndex.from_bytes(b"123") is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -110,7 +111,7 @@ def test_a_segment_that_begins_with_damage_is_followed_by_another(tmp_path: Path
 
 
 def test_jitter_takes_from_the_age_of_a_segment_always_the_same(tmp_path: Path) -> None:
-    ages = []
+    ages: list[Any] = []
     for folder in ("a", "a", "b"):
         log = open_log(tmp_path / f"{folder}-{len(ages)}", segment_ms=1_000, segment_jitter_ms=600)
         log.topic_partition = TopicPartition(folder, 0)
@@ -223,7 +224,7 @@ def test_a_failed_sealing_is_done_again_with_the_next(tmp_path: Path) -> None:
         sealings.extend(log.take_sealings())
         return log
 
-    sealings: list = []
+    sealings: list[Any] = []
     for _ in range(3):
         roll()
     first, second = sealings

@@ -14,7 +14,7 @@ from ottla.broker.log import PartitionLog
 from ottla.broker.markers import marker_batch
 from ottla.coordinator.api_error import ApiError
 from ottla.protocol import ErrorCode
-from ottla.runtime.log_files import PinnedFolder
+from ottla.runtime.folders import PinnedFolder
 from tests.simulation.clock import START
 from tests.unit.broker.harness import append, batch, header_of, open_log, reload, stored
 

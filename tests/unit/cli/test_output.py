@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ def test_a_table_is_never_cut_and_its_markup_is_text(capsys: pytest.CaptureFixtu
 
 
 def test_columns_are_aligned_and_lines_end_with_their_text(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [{"new_name": "日本", "count": 5, "end": "x"}, {"new_name": "a", "count": None, "end": "long"}]
+    rows: list[dict[str, Any]] = [{"new_name": "日本", "count": 5, "end": "x"}, {"new_name": "a", "count": None, "end": "long"}]
     print_rows(rows, ("new_name", "count", "end"), Format.TABLE)
     assert capsys.readouterr().out == "NEW NAME  COUNT  END\n日本          5  x\na             -  long\n"
 

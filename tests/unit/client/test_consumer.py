@@ -31,7 +31,7 @@ def test_making_one_opens_nothing(consumer: Consumer) -> None:
 def test_settings_are_those_of_kafka_in_any_spelling() -> None:
     Consumer({"bootstrap.servers": "localhost:1", "max.poll.interval.ms": 5_000}, group_id="g", session_timeout=4).close()
     with pytest.raises(ConfigError, match="auto_offset_reset"):
-        Consumer(bootstrap_servers="localhost:1", auto_ofset_reset="latest")
+        Consumer(bootstrap_servers="localhost:1", auto_ofset_reset="latest")  # type: ignore[call-arg]
 
 
 def test_a_topic_is_no_collection_of_topics(consumer: Consumer) -> None:

@@ -159,7 +159,7 @@ def test_a_command_goes_to_the_handler_of_its_class() -> None:
 def test_a_command_that_fails_or_is_unknown_is_told() -> None:
     world = TwoManagers()
     world.core.handle_command(Command("nobody listens"), world.network.now)
-    world.core.register(Command, lambda command, now: 1 / 0)
+    world.core.register(Command, lambda command, now: 1 / 0)  # type: ignore[arg-type]
     world.core.handle_command(Command("breaks"), world.network.now)
     first, second = world.errors()
     assert isinstance(first.cause, KeyError)

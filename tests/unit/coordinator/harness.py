@@ -112,7 +112,7 @@ class Telling(NamedTuple):
 class Harness:
     """See the module."""
 
-    def __init__(self, topics: Topics | None = None, load: bool = True, **config: int) -> None:
+    def __init__(self, topics: Topics | None = None, load: bool = True, **config: Any) -> None:
         self.config = GroupConfig(**{"offsets_topic_partitions": 5, "group_initial_rebalance_delay_ms": 500, **config})
         self.topics = topics or Topics()
         self.ids = CountingIds()
@@ -443,7 +443,7 @@ class Harness:
         request = describe_groups_request.DescribeGroupsRequest(groups=groups, include_authorized_operations=operations)
         return self.answer(self.ask(Api.DESCRIBE_GROUPS, request, version)).groups
 
-    def list(self, states: tuple[str, ...] = (), types: tuple[str, ...] = ()) -> Any:
+    def list_groups(self, states: tuple[str, ...] = (), types: tuple[str, ...] = ()) -> Any:
         request = list_groups_request.ListGroupsRequest(states_filter=states, types_filter=types)
         return self.answer(self.ask(Api.LIST_GROUPS, request))
 

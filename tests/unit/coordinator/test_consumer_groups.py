@@ -132,7 +132,7 @@ def test_members_are_shown_with_what_they_have_and_shall_have() -> None:
     assert second.member_type == 1
     (classic,) = harness.describe("c")
     assert (classic.error_code, classic.error_message) == (ErrorCode.group_id_not_found, "Group c is not a classic group.")
-    (listed,) = harness.list(types=("consumer",)).groups
+    (listed,) = harness.list_groups(types=("consumer",)).groups
     assert (listed.group_id, listed.group_type, listed.protocol_type, listed.group_state) == (
         "c",
         "consumer",

@@ -78,13 +78,13 @@ def three_groups() -> Harness:
     ],
 )
 def test_groups_are_listed_by_state_and_type(states: tuple[str, ...], types: tuple[str, ...], found: set[str]) -> None:
-    listed = three_groups().list(states, types)
+    listed = three_groups().list_groups(states, types)
     assert listed.error_code is ErrorCode.none
     assert {group.group_id for group in listed.groups} == found
 
 
 def test_what_is_listed_of_a_group() -> None:
-    listed = {group.group_id: group for group in three_groups().list().groups}
+    listed = {group.group_id: group for group in three_groups().list_groups().groups}
     assert [
         (listed[name].protocol_type, listed[name].group_state, listed[name].group_type)
         for name in ("stable", "completing", "simple")

@@ -33,7 +33,7 @@ def test_a_consumer_without_membership_may_commit_to_a_group_of_its_own() -> Non
     harness = Harness()
     assert committed_error(harness, "", -1) is ErrorCode.none
     assert harness.committed() == ORDERS
-    (listed,) = harness.list().groups
+    (listed,) = harness.list_groups().groups
     assert (listed.group_id, listed.protocol_type, listed.group_state) == ("g", "", "Empty")
 
 

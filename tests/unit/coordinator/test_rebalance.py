@@ -39,7 +39,7 @@ def test_the_initial_delay_is_extended_up_to_the_rebalance_timeout() -> None:
         harness.sleep(300)
     assert harness.mono == 1_800
     assert [harness.answer(ticket).generation_id for ticket in tickets] == [1] * 6
-    assert harness.group().since - harness.group().stored.current_state_timestamp == 1_600  # type: ignore[union-attr]
+    assert harness.group().since - harness.group().stored.current_state_timestamp == 1_600
 
 
 def test_without_a_delay_each_joiner_makes_a_generation() -> None:

@@ -208,7 +208,7 @@ def test_before_a_partition_is_loaded_it_is_not_here() -> None:
     harness = Harness(load=False)
     assert harness.heartbeat("a", 1) is ErrorCode.not_coordinator
     assert harness.answer(harness.join()).error_code is ErrorCode.not_coordinator
-    assert harness.list().groups == (), "what is not here is left out"
+    assert harness.list_groups().groups == (), "what is not here is left out"
 
 
 def test_while_a_partition_is_loaded_clients_wait() -> None:
@@ -222,7 +222,7 @@ def test_while_a_partition_is_loaded_clients_wait() -> None:
     assert harness.answer(harness.commit({("orders", 0): 1})).topics[0].partitions[0].error_code is loading
     assert harness.answer(harness.delete("g")).results[0].error_code is loading
     assert harness.describe("g")[0].error_code is loading
-    assert harness.list().error_code is loading
+    assert harness.list_groups().error_code is loading
     assert harness.heartbeat("a", 1) is ErrorCode.none, "a member can do nothing better than stay"
     harness.load_all()
     assert harness.heartbeat("a", 1) is ErrorCode.unknown_member_id

@@ -15,7 +15,7 @@ FIRST, SECOND = 1, 2
 
 def told(harness: Harness, *args: object, **fields: Any) -> ErrorCode:
     """The error code in the answer to a TxnOffsetCommit of one partition."""
-    answer = harness.answer(harness.commit_in_transaction(*args, **fields))  # type: ignore[arg-type]
+    answer = harness.answer(harness.commit_in_transaction(*args, **fields))
     error = answer.topics[0].partitions[0].error_code
     assert isinstance(error, ErrorCode)
     return error

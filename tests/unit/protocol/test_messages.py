@@ -58,4 +58,4 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="vote_request"):
         messages.vote_request  # noqa: B018
     with pytest.raises(AttributeError, match="no message 'Nonsense'"):
-        messages.fetch_request.Nonsense  # noqa: B018
+        messages.fetch_request.Nonsense  # type: ignore[attr-defined]  # noqa: B018

@@ -44,7 +44,7 @@ def packed(magic: int, inner: Sequence[Row], offset: int, codec: Compression, at
 
 def stored(magic: int, first: int, number: int, codec: Compression, attributes: int = 0) -> bytes:
     """A compressed set as a log has it: the outer offset is the last one, the inner ones count from 0 since format 1."""
-    inner = rows(first, number)
+    inner: list[Any] = rows(first, number)
     if magic:
         inner = [(offset - first, *rest) for offset, *rest in inner]
     return packed(magic, inner, first + number - 1, codec, attributes)

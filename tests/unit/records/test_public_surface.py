@@ -110,7 +110,7 @@ def test_a_shallow_copy_is_the_record_itself() -> None:
         assert copy.copy(record) is record
 
 
-def number_of(record: Record) -> int:
+def number_of(record: Record[Any, Any]) -> int:
     assert not inspect.ismethod(record.value)
     return int(record.value["n"])
 
@@ -122,7 +122,8 @@ def test_records_go_through_a_pool_of_processes_and_come_back() -> None:
 
 
 def test_a_deserializer_runs_once_whatever_it_makes() -> None:
-    for result in (None, 0, "", {}):
+    results: tuple[Any, ...] = (None, 0, "", {})
+    for result in results:
         calls: list[bytes | None] = []
 
         def deserialize(raw: bytes | None, result: object = result, calls: list[bytes | None] = calls) -> object:

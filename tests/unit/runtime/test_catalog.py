@@ -148,8 +148,8 @@ def written(folder: Path) -> bytes:
         catalog.change([change])
     catalog = CatalogFile.read(folder / "topics.json", OpenFiles())
     catalog._file = None  # the next change replaces the files
-    for change in CHANGES[5:]:
-        catalog.change([change])
+    for later in CHANGES[5:]:
+        catalog.change([later])
     one, other = files(folder)
     assert one.read_bytes() == other.read_bytes()
     return one.read_bytes()

@@ -33,6 +33,7 @@ from ottla.protocol.messages import (
 )
 from ottla.runtime.network_thread import NetworkThread
 from ottla.types import Now
+from tests.simulation.broker import content
 
 ZERO = timedelta(0)
 
@@ -114,7 +115,7 @@ def serving() -> Iterator[str]:
                 while data := peer.recv(65_536):
                     for frame in reader.feed(data):
                         header, message = decode_request(bytes(frame))
-                        peer.sendall(b"".join(map(bytes, encode_response(header, respond(header, message, port)))))
+                        peer.sendall(b"".join(map(content, encode_response(header, respond(header, message, port)))))
 
         def accept() -> None:
             while True:
@@ -301,7 +302,8 @@ def test_an_interrupted_start_can_be_repeated_and_only_one_thread_runs() -> None
     with serving() as servers:
         client = Client(servers)
         network = client.thread
-        begin, interrupted = network._thread.start, []
+        interrupted: list[bool] = []
+        begin = network._thread.start
 
         def start() -> None:
             begin()

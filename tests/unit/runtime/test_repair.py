@@ -15,7 +15,6 @@ from ottla.broker.findings import Kind
 from ottla.broker.scan import Batch, scan
 from ottla.errors import StorageError
 from ottla.records import iter_headers
-from ottla.runtime import repair as repairing
 from ottla.runtime.check import FolderReader, StoppedDirectory
 from ottla.runtime.repair import check_target, repair
 from tests.simulation.broker import CoreUnderTest
@@ -202,7 +201,7 @@ def test_a_file_of_the_directory_that_the_disk_cannot_read_is_made_again(data: P
     def denying(path: object, *arguments: int, **named: int) -> int:
         if path in (bad, str(bad)):
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
-        return real(path, *arguments, **named)  # type: ignore[arg-type]
+        return real(path, *arguments, **named)
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", denying)
@@ -321,7 +320,7 @@ def test_nothing_remains_of_a_copy_that_is_not_complete(data: Path, error: BaseE
 
 def test_no_broker_takes_half_a_copy_for_a_whole_one(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As kill -9 leaves it: nothing can be removed then."""
-    monkeypatch.setattr(repairing.shutil, "rmtree", lambda *arguments, **named: None)
+    monkeypatch.setattr("shutil.rmtree", lambda *arguments, **named: None)
 
     def killed(size: int) -> None:
         raise KeyboardInterrupt

@@ -40,6 +40,7 @@ from ottla.runtime import broker_node, clock, log_rate, server, server_connectio
 from ottla.runtime.server import Server
 from ottla.types import Now
 from tests.raw_client import RawClient
+from tests.simulation.broker import content
 from tests.simulation.requests import creating
 from tests.unit.runtime.requests import METADATA, batch, create, fetch_message, produce
 
@@ -172,7 +173,7 @@ def test_a_client_that_does_not_read_is_not_read_from(broker: Broker, monkeypatc
             produce(other, "t", batch(1_000_000))
         # A long client id fills the socket's buffers with few requests.
         header = RequestHeader(Api.FETCH, 12, 1, "x" * 30_000)
-        frame = b"".join(bytes(piece) for piece in encode_request(header, fetch_message("t")))
+        frame = b"".join(map(content, encode_request(header, fetch_message("t"))))
         greedy.sock.settimeout(1.0)
         with pytest.raises(TimeoutError):
             greedy.sock.sendall(frame * 1000)

@@ -39,7 +39,7 @@ def test_timers_are_a_map_of_deadlines(todo: list[tuple[str, int, int]]) -> None
             due = {key for key, deadline in model.items() if deadline == min(model.values()) and deadline <= at}
             assert (popped in due) if due else (popped is None)
             if popped is not None:
-                del model[popped]  # type: ignore[arg-type]
+                del model[popped]
         assert timers.next_at() == (min(model.values()) if model else None)
         assert len(timers) == len(model)
 

@@ -82,7 +82,7 @@ def test_threads_that_ask_at_the_same_time_get_the_same_answer() -> None:
 
 def test_a_plan_that_failed_is_made_again_for_the_next_execution_alone() -> None:
     """Spark runs each task up to four times: each attempt would wait for the cluster as long as the first one did."""
-    results = iter([OttlaError("no broker"), "plan"])
+    results: Iterator[OttlaError | str] = iter([OttlaError("no broker"), "plan"])
 
     def plan() -> str:
         result = next(results)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
 from ottla.errors import OttlaTimeoutError, UnknownMemberIdError
-from ottla.spark import progress as module
 from ottla.spark.offsets import Offsets
 from ottla.spark.progress import Progress
 from ottla.types import OffsetAndMetadata, TopicPartition
@@ -40,16 +40,16 @@ class Broken:
 
 
 @pytest.fixture
-def target() -> Broken:
+def target() -> Any:
     return Broken()
 
 
-def test_without_a_group_nothing_is_committed(target: Broken) -> None:
+def test_without_a_group_nothing_is_committed(target: Any) -> None:
     Progress(target, None).report({A: 5}, final=True)
     assert target.commits == []
 
 
-def test_what_did_not_change_is_committed_once(target: Broken) -> None:
+def test_what_did_not_change_is_committed_once(target: Any) -> None:
     progress = Progress(target, "g")
     for offset in (5, 5, 6, 6):
         progress.report({A: offset})
@@ -60,10 +60,10 @@ def test_what_did_not_change_is_committed_once(target: Broken) -> None:
 
 @pytest.mark.parametrize("error", [OttlaTimeoutError("no coordinator"), RuntimeError("anything")])
 def test_a_failure_is_a_warning_and_is_followed_by_rest(
-    target: Broken, error: Exception, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    target: Any, error: Exception, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
     progress = Progress(target, "g")
     target.error = error
     with caplog.at_level(logging.WARNING):
@@ -78,7 +78,7 @@ def test_a_failure_is_a_warning_and_is_followed_by_rest(
     assert target.commits[-1] == ({A: 3}, Progress.TIMEOUT)
 
 
-def test_the_last_commit_is_tried_in_earnest_even_while_resting(target: Broken) -> None:
+def test_the_last_commit_is_tried_in_earnest_even_while_resting(target: Any) -> None:
     progress = Progress(target, "g")
     target.error = OttlaTimeoutError("no coordinator")
     progress.report({A: 1})
@@ -87,7 +87,7 @@ def test_the_last_commit_is_tried_in_earnest_even_while_resting(target: Broken) 
     assert target.commits[-1] == ({A: 1}, Progress.FINAL_TIMEOUT)
 
 
-def test_a_group_that_has_members_is_named_with_what_to_do(target: Broken, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_group_that_has_members_is_named_with_what_to_do(target: Any, caplog: pytest.LogCaptureFixture) -> None:
     target.error = UnknownMemberIdError("committing a-0 for group 'g'")
     progress = Progress(target, "g")
     progress.report({A: 1})
@@ -100,10 +100,10 @@ def test_a_group_that_has_members_is_named_with_what_to_do(target: Broken, caplo
 
 
 def test_two_queries_with_one_group_are_warned_of_once_each(
-    target: Broken, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    target: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
     one, two = Progress(target, "g"), Progress(target, "g")
     for offset in range(1, 6):
         now[0] += Progress.CHECK_INTERVAL
@@ -114,10 +114,10 @@ def test_two_queries_with_one_group_are_warned_of_once_each(
 
 
 def test_a_query_does_not_take_its_own_commits_or_those_before_it_for_another(
-    target: Broken, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    target: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
     Progress(target, "g").report({A: 1})
     after_restart = Progress(target, "g")
     for offset in range(2, 3602):
@@ -129,7 +129,7 @@ def test_a_query_does_not_take_its_own_commits_or_those_before_it_for_another(
 
 @pytest.mark.parametrize("final", [False, True])
 def test_a_failed_look_for_other_queries_does_not_keep_the_commit_back(
-    target: Broken, caplog: pytest.LogCaptureFixture, final: bool
+    target: Any, caplog: pytest.LogCaptureFixture, final: bool
 ) -> None:
     progress = Progress(target, "g")
     progress.report({A: 1})

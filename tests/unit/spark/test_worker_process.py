@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 
@@ -58,7 +58,7 @@ def test_a_consumer_that_a_task_failed_with_is_closed() -> None:
 
 
 def test_a_task_that_is_cut_short_leaves_a_good_consumer() -> None:
-    def rows() -> Iterator[Consumer]:
+    def rows() -> Generator[Consumer]:
         with borrowed_consumer(settings()) as consumer:
             yield consumer
 
@@ -81,7 +81,7 @@ def test_only_some_are_kept() -> None:
 def test_a_forked_child_makes_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     with borrowed_consumer(settings()) as first:
         pass
-    monkeypatch.setattr(worker_process.os, "getpid", lambda: -1)
+    monkeypatch.setattr("os.getpid", lambda: -1)
     with borrowed_consumer(settings()) as second:
         assert second is not first
     worker_process._idle.pop((-1, settings())).close(timeout=0)

@@ -110,7 +110,7 @@ class LogOfGroups:
         """Once all is compacted there is no record of a group that is not there."""
         there = self.harness.coordinator.durable_state().keys()
         for entries in self.harness.log.values():
-            decided = [record for record in marked(entries) if len(record) == 2]
+            decided: list[Any] = [record for record in marked(entries) if len(record) == 2]
             for record in compacted(decided, len(decided), tombstones=False):
                 event = event_of(*record)
                 assert event is None or event.group_id in there

@@ -104,7 +104,7 @@ def test_a_rebalance_is_answered_by_the_next_poll_and_the_listener_is_not_called
 
 
 def test_what_was_being_handled_is_handled_again_and_nothing_behind_it_is_lost() -> None:
-    told = [1, 2, 3]
+    told: list[object] = [1, 2, 3]
     handled: list[int] = []
 
     def handle(item: int) -> None:

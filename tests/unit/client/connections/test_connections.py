@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from ottla.client.connections.connections import MAX_IN_FLIGHT, STAGGER
-from ottla.client.connections.node_connections import TRANSITIONS, NodeEvent, NodeState
+from ottla.client.connections.connections import MAX_IN_FLIGHT
+from ottla.client.connections.node_connections import STAGGER, TRANSITIONS, NodeEvent, NodeState
 from ottla.client.effects import AnyNode, ToCoordinator, ToNode
 from ottla.errors import (
     ConnectionFailedError,

@@ -125,7 +125,9 @@ def test_a_mechanism_that_is_not_offered_lists_those_that_are() -> None:
 def test_one_broker_that_lets_us_in_is_enough() -> None:
     world = LoginsOnNetwork("10.0.0.1:9092,10.0.0.2:9092,10.0.0.3:9092")
     for number in (1, 2):
-        world.network.peer(f"10.0.0.{number}:9092", answer=Gate()).answer.password = b"another"  # type: ignore[union-attr]
+        gate = Gate()
+        gate.password = b"another"
+        world.network.peer(f"10.0.0.{number}:9092", answer=gate)
     world.network.peer("10.0.0.3:9092", answer=Gate())
     world.send("a")
     world.network.advance(1_000)

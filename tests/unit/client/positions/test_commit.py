@@ -44,8 +44,8 @@ class Commits(Asked):
         settings = {"auto_commit_interval_ms": 5_000, **settings}
         manager = CommitManager(
             config(**settings),
-            self.coordinator,
-            self.membership,
+            self.coordinator,  # type: ignore[arg-type]
+            self.membership,  # type: ignore[arg-type]
             self.cluster.manager,
             backoff(),
             lambda *_: None,

@@ -45,7 +45,8 @@ class Member(GroupMember):
         self.answer(send, join_group_response.JoinGroupResponse(throttle_time=NO_THROTTLE, **values))
 
     def refused(self, send: AnySend, code: int, member: str = "") -> None:
-        fields = {"error_code": ErrorCode(code), "generation_id": -1, "protocol_name": None, "leader": "", "protocol_type": None}
+        fields: dict[str, Any] = {"error_code": ErrorCode(code), "generation_id": -1, "leader": ""}
+        fields |= {"protocol_name": None, "protocol_type": None}
         if send.api is Api.JOIN_GROUP:
             self.joined(send, member=member, **fields)
         else:
