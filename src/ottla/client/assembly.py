@@ -58,7 +58,7 @@ class ConsumerAssembly:
         if config.group_id is not None:
             self.coordinator = CoordinatorManager(config, backoff, core.learn_node, core.connections.disconnect)
             context = MembershipContext(config, self.subscription, self.coordinator, metadata, core.notify, backoff, self.polls)
-            self.membership = membership_of(context, link_to=core.connections.brokers.get)
+            self.membership = membership_of(context, connection_to=core.connections.brokers.get)
             self.commits = CommitManager(
                 config, self.coordinator, self.membership, metadata, backoff, unreachable, self.subscription.topic_id
             )

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from ottla.client.backoff import RandomPort
 from ottla.client.cluster.metadata import Metadata, MetadataManager
 from ottla.client.connections.connections import ConnectionEffect, Connections
-from ottla.client.connections.effects import Completion
+from ottla.client.connections.effects import CompletedRequest
 from ottla.client.effects import RequestManager
 from ottla.client.notifications import ErrorNotification
 from ottla.config import ClientConfig, ConsumerConfig
@@ -42,7 +42,7 @@ class ClientCore:
         self.connections = Connections(config, random)
         allow_auto_create = isinstance(config, ConsumerConfig) and config.allow_auto_create_topics
         self.metadata_manager = MetadataManager(config, random, self.notify, allow_auto_create=allow_auto_create)
-        self.observe: Callable[[Completion, Now], None] = lambda completion, now: None
+        self.observe: Callable[[CompletedRequest, Now], None] = lambda completion, now: None
         """Told of every request that came to its end."""
         self.deferrable_commands: Callable[[], frozenset[type[object]]] = frozenset
         """Classes of commands that no call waits for."""
@@ -51,7 +51,7 @@ class ClientCore:
         self._managers: list[RequestManager] = []
         self._watchers: list[RequestManager] = []
         self._handlers: dict[type[object], Callable[[Any, Now], None]] = {}
-        self._ended: list[Completion] = []
+        self._ended: list[CompletedRequest] = []
         """Requests that came to their end, and of which ``observe`` was not told yet."""
         self._notifications: list[object] = []
         self._suspended: dict[int, int] = {}

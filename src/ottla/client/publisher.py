@@ -138,9 +138,9 @@ class Problems:
 
     def _unreachable(self, now: Now) -> OttlaError | None:
         """Why no broker is connected: once all that were tried have failed, or those that are under way have been for long."""
-        links = self._core.connections.brokers
-        failure = links.connection_failure()
-        since = None if failure is None else links.first_try_since
+        brokers = self._core.connections.brokers
+        failure = brokers.connection_failure()
+        since = None if failure is None else brokers.first_try_since
         self._patient_until = None if since is None else since + PATIENCE
         return failure if self._patient_until is None or now.mono >= self._patient_until else None
 
@@ -183,12 +183,12 @@ class Problems:
 
     def _cut_off(self) -> OttlaError | None:
         """Why nothing will come of an assignment: no leader of its partitions can be reached, though some broker answers."""
-        metadata, links = self._core.metadata, self._core.connections.brokers
+        metadata, brokers = self._core.metadata, self._core.connections.brokers
         targets: dict[ToNode, None] = {}
         for tp in self._subscription.partitions:
             leader = metadata.leader(tp)
             target = None if leader is None else ToNode(leader.node.node_id)
-            if target is None or not links.failures_of(target):
+            if target is None or not brokers.failures_of(target):
                 return None  # asked in every pass: of a thousand partitions mostly one is looked at
             targets[target] = None
-        return links.unreachable("the leaders of the assigned partitions", targets) if targets else None
+        return brokers.unreachable("the leaders of the assigned partitions", targets) if targets else None

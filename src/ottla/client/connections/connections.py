@@ -2,7 +2,7 @@
 
 Owns the queue of requests that wait for a connection, reconnect back-off (KIP-144), setup timeouts (KIP-601), request timeouts, the
 limit of requests in flight, idle connections, the renewal of logins (KIP-368) and rebootstrap (KIP-899). Must not know sockets,
-passwords, or the meaning of a request. Invariant: each ``Send`` that was enqueued becomes exactly one ``Completion``.
+passwords, or the meaning of a request. Invariant: each ``Send`` that was enqueued becomes exactly one ``CompletedRequest``.
 
 The shell performs the effects of ``poll`` and reports their outcome by the ``on_...`` methods, any number between two polls.
 """
@@ -18,7 +18,7 @@ from ottla.client.backoff import ExponentialBackoff, RandomPort
 from ottla.client.connections.effects import (
     Authenticate,
     Close,
-    Completion,
+    CompletedRequest,
     Connect,
     ConnectionEffect,
     ConnectionsPoll,
@@ -113,7 +113,7 @@ class Connections:
         """Whether ``take_completions`` would return any."""
         return self._requests.has_completions
 
-    def take_completions(self) -> list[Completion]:
+    def take_completions(self) -> list[CompletedRequest]:
         """Return the completions since the last call, in order."""
         return self._requests.take_completions()
 
@@ -511,7 +511,7 @@ def _as_ottla_error(error: Exception) -> OttlaError:
 __all__ = [
     "Authenticate",
     "Close",
-    "Completion",
+    "CompletedRequest",
     "Connect",
     "ConnectionEffect",
     "Connections",
@@ -529,7 +529,7 @@ class _RequestQueue:
 
     def __init__(self) -> None:
         self._waiting: deque[PendingRequest] = deque()
-        self._completions: list[Completion] = []
+        self._completions: list[CompletedRequest] = []
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -551,7 +551,7 @@ class _RequestQueue:
     def complete(self, request: PendingRequest, message: object = None, error: OttlaError | None = None) -> bool:
         """Add the outcome of a request. Return ``True``, for use in ``remove_if``."""
         request.done = True
-        self._completions.append(Completion(request, message, error))
+        self._completions.append(CompletedRequest(request, message, error))
         return True
 
     def fail_all(self, error: OttlaError) -> None:
@@ -563,7 +563,7 @@ class _RequestQueue:
         """Whether ``take_completions`` would return any."""
         return bool(self._completions)
 
-    def take_completions(self) -> list[Completion]:
+    def take_completions(self) -> list[CompletedRequest]:
         """Return the completions since the last call, in order."""
         done, self._completions = self._completions, []
         return done

@@ -75,7 +75,7 @@ class ConnectionsPoll(NamedTuple):
     wake_at: int | None
 
 
-class Completion(NamedTuple):
+class CompletedRequest(NamedTuple):
     """The outcome of a ``Send``: a response of the type that its ``Rpc`` names, or an error."""
 
     request: PendingRequest

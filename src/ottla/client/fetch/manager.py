@@ -35,7 +35,7 @@ _SESSION_ERRORS = frozenset(
 """Errors that mean that the session differs from what the client expects: begin a new one at once, the broker itself is fine."""
 
 
-class Reaction(enum.Enum):
+class FetchReaction(enum.Enum):
     """What an error of one partition calls for."""
 
     NEW_LEADER = "ask for metadata and try again"
@@ -45,19 +45,19 @@ class Reaction(enum.Enum):
     PROBLEM = "tell the application, and try again"
 
 
-_REACTIONS: Mapping[int, Reaction] = {
-    ErrorCode.unknown_server_error: Reaction.AGAIN,
-    ErrorCode.offset_out_of_range: Reaction.OUT_OF_RANGE,
-    ErrorCode.unknown_topic_or_partition: Reaction.NEW_LEADER,
-    ErrorCode.leader_not_available: Reaction.NEW_LEADER,
-    ErrorCode.not_leader_or_follower: Reaction.NEW_LEADER,
-    ErrorCode.replica_not_available: Reaction.NEW_LEADER,
-    ErrorCode.kafka_storage_error: Reaction.NEW_LEADER,
-    ErrorCode.fenced_leader_epoch: Reaction.NEW_LEADER,
-    ErrorCode.unknown_leader_epoch: Reaction.UNKNOWN_EPOCH,
-    ErrorCode.offset_not_available: Reaction.NEW_LEADER,
-    ErrorCode.unknown_topic_id: Reaction.NEW_LEADER,
-    ErrorCode.inconsistent_topic_id: Reaction.NEW_LEADER,
+_REACTIONS: Mapping[int, FetchReaction] = {
+    ErrorCode.unknown_server_error: FetchReaction.AGAIN,
+    ErrorCode.offset_out_of_range: FetchReaction.OUT_OF_RANGE,
+    ErrorCode.unknown_topic_or_partition: FetchReaction.NEW_LEADER,
+    ErrorCode.leader_not_available: FetchReaction.NEW_LEADER,
+    ErrorCode.not_leader_or_follower: FetchReaction.NEW_LEADER,
+    ErrorCode.replica_not_available: FetchReaction.NEW_LEADER,
+    ErrorCode.kafka_storage_error: FetchReaction.NEW_LEADER,
+    ErrorCode.fenced_leader_epoch: FetchReaction.NEW_LEADER,
+    ErrorCode.unknown_leader_epoch: FetchReaction.UNKNOWN_EPOCH,
+    ErrorCode.offset_not_available: FetchReaction.NEW_LEADER,
+    ErrorCode.unknown_topic_id: FetchReaction.NEW_LEADER,
+    ErrorCode.inconsistent_topic_id: FetchReaction.NEW_LEADER,
 }
 """Error code of a partition in a Fetch answer -> what to do; any other is a problem for the application."""
 
@@ -356,22 +356,22 @@ class FetchManager:
     # -- what goes wrong --------------------------------------------------------------------------------------------------
 
     def _partition_failed(self, tp: TopicPartition, state: PartitionState, asked: Wanted, code: int, now: Now) -> None:
-        reaction = _REACTIONS.get(code, Reaction.PROBLEM)
-        of_leaders = (Reaction.NEW_LEADER, Reaction.OUT_OF_RANGE, Reaction.UNKNOWN_EPOCH)
+        reaction = _REACTIONS.get(code, FetchReaction.PROBLEM)
+        of_leaders = (FetchReaction.NEW_LEADER, FetchReaction.OUT_OF_RANGE, FetchReaction.UNKNOWN_EPOCH)
         from_replica = reaction in of_leaders and self.replicas.forget(tp)
         self._planned = None
-        if reaction is Reaction.OUT_OF_RANGE and from_replica:
+        if reaction is FetchReaction.OUT_OF_RANGE and from_replica:
             return  # a follower may be behind: the leader knows better
         state.retry_at = now.mono + self._backoff.delay(0)
-        if reaction is Reaction.NEW_LEADER:
+        if reaction is FetchReaction.NEW_LEADER:
             self._metadata.request_update()
-        elif reaction is Reaction.UNKNOWN_EPOCH and asked.leader_epoch >= 0:
+        elif reaction is FetchReaction.UNKNOWN_EPOCH and asked.leader_epoch >= 0:
             if not from_replica:  # a follower may be behind as well
                 self._metadata.epoch_refused(tp, asked.leader_epoch, now)
-        elif reaction is Reaction.OUT_OF_RANGE and self._subscription.reset_to is not None:
+        elif reaction is FetchReaction.OUT_OF_RANGE and self._subscription.reset_to is not None:
             _log.info("offset %d of %s is out of range: resetting the position", state.fetch, tp)
             self._out_of_range[tp] = state.epoch
-        elif reaction in (Reaction.AGAIN, Reaction.UNKNOWN_EPOCH):
+        elif reaction in (FetchReaction.AGAIN, FetchReaction.UNKNOWN_EPOCH):
             if self._logged.get(tp) != code:
                 _log.warning("fetching %s from offset %d fails, and is tried again: %s", tp, state.fetch, broker_error(code))
             self._logged[tp] = code

@@ -37,24 +37,24 @@ LinkTo = Callable[[ToCoordinator], NodeConnection | None]
 """The way to the coordinator, which knows what it offers."""
 
 
-def membership_of(context: MembershipContext, *, link_to: LinkTo) -> Membership:
+def membership_of(context: MembershipContext, *, connection_to: LinkTo) -> Membership:
     """The membership that ``group.protocol`` asks for."""
     protocol = context.config.group_protocol
     if protocol == "classic":
         return ClassicMembership(context)
     if protocol == "consumer":
         return ConsumerMembership(context)
-    return AutoMembership(context, link_to)
+    return AutoMembership(context, connection_to)
 
 
 class AutoMembership:
     """See the module. Everything else is the chosen member's."""
 
-    def __init__(self, context: MembershipContext, link_to: LinkTo) -> None:
+    def __init__(self, context: MembershipContext, connection_to: LinkTo) -> None:
         self._config = context.config
         self._coordinator = context.coordinator
         self._backoff = context.backoff
-        self._link_to = link_to
+        self._connection_to = connection_to
         self._classic = ClassicMembership(context)
         self._consumer = ConsumerMembership(context)
         self.chosen: Membership = self._classic
@@ -92,8 +92,10 @@ class AutoMembership:
         if error is not None and error.retriable:
             return self._try_later(error, now)
         try:
-            link = self._link_to(asked)
-            lacking = link.lacks(Api.CONSUMER_GROUP_HEARTBEAT, FEATURE) if link is not None else "the coordinator is gone"
+            connection = self._connection_to(asked)
+            lacking = (
+                connection.lacks(Api.CONSUMER_GROUP_HEARTBEAT, FEATURE) if connection is not None else "the coordinator is gone"
+            )
         except DisconnectedError as lost:
             return self._try_later(lost, now)
         members = len(group.members)

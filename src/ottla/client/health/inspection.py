@@ -79,7 +79,7 @@ class Inspection:
 
     def _of_connections(self) -> dict[MetricName, float]:
         connections = self._core.connections
-        count = sum(link.state in ESTABLISHED_STATES for link in connections.brokers)
+        count = sum(connection.state in ESTABLISHED_STATES for connection in connections.brokers)
         values = {
             "connection-count": count,
             "connection-creation-total": connections.opened,

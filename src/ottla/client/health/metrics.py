@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ottla.client.connections.effects import Completion
+from ottla.client.connections.effects import CompletedRequest
 from ottla.client.notifications import FetchedResponse
 from ottla.client.subscription import Consumed
 from ottla.protocol import ErrorCode, milliseconds
@@ -125,7 +125,7 @@ class Meters:
         self._fetched = Meter()
         self._throttled = Meter()
 
-    def on_completion(self, completion: Completion, now: Now) -> None:
+    def on_completion(self, completion: CompletedRequest, now: Now) -> None:
         """A request came to its end."""
         if completion.error is not None:
             return
@@ -141,7 +141,7 @@ class Meters:
         elif name == "fetch":
             self._on_fetch(completion, now)
 
-    def _on_fetch(self, completion: Completion, now: Now) -> None:
+    def _on_fetch(self, completion: CompletedRequest, now: Now) -> None:
         message = completion.message
         self.fetch_at[getattr(completion.request.send.target, "node_id", -1)] = now.mono
         self._throttled.record(milliseconds(message.throttle_time), now)

@@ -60,46 +60,46 @@ class OffsetStore(Protocol):
         """``reply`` with what is kept: a position or ``None`` for each partition."""
 
 
-class Reaction(enum.Enum):
+class CommitReaction(enum.Enum):
     """What an error code calls for."""
 
-    AGAIN = "send again after a while"
-    LOOK_UP = "the coordinator is another one: look it up, and send again"
+    RETRY = "send again after a while"
+    FIND_COORDINATOR = "the coordinator is another one: look it up, and send again"
     MEMBERSHIP = "it is about who signed: the membership knows"
-    SIGN_ANEW = "the member's identity has changed: sign again and send again"
-    UNLESS_REVOKING = "send again after a while; but a topic that is gone must not hold a revocation up"
+    RENEW_IDENTITY = "the member's identity has changed: sign again and send again"
+    RETRY_UNLESS_REVOKING = "send again after a while; but a topic that is gone must not hold a revocation up"
 
 
-_COMMIT_REACTIONS: Mapping[int, Reaction] = {
-    ErrorCode.unknown_topic_or_partition: Reaction.UNLESS_REVOKING,
-    ErrorCode.request_timed_out: Reaction.LOOK_UP,
-    ErrorCode.coordinator_load_in_progress: Reaction.AGAIN,
-    ErrorCode.coordinator_not_available: Reaction.LOOK_UP,
-    ErrorCode.not_coordinator: Reaction.LOOK_UP,
-    ErrorCode.illegal_generation: Reaction.MEMBERSHIP,
-    ErrorCode.unknown_member_id: Reaction.MEMBERSHIP,
-    ErrorCode.rebalance_in_progress: Reaction.MEMBERSHIP,
-    ErrorCode.fenced_instance_id: Reaction.MEMBERSHIP,
-    ErrorCode.unknown_topic_id: Reaction.UNLESS_REVOKING,
-    ErrorCode.fenced_member_epoch: Reaction.MEMBERSHIP,
-    ErrorCode.stale_member_epoch: Reaction.MEMBERSHIP,
+_COMMIT_REACTIONS: Mapping[int, CommitReaction] = {
+    ErrorCode.unknown_topic_or_partition: CommitReaction.RETRY_UNLESS_REVOKING,
+    ErrorCode.request_timed_out: CommitReaction.FIND_COORDINATOR,
+    ErrorCode.coordinator_load_in_progress: CommitReaction.RETRY,
+    ErrorCode.coordinator_not_available: CommitReaction.FIND_COORDINATOR,
+    ErrorCode.not_coordinator: CommitReaction.FIND_COORDINATOR,
+    ErrorCode.illegal_generation: CommitReaction.MEMBERSHIP,
+    ErrorCode.unknown_member_id: CommitReaction.MEMBERSHIP,
+    ErrorCode.rebalance_in_progress: CommitReaction.MEMBERSHIP,
+    ErrorCode.fenced_instance_id: CommitReaction.MEMBERSHIP,
+    ErrorCode.unknown_topic_id: CommitReaction.RETRY_UNLESS_REVOKING,
+    ErrorCode.fenced_member_epoch: CommitReaction.MEMBERSHIP,
+    ErrorCode.stale_member_epoch: CommitReaction.MEMBERSHIP,
 }
-_FETCH_REACTIONS: Mapping[int, Reaction] = {
-    ErrorCode.unknown_topic_or_partition: Reaction.AGAIN,
-    ErrorCode.request_timed_out: Reaction.LOOK_UP,
-    ErrorCode.coordinator_load_in_progress: Reaction.AGAIN,
-    ErrorCode.coordinator_not_available: Reaction.LOOK_UP,
-    ErrorCode.not_coordinator: Reaction.LOOK_UP,
-    ErrorCode.unknown_member_id: Reaction.SIGN_ANEW,
-    ErrorCode.unstable_offset_commit: Reaction.AGAIN,
-    ErrorCode.unknown_topic_id: Reaction.AGAIN,
-    ErrorCode.stale_member_epoch: Reaction.SIGN_ANEW,
+_FETCH_REACTIONS: Mapping[int, CommitReaction] = {
+    ErrorCode.unknown_topic_or_partition: CommitReaction.RETRY,
+    ErrorCode.request_timed_out: CommitReaction.FIND_COORDINATOR,
+    ErrorCode.coordinator_load_in_progress: CommitReaction.RETRY,
+    ErrorCode.coordinator_not_available: CommitReaction.FIND_COORDINATOR,
+    ErrorCode.not_coordinator: CommitReaction.FIND_COORDINATOR,
+    ErrorCode.unknown_member_id: CommitReaction.RENEW_IDENTITY,
+    ErrorCode.unstable_offset_commit: CommitReaction.RETRY,
+    ErrorCode.unknown_topic_id: CommitReaction.RETRY,
+    ErrorCode.stale_member_epoch: CommitReaction.RENEW_IDENTITY,
 }
 """Error codes of OffsetCommit and OffsetFetch -> what to do; any other goes to the caller as it is."""
 
 
 @dataclass(slots=True, eq=False)
-class _Job:
+class _OffsetRequest:
     """Something asked of the coordinator until it is answered: kept through retries."""
 
     waiting: list[tuple[Reply, int | None]]
@@ -135,10 +135,10 @@ class _Job:
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class _CommitJob(_Job):
+class _OffsetCommit(_OffsetRequest):
     number: int
     offsets: Offsets
-    signed: MemberIdentity
+    identity: MemberIdentity
     topic_ids: Mapping[TopicPartition, uuid.UUID]
     """The topics in which the positions were read, where they are known."""
     revoking: bool = False
@@ -147,7 +147,7 @@ class _CommitJob(_Job):
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class _FetchJob(_Job):
+class _OffsetFetch(_OffsetRequest):
     partitions: frozenset[TopicPartition]
 
 
@@ -174,10 +174,10 @@ class CommitManager:
         self._membership = membership
         self._metadata = metadata
         self._backoff = backoff
-        self._queue: list[_CommitJob] = []
+        self._queue: list[_OffsetCommit] = []
         self._order = CommitOrder()
-        self._in_flight: dict[int, _CommitJob] = {}
-        self._lookups: dict[frozenset[TopicPartition], _FetchJob] = {}
+        self._in_flight: dict[int, _OffsetCommit] = {}
+        self._lookups: dict[frozenset[TopicPartition], _OffsetFetch] = {}
         self._asked: set[frozenset[TopicPartition]] = set()
         self._auto_due: int | None = None
         self._auto_failure: str | None = None
@@ -202,21 +202,21 @@ class CommitManager:
             return
         try:
             # A member that is leaving when the next request is sent was a member when this was requested.
-            signed = self._membership.identity()
+            identity = self._membership.identity()
         except OttlaError as error:
             reply(None, error)
             return
         ids = {tp: topic_id for tp in offsets if (topic_id := self._topic_id(tp)) is not None}
-        job = _CommitJob(
+        request = _OffsetCommit(
             [(reply, deadline)],
             retry,
             number=self._order.next(),
             offsets=offsets,
-            signed=signed,
+            identity=identity,
             topic_ids=ids,
             revoking=revoking,
         )
-        self._queue.append(job)
+        self._queue.append(request)
 
     def gave_up(self, partitions: Iterable[TopicPartition]) -> None:
         """Others may read these from now on: what was asked for before and is still to be tried again is void."""
@@ -224,13 +224,13 @@ class CommitManager:
 
     def fetch(self, partitions: frozenset[TopicPartition], deadline: int | None, reply: Reply) -> None:
         """Look up committed positions. Requests for the same partitions meanwhile share the answer."""
-        job = self._lookups.get(partitions)
+        request = self._lookups.get(partitions)
         if not partitions:
             reply({}, None)
-        elif job is None:
-            self._lookups[partitions] = _FetchJob([(reply, deadline)], True, partitions=partitions)
+        elif request is None:
+            self._lookups[partitions] = _OffsetFetch([(reply, deadline)], True, partitions=partitions)
         else:
-            job.waiting.append((reply, deadline))
+            request.waiting.append((reply, deadline))
 
     def polled(self, positions: Offsets, now: Now) -> None:
         """The application polls: commit what it has done with, when that is due."""
@@ -263,7 +263,7 @@ class CommitManager:
             _log.warning("auto-commit of group %r failed: %s", self._config.group_id, error)
         reaction = _COMMIT_REACTIONS.get(error.code) if isinstance(error, BrokerError) else None
         # A commit for a deleted topic is refused as long as it is assigned: the retry is not urgent.
-        if error.retriable and reaction is not Reaction.UNLESS_REVOKING and self._auto_due is not None:
+        if error.retriable and reaction is not CommitReaction.RETRY_UNLESS_REVOKING and self._auto_due is not None:
             self._auto_due -= self._config.auto_commit_interval_ms - self._config.retry_backoff_ms
 
     # -- the two shapes ---------------------------------------------------------------------------------------------------
@@ -280,14 +280,14 @@ class CommitManager:
         return Poll(sends, self._wake_at(now))
 
     def _send_commits(self, target: ToCoordinator, now: Now) -> None:
-        while self._queue and self._queue[0].not_before <= now.mono and self._order.may_leave(self._queue[0].number):
-            job = self._queue[0]
-            message = self._commit_request(job)
+        while self._queue and self._queue[0].not_before <= now.mono and self._order.may_send(self._queue[0].number):
+            request = self._queue[0]
+            message = self._commit_request(request)
             del self._queue[0]
             if message is not None:
-                self._order.sent(job.number)
-                self._in_flight[job.number] = job
-                self._unsent.append(self._commit_send(job, message, target))
+                self._order.sent(request.number)
+                self._in_flight[request.number] = request
+                self._unsent.append(self._commit_send(request, message, target))
 
     def _send_lookups(self, target: ToCoordinator, now: Now) -> None:
         for partitions, lookup in self._lookups.items():
@@ -298,45 +298,49 @@ class CommitManager:
 
     # -- requests ---------------------------------------------------------------------------------------------------------
 
-    def _commit_send(self, job: _CommitJob, message: offset_commit_request.OffsetCommitRequest, target: ToCoordinator) -> AnySend:
+    def _commit_send(
+        self, request: _OffsetCommit, message: offset_commit_request.OffsetCommitRequest, target: ToCoordinator
+    ) -> AnySend:
         return Send(
             rpcs.OFFSET_COMMIT,
             message,
             target,
             self._config.request_timeout_ms,
-            lambda response, now: self._on_committed(job, response, now),
-            lambda error, now: self._on_commit_failure(job, error, now),
+            lambda response, now: self._on_committed(request, response, now),
+            lambda error, now: self._on_commit_failure(request, error, now),
         )
 
-    def _fetch_send(self, job: _FetchJob, message: offset_fetch_request.OffsetFetchRequest, target: ToCoordinator) -> AnySend:
+    def _fetch_send(
+        self, request: _OffsetFetch, message: offset_fetch_request.OffsetFetchRequest, target: ToCoordinator
+    ) -> AnySend:
         return Send(
             rpcs.OFFSET_FETCH,
             message,
             target,
             self._config.request_timeout_ms,
-            lambda response, now: self._on_fetched(job, response, now),
-            lambda error, now: self._on_fetch_failure(job, error, now),
+            lambda response, now: self._on_fetched(request, response, now),
+            lambda error, now: self._on_fetch_failure(request, error, now),
         )
 
-    def _commit_request(self, job: _CommitJob) -> offset_commit_request.OffsetCommitRequest | None:
-        left = self._order.left(job.number, job.offsets)
+    def _commit_request(self, request: _OffsetCommit) -> offset_commit_request.OffsetCommitRequest | None:
+        left = self._order.left(request.number, request.offsets)
         if not left:
-            job.done(job.offsets, None)
+            request.done(request.offsets, None)
             return None
-        job.recreated = self._recreated(job, left)
-        left = {tp: position for tp, position in left.items() if tp not in job.recreated}
+        request.recreated = self._recreated(request, left)
+        left = {tp: position for tp, position in left.items() if tp not in request.recreated}
         if not left:
-            self._finish(job, UnknownTopicIdError(self._what(job, min(job.recreated))))
+            self._finish(request, UnknownTopicIdError(self._description(request, min(request.recreated))))
             return None
-        if job.attempts:
+        if request.attempts:
             try:
-                self._sign_anew(job)
+                self._renew_identity(request)
             except OttlaError as error:
-                job.done(None, error)
+                request.done(None, error)
                 return None
         topics: dict[str, list[offset_commit_request.OffsetCommitRequestPartition]] = {}
         # The topic may be deleted by what is known of the cluster, and recreated already.
-        ids = {tp.topic: topic_id for tp, topic_id in job.topic_ids.items() if tp not in job.recreated}
+        ids = {tp.topic: topic_id for tp, topic_id in request.topic_ids.items() if tp not in request.recreated}
         for tp, position in left.items():
             epoch = -1 if position.leader_epoch is None else position.leader_epoch
             topics.setdefault(tp.topic, []).append(
@@ -349,9 +353,9 @@ class CommitManager:
             )
         return offset_commit_request.OffsetCommitRequest(
             group_id=self._config.group_id or "",
-            generation_id_or_member_epoch=job.signed.generation,
-            member_id=job.signed.member_id,
-            group_instance_id=job.signed.instance_id,
+            generation_id_or_member_epoch=request.identity.generation,
+            member_id=request.identity.member_id,
+            group_instance_id=request.identity.instance_id,
             topics=tuple(
                 offset_commit_request.OffsetCommitRequestTopic(
                     name=topic, topic_id=ids.get(topic) or self._metadata.current.topic_id(topic), partitions=tuple(items)
@@ -360,37 +364,37 @@ class CommitManager:
             ),
         )
 
-    def _recreated(self, job: _CommitJob, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+    def _recreated(self, request: _OffsetCommit, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         """Partitions whose topic was deleted and created again since they were read.
 
         The request would name the new topic. A member that gives up its partitions, because there was no such topic for a moment,
         would commit the end of the old log, and what the new topic holds before that would never be read.
         """
         current = self._metadata.current
-        ids = ((tp, job.topic_ids.get(tp), current.topic_id(tp.topic)) for tp in partitions)
+        ids = ((tp, request.topic_ids.get(tp), current.topic_id(tp.topic)) for tp in partitions)
         return frozenset(tp for tp, read, now in ids if read is not None and now is not None and read != now)
 
-    def _what(self, job: _CommitJob, tp: TopicPartition) -> str:
-        recreated = ", which was deleted and recreated" if tp in job.recreated else ""
+    def _description(self, request: _OffsetCommit, tp: TopicPartition) -> str:
+        recreated = ", which was deleted and recreated" if tp in request.recreated else ""
         return f"committing {tp} for group {self._config.group_id!r}{recreated}"
 
-    def _sign_anew(self, job: _CommitJob) -> None:
-        gone = ", ".join(str(tp) for tp in sorted(self._order.given_up(job.number, job.offsets)))
+    def _renew_identity(self, request: _OffsetCommit) -> None:
+        gone = ", ".join(str(tp) for tp in sorted(self._order.given_up(request.number, request.offsets)))
         if gone:
             raise CommitFailedError(
-                f"nothing was committed: {gone} went to others before the commit could be made", cause=job.last_error
+                f"nothing was committed: {gone} went to others before the commit could be made", cause=request.last_error
             )
-        job.signed = self._membership.identity()
+        request.identity = self._membership.identity()
 
     def _fetch_request(self, partitions: frozenset[TopicPartition]) -> offset_fetch_request.OffsetFetchRequest:
-        signed = self._membership.reader()
+        identity = self._membership.reader()
         topics: dict[str, list[int]] = {}
         for tp in sorted(partitions):
             topics.setdefault(tp.topic, []).append(tp.partition)
         group = offset_fetch_request.OffsetFetchRequestGroup(
             group_id=self._config.group_id or "",
-            member_id=signed.member_id or None,
-            member_epoch=signed.generation,
+            member_id=identity.member_id or None,
+            member_epoch=identity.generation,
             topics=tuple(
                 offset_fetch_request.OffsetFetchRequestTopics(
                     name=topic, topic_id=self._metadata.current.topic_id(topic), partition_indexes=tuple(numbers)
@@ -402,130 +406,135 @@ class CommitManager:
 
     # -- answers ----------------------------------------------------------------------------------------------------------
 
-    def _on_committed(self, job: _CommitJob, response: offset_commit_response.OffsetCommitResponse, now: Now) -> None:
+    def _on_committed(self, request: _OffsetCommit, response: offset_commit_response.OffsetCommitResponse, now: Now) -> None:
         """The first failing partition decides, but lacking authorisations are named together."""
-        names = {topic_id: tp.topic for tp, topic_id in job.topic_ids.items()}
+        names = {topic_id: tp.topic for tp, topic_id in request.topic_ids.items()}
         current = self._metadata.current
         codes = {
             TopicPartition(topic.name or _name_of(topic.topic_id, names, current), part.partition_index): int(part.error_code)
             for topic in response.topics
             for part in topic.partitions
         }
-        self._ended(job, (tp for tp, code in codes.items() if not code))
-        failed = {tp: code for tp, code in codes.items() if code} | dict.fromkeys(job.recreated, ErrorCode.unknown_topic_id)
+        self._ended(request, (tp for tp, code in codes.items() if not code))
+        failed = {tp: code for tp, code in codes.items() if code} | dict.fromkeys(request.recreated, ErrorCode.unknown_topic_id)
         denied = [tp.topic for tp, code in failed.items() if code == ErrorCode.topic_authorization_failed]
         for tp, code in failed.items():
             if code != ErrorCode.topic_authorization_failed:
-                return self._commit_failed(job, code, self._what(job, tp), now)
+                return self._commit_failed(request, code, self._description(request, tp), now)
         if denied:
             topics = ", ".join(sorted(set(denied)))
-            return job.done(None, TopicAuthorizationFailedError(f"committing offsets of {topics}"))
-        return job.done(job.offsets, None)
+            return request.done(None, TopicAuthorizationFailedError(f"committing offsets of {topics}"))
+        return request.done(request.offsets, None)
 
-    def _commit_failed(self, job: _CommitJob, code: int, what: str, now: Now) -> None:
+    def _commit_failed(self, request: _OffsetCommit, code: int, what: str, now: Now) -> None:
         reaction = _COMMIT_REACTIONS.get(code)
-        if reaction is Reaction.MEMBERSHIP:
-            return self._failed(job, self._membership.commit_refused(code, job.signed, now), now)
-        if reaction is Reaction.UNLESS_REVOKING and job.revoking:
-            return self._finish(job, broker_error(code, what))
-        return self._react(job, reaction, broker_error(code, what), now)
+        if reaction is CommitReaction.MEMBERSHIP:
+            return self._failed(request, self._membership.commit_refused(code, request.identity, now), now)
+        if reaction is CommitReaction.RETRY_UNLESS_REVOKING and request.revoking:
+            return self._finish(request, broker_error(code, what))
+        return self._react(request, reaction, broker_error(code, what), now)
 
-    def _on_fetched(self, job: _FetchJob, response: offset_fetch_response.OffsetFetchResponse, now: Now) -> None:
+    def _on_fetched(self, request: _OffsetFetch, response: offset_fetch_response.OffsetFetchResponse, now: Now) -> None:
         """All partitions, or an error of one of them for all."""
-        self._asked.discard(job.partitions)
+        self._asked.discard(request.partitions)
         group = next((item for item in response.groups if item.group_id in (self._config.group_id, "")), None)
         what = f"looking up the commits of group {self._config.group_id!r}"
         if group is None:
-            return self._failed(job, OttlaError(f"{what}: the answer does not name the group"), now)
+            return self._failed(request, OttlaError(f"{what}: the answer does not name the group"), now)
         if group.error_code:
             code = int(group.error_code)
-            return self._react(job, _FETCH_REACTIONS.get(code), broker_error(code, what), now)
-        found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(job.partitions)
+            return self._react(request, _FETCH_REACTIONS.get(code), broker_error(code, what), now)
+        found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(request.partitions)
         for topic in group.topics:
             name = topic.name or _name_of(topic.topic_id, {}, self._metadata.current)
             for part in topic.partitions:
                 if part.error_code:
                     code = int(part.error_code)
                     error = broker_error(code, f"{what} in {name}-{part.partition_index}")
-                    return self._react(job, _FETCH_REACTIONS.get(code), error, now)
+                    return self._react(request, _FETCH_REACTIONS.get(code), error, now)
                 epoch = part.committed_leader_epoch if part.committed_leader_epoch >= 0 else None
                 tp = TopicPartition(name, part.partition_index)
                 if part.committed_offset >= 0 and tp in found:
                     found[tp] = OffsetAndMetadata(part.committed_offset, part.metadata or "", epoch)
-        self._lookups.pop(job.partitions, None)
-        return job.done(found, None)
+        self._lookups.pop(request.partitions, None)
+        return request.done(found, None)
 
-    def _on_commit_failure(self, job: _CommitJob, error: OttlaError, now: Now) -> None:
-        self._ended(job)
+    def _on_commit_failure(self, request: _OffsetCommit, error: OttlaError, now: Now) -> None:
+        self._ended(request)
         self._coordinator.request_failed(error, now)
-        self._failed(job, error, now)
+        self._failed(request, error, now)
 
-    def _on_fetch_failure(self, job: _FetchJob, error: OttlaError, now: Now) -> None:
-        self._asked.discard(job.partitions)
+    def _on_fetch_failure(self, request: _OffsetFetch, error: OttlaError, now: Now) -> None:
+        self._asked.discard(request.partitions)
         self._coordinator.request_failed(error, now)
-        self._failed(job, error, now)
+        self._failed(request, error, now)
 
-    def _react(self, job: _Job, reaction: Reaction | None, error: OttlaError, now: Now) -> None:
+    def _react(self, request: _OffsetRequest, reaction: CommitReaction | None, error: OttlaError, now: Now) -> None:
         if reaction is None:
-            self._finish(job, error)
+            self._finish(request, error)
             return
-        if reaction is Reaction.LOOK_UP:
+        if reaction is CommitReaction.FIND_COORDINATOR:
             self._coordinator.mark_moved(str(error))
-        error.retriable = error.retriable or reaction is Reaction.SIGN_ANEW
-        self._failed(job, error, now)
+        error.retriable = error.retriable or reaction is CommitReaction.RENEW_IDENTITY
+        self._failed(request, error, now)
 
-    def _failed(self, job: _Job, error: OttlaError, now: Now) -> None:
+    def _failed(self, request: _OffsetRequest, error: OttlaError, now: Now) -> None:
         """Try again later, if that was asked for and may help."""
-        job.last_error = error
-        if not job.retry or not error.retriable:
-            return self._finish(job, error)
-        job.give_up(self._too_late(job), now)
-        if not job.waiting:
-            return self._finish(job, error)
-        job.not_before = now.mono + self._backoff.delay(job.attempts)
-        job.attempts += 1
-        if isinstance(job, _CommitJob):
-            insort(self._queue, job, key=lambda job: job.number)
+        request.last_error = error
+        if not request.retry or not error.retriable:
+            return self._finish(request, error)
+        request.give_up(self._too_late(request), now)
+        if not request.waiting:
+            return self._finish(request, error)
+        request.not_before = now.mono + self._backoff.delay(request.attempts)
+        request.attempts += 1
+        if isinstance(request, _OffsetCommit):
+            insort(self._queue, request, key=lambda request: request.number)
         return None
 
     # -- endings ----------------------------------------------------------------------------------------------------------
 
-    def _ended(self, job: _CommitJob, taken: Iterable[TopicPartition] = ()) -> None:
-        del self._in_flight[job.number]
-        self._order.ended(job.number, taken)
+    def _ended(self, request: _OffsetCommit, committed: Iterable[TopicPartition] = ()) -> None:
+        del self._in_flight[request.number]
+        self._order.ended(request.number, committed)
 
     def _expire(self, now: Now) -> None:
         """Complete commands whose deadline has passed. Requests in flight stay in flight."""
-        for job in [job for job in (*self._queue, *self._in_flight.values(), *self._lookups.values()) if job.overdue(now)]:
-            job.give_up(self._too_late(job), now)
-            if isinstance(job, _FetchJob) and not job.waiting and job.partitions not in self._asked:
-                del self._lookups[job.partitions]
-        self._queue = [job for job in self._queue if job.waiting]
+        for request in [
+            request for request in (*self._queue, *self._in_flight.values(), *self._lookups.values()) if request.overdue(now)
+        ]:
+            request.give_up(self._too_late(request), now)
+            if isinstance(request, _OffsetFetch) and not request.waiting and request.partitions not in self._asked:
+                del self._lookups[request.partitions]
+        self._queue = [request for request in self._queue if request.waiting]
 
     def _give_up(self, error: OttlaError, now: Now) -> None:
         """The coordinator cannot be looked up and waiting does not help: all waiting calls fail."""
         del now
-        jobs: list[_Job] = [*self._queue, *(job for key, job in self._lookups.items() if key not in self._asked)]
+        requests: list[_OffsetRequest] = [
+            *self._queue,
+            *(request for key, request in self._lookups.items() if key not in self._asked),
+        ]
         self._queue.clear()
-        for job in jobs:
-            self._finish(job, error)
+        for request in requests:
+            self._finish(request, error)
 
-    def _finish(self, job: _Job, error: OttlaError) -> None:
-        if isinstance(job, _FetchJob):
-            self._lookups.pop(job.partitions, None)
-        job.done(None, error)
+    def _finish(self, request: _OffsetRequest, error: OttlaError) -> None:
+        if isinstance(request, _OffsetFetch):
+            self._lookups.pop(request.partitions, None)
+        request.done(None, error)
 
-    def _too_late(self, job: _Job) -> OttlaTimeoutError:
-        what = "a commit" if isinstance(job, _CommitJob) else "a look-up of committed offsets"
+    def _too_late(self, request: _OffsetRequest) -> OttlaTimeoutError:
+        what = "a commit" if isinstance(request, _OffsetCommit) else "a look-up of committed offsets"
         known, named = self._coordinator.node_id, self._coordinator.named
         cut_off = self._unreachable(COORDINATOR, () if named is None else (ToCoordinator(named),))
-        reason = cut_off or job.last_error or self._coordinator.failure
+        reason = cut_off or request.last_error or self._coordinator.failure
         silent = "no answer" if known is None else f"node {known} was asked and has not answered yet"
         return too_late(f"{what} of group {self._config.group_id!r} was not answered in time", reason, silent)
 
     def _wake_at(self, now: Now) -> int | None:
-        waiting: list[_Job] = [*self._queue, *self._in_flight.values(), *self._lookups.values()]
-        times = [at for job in waiting for at in (job.deadline, job.not_before) if at is not None and at > now.mono]
+        waiting: list[_OffsetRequest] = [*self._queue, *self._in_flight.values(), *self._lookups.values()]
+        times = [at for request in waiting for at in (request.deadline, request.not_before) if at is not None and at > now.mono]
         return min(times, default=None)
 
 
@@ -545,35 +554,35 @@ class CommitOrder:
 
     def __init__(self) -> None:
         self._last = 0
-        self._under_way: set[int] = set()
-        self._taken: dict[TopicPartition, int] = {}
+        self._in_flight: set[int] = set()
+        self._committed: dict[TopicPartition, int] = {}
         self._given_up: dict[TopicPartition, int] = {}
 
     def __repr__(self) -> str:
-        return f"<CommitOrder {self._last} asked for, {sorted(self._under_way)} under way>"
+        return f"<CommitOrder {self._last} asked for, {sorted(self._in_flight)} under way>"
 
     def next(self) -> int:
         """The number of a commit that is asked for now."""
         self._last += 1
         return self._last
 
-    def may_leave(self, number: int) -> bool:
+    def may_send(self, number: int) -> bool:
         """Whether no later commit is under way: what becomes of that one has to be known before an earlier one is sent again."""
-        return all(other < number for other in self._under_way)
+        return all(other < number for other in self._in_flight)
 
     def left(self, number: int, offsets: Offsets) -> Offsets:
         """What is still to be said of a commit: all but the partitions of which the coordinator has taken a later one."""
-        return {tp: position for tp, position in offsets.items() if self._taken.get(tp, 0) < number}
+        return {tp: position for tp, position in offsets.items() if self._committed.get(tp, 0) < number}
 
     def sent(self, number: int) -> None:
         """A commit is on its way."""
-        self._under_way.add(number)
+        self._in_flight.add(number)
 
-    def ended(self, number: int, taken: Iterable[TopicPartition] = ()) -> None:
-        """It was answered, or will not be; ``taken`` are the partitions that the coordinator has committed."""
-        self._under_way.discard(number)
-        for tp in taken:
-            self._taken[tp] = max(number, self._taken.get(tp, 0))
+    def ended(self, number: int, committed: Iterable[TopicPartition] = ()) -> None:
+        """It was answered, or will not be; ``committed`` are the partitions that the coordinator has committed."""
+        self._in_flight.discard(number)
+        for tp in committed:
+            self._committed[tp] = max(number, self._committed.get(tp, 0))
 
     def gave_up(self, partitions: Iterable[TopicPartition]) -> None:
         """Whatever was asked for of these until now was asked for by who held them then."""

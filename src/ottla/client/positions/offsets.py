@@ -31,18 +31,18 @@ _NAMED = 5
 """How many partitions an error names."""
 
 
-class Reaction(enum.Enum):
+class ListOffsetsReaction(enum.Enum):
     """What the error code of a partition calls for."""
 
-    NONE_THERE = "there is no such offset"
+    NO_SUCH_OFFSET = "there is no such offset"
     FATAL = "the caller has to know"
-    AGAIN = "ask for metadata and try again"
+    RETRY = "ask for metadata and try again"
 
 
-_REACTIONS: Mapping[int, Reaction] = {
-    ErrorCode.topic_authorization_failed: Reaction.FATAL,
-    ErrorCode.unsupported_version: Reaction.FATAL,
-    ErrorCode.unsupported_for_message_format: Reaction.NONE_THERE,
+_REACTIONS: Mapping[int, ListOffsetsReaction] = {
+    ErrorCode.topic_authorization_failed: ListOffsetsReaction.FATAL,
+    ErrorCode.unsupported_version: ListOffsetsReaction.FATAL,
+    ErrorCode.unsupported_for_message_format: ListOffsetsReaction.NO_SUCH_OFFSET,
 }
 """Error codes of a partition in ListOffsets -> what to do; after any other it is tried again."""
 
@@ -290,8 +290,8 @@ class OffsetsManager:
 
     def _on_partition(self, query: Query, tp: TopicPartition, part: list_offsets_response.ListOffsetsPartitionResponse) -> None:
         code = int(part.error_code)
-        reaction = _REACTIONS.get(code, Reaction.AGAIN) if code else None
-        if reaction is Reaction.NONE_THERE or (reaction is None and part.offset < 0):
+        reaction = _REACTIONS.get(code, ListOffsetsReaction.RETRY) if code else None
+        if reaction is ListOffsetsReaction.NO_SUCH_OFFSET or (reaction is None and part.offset < 0):
             if isinstance(query, _ResetQuery):
                 # Nothing is as young as was asked for: go on behind all there is.
                 query.wanted[tp] = LATEST
@@ -304,10 +304,10 @@ class OffsetsManager:
                 self._on_reset(query, tp, part.offset, part.leader_epoch)
         else:
             query.failure = broker_error(code, f"listing offsets of {tp}")
-            query.failure.retriable = query.failure.retriable or reaction is Reaction.AGAIN
+            query.failure.retriable = query.failure.retriable or reaction is ListOffsetsReaction.RETRY
             if isinstance(query, _ResetQuery):
                 self._subscription.set_problem(tp, query.epochs[tp], query.failure)
-            elif reaction is Reaction.FATAL:
+            elif reaction is ListOffsetsReaction.FATAL:
                 self._finish(query, query.failure)
 
     def _settle(self, query: Query, asked: LeaderEpochs, now: Now) -> None:

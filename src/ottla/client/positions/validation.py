@@ -35,7 +35,7 @@ _FATAL = frozenset({ErrorCode.topic_authorization_failed})
 """Error codes of a partition that the application has to know; after any other it is tried again."""
 
 
-class _Question(NamedTuple):
+class _PositionCheck(NamedTuple):
     """What a leader was asked about."""
 
     epoch: int
@@ -43,16 +43,16 @@ class _Question(NamedTuple):
     leader: Leader
 
 
-_Questions = Mapping[TopicPartition, _Question]
+_Questions = Mapping[TopicPartition, _PositionCheck]
 
 
 @dataclass(frozen=True, slots=True)
-class _Misfit:
+class _Truncation:
     """A position that does not fit: the log holds what was read up to ``end``, as far as that is known."""
 
     epoch: int
     end: OffsetAndMetadata | None
-    made_anew: bool = False
+    topic_recreated: bool = False
 
 
 class PositionValidator:
@@ -71,31 +71,31 @@ class PositionValidator:
         self._metadata = metadata
         self._backoff = backoff
         self._is_held = is_held
-        self._looked_at: tuple[int, Metadata] | None = None
+        self._compared: tuple[int, Metadata] | None = None
         """Version of the subscription and metadata for which leaders were compared last."""
-        self._in_flight: dict[TopicPartition, _Question] = {}
-        self._misfits: dict[TopicPartition, _Misfit] = {}
+        self._in_flight: dict[TopicPartition, _PositionCheck] = {}
+        self._truncations: dict[TopicPartition, _Truncation] = {}
         self._unsent: list[AnySend] = []
         """What was noted as sent. The next step may raise; then these leave with the next poll."""
 
     def __repr__(self) -> str:
-        return f"<PositionValidator {len(self._in_flight)} asked about, {len(self._misfits)} do not fit>"
+        return f"<PositionValidator {len(self._in_flight)} asked about, {len(self._truncations)} do not fit>"
 
     @property
     def awaits_consumption(self) -> bool:
         """Whether a position is to be moved as soon as the application has consumed what was fetched before."""
-        return bool(self._misfits)
+        return bool(self._truncations)
 
     def poll(self, now: Now) -> Poll:
         """Look for new leaders; ask them about the positions."""
         self._compare_leaders()
-        if self._misfits:
-            self._settle_misfits()
+        if self._truncations:
+            self._settle_truncations()
             self._compare_leaders()
         by_leader: dict[Leader, dict[TopicPartition, PartitionState]] = {}
         wake_at = []
         for tp, state in self._subscription.in_phase(Phase.VALIDATING):
-            if tp in self._misfits or state.leader is None or self._is_asked(tp, state):
+            if tp in self._truncations or state.leader is None or self._is_asked(tp, state):
                 continue
             if state.retry_at > now.mono:
                 wake_at.append(state.retry_at)
@@ -107,39 +107,39 @@ class PositionValidator:
         return Poll(sends, min(wake_at, default=None))
 
     def _on_response(
-        self, questions: _Questions, response: offset_for_leader_epoch_response.OffsetForLeaderEpochResponse, now: Now
+        self, checks: _Questions, response: offset_for_leader_epoch_response.OffsetForLeaderEpochResponse, now: Now
     ) -> None:
         """Confirm positions, or find out how far they fit."""
         answered = {TopicPartition(topic.topic, part.partition): part for topic in response.topics for part in topic.partitions}
-        for tp, question in questions.items():
-            state = self._take(tp, question)
+        for tp, check in checks.items():
+            state = self._take(tp, check)
             if state is None:
                 continue
             part = answered.get(tp)
             if part is not None and not part.error_code:
                 self._metadata.epoch_accepted(tp)
             elif part is not None and part.error_code == ErrorCode.unknown_leader_epoch:
-                self._metadata.epoch_refused(tp, question.leader.epoch, now)
+                self._metadata.epoch_refused(tp, check.leader.epoch, now)
             if part is None or part.error_code:
                 error = broker_error(int(part.error_code), f"validating the position of {tp}") if part is not None else None
                 self._again(tp, state, error, now)
             elif part.end_offset < 0 or part.leader_epoch < 0:
-                self._misfits[tp] = _Misfit(state.epoch, None)
+                self._truncations[tp] = _Truncation(state.epoch, None)
             elif part.end_offset < state.fetch:
-                self._misfits[tp] = _Misfit(state.epoch, OffsetAndMetadata(part.end_offset, leader_epoch=part.leader_epoch))
+                self._truncations[tp] = _Truncation(state.epoch, OffsetAndMetadata(part.end_offset, leader_epoch=part.leader_epoch))
             else:
                 self._subscription.set_problem(tp, state.epoch, None)
-                self._subscription.confirm(tp, question.leader)
-        self._settle_misfits()
+                self._subscription.confirm(tp, check.leader)
+        self._settle_truncations()
 
-    def _on_failure(self, questions: _Questions, error: OttlaError, now: Now) -> None:
+    def _on_failure(self, checks: _Questions, error: OttlaError, now: Now) -> None:
         """Try again; a broker that is too old to be asked is believed."""
-        for tp, question in questions.items():
-            state = self._take(tp, question)
+        for tp, check in checks.items():
+            state = self._take(tp, check)
             if state is None:
                 continue
             if isinstance(error, UnsupportedApiError):
-                self._subscription.confirm(tp, question.leader)
+                self._subscription.confirm(tp, check.leader)
             else:
                 self._again(tp, state, error, now)
 
@@ -147,19 +147,19 @@ class PositionValidator:
 
     def _compare_leaders(self) -> None:
         current = self._metadata.current
-        if self._looked_at is not None and self._looked_at[0] == self._subscription.version and self._looked_at[1] is current:
+        if self._compared is not None and self._compared[0] == self._subscription.version and self._compared[1] is current:
             return
         for tp, state in (*self._subscription.in_phase(Phase.FETCHING), *self._subscription.in_phase(Phase.VALIDATING)):
             topic_id = current.topic_id(tp.topic)
             if state.topic_id is not None and topic_id is not None and topic_id != state.topic_id:
-                self._misfits[tp] = _Misfit(state.epoch, None, made_anew=True)
+                self._truncations[tp] = _Truncation(state.epoch, None, topic_recreated=True)
                 if state.phase is not Phase.VALIDATING:
                     self._subscription.validate(tp, current.leader(tp))
                 continue
             leader = current.leader(tp)
             if leader is None or leader == state.leader:
                 continue
-            self._misfits.pop(tp, None)
+            self._truncations.pop(tp, None)
             if state.leader_epoch is not None and leader.epoch is not None and state.leader_epoch > leader.epoch:
                 # The leader would answer as if the log had been truncated. The epoch is not from this cluster.
                 self._subscription.drop_leader_epoch(tp, above=leader.epoch)
@@ -169,7 +169,7 @@ class PositionValidator:
                 self._subscription.confirm(tp, leader)
         if self._subscription.mode is Mode.MANUAL:
             self._look_for_absent(current)
-        self._looked_at = (self._subscription.version, current)
+        self._compared = (self._subscription.version, current)
 
     def _look_for_absent(self, current: Metadata) -> None:
         """A partition from ``assign()`` that does not exist, or no longer exists, is a problem; a group handles its own
@@ -188,7 +188,7 @@ class PositionValidator:
             _log.warning("assigned partitions do not exist: %s%s", names, f" and {more} more" if more > 0 else "")
 
     def _is_asked(self, tp: TopicPartition, state: PartitionState) -> bool:
-        return self._in_flight.get(tp) == _question(state)
+        return self._in_flight.get(tp) == _position_check(state)
 
     def _ask(self, leader: Leader, states: Mapping[TopicPartition, PartitionState]) -> AnySend:
         topics: dict[str, list[offset_for_leader_epoch_request.OffsetForLeaderPartition]] = {}
@@ -206,25 +206,25 @@ class PositionValidator:
                 for name, items in topics.items()
             ),
         )
-        questions = {tp: _question(state) for tp, state in states.items()}
-        self._in_flight.update(questions)
+        checks = {tp: _position_check(state) for tp, state in states.items()}
+        self._in_flight.update(checks)
         return Send(
             rpcs.OFFSET_FOR_LEADER_EPOCH,
             message,
             ToNode(leader.node.node_id),
             self._config.request_timeout_ms,
-            lambda response, now: self._on_response(questions, response, now),
-            lambda error, now: self._on_failure(questions, error, now),
+            lambda response, now: self._on_response(checks, response, now),
+            lambda error, now: self._on_failure(checks, error, now),
         )
 
     # -- answers ----------------------------------------------------------------------------------------------------------
 
-    def _take(self, tp: TopicPartition, question: _Question) -> PartitionState | None:
+    def _take(self, tp: TopicPartition, check: _PositionCheck) -> PartitionState | None:
         """The state that an answer is about; ``None`` where it is about nothing that is wanted any more."""
-        if self._in_flight.get(tp) == question:
+        if self._in_flight.get(tp) == check:
             del self._in_flight[tp]
         state = self._subscription.partitions.get(tp)
-        if state is None or state.phase is not Phase.VALIDATING or _question(state) != question:
+        if state is None or state.phase is not Phase.VALIDATING or _position_check(state) != check:
             return None
         return state
 
@@ -235,40 +235,40 @@ class PositionValidator:
         if error is not None and (known or not (error.retriable or isinstance(error, BrokerError))):
             self._subscription.set_problem(tp, state.epoch, error)
 
-    def _settle_misfits(self) -> None:
+    def _settle_truncations(self) -> None:
         """Move positions that do not fit, once what was fetched before is consumed."""
-        for tp, misfit in list(self._misfits.items()):
-            state = self._subscription.current(tp, misfit.epoch)
+        for tp, truncation in list(self._truncations.items()):
+            state = self._subscription.current(tp, truncation.epoch)
             if state is None:
-                del self._misfits[tp]
+                del self._truncations[tp]
             elif not self._is_held(tp):
-                self._settle(tp, state, misfit)
+                self._settle(tp, state, truncation)
 
-    def _settle(self, tp: TopicPartition, state: PartitionState, misfit: _Misfit) -> None:
+    def _settle(self, tp: TopicPartition, state: PartitionState, truncation: _Truncation) -> None:
         policy = self._subscription.reset_to
-        what = _explain(tp, state, misfit)
+        what = _explain(tp, state, truncation)
         if policy is None:
             # It stays where it is, with its problem, until a seek gives it another epoch.
-            divergent = misfit.end.offset if misfit.end is not None else None
+            divergent = truncation.end.offset if truncation.end is not None else None
             problem = LogTruncationError(what, tp.topic, tp.partition, state.fetch, divergent)
             return self._subscription.set_problem(tp, state.epoch, problem)
-        del self._misfits[tp]
+        del self._truncations[tp]
         _log.warning("%s", what)
-        if misfit.end is not None:
-            return self._subscription.seek({tp: misfit.end})
+        if truncation.end is not None:
+            return self._subscription.seek({tp: truncation.end})
         # All records of a recreated topic are unread, whatever the policy for existing topics.
-        return self._subscription.reset((tp,), EARLIEST if misfit.made_anew else policy)
+        return self._subscription.reset((tp,), EARLIEST if truncation.topic_recreated else policy)
 
 
-def _question(state: PartitionState) -> _Question:
+def _position_check(state: PartitionState) -> _PositionCheck:
     assert state.leader is not None
-    return _Question(state.epoch, state.fetch, state.leader)
+    return _PositionCheck(state.epoch, state.fetch, state.leader)
 
 
-def _explain(tp: TopicPartition, state: PartitionState, misfit: _Misfit) -> str:
-    if misfit.made_anew:
+def _explain(tp: TopicPartition, state: PartitionState, truncation: _Truncation) -> str:
+    if truncation.topic_recreated:
         return f"{tp.topic} was deleted and recreated: offset {state.fetch} of {tp.partition} is no longer valid"
-    if misfit.end is None:
+    if truncation.end is None:
         return f"the log of {tp} was truncated: nothing that was read before offset {state.fetch} is left in it"
-    kept = f"only records before {misfit.end.offset} are left in it"
+    kept = f"only records before {truncation.end.offset} are left in it"
     return f"the log of {tp} was truncated: of what was read before offset {state.fetch}, {kept}"

@@ -47,7 +47,7 @@ class Auto(Asked):
             backoff(),
             PollTimer(parsed, InHand),
         )
-        manager = membership_of(context, link_to=lambda target: self.link)
+        manager = membership_of(context, connection_to=lambda target: self.link)
         super().__init__(manager)
         self.subscription.subscribe(frozenset({"t"}))
         self.manager.polled(self.now)

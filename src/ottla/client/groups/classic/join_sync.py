@@ -17,7 +17,7 @@ from ottla.client.commands import Assigned, UserData
 from ottla.client.effects import AnySend, Send, ToCoordinator
 from ottla.client.groups.classic.leader import GroupLeader
 from ottla.client.groups.classic.session import REASON_LENGTH
-from ottla.client.groups.classic.states import Generation, Reaction, State
+from ottla.client.groups.classic.states import ClassicReaction, Generation, State
 from ottla.client.groups.membership import MembershipContext, Refusals
 from ottla.client.notifications import AssignmentNeeded
 from ottla.config import ConsumerConfig
@@ -238,13 +238,13 @@ class JoinSync:
         self._attempts = 0
         return MemberAssignment(assignment.partitions, assignment.user_data)
 
-    def refused(self, error: BrokerError, reaction: Reaction, now: Now) -> None:
+    def refused(self, error: BrokerError, reaction: ClassicReaction, now: Now) -> None:
         """The coordinator has refused a request that is sent again: at once, or after a back-off."""
         # A large group may rebalance for as long as it waits for its slowest member.
-        self._refusals.refused(error, now, self._config.poll_interval("classic") if reaction is Reaction.REJOIN else 0)
-        if reaction is Reaction.LOOK_UP:
+        self._refusals.refused(error, now, self._config.poll_interval("classic") if reaction is ClassicReaction.REJOIN else 0)
+        if reaction is ClassicReaction.LOOK_UP:
             self._coordinator.mark_moved(error.name)
-        if reaction in (Reaction.LATER, Reaction.LOOK_UP) or self._refusals.count > AT_ONCE:
+        if reaction in (ClassicReaction.LATER, ClassicReaction.LOOK_UP) or self._refusals.count > AT_ONCE:
             self.try_later(now)
 
 

@@ -38,9 +38,9 @@ from ottla.client.groups.classic.states import (
     REBALANCING,
     SYNC_REACTIONS,
     TRANSITIONS,
+    ClassicReaction,
     Generation,
     Input,
-    Reaction,
     State,
     reaction_to,
 )
@@ -215,7 +215,9 @@ class ClassicMembership:
         if code == ErrorCode.fenced_instance_id and unchanged:
             return self._fence(what)
         if unchanged:
-            self._dropped(HEARTBEAT_REACTIONS.get(code, Reaction.OUTDATED), f"{broker_error(code).name} in answer to a commit")
+            self._dropped(
+                HEARTBEAT_REACTIONS.get(code, ClassicReaction.OUTDATED), f"{broker_error(code).name} in answer to a commit"
+            )
         elif self.state in (State.PREPARING, State.JOINING, State.ASSIGNING, State.SYNCING):
             # The commit was sent in the generation before: the member can commit again once it has joined this one.
             return RebalanceInProgressError(what)
@@ -257,9 +259,9 @@ class ClassicMembership:
 
     def _on_heartbeat(self, sent_in: Generation, response: heartbeat_response.HeartbeatResponse, now: Now) -> None:
         reaction = self._session.on_answer(sent_in, response, self.generation if self.state in IN_GENERATION else None, now)
-        if reaction is Reaction.REJOIN:
+        if reaction is ClassicReaction.REJOIN:
             self._begin_rebalance("group is already rebalancing")
-        elif reaction is Reaction.FENCED:
+        elif reaction is ClassicReaction.FENCED:
             self._fence("a heartbeat was refused")
         elif reaction is not None:
             self._dropped(reaction, f"{broker_error(int(response.error_code)).name} in answer to a heartbeat")
@@ -353,25 +355,25 @@ class ClassicMembership:
     def _hand_over(self) -> None:
         self._revocation.hand_over(self.generation.protocol or "", self.metadata())
 
-    def _refused(self, reactions: Mapping[int, Reaction], code: int, now: Now, member_id: str = "") -> None:
+    def _refused(self, reactions: Mapping[int, ClassicReaction], code: int, now: Now, member_id: str = "") -> None:
         """JoinGroup or SyncGroup was answered with an error; the response to JoinGroup may give the member its id."""
         what = f"joining group {self._config.group_id!r}"
         error = broker_error(code, what)
         reaction = reaction_to(error, reactions)
         self._reason = f"rebalance failed due to {error.name}"
-        if reaction is Reaction.FENCED:
+        if reaction is ClassicReaction.FENCED:
             self._fence(what)
             return
-        if reaction is Reaction.FATAL:
+        if reaction is ClassicReaction.FATAL:
             if error.code == ErrorCode.unsupported_version and self._config.group_instance_id is not None:
                 error.hint = "the brokers may be too old for static members: leave group_instance_id out"
             self._fail(error, removed=True)
             return
         self._join_sync.refused(error, reaction, now)
-        if reaction in (Reaction.UNKNOWN, Reaction.OUTDATED):
+        if reaction in (ClassicReaction.UNKNOWN, ClassicReaction.OUTDATED):
             self._dropped(reaction, error.name)
             return
-        if reaction is Reaction.ADOPT:
+        if reaction is ClassicReaction.ADOPT:
             # KIP-394: the coordinator gives a new member its id first, so that one that never joins leaves nothing behind.
             self.generation = Generation(-1, member_id)
             self._reason = f"need to re-join with the given member-id: {member_id}"
@@ -393,14 +395,14 @@ class ClassicMembership:
         self._join_sync.failed()
         self._notify(ErrorNotification(error))
         if removed and self._subscription.partitions:
-            self._dropped(Reaction.OUTDATED, str(error))
+            self._dropped(ClassicReaction.OUTDATED, str(error))
         else:
             self._move(Input.FAIL)
 
-    def _dropped(self, reaction: Reaction, why: str) -> None:
+    def _dropped(self, reaction: ClassicReaction, why: str) -> None:
         """The coordinator has removed the member, or gone on without it: the partitions are lost."""
         self._reason = f"rebalance failed due to {why}"
-        member_id = "" if reaction is Reaction.UNKNOWN else self.generation.member_id
+        member_id = "" if reaction is ClassicReaction.UNKNOWN else self.generation.member_id
         self._forget(Generation(-1, member_id))
         if not self._subscription.partitions and self.state in (State.JOINING, State.ASSIGNING, State.SYNCING, State.FAILED):
             if self.state is not State.FAILED:
@@ -427,7 +429,7 @@ class ClassicMembership:
             self._notify(ErrorNotification(error))
         if isinstance(error, BrokerError) and error.code == ErrorCode.group_authorization_failed and self.generation.number >= 0:
             # No more heartbeats can be sent: the group goes on without this member when its session expires, and no answer says so.
-            self._dropped(Reaction.OUTDATED, str(error))
+            self._dropped(ClassicReaction.OUTDATED, str(error))
 
     def _forget(self, generation: Generation) -> None:
         """Change the identity: answers to earlier requests no longer matter."""

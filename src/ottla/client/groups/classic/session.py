@@ -13,7 +13,7 @@ from collections.abc import Callable
 from ottla.client.backoff import ExponentialBackoff
 from ottla.client.commands import Reply
 from ottla.client.effects import AnySend, Send
-from ottla.client.groups.classic.states import HEARTBEAT_REACTIONS, Generation, Reaction, reaction_to
+from ottla.client.groups.classic.states import HEARTBEAT_REACTIONS, ClassicReaction, Generation, reaction_to
 from ottla.client.groups.coordinator import CoordinatorManager
 from ottla.client.groups.membership import DEFAULT, Refusals, leaves
 from ottla.client.notifications import ErrorNotification
@@ -94,7 +94,7 @@ class Session:
 
     def on_answer(
         self, sent_in: Generation, response: heartbeat_response.HeartbeatResponse, generation: Generation | None, now: Now
-    ) -> Reaction | None:
+    ) -> ClassicReaction | None:
         """What an answer calls for from the member, which is now in ``generation``; ``None``: nothing."""
         code = int(response.error_code)
         if not code or code == ErrorCode.rebalance_in_progress:
@@ -107,17 +107,17 @@ class Session:
             return None
         error = broker_error(code, f"a heartbeat of group {self._config.group_id!r}")
         reaction = reaction_to(error, HEARTBEAT_REACTIONS)
-        if reaction is Reaction.LOOK_UP:
+        if reaction is ClassicReaction.LOOK_UP:
             self._coordinator.mark_moved(error.name)
         if sent_in != generation:
             # The heartbeat left before the JoinGroup that was answered meanwhile: ILLEGAL_GENERATION is about the old generation.
             return None
-        if reaction in (Reaction.LATER, Reaction.LOOK_UP):
+        if reaction in (ClassicReaction.LATER, ClassicReaction.LOOK_UP):
             self._refusals.refused(error, now)
-            if reaction is Reaction.LATER and self._refusals.count == 1:
+            if reaction is ClassicReaction.LATER and self._refusals.count == 1:
                 _log.warning("%s; heartbeats are retried", error)
             return None
-        if reaction is Reaction.FATAL:
+        if reaction is ClassicReaction.FATAL:
             self._notify(ErrorNotification(error))
         return reaction
 

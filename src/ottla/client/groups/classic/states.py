@@ -94,7 +94,7 @@ REBALANCING = frozenset({State.PREPARING, State.JOINING, State.ASSIGNING, State.
 """States in which the partitions change."""
 
 
-class Reaction(enum.Enum):
+class ClassicReaction(enum.Enum):
     """What an error code calls for."""
 
     LATER = "send again after a while"
@@ -107,29 +107,29 @@ class Reaction(enum.Enum):
     FATAL = "the application has to know, and its next poll joins again"
 
 
-SYNC_REACTIONS: Mapping[int, Reaction] = {
-    ErrorCode.coordinator_load_in_progress: Reaction.LATER,
-    ErrorCode.coordinator_not_available: Reaction.LOOK_UP,
-    ErrorCode.not_coordinator: Reaction.LOOK_UP,
-    ErrorCode.illegal_generation: Reaction.OUTDATED,
-    ErrorCode.unknown_member_id: Reaction.UNKNOWN,
-    ErrorCode.rebalance_in_progress: Reaction.REJOIN,
-    ErrorCode.fenced_instance_id: Reaction.FENCED,
+SYNC_REACTIONS: Mapping[int, ClassicReaction] = {
+    ErrorCode.coordinator_load_in_progress: ClassicReaction.LATER,
+    ErrorCode.coordinator_not_available: ClassicReaction.LOOK_UP,
+    ErrorCode.not_coordinator: ClassicReaction.LOOK_UP,
+    ErrorCode.illegal_generation: ClassicReaction.OUTDATED,
+    ErrorCode.unknown_member_id: ClassicReaction.UNKNOWN,
+    ErrorCode.rebalance_in_progress: ClassicReaction.REJOIN,
+    ErrorCode.fenced_instance_id: ClassicReaction.FENCED,
 }
 """Error codes of SyncGroup -> what to do; after another one that is retriable ``LATER``, after any other ``FATAL``."""
 
-JOIN_REACTIONS: Mapping[int, Reaction] = {**SYNC_REACTIONS, ErrorCode.member_id_required: Reaction.ADOPT}
+JOIN_REACTIONS: Mapping[int, ClassicReaction] = {**SYNC_REACTIONS, ErrorCode.member_id_required: ClassicReaction.ADOPT}
 """The same for JoinGroup, which may also ask for another JoinGroup with a new member id."""
 
-HEARTBEAT_REACTIONS: Mapping[int, Reaction] = {
-    ErrorCode.unknown_server_error: Reaction.LATER,
-    ErrorCode.coordinator_load_in_progress: Reaction.LATER,
-    ErrorCode.coordinator_not_available: Reaction.LOOK_UP,
-    ErrorCode.not_coordinator: Reaction.LOOK_UP,
-    ErrorCode.illegal_generation: Reaction.OUTDATED,
-    ErrorCode.unknown_member_id: Reaction.UNKNOWN,
-    ErrorCode.rebalance_in_progress: Reaction.REJOIN,
-    ErrorCode.fenced_instance_id: Reaction.FENCED,
+HEARTBEAT_REACTIONS: Mapping[int, ClassicReaction] = {
+    ErrorCode.unknown_server_error: ClassicReaction.LATER,
+    ErrorCode.coordinator_load_in_progress: ClassicReaction.LATER,
+    ErrorCode.coordinator_not_available: ClassicReaction.LOOK_UP,
+    ErrorCode.not_coordinator: ClassicReaction.LOOK_UP,
+    ErrorCode.illegal_generation: ClassicReaction.OUTDATED,
+    ErrorCode.unknown_member_id: ClassicReaction.UNKNOWN,
+    ErrorCode.rebalance_in_progress: ClassicReaction.REJOIN,
+    ErrorCode.fenced_instance_id: ClassicReaction.FENCED,
 }
 """Error codes of Heartbeat -> what to do; after another one that is retriable ``LATER``, after any other ``FATAL``.
 
@@ -137,9 +137,9 @@ Java's consumer sends the next heartbeat after any other, and goes on delivering
 """
 
 
-def reaction_to(error: BrokerError, table: Mapping[int, Reaction]) -> Reaction:
+def reaction_to(error: BrokerError, table: Mapping[int, ClassicReaction]) -> ClassicReaction:
     """What an error calls for by one of these tables."""
-    return table.get(error.code, Reaction.LATER if error.retriable else Reaction.FATAL)
+    return table.get(error.code, ClassicReaction.LATER if error.retriable else ClassicReaction.FATAL)
 
 
 class Generation(NamedTuple):

@@ -34,8 +34,8 @@ from ottla.client.groups.consumer.states import (
     REBALANCING,
     TRANSITIONS,
     UNKNOWN_HINT,
+    ConsumerReaction,
     Input,
-    Reaction,
     State,
 )
 from ottla.client.groups.membership import (
@@ -349,28 +349,28 @@ class ConsumerMembership:
 
     def _refused(self, code: int, text: str, now: Now) -> None:
         error = broker_error(code, f"a heartbeat of group {self._config.group_id!r}{f': {text}' if text else ''}")
-        unknown = Reaction.LATER if error.retriable else Reaction.FATAL
+        unknown = ConsumerReaction.LATER if error.retriable else ConsumerReaction.FATAL
         reaction = HEARTBEAT_REACTIONS.get(code, unknown)
-        if reaction is Reaction.GONE:
+        if reaction is ConsumerReaction.GONE:
             reaction = self._of_group_gone()
-        if reaction is Reaction.FENCED:
+        if reaction is ConsumerReaction.FENCED:
             return self._fence(error)
-        if reaction is Reaction.FATAL:
+        if reaction is ConsumerReaction.FATAL:
             error.hint = HINTS.get(code) or error.hint or UNKNOWN_HINT
             return self._fail(error)
-        if reaction is Reaction.LOOK_UP:
+        if reaction is ConsumerReaction.LOOK_UP:
             self._coordinator.mark_moved(error.name)
-        if reaction is Reaction.TELL:
+        if reaction is ConsumerReaction.TELL:
             self._notify(ErrorNotification(error))
         else:
             self._refusals.refused(error, now)
         return self._try_later(error, now)
 
-    def _of_group_gone(self) -> Reaction:
+    def _of_group_gone(self) -> ConsumerReaction:
         """The group was deleted, or has become a classic one; a choice that came too late is made again before the next attempt."""
         if self.epoch > JOIN_GROUP_EPOCH:
-            return Reaction.FENCED
-        return Reaction.LATER if self._config.group_protocol == "auto" else Reaction.FATAL
+            return ConsumerReaction.FENCED
+        return ConsumerReaction.LATER if self._config.group_protocol == "auto" else ConsumerReaction.FATAL
 
     def _try_later(self, error: OttlaError, now: Now) -> None:
         """Said once, however often it is tried; the next heartbeat says everything, as this one may or may not have been heard."""

@@ -71,7 +71,7 @@ REBALANCING = frozenset({State.JOINING, State.RECONCILING, State.FENCED, State.S
 """States in which the partitions change."""
 
 
-class Reaction(enum.Enum):
+class ConsumerReaction(enum.Enum):
     """What an error code calls for."""
 
     LATER = "send again after a while"
@@ -82,15 +82,15 @@ class Reaction(enum.Enum):
     FATAL = "the application has to know, and the member cannot go on"
 
 
-HEARTBEAT_REACTIONS: Mapping[int, Reaction] = {
-    ErrorCode.request_timed_out: Reaction.LATER,
-    ErrorCode.coordinator_load_in_progress: Reaction.LATER,
-    ErrorCode.coordinator_not_available: Reaction.LOOK_UP,
-    ErrorCode.not_coordinator: Reaction.LOOK_UP,
-    ErrorCode.unknown_member_id: Reaction.FENCED,
-    ErrorCode.topic_authorization_failed: Reaction.TELL,
-    ErrorCode.group_id_not_found: Reaction.GONE,
-    ErrorCode.fenced_member_epoch: Reaction.FENCED,
+HEARTBEAT_REACTIONS: Mapping[int, ConsumerReaction] = {
+    ErrorCode.request_timed_out: ConsumerReaction.LATER,
+    ErrorCode.coordinator_load_in_progress: ConsumerReaction.LATER,
+    ErrorCode.coordinator_not_available: ConsumerReaction.LOOK_UP,
+    ErrorCode.not_coordinator: ConsumerReaction.LOOK_UP,
+    ErrorCode.unknown_member_id: ConsumerReaction.FENCED,
+    ErrorCode.topic_authorization_failed: ConsumerReaction.TELL,
+    ErrorCode.group_id_not_found: ConsumerReaction.GONE,
+    ErrorCode.fenced_member_epoch: ConsumerReaction.FENCED,
 }
 """Error codes of ConsumerGroupHeartbeat -> what to do; after another one that is retriable ``LATER``, after any other ``FATAL``."""
 

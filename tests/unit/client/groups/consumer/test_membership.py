@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ottla.client.effects import AnySend
-from ottla.client.groups.consumer.states import HEARTBEAT_REACTIONS, TRANSITIONS, Input, Reaction, State
+from ottla.client.groups.consumer.states import HEARTBEAT_REACTIONS, TRANSITIONS, ConsumerReaction, Input, State
 from ottla.client.notifications import AssignmentReceived, ErrorNotification, RebalanceNeeded
 from ottla.errors import CommitFailedError, DisconnectedError, OttlaTimeoutError, error_class
 from ottla.protocol import milliseconds
@@ -487,4 +487,4 @@ def test_every_state_can_be_reached_and_only_a_fatal_one_is_the_end() -> None:
 
 
 def test_every_reaction_has_a_code() -> None:
-    assert {*HEARTBEAT_REACTIONS.values(), Reaction.FATAL} == set(Reaction)
+    assert {*HEARTBEAT_REACTIONS.values(), ConsumerReaction.FATAL} == set(ConsumerReaction)
