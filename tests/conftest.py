@@ -24,7 +24,7 @@ NO_SKIPS = os.environ.get("OTTLA_NO_SKIPS") == "1"
 # Unless asked for, nothing is drawn at random: the same checkout gives the same outcome to everyone (``make test-random``).
 hypothesis.settings.register_profile("fixed", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.register_profile("random", derandomize=False, deadline=None, print_blob=True)
-# A tenth of the examples, also of those tests that give a number of their own (``tests/drawing.py``): ``make check``.
+# A tenth of the examples, also of those tests that give a number of their own (``tests/example_counts.py``): ``make check``.
 hypothesis.settings.register_profile("check", hypothesis.settings.get_profile("fixed"), max_examples=10)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "fixed")
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import confluent_kafka
 
-from tests.interop.peers import LIBRDKAFKA_PATIENT, Message, read_all
+from tests.interop.other_clients import LIBRDKAFKA_PATIENT, Message, read_all
 
 PATIENCE = 60.0
 """Seconds."""

@@ -21,7 +21,7 @@ import confluent_kafka
 import pytest
 
 from tests.end_to_end.broker_process import Writer, everything, stored
-from tests.interop.peers import LIBRDKAFKA_PATIENT, create_topic
+from tests.interop.other_clients import LIBRDKAFKA_PATIENT, create_topic
 from tests.interop.real_kafka import free_port_pair
 
 PROGRAM = """

@@ -20,9 +20,9 @@ from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import metadata_request, offset_commit_request, offset_fetch_request, produce_request
 from ottla.records import NewRecord, encode_batch
-from tests.bad_frames import bad_frames
 from tests.end_to_end.broker_process import PATIENCE, Writer, broker_process, everything, stored
-from tests.interop.peers import MEMBER, closing_all, create_topic, poll_until
+from tests.interop.other_clients import MEMBER, closing_all, create_topic, poll_until
+from tests.malformed_frames import bad_frames
 from tests.raw_client import RawClient
 
 

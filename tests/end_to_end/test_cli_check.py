@@ -14,7 +14,7 @@ import pytest
 
 from ottla import Broker
 from tests.end_to_end.programs import broker, ottla, started
-from tests.interop.peers import PRODUCE, create_topic
+from tests.interop.other_clients import PRODUCE, create_topic
 
 
 @pytest.fixture(scope="module")

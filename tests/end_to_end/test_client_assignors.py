@@ -18,7 +18,7 @@ from ottla.protocol.messages import (
     consumer_group_install_assignment_request as install,
     consumer_group_prepare_assignment_request as prepare,
 )
-from tests.interop.peers import create_topic
+from tests.interop.other_clients import create_topic
 from tests.raw_client import RawClient
 
 OURS = {int(Api.CONSUMER_GROUP_PREPARE_ASSIGNMENT), int(Api.CONSUMER_GROUP_INSTALL_ASSIGNMENT)}

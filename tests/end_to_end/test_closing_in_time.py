@@ -23,7 +23,7 @@ from ottla.client.commands import Inspect
 from ottla.errors import ClosedError, OttlaTimeoutError
 from ottla.faults import Fault
 from tests.end_to_end.programs import broker as broker_process
-from tests.interop.peers import create_topic
+from tests.interop.other_clients import create_topic
 
 PATIENCE = 60.0
 DEFAULT = 5.0

@@ -14,7 +14,7 @@ import pytest
 from ottla import Admin, Broker, Consumer
 from ottla.errors import AuthenticationError, ConnectionFailedError
 from ottla.types import TopicPartition
-from tests.ports import closed_port, closed_ports
+from tests.closed_ports import closed_port, closed_ports
 
 TIMEOUT = 1.0
 """The timeout of each call, in seconds."""

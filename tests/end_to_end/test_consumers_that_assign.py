@@ -21,7 +21,7 @@ from ottla import AsyncConsumer, Broker, Consumer
 from ottla.errors import AssignmentError
 from tests.end_to_end.assigning_member import InTurn, settings
 from tests.end_to_end.programs import environment
-from tests.interop.peers import create_topic
+from tests.interop.other_clients import create_topic
 
 PATIENCE = 60.0
 """Seconds: a limit for everything, on a busy machine."""

@@ -17,7 +17,7 @@ from confluent_kafka import TopicPartition
 
 from ottla import Consumer, TopicPartition as OurPartition
 from tests.end_to_end.broker_process import PROGRAM, broker_process
-from tests.interop.peers import PRODUCE, Row, create_topic
+from tests.interop.other_clients import PRODUCE, Row, create_topic
 
 GROUP = "workers"
 NOW = time.time_ns() // 1_000_000

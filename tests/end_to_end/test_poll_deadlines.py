@@ -17,7 +17,7 @@ import pytest
 
 from ottla import AsyncConsumer, Broker, Consumer, TopicPartition
 from ottla.errors import WakeupError
-from tests.interop.peers import create_topic
+from tests.interop.other_clients import create_topic
 
 KINDS: dict[str, dict[str, Any]] = {
     "eager": {"group_protocol": "classic", "partition_assignment_strategy": "range", "heartbeat_interval": 0.1},

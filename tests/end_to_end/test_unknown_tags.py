@@ -25,7 +25,7 @@ from ottla.protocol.messages import (
 from tests.end_to_end.programs import free_port
 from tests.raw_client import RawClient
 from tests.simulation.broker import content
-from tests.tagged import TaggingProxy, tagged_request, tagging_proxy
+from tests.unknown_tagged_fields import TaggingProxy, tagged_request, tagging_proxy
 
 RECORDS = [b"%d" % number for number in range(200)]
 

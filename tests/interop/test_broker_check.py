@@ -14,7 +14,7 @@ import pytest
 
 from ottla import Broker
 from tests.end_to_end.programs import broker, ottla
-from tests.interop.peers import MEMBER, PRODUCE, Row, closing_all, create_topic, poll_until
+from tests.interop.other_clients import MEMBER, PRODUCE, Row, closing_all, create_topic, poll_until
 from tests.interop.real_kafka import KafkaTool, OwnKafka
 
 DUMP = "org.apache.kafka.tools.DumpLogSegments"

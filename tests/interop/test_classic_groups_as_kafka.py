@@ -34,8 +34,8 @@ from ottla.protocol.messages import (
     offset_fetch_request,
     sync_group_request,
 )
-from tests.interop.as_kafka import Both
-from tests.interop.peers import create_topic
+from tests.interop.comparison import Both
+from tests.interop.other_clients import create_topic
 from tests.raw_client import RawClient
 
 _RUN = uuid.uuid4().hex[:8]

@@ -15,7 +15,7 @@ import pytest
 from ottla import Broker
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import offset_commit_request, offset_fetch_request
-from tests.interop.peers import MEMBER, PRODUCE, Row, closing_all, create_topic, poll_until
+from tests.interop.other_clients import MEMBER, PRODUCE, Row, closing_all, create_topic, poll_until
 from tests.interop.real_kafka import KafkaTool
 from tests.raw_client import RawClient
 

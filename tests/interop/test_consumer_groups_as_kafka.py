@@ -31,7 +31,7 @@ from ottla.protocol.messages import (
     offset_commit_request,
     offset_fetch_request,
 )
-from tests.interop.as_kafka import Both
+from tests.interop.comparison import Both
 from tests.raw_client import RawClient
 
 TOPICS = {"like-a": 4, "like-b": 2, "like-c": 3}

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 
 from ottla import Broker
 from ottla.assignors import GroupSpec
-from tests.interop.peers import (
+from tests.interop.other_clients import (
     PRODUCE,
     ConsumerGroupMember,
     Member,

@@ -17,7 +17,7 @@ import pytest
 
 from ottla import Broker, Consumer, TopicPartition
 from ottla.errors import error_class
-from tests.interop.peers import PRODUCE, Row, create_topic
+from tests.interop.other_clients import PRODUCE, Row, create_topic
 
 NOW = 1_700_000_000_000
 _numbers = count()

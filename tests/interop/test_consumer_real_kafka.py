@@ -26,7 +26,7 @@ from ottla.errors import (
     WakeupError,
     error_class,
 )
-from tests.interop.peers import PRODUCE, Row, create_topic
+from tests.interop.other_clients import PRODUCE, Row, create_topic
 
 NOW = 1_700_000_000_000
 ROWS: list[Row] = [

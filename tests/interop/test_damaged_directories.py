@@ -13,7 +13,7 @@ from tests.damage.directory import PARTITIONS
 from tests.damage.faults import Fault, fault_of
 from tests.damage.reading import Place, read_everything
 from tests.damage.rounds import Rounds, restarted
-from tests.interop.peers import create_topic
+from tests.interop.other_clients import create_topic
 from tests.interop.real_kafka import KafkaTool, OwnKafka
 
 pytestmark = pytest.mark.torture

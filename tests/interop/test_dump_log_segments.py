@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ottla import Broker, Consumer
-from tests.interop.peers import MEMBER, PRODUCE, Row, closing_all, create_topic, poll_until
+from tests.interop.other_clients import MEMBER, PRODUCE, Row, closing_all, create_topic, poll_until
 from tests.interop.real_kafka import KafkaTool
 
 DUMP = "org.apache.kafka.tools.DumpLogSegments"

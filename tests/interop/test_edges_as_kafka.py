@@ -50,9 +50,9 @@ from ottla.protocol.messages import (
     sync_group_request as sync,
 )
 from ottla.records import NewRecord, encode_batch
-from tests.answers import codes
+from tests.edge_case_requests import NOT_UTF8, frame
+from tests.error_codes import codes
 from tests.raw_client import RawClient
-from tests.requests import NOT_UTF8, frame
 
 TOPIC, STRICT = "edges", "strict"
 SOON, NEVER = timedelta(seconds=10), timedelta(0)

@@ -15,7 +15,7 @@ from ottla import Broker, Consumer, OffsetAndMetadata, TopicPartition
 from ottla.client.fetch.manager import FetchManager
 from ottla.client.fetch.session import Phase
 from ottla.errors import LogTruncationError, RecordDeserializationError
-from tests.interop.peers import create_topic
+from tests.interop.other_clients import create_topic
 from tests.interop.real_kafka import KafkaCluster, KafkaTool
 
 PATIENCE = 60.0

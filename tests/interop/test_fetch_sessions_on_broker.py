@@ -12,7 +12,7 @@ import pytest
 from ottla import Admin, Broker
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.types import Now
-from tests.interop.peers import produce_confluent
+from tests.interop.other_clients import produce_confluent
 from tests.interop.real_kafka import KafkaTool, free_port_pair
 
 PARTITIONS = 12

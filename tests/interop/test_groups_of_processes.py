@@ -1,6 +1,6 @@
 """Groups of others' clients, each member a process: they come, leave, are killed and come back, and the broker with them.
 
-What must hold is in ``groups/verdict.py``, what happens in ``groups/scenarios.py``.
+What must hold is in ``groups/invariants.py``, what happens in ``groups/scenarios.py``.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.groups.players import BrokerProcess
+from tests.interop.groups.scenario_processes import BrokerProcess
+from tests.interop.groups.scenario_runner import Stage, session_for_now, settings
 from tests.interop.groups.scenarios import PROTOCOLS, Scenario, everyday, matrix, torture
-from tests.interop.groups.stage import Stage, session_for_now, settings
 
 TORTURES = [torture(seed, protocol) for protocol in PROTOCOLS for seed in range(5)]
 

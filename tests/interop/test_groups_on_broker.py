@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from ottla import Broker
-from tests.interop.peers import MEMBER, PRODUCE, Member, Message, Row, closing_all, create_topic, poll_all, poll_until
+from tests.interop.other_clients import MEMBER, PRODUCE, Member, Message, Row, closing_all, create_topic, poll_all, poll_until
 
 PEERS = ["confluent", "kafka-python", "aiokafka"]
 PARTITIONS = 6

@@ -1,6 +1,6 @@
 """Our consumers in groups on three real Kafka nodes that restart, die and move leaders, on topics that grow and are recreated.
 
-What must hold is in ``groups/verdict.py`` and ``cluster/verdict.py``, what happens in ``cluster/troubles.py``.
+What must hold is in ``groups/invariants.py`` and ``cluster/invariants.py``, what happens in ``cluster/scenarios.py``.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.cluster.stage import SESSION, Stage, cluster_settings
-from tests.interop.cluster.troubles import SHORT, endless
-from tests.interop.groups.stage import session_for_now
+from tests.interop.cluster.scenario_runner import SESSION, Stage, cluster_settings
+from tests.interop.cluster.scenarios import SHORT, endless
+from tests.interop.groups.scenario_runner import session_for_now
 from tests.interop.real_kafka import KafkaCluster, KafkaTool
 
 KINDS = (("classic", "range"), ("classic", "cooperative-sticky"), ("consumer", "uniform"))

@@ -10,8 +10,8 @@ import confluent_kafka
 import pytest
 
 from ottla import Broker
-from tests.interop import terminal
-from tests.interop.peers import MEMBER, PRODUCE, ConsumerGroupMember, closing_all, create_topic, poll_until
+from tests.interop import terminal_sessions
+from tests.interop.other_clients import MEMBER, PRODUCE, ConsumerGroupMember, closing_all, create_topic, poll_until
 from tests.interop.real_kafka import KafkaTool
 
 SESSIONS = sorted((Path(__file__).parent / "sessions").glob("*.session"))
@@ -92,4 +92,4 @@ def servers(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.mark.parametrize("session", SESSIONS, ids=lambda path: path.stem)
 def test_a_session_reads_as_on_a_real_kafka(servers: str, kafka_tool: KafkaTool, session: Path, tmp_path: Path) -> None:
     with PREPARE.get(session.stem, lambda servers, name: nullcontext())(servers, session.stem):
-        terminal.play(session, servers, tmp_path)
+        terminal_sessions.play(session, servers, tmp_path)

@@ -12,7 +12,7 @@ from confluent_kafka import ConsumerGroupType
 from confluent_kafka.admin import AdminClient
 
 from ottla import Broker
-from tests.interop.peers import (
+from tests.interop.other_clients import (
     PRODUCE,
     ConfluentMember,
     ConsumerGroupMember,

@@ -13,8 +13,8 @@ import kafka.coordinator.assignors.cooperative_sticky as kafka_cooperative
 import pytest
 
 from ottla import Broker
-from tests.interop.ours import OttlaMember
-from tests.interop.peers import MEMBER, PRODUCE, Member, Message, Row, closing_all, create_topic, poll_all, poll_until
+from tests.interop.other_clients import MEMBER, PRODUCE, Member, Message, Row, closing_all, create_topic, poll_all, poll_until
+from tests.interop.ottla_client import OttlaMember
 
 PARTITIONS = 4
 ROWS: list[Row] = [(index % PARTITIONS, None, b"%d" % index, 1_700_000_000_000, ()) for index in range(200)]

@@ -1,6 +1,6 @@
 """Groups of our and of other clients on a real Kafka, each member a process: each of them leads, leaves and is killed.
 
-The rules are in ``groups/verdict.py``, the events in ``groups/scenarios.py``.
+The rules are in ``groups/invariants.py``, the events in ``groups/scenarios.py``.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.interop.groups.scenario_runner import Stage, settings
 from tests.interop.groups.scenarios import COOPERATIVE, EAGER, Scenario, beside_ours_everywhere, coming_and_going, migrations
-from tests.interop.groups.stage import Stage, settings
 from tests.interop.real_kafka import KafkaTool, OwnKafka, free_port_pair
 
 SESSION = 6_000

@@ -21,7 +21,7 @@ import pytest
 from ottla import Admin, AsyncConsumer, Consumer, OffsetAndMetadata, Record, TopicPartition
 from ottla.errors import NoOffsetForPartitionError, OttlaError, UnsupportedApiError
 from tests.end_to_end.programs import ottla
-from tests.interop.peers import Row, create_topic, produce_confluent
+from tests.interop.other_clients import Row, create_topic, produce_confluent
 from tests.interop.real_kafka import FETCH_TIMEOUT, KafkaTool, OwnKafka, free_port_pair, run_tool
 
 pytestmark = pytest.mark.interop

@@ -29,7 +29,7 @@ from ottla.protocol.messages import (
     offset_fetch_request,
     sync_group_request,
 )
-from tests.interop.peers import create_topic
+from tests.interop.other_clients import create_topic
 from tests.interop.real_kafka import KafkaTool, OwnKafka, free_port_pair
 from tests.raw_client import RawClient
 

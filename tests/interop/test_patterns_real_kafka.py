@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from ottla import Broker, Consumer
-from tests.interop.peers import PRODUCE, create_topic
+from tests.interop.other_clients import PRODUCE, create_topic
 
 PATIENCE = 60
 """Seconds."""

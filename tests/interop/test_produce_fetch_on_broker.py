@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource
 
 from ottla import Broker
-from tests.interop.peers import MEMBER, PRODUCE, Message, Row, closing_all, create_topic, poll_until, read_all
+from tests.interop.other_clients import MEMBER, PRODUCE, Message, Row, closing_all, create_topic, poll_until, read_all
 
 PEERS = ["confluent", "kafka-python", "aiokafka"]
 NOW = time.time_ns() // 1_000_000

@@ -20,7 +20,7 @@ from ottla.protocol.messages import (
     list_transactions_request,
     txn_offset_commit_request,
 )
-from tests.interop.peers import create_topic
+from tests.interop.other_clients import create_topic
 from tests.raw_client import RawClient
 
 NOT_YET = ("coordinator_load_in_progress", "not_coordinator", "coordinator_not_available")

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from ottla import Broker, Consumer, TopicPartition as OurPartition
-from tests.interop.peers import PRODUCE, Row, create_topic
+from tests.interop.other_clients import PRODUCE, Row, create_topic
 from tests.interop.real_kafka import KafkaTool
 
 NOW = time.time_ns() // 1_000_000

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from ottla import Consumer, TopicPartition
 from ottla.errors import LogTruncationError
-from tests.interop.cluster.operator import Operator, patiently
+from tests.interop.cluster.cluster_admin import Operator, patiently
 from tests.interop.real_kafka import KafkaCluster, KafkaTool
 
 TOPIC = "cut"

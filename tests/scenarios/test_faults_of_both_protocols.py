@@ -1,6 +1,6 @@
 """What no fault of the broker does to a group, in either protocol. Time is virtual.
 
-Faults of single requests are in ``test_faults`` (classic) and ``test_consumer_faults`` (KIP-848).
+Faults of single requests are in ``test_classic_group_faults`` (classic) and ``test_consumer_group_faults`` (KIP-848).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 from ottla.broker.faults.rules import ExpireMember, FailAppends, Freeze, MoveCoordinator
 from ottla.errors import OttlaTimeoutError
 from ottla.types import OffsetAndMetadata
-from tests.scenarios.faults import Group, supplied, working
+from tests.scenarios.group_under_faults import Group, supplied, working
 from tests.scenarios.groups import ALL, PARTITIONS
 from tests.simulation.app import App
 

@@ -1,6 +1,6 @@
 """What holds of a group in either protocol: handing over, death, slow handlers, commits, closing, and the broker's restart.
 
-What only one of them does is in ``test_groups`` (classic) and ``test_consumer_groups`` (KIP-848).
+What only one of them does is in ``test_classic_groups`` (classic) and ``test_consumer_groups`` (KIP-848).
 """
 
 from __future__ import annotations

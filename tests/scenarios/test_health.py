@@ -9,7 +9,7 @@ from ottla.client.health.verdicts import WaitsFor
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.types import TopicPartition
-from tests.scenarios.probe import Probe
+from tests.scenarios.health_probe import Probe
 from tests.simulation.app import App, Program, Sleep, member
 from tests.simulation.world import World
 

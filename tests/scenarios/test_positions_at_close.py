@@ -13,7 +13,7 @@ import pytest
 from ottla import Record
 from ottla.errors import OttlaTimeoutError
 from ottla.types import OffsetAndMetadata
-from tests.scenarios.reading import TP0, TP1
+from tests.scenarios.assigned_consumer import TP0, TP1
 from tests.simulation.app import App, Program, Sleep
 from tests.simulation.world import World
 

@@ -11,7 +11,7 @@ import pytest
 from ottla import Record
 from ottla.errors import UnknownTopicIdError
 from ottla.types import OffsetAndMetadata
-from tests.scenarios.reading import TP0, assigned, poll
+from tests.scenarios.assigned_consumer import TP0, assigned, poll
 from tests.simulation.app import App, Program, Sleep
 from tests.simulation.world import World
 

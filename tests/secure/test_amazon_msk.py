@@ -22,7 +22,7 @@ from ottla import Admin, OAuthToken
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import sasl_authenticate_response, sasl_handshake_response
-from tests.secure.pretender import pretending
+from tests.secure.scripted_broker import pretending
 
 LIFE = 4
 """Seconds that a token is good for here: those of Amazon live for 15 minutes."""

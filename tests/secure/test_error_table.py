@@ -20,10 +20,10 @@ import pytest
 
 from ottla import Consumer, OttlaError, TopicPartition, errors
 from ottla.protocol.apis import SPOKEN, Api, VersionRange
-from tests.ports import closed_port
+from tests.closed_ports import closed_port
+from tests.secure.broken_settings import NO_TOPIC, PATIENCE, Settings, only_the_cluster, sasl
 from tests.secure.kafka import PASSWORD, READER, STRANGER, Secured
-from tests.secure.pretender import FAR_TOO_LARGE, TOPIC, loading, pretending
-from tests.secure.troubles import NO_TOPIC, PATIENCE, Settings, only_the_cluster, sasl
+from tests.secure.scripted_broker import FAR_TOO_LARGE, TOPIC, loading, pretending
 
 PAGE = (Path(__file__).parents[2] / "docs" / "errors.md").read_text()
 

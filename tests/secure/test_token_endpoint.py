@@ -22,7 +22,7 @@ from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import sasl_authenticate_response, sasl_handshake_response
 from tests.secure.certificates import Authority
-from tests.secure.pretender import TOPIC, pretending
+from tests.secure.scripted_broker import TOPIC, pretending
 
 TP = TopicPartition(TOPIC, 0)
 PATIENCE = 30.0

@@ -12,7 +12,7 @@ import pytest
 
 from tests.interop.real_kafka import QUICK_JVM
 from tests.spark.conftest import Kafka, numbered
-from tests.spark.waiting import wait_until
+from tests.spark.stream_progress import wait_until
 
 SCRIPT = """
 import sys

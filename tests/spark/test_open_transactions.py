@@ -8,7 +8,7 @@ import confluent_kafka
 import pytest
 
 from tests.spark.conftest import Kafka, Load, Sink, numbered
-from tests.spark.waiting import wait_until
+from tests.spark.stream_progress import wait_until
 
 OPEN_FOR = 5.0
 """Seconds; after three a task compares its range with the log."""

@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame
 
 from tests.spark.conftest import Kafka, Load, Sink, numbered, send
-from tests.spark.waiting import wait_until
+from tests.spark.stream_progress import wait_until
 
 
 @pytest.fixture

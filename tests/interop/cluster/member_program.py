@@ -1,4 +1,4 @@
-"""One member of a group that reads several topics, as a process: Ottla's consumer, living as ``groups/life.py`` says.
+"""One member of a group that reads several topics, as a process: Ottla's consumer, living as ``groups/member_lifecycle.py`` says.
 
 Owns how the consumer is set up and how partitions are named. Must not know what happens to the cluster. Invariant: SIGTERM lets the
 member leave well; the process ends with 0 then.
@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import ottla
 from ottla import OffsetAndMetadata, TopicPartition
 from ottla.errors import OttlaError
-from tests.interop.cluster.verdict import incarnation_of, plain
-from tests.interop.groups.life import POLL, Teller, live, log_to_stderr
+from tests.interop.cluster.invariants import incarnation_of, plain
+from tests.interop.groups.member_lifecycle import POLL, Teller, live, log_to_stderr
 
 
 @dataclass(frozen=True)

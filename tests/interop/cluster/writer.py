@@ -16,7 +16,7 @@ from multiprocessing.managers import BaseManager
 
 import confluent_kafka
 
-from tests.interop.peers import LIBRDKAFKA_PATIENT
+from tests.interop.other_clients import LIBRDKAFKA_PATIENT
 
 TICK = 0.02
 """Seconds between two rounds of writing."""

@@ -1,4 +1,4 @@
-"""One member of a group as a process, whichever Python client it is: it lives and tells its life as ``life.py`` says.
+"""One member of a group as a process, whichever Python client it is: it lives and tells its life as ``member_lifecycle.py`` says.
 
 Owns how each client is subscribed, polled and told to commit. Must not know what is tested. Invariant: SIGTERM lets the member
 leave well; the process ends with 0 then.
@@ -29,8 +29,8 @@ import kafka.coordinator.assignors.sticky.sticky_assignor as kafka_sticky
 
 import ottla
 from ottla.errors import OttlaError
-from tests.interop.groups.life import POLL, Client, Teller, live, log_to_stderr
-from tests.interop.peers import LIBRDKAFKA_PATIENT
+from tests.interop.groups.member_lifecycle import POLL, Client, Teller, live, log_to_stderr
+from tests.interop.other_clients import LIBRDKAFKA_PATIENT
 
 Offsets = Mapping[int, tuple[int, str]]
 """What is committed, by partition: the offset and its note."""

@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 from ottla.assignors import ASSIGNORS, Cluster, MemberSubscription
 from ottla.protocol.sticky_user_data import decode_sticky, encode_sticky
 from ottla.types import TopicPartition
-from tests.drawing import examples
+from tests.example_counts import examples
 
 TOPICS = ("t0", "t1", "t2", "t3")
 RACKS = ("r0", "r1", "r2")

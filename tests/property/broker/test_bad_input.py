@@ -26,9 +26,9 @@ from ottla.protocol.messages import (
     offset_commit_request,
     sync_group_request,
 )
-from tests.answers import codes
-from tests.drawing import examples
-from tests.requests import LOGIN, Known, frame, messages, one_edge_each
+from tests.edge_case_requests import LOGIN, Known, frame, messages, one_edge_each
+from tests.error_codes import codes
+from tests.example_counts import examples
 from tests.simulation.broker import CoreUnderTest
 
 API_VERSIONS = api_versions_request.ApiVersionsRequest(client_software_name="edges", client_software_version="1")

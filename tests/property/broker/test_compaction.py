@@ -22,7 +22,7 @@ from ottla.broker.log import PartitionLog
 from ottla.broker.markers import marker_batch
 from ottla.records import Compression, NewRecord, PartitionReader, encode_batch
 from ottla.types import IsolationLevel
-from tests.drawing import examples
+from tests.example_counts import examples
 from tests.simulation.broker import content
 from tests.simulation.clock import START
 from tests.unit.broker.harness import append, clean, open_log, reload

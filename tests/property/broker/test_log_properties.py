@@ -15,7 +15,7 @@ from ottla.broker.producers import Producers
 from ottla.broker.segment import Segment
 from ottla.coordinator.api_error import ApiError
 from ottla.records import BatchHeader, InvalidBatchError, iter_headers, iter_records
-from tests.drawing import examples
+from tests.example_counts import examples
 from tests.simulation.broker import content
 from tests.simulation.clock import START
 from tests.unit.broker.harness import append, batch, header_of, open_log, reload, stored

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import fetch_request
-from tests.drawing import examples
+from tests.example_counts import examples
 from tests.simulation.broker import CoreUnderTest, content
 from tests.unit.broker.harness import batch
 from tests.unit.broker.requests import create, delete as delete_topic, delete_records, produce

@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from ottla.protocol import ErrorCode
-from tests.drawing import examples
+from tests.example_counts import examples
 from tests.simulation.broker import CoreUnderTest
 from tests.unit.broker.transactional import Producer, committed_offset, fetch, make_topic, read, state_of
 

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from ottla.broker.log import PartitionLog
 from ottla.broker.markers import marker_batch, read_marker
 from ottla.records import ControlType, iter_headers
-from tests.drawing import examples
+from tests.example_counts import examples
 from tests.simulation.broker import content
 from tests.simulation.clock import START
 from tests.unit.broker.harness import append, batch, open_log, reload

@@ -27,7 +27,7 @@ from ottla.coordinator.api_error import ApiError
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.messages import fetch_response
 from ottla.types import Now, TopicPartition
-from tests.drawing import examples
+from tests.example_counts import examples
 from tests.unit.client.managers import config
 
 PARTITIONS = [TopicPartition(topic, number) for topic in ("a", "b") for number in range(3)]

@@ -19,7 +19,7 @@ from ottla.client.groups.classic import states as classic_states
 from ottla.client.groups.consumer import states as consumer_states
 from ottla.errors import CommitFailedError, ConnectionFailedError, IllegalStateError, OttlaTimeoutError, error_class
 from ottla.types import OffsetAndMetadata, TopicPartition
-from tests.drawing import examples
+from tests.example_counts import examples
 from tests.scenarios.client_assignors import SETTINGS, Weighted
 from tests.scenarios.groups import told_to_hold
 from tests.simulation.app import Program, Sleep

@@ -20,7 +20,7 @@ from ottla.client.notifications import FetchedPartition, FetchedResponse
 from ottla.client.subscription import Mode, PartitionView, Snapshot
 from ottla.records import ControlType, NewRecord, encode_batch, encode_end_transaction
 from ottla.types import Now, OffsetAndMetadata, TopicPartition
-from tests.drawing import examples
+from tests.example_counts import examples
 from tests.simulation.world import World
 from tests.unit.client.managers import T0, config
 

@@ -13,7 +13,7 @@ from ottla.client.notifications import FetchedPartition, FetchedResponse
 from ottla.client.subscription import Mode, PartitionView, Snapshot
 from ottla.records import NewRecord, encode_batch
 from ottla.types import Now, OffsetAndMetadata, TopicPartition
-from tests.drawing import examples
+from tests.example_counts import examples
 from tests.unit.client.managers import config
 
 PARTITIONS = [TopicPartition("t", number) for number in range(3)]

@@ -8,7 +8,7 @@ from hypothesis import settings, strategies as st
 from hypothesis.stateful import Bundle, initialize, rule
 
 from ottla.coordinator.consumer.group import ConsumerGroup, ConsumerGroupState
-from tests.drawing import examples
+from tests.example_counts import examples
 from tests.property.coordinator.consumer_client import ConsumerClient
 from tests.property.coordinator.oracle import Oracle
 from tests.property.coordinator.with_consumers import OWN_ASSIGNORS, WISHES, WithConsumers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import settings
 
-from tests.drawing import examples
+from tests.example_counts import examples
 from tests.property.coordinator.classic_groups import Groups
 
 TestGroups = Groups.TestCase

@@ -9,7 +9,7 @@ from hypothesis.stateful import Bundle, initialize, rule
 
 from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState
 from ottla.coordinator.consumer.group import ConsumerGroupState
-from tests.drawing import examples
+from tests.example_counts import examples
 from tests.property.coordinator.classic_groups import BOTH, GROUPS, ORDERS, RETENTION, Groups
 from tests.property.coordinator.client import ReadingClient
 from tests.property.coordinator.consumer_client import ConsumerClient

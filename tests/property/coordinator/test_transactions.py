@@ -25,7 +25,7 @@ from ottla.protocol.messages import (
 )
 from ottla.protocol.transaction_records import decode_record
 from ottla.types import Now, TopicPartition
-from tests.drawing import examples
+from tests.example_counts import examples
 from tests.unit.coordinator.harness import Topics
 
 IDS = st.sampled_from(["a", "b"])

@@ -19,8 +19,8 @@ from ottla.protocol.apis import Api
 from ottla.protocol.codec import RequestHeader, decode_request, decode_response, encode_request, encode_response
 from ottla.protocol.conversion import downgrader, wire_class
 from ottla.protocol.writing import Writer, writer
-from tests.drawing import examples
-from tests.neutral import downgrade, upgrade
+from tests.example_counts import examples
+from tests.message_conversion import downgrade, upgrade
 from tests.property.protocol.versions import EVERY, NAMES
 
 

@@ -25,7 +25,7 @@ from ottla.protocol.transaction_records import (
     decode_record as decode_transaction,
     encode_record as encode_transaction,
 )
-from tests.drawing import examples
+from tests.example_counts import examples
 from tests.property.group_records import (
     consumer_group_records,
     group_keys,
@@ -38,7 +38,7 @@ from tests.property.group_records import (
     text,
 )
 from tests.property.protocol.versions import EVERY, NAMES
-from tests.tagged import encode, one_tag, some_tags
+from tests.unknown_tagged_fields import encode, one_tag, some_tags
 
 FLEXIBLE = [
     (api, version, side)

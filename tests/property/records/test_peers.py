@@ -23,7 +23,7 @@ from ottla.records import (
     verify_batch,
 )
 from ottla.records.batch import crc_matches
-from tests.drawing import examples
+from tests.example_counts import examples
 
 content = st.none() | st.binary(max_size=200)
 headers = st.lists(st.tuples(st.text(max_size=10), content), max_size=4).map(tuple)

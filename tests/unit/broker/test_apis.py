@@ -26,7 +26,7 @@ from ottla.protocol.messages import (
     metadata_request,
 )
 from ottla.records import Compression
-from tests.requests import LOGIN
+from tests.edge_case_requests import LOGIN
 from tests.simulation.broker import CoreUnderTest
 from tests.simulation.clock import START
 from tests.simulation.requests import fetch_message, produce_message

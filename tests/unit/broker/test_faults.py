@@ -32,7 +32,7 @@ from ottla.protocol.messages import (
     offset_commit_request,
     produce_request,
 )
-from tests.bad_frames import some_request
+from tests.malformed_frames import some_request
 from tests.simulation.broker import CoreUnderTest, content
 from tests.unit.broker.group_requests import code_of, commit_message, committed, started
 from tests.unit.broker.harness import batch

@@ -16,7 +16,7 @@ from ottla.broker.faults.rules import AddFault, Fail, Match, Rule
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import fetch_request
-from tests.drawing import examples
+from tests.example_counts import examples
 from tests.simulation.broker import CoreUnderTest
 from tests.unit.broker.harness import batch
 from tests.unit.broker.requests import create, delete_records, produce

@@ -29,12 +29,12 @@ from ottla.protocol.messages import (
     produce_request,
 )
 from ottla.runtime import log_files
-from tests.counting import work
 from tests.simulation.broker import CoreUnderTest
 from tests.simulation.clock import START
 from tests.simulation.requests import IN_TIME
 from tests.unit.broker.harness import batch
 from tests.unit.broker.requests import ask_metadata, create, produce
+from tests.work_counter import work
 
 TOPIC = 2
 HOUR = 3_600_000

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.counting import work
 from tests.unit.coordinator.harness import Harness, Topics
+from tests.work_counter import work
 
 SMALL, LARGE = 4, 100
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ottla.coordinator.classic.group import ClassicGroupState
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
-from tests.neutral import downgrade
+from tests.message_conversion import downgrade
 from tests.unit.coordinator.harness import Harness
 
 

@@ -28,7 +28,7 @@ from ottla.protocol.messages import (
     sasl_handshake_response,
 )
 from ottla.protocol.sasl import SaslResponse
-from tests.tagged import tagged_answer
+from tests.unknown_tagged_fields import tagged_answer
 
 HEARTBEAT = heartbeat_request.HeartbeatRequest(group_id="g", generation_id=3, member_id="m")
 

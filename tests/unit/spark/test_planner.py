@@ -28,7 +28,7 @@ from ottla.spark.planner_client import PlannerAddress, has_local_master, registe
 from ottla.spark.planning import Share, UnboundTask
 from ottla.spark.signed_messages import SignedConnection, WrongSignatureError
 from ottla.types import TopicPartition
-from tests.ports import closed_port
+from tests.closed_ports import closed_port
 
 KEY = b"k" * 32
 SECONDS = 30.0

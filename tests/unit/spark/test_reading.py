@@ -16,7 +16,7 @@ from ottla.spark import worker_process
 from ottla.spark.options import SourceOptions, parse_options
 from ottla.spark.planning import OffsetRange
 from ottla.spark.reading import read_ranges
-from tests.counting import work
+from tests.work_counter import work
 
 PARTITIONS = 240
 

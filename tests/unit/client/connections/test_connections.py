@@ -24,7 +24,7 @@ from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api, VersionRange
 from ottla.protocol.messages import heartbeat_request, heartbeat_response
 from ottla.types import Node
-from tests.drawing import examples
+from tests.example_counts import examples
 from tests.simulation.network import NoAnswer, Peer
 from tests.unit.client.connections.harness import ANSWER, ConnectionsOnNetwork
 

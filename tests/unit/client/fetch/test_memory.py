@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings, strategies as st
 
 from ottla.client.fetch.manager import ANSWERS, FetchMemory
-from tests.drawing import examples
+from tests.example_counts import examples
 
 
 def test_one_broker_gets_half_for_each_of_its_two_answers() -> None:

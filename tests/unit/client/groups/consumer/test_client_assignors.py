@@ -26,7 +26,7 @@ from ottla.protocol.messages import (
     consumer_group_prepare_assignment_response as prepared,
 )
 from ottla.types import TopicPartition
-from tests.drawing import examples
+from tests.example_counts import examples
 from tests.unit.client.managers import NO_THROTTLE, TOPIC_ID, Asked, Cluster, FixedCoordinator, backoff, config
 
 PREPARE, INSTALL = Api.CONSUMER_GROUP_PREPARE_ASSIGNMENT, Api.CONSUMER_GROUP_INSTALL_ASSIGNMENT

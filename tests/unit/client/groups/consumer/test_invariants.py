@@ -21,7 +21,7 @@ from ottla.client.groups.membership import NO_MEMBER
 from ottla.client.notifications import AssignmentReceived, ErrorNotification, RebalanceNeeded
 from ottla.errors import CommitFailedError, DisconnectedError, UnsupportedApiError, error_class
 from ottla.protocol import milliseconds
-from tests.drawing import examples
+from tests.example_counts import examples
 from tests.unit.client.groups.members import INTERVAL, ConsumerGroupMember
 from tests.unit.client.managers import LEADERS, T0, T1, T2, TOPIC_ID, metadata_answer
 

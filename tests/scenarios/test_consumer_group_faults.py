@@ -1,4 +1,5 @@
-"""Members of consumer groups (KIP-848) and a broker that does scripted things wrong, as in ``test_faults``. Time is virtual."""
+"""Members of consumer groups (KIP-848) and a broker that does scripted things wrong, as in ``test_classic_group_faults``. Time is
+virtual."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from ottla.broker.faults.rules import Action, Fail
 from ottla.errors import error_class
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
-from tests.scenarios.faults import COORDINATOR, NO_ANSWER, Group, each_of, play, supplied, working
+from tests.scenarios.group_under_faults import COORDINATOR, NO_ANSWER, Group, each_of, play, supplied, working
 
 
 @pytest.fixture

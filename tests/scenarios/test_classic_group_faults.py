@@ -14,7 +14,7 @@ from ottla.errors import error_class
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.types import TopicPartition
-from tests.scenarios.faults import COORDINATOR, NO_ANSWER, Group, each_of, play, supplied, working
+from tests.scenarios.group_under_faults import COORDINATOR, NO_ANSWER, Group, each_of, play, supplied, working
 from tests.simulation.app import offsets
 
 FORMING = (Api.METADATA, Api.FIND_COORDINATOR, Api.JOIN_GROUP, Api.SYNC_GROUP, Api.OFFSET_FETCH, Api.LIST_OFFSETS)

@@ -1,4 +1,4 @@
-"""What must hold of a group whose cluster is in trouble, beside the rules for all groups (``groups/verdict.py``).
+"""What must hold of a group whose cluster is in trouble, beside the rules for all groups (``groups/invariants.py``).
 
 Owns the rules. Must not know clients, nodes or processes. Invariant: a rule looks at facts alone. Partitions go by name: where the
 incarnation of a topic matters by ``topic.incarnation-partition``, else by ``topic-partition``.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tests.interop.groups.verdict import Commit, Event, Told
+from tests.interop.groups.invariants import Commit, Event, Told
 
 
 class Tenure(NamedTuple):

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from ottla import AsyncConsumer, Consumer, OttlaError, TopicPartition, errors
-from tests.ports import closed_port
+from tests.closed_ports import closed_port
+from tests.secure.broken_settings import NO_TOPIC, PATIENCE, Settings, only_the_cluster, sasl
 from tests.secure.kafka import READER, STRANGER, Secured
-from tests.secure.pretender import TOPIC
-from tests.secure.troubles import NO_TOPIC, PATIENCE, Settings, only_the_cluster, sasl
+from tests.secure.scripted_broker import TOPIC
 
 TIMEOUT = 0.6
 """Seconds that a call gets where the trouble may pass; on a busy machine it may take more to find out what is wrong.

@@ -13,7 +13,7 @@ import pytest
 from ottla.client.calls.mailbox import Await, Wait
 from ottla.errors import CommitFailedError, IllegalStateError, OttlaTimeoutError, WakeupError, error_class
 from ottla.types import OffsetAndMetadata, TopicPartition
-from tests.drawing import examples
+from tests.example_counts import examples
 from tests.simulation.app import App, Program, Sleep, member
 from tests.simulation.world import World
 

@@ -1,7 +1,7 @@
 """Requests whose fields are at their edges, for any API and version, made from kio's schema.
 
 Owns the edges of each type and how a message is made of them. Must not know what an API means. Invariant: what is made here is
-Kafka's protocol but for words that are no UTF-8; garbage is ``bad_frames``'.
+Kafka's protocol but for words that are no UTF-8; ``malformed_frames`` makes garbage.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ottla.protocol.codec import RequestHeader, encode_request
 from ottla.protocol.conversion import wire_class
 from ottla.protocol.schema import is_nullable, is_tuple, nested_class
 from ottla.records import NewRecord, encode_batch
-from tests.neutral import upgrade
+from tests.message_conversion import upgrade
 from tests.simulation.broker import content
 
 NOT_UTF8, _BROKEN = "¤¤", b"\xff\xfe\xfd\xfc"

@@ -1,6 +1,6 @@
 """Plays a scenario: starts its processes, takes its steps, waits after each until the group works again, collects the facts.
 
-Owns the order of things and the waiting. Must not know the rules (``verdict``) nor how a process is started (``players``).
+Owns the order of things and the waiting. Must not know the rules (``invariants``) nor how a process is started (``players``).
 Invariant: a step is over when the members that live share all partitions and have committed all that was acknowledged when the
 last of them had started; a group that does not get there in time is a failure.
 """
@@ -18,11 +18,11 @@ from confluent_kafka.admin import AdminClient
 
 from ottla.protocol.group_records import OffsetCommitKey, OffsetCommitValue, decode_record
 from tests.end_to_end.programs import ottla
+from tests.interop.groups.invariants import Commit, Told, gave_up, shared_badly, twice, violations
 from tests.interop.groups.member_program import Settings
-from tests.interop.groups.players import BrokerProcess, JavaWriter, MemberProcess, Writer
+from tests.interop.groups.scenario_processes import BrokerProcess, JavaWriter, MemberProcess, Writer
 from tests.interop.groups.scenarios import Join, Kill, KillAndReturn, Leave, RestartBroker, Return, Scenario, Step
-from tests.interop.groups.verdict import Commit, Told, gave_up, shared_badly, twice, violations
-from tests.interop.peers import create_topic
+from tests.interop.other_clients import create_topic
 
 HEARTBEAT = 400
 """Milliseconds."""

@@ -22,7 +22,7 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
             "tests/test_numbers": """
             from hypothesis import given, settings, strategies as st
 
-            from tests.drawing import examples
+            from tests.example_counts import examples
 
             @given(st.integers())
             def test_drawing(number):
@@ -41,7 +41,7 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
             """
         }
     )
-    for name in ("conftest.py", "drawing.py"):
+    for name in ("conftest.py", "example_counts.py"):
         shutil.copy(TESTS / name, pytester.path / "tests" / name)
     return pytester
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.interop.groups.verdict import Commit, Told, gave_up, told, twice, violations
+from tests.interop.groups.invariants import Commit, Told, gave_up, told, twice, violations
 
 
 def commit(offset: int, note: str, partition: int = 0) -> Commit:

@@ -11,7 +11,7 @@ from ottla.broker.faults.rules import Fail
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.types import OffsetAndMetadata, TopicPartition
-from tests.scenarios.reading import TP0, assigned, poll
+from tests.scenarios.assigned_consumer import TP0, assigned, poll
 from tests.simulation.app import App, Program, member, offsets
 from tests.simulation.world import World
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.interop.cluster.verdict import (
+from tests.interop.cluster.invariants import (
     begun_elsewhere,
     late_for_its_topic,
     out_of_order,
     shared_badly,
     tenures,
 )
-from tests.interop.groups.verdict import Commit, Told
+from tests.interop.groups.invariants import Commit, Told
 
 
 def assigned(*partitions: str) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ottla.protocol.apis import Api
+from tests.scenarios.assigned_consumer import TP0, assigned, poll
 from tests.scenarios.groups import PARTITIONS, filled, join, settle
-from tests.scenarios.reading import TP0, assigned, poll
 from tests.simulation.app import offsets
 from tests.simulation.broker import QUICK_GROUPS
 from tests.simulation.world import World

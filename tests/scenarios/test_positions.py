@@ -15,7 +15,7 @@ from ottla.errors import (
     error_class,
 )
 from ottla.types import OffsetAndMetadata, TopicPartition
-from tests.scenarios.reading import TP0, TP1, assigned, poll
+from tests.scenarios.assigned_consumer import TP0, TP1, assigned, poll
 from tests.simulation.app import App, Program, offsets
 from tests.simulation.world import World
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ottla import Consumer
 from ottla.errors import CommitFailedError, error_class
-from tests.interop.peers import Message
+from tests.interop.other_clients import Message
 
 RebalanceInProgressError = error_class(27)
 

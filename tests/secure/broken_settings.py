@@ -6,9 +6,9 @@ import uuid
 from contextlib import ExitStack
 from typing import Any
 
-from tests.ports import closed_port
+from tests.closed_ports import closed_port
 from tests.secure.kafka import PASSWORD, USER
-from tests.secure.pretender import elsewhere, pretending
+from tests.secure.scripted_broker import elsewhere, pretending
 
 PATIENCE = 30.0
 """Seconds until some poll has to have raised. A machine may be busy."""

@@ -11,7 +11,7 @@ from ottla.broker.faults.rules import Fail
 from ottla.errors import error_class
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
-from tests.scenarios.probe import Probe
+from tests.scenarios.health_probe import Probe
 from tests.simulation.app import App, member
 from tests.simulation.world import World
 

@@ -1,6 +1,6 @@
 """Plays a story on a real cluster: groups that read two topics, a writer that never stops, and one trouble after the other.
 
-Owns the order of things and the waiting. Must not know the rules (``verdict``). Invariant: a trouble is over when the members of
+Owns the order of things and the waiting. Must not know the rules (``invariants``). Invariant: a trouble is over when the members of
 each group that live share all partitions, and have committed of each all that was acknowledged when they were asked and something
 newer; a group that does not get there in time is stuck, and that is a failure. The next trouble comes when all nodes are there and
 all replicas in sync again.
@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from ottla.protocol.group_records import OffsetCommitKey, OffsetCommitValue, decode_record
-from tests.interop.cluster import verdict as own
+from tests.interop.cluster import invariants as own
+from tests.interop.cluster.cluster_admin import Operator
 from tests.interop.cluster.member_program import Settings
-from tests.interop.cluster.operator import Operator
-from tests.interop.cluster.troubles import (
+from tests.interop.cluster.scenarios import (
     MEMBERS,
     Blackout,
     Freeze,
@@ -40,10 +40,10 @@ from tests.interop.cluster.troubles import (
     Trouble,
 )
 from tests.interop.cluster.writer import Incarnation, writing
-from tests.interop.groups import verdict as rules
-from tests.interop.groups.players import Player
-from tests.interop.groups.stage import everything
-from tests.interop.groups.verdict import Commit, Told, told
+from tests.interop.groups import invariants as rules
+from tests.interop.groups.invariants import Commit, Told, told
+from tests.interop.groups.scenario_processes import Player
+from tests.interop.groups.scenario_runner import everything
 from tests.interop.real_kafka import KafkaCluster
 
 _log = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ from ottla.client.calls.errors import PROBLEM_GRACE
 from ottla.client.health.verdicts import WaitsFor
 from ottla.errors import OttlaError, error_class
 from ottla.types import TopicPartition
-from tests.scenarios.probe import Probe
-from tests.scenarios.reading import TP0, TP1, assigned, poll
+from tests.scenarios.assigned_consumer import TP0, TP1, assigned, poll
+from tests.scenarios.health_probe import Probe
 from tests.simulation.app import App, Program
 from tests.simulation.world import World
 

@@ -21,9 +21,9 @@ from typing import Any
 import confluent_kafka
 
 from tests.end_to_end.programs import LISTENING, OTTLA, environment
+from tests.interop.groups.invariants import Told, told
 from tests.interop.groups.member_program import Settings
-from tests.interop.groups.verdict import Told, told
-from tests.interop.peers import LIBRDKAFKA_PATIENT
+from tests.interop.other_clients import LIBRDKAFKA_PATIENT
 from tests.interop.real_kafka import TOOL
 
 PROGRAM = Path(__file__).with_name("member_program.py")
