@@ -23,7 +23,7 @@ Spark discovers it through the top-level module ``pyspark_ottla``; users import 
     offset_checks.py       checks offsets in options against the ends of the logs
     progress.py    driver  commits a stream's progress to a consumer group
     reading.py   executor  ranges of offsets -> Arrow batches
-    worker_process.py      idle consumers, and garbage collection, of a worker process
+    consumer_pool.py executor  idle consumers of a worker process, for later tasks
     worker_logs.py         the log handler of a worker process
 
 Must not know anything below ``Consumer``. Invariant: no constructor does I/O, because Spark creates and pickles these objects

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from ottla import Admin, Broker
 from ottla.client.calls.mailbox import Mailbox
 from ottla.errors import ConnectionFailedError
-from ottla.spark import worker_process
+from ottla.spark import consumer_pool
 from ottla.spark.options import SourceOptions, parse_options
 from ottla.spark.planning import OffsetRange
 from ottla.spark.reading import read_ranges
@@ -29,8 +29,8 @@ def read(partitions: int, options: SourceOptions) -> int:
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
     yield
-    while worker_process._idle:
-        worker_process._idle.popitem()[1].close(timeout=0)
+    while consumer_pool._idle:
+        consumer_pool._idle.popitem()[1].close(timeout=0)
 
 
 def test_an_error_names_the_option_also_when_a_range_is_held_against_its_log(monkeypatch: pytest.MonkeyPatch) -> None:

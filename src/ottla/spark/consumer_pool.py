@@ -1,13 +1,12 @@
-"""The state of a worker process of Spark between tasks: idle consumers, and a frozen heap for cheap garbage collections.
+"""The idle consumers of a worker process of Spark, for reuse by later tasks.
 
-Owns the module's globals, which live as long as the process. Must not know what is read. Invariants: one task at a time uses a
+Owns the module's global pool, which lives as long as the process. Must not know what is read. Invariants: one task at a time uses a
 consumer; a consumer is closed after an error; no consumer is used in a process other than the one that created it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 import os
 from collections.abc import Iterator
@@ -37,11 +36,7 @@ CLOSE_TIMEOUT = 1.0
 MAX_IDLE_CONSUMERS = 4
 """Idle consumers that a process keeps, each with different settings."""
 
-FREEZE_AT = frozenset({1, 2, 4, 8, 64})
-"""The numbers of tasks after which a process freezes its heap."""
-
 _idle: dict[tuple[int, Settings], Consumer] = {}
-_tasks = 0
 
 
 @contextlib.contextmanager
@@ -77,16 +72,3 @@ def _keep(key: tuple[int, Settings], consumer: Consumer) -> None:
 def _close(consumer: Consumer) -> None:
     with contextlib.suppress(OttlaError):
         consumer.close(timeout=CLOSE_TIMEOUT)
-
-
-def start_task() -> None:
-    """Freeze the heap in the first few tasks. Called at the beginning of each task.
-
-    Spark's worker runs a full garbage collection after every task: 24 to 38 ms with pyarrow and pandas loaded. Modules that are
-    loaded by the first few tasks stay in memory, so ``gc.freeze()`` excludes them from these collections.
-    """
-    global _tasks
-    _tasks += 1
-    if _tasks in FREEZE_AT:
-        gc.collect()
-        gc.freeze()

@@ -1,4 +1,4 @@
-"""What a worker process keeps: consumers from task to task, but none that failed."""
+"""The consumer pool of a worker process, and its frozen heap."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 
 from ottla import Consumer
 from ottla.errors import IllegalStateError
-from ottla.spark import worker_process
-from ottla.spark.worker_process import MAX_IDLE_CONSUMERS, borrowed_consumer
+from ottla.spark import consumer_pool, reading
+from ottla.spark.consumer_pool import MAX_IDLE_CONSUMERS, borrowed_consumer
 
 
-def settings(number: int = 1) -> worker_process.Settings:
+def settings(number: int = 1) -> consumer_pool.Settings:
     """No one listens there; a consumer does not mind before it is asked for something."""
     return (("bootstrap.servers", f"127.0.0.1:{number}"),)
 
@@ -21,8 +21,8 @@ def settings(number: int = 1) -> worker_process.Settings:
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
     yield
-    while worker_process._idle:
-        worker_process._idle.popitem()[1].close(timeout=0)
+    while consumer_pool._idle:
+        consumer_pool._idle.popitem()[1].close(timeout=0)
 
 
 def is_open(consumer: Consumer) -> bool:
@@ -84,13 +84,13 @@ def test_a_forked_child_makes_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.getpid", lambda: -1)
     with borrowed_consumer(settings()) as second:
         assert second is not first
-    worker_process._idle.pop((-1, settings())).close(timeout=0)
+    consumer_pool._idle.pop((-1, settings())).close(timeout=0)
 
 
 def test_the_heap_is_frozen_at_a_few_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     frozen = []
-    monkeypatch.setattr(worker_process, "_tasks", 0)
-    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(worker_process._tasks))
+    monkeypatch.setattr(reading, "_tasks", 0)
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(reading._tasks))
     for _ in range(100):
-        worker_process.start_task()
+        reading.freeze_heap()
     assert frozen == [1, 2, 4, 8, 64]
