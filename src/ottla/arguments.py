@@ -16,7 +16,16 @@ from typing import Any, TypeVar
 
 from ottla.assignors import ConsumerPartitionAssignor, PartitionAssignor
 from ottla.errors import ConfigError
-from ottla.types import GroupMembershipOperation, IsolationLevel, OffsetAndMetadata, TopicPartition, is_utf8, plain, shown, whole
+from ottla.types import (
+    GroupMembershipOperation,
+    IsolationLevel,
+    OffsetAndMetadata,
+    TopicPartition,
+    as_integer,
+    as_plain_string,
+    is_utf8,
+    short_repr,
+)
 
 Timeout = float | timedelta | None
 """Seconds, or a ``timedelta``; ``None`` is ``default_api_timeout``."""
@@ -45,7 +54,7 @@ def _wrong(what: str, expected: str, value: object) -> TypeError:
     # Other clients have classes of the same names, such as OffsetAndMetadata: the message names the module of such a class.
     is_namesake = kind.__module__.partition(".")[0] not in ("builtins", "ottla") and kind.__name__ in expected
     origin = f"a {kind.__module__}.{kind.__name__}: " if is_namesake else ""
-    return TypeError(f"{what} must be {expected}, not {origin}{shown(value)}")
+    return TypeError(f"{what} must be {expected}, not {origin}{short_repr(value)}")
 
 
 # -- plain values ---------------------------------------------------------------------------------------------------------
@@ -66,7 +75,7 @@ def duration(value: float | timedelta, what: str = "timeout") -> int:
     if seconds is None:
         raise _wrong(what, "a number of seconds or a timedelta", value)
     if not seconds >= 0:
-        raise ConfigError(f"{what} is {'negative' if seconds < 0 else 'not a number'}: {shown(value)}")
+        raise ConfigError(f"{what} is {'negative' if seconds < 0 else 'not a number'}: {short_repr(value)}")
     return round(min(seconds, _MAX_SECONDS) * 1000)
 
 
@@ -85,7 +94,7 @@ def _seconds(value: Any) -> float | None:
 
 def integer(value: object, what: str, low: int = 0, high: int = _INT64) -> int:
     """A whole number from ``low`` to ``high``."""
-    number = whole(value)
+    number = as_integer(value)
     if number is None:
         raise _wrong(what, "a whole number", value)
     if number < 0 <= low:
@@ -108,8 +117,8 @@ def string(value: object, what: str) -> str:
     if not isinstance(value, str):
         raise _wrong(what, "a string", value)
     if not is_utf8(value):
-        raise ConfigError(f"{what} must be a string that UTF-8 can encode, not {shown(value)}")
-    return plain(value)
+        raise ConfigError(f"{what} must be a string that UTF-8 can encode, not {short_repr(value)}")
+    return as_plain_string(value)
 
 
 def text(value: object, what: str) -> str:
@@ -133,7 +142,7 @@ def path(value: object, what: str) -> Path:
     if not result:
         raise ConfigError(f"{what} is empty")
     if "\0" in result:
-        raise ConfigError(f"{what} has a null byte: {shown(result)}")
+        raise ConfigError(f"{what} has a null byte: {short_repr(result)}")
     return Path(result)
 
 
@@ -141,14 +150,14 @@ def one_of(value: object, choices: Collection[str], what: str) -> str:
     """One of these strings."""
     result = text(value, what)
     if result not in choices:
-        raise ConfigError(f"{what} must be one of {', '.join(map(repr, choices))}, not {shown(value)}")
+        raise ConfigError(f"{what} must be one of {', '.join(map(repr, choices))}, not {short_repr(value)}")
     return result
 
 
 def callback(value: object, what: str) -> None:
     """Check that a callback is callable or ``None``."""
     if value is not None and not callable(value):
-        raise TypeError(f"{what} must be callable, not {shown(value)}")
+        raise TypeError(f"{what} must be callable, not {short_repr(value)}")
 
 
 def group_membership(value: object) -> GroupMembershipOperation:
@@ -166,7 +175,7 @@ def isolation_level(value: object) -> IsolationLevel:
 def _member(value: object, names: Iterable[str], what: str) -> str:
     lower = list(map(str, names))
     if not isinstance(value, str) or value.lower() not in lower:
-        raise ConfigError(f"{what} must be one of {', '.join(map(repr, lower))}, not {shown(value)}")
+        raise ConfigError(f"{what} must be one of {', '.join(map(repr, lower))}, not {short_repr(value)}")
     return value.lower()
 
 
@@ -176,7 +185,7 @@ def _member(value: object, names: Iterable[str], what: str) -> str:
 def names(values: Iterable[str], what: str) -> list[str]:
     """A list of distinct strings. A single string is an error, although it is an iterable of strings."""
     if isinstance(values, str):
-        raise TypeError(f"{what} must be a collection of strings, not the string {shown(values)}: pass [{shown(values)}]")
+        raise TypeError(f"{what} must be a collection of strings, not the string {short_repr(values)}: pass [{short_repr(values)}]")
     return list(dict.fromkeys(text(value, f"each of {what}") for value in _iterable(values, "a collection of strings", what)))
 
 
@@ -215,7 +224,8 @@ def server_assignors(given: Mapping[str, PartitionAssignor] | None, what: str = 
     result = mapping({} if given is None else given, what)
     for name, assignor in result.items():
         if "," in name or name != name.strip():
-            raise ConfigError(f"{what}: {shown(name)} cannot be used in group.consumer.assignors, which separates names by commas")
+            hint = "group.consumer.assignors separates names by commas"
+            raise ConfigError(f"{what}: {short_repr(name)} cannot be the name of an assignor", hint=hint)
         _check_server_assignor(assignor, f"{what}[{name!r}]")
     return result
 
@@ -224,16 +234,16 @@ def _check_server_assignor(assignor: object, what: str) -> None:
     kind = assignor if isinstance(assignor, type) else type(assignor)
     if issubclass(kind, ConsumerPartitionAssignor):
         hint = "give it to the consumers, as group_client_assignors or partition_assignment_strategy"
-        raise ConfigError(f"{what} is an assignor for members, and a broker cannot run it: {shown(assignor)}", hint=hint)
+        raise ConfigError(f"{what} is an assignor for members, and a broker cannot run it: {short_repr(assignor)}", hint=hint)
     hint = "it is called with a GroupSpec, and returns for each member id its partitions by topic id"
     if not callable(assignor):
-        raise ConfigError(f"{what} must be a function, not {shown(assignor)}", hint=hint)
+        raise ConfigError(f"{what} must be a function, not {short_repr(assignor)}", hint=hint)
     if inspect.iscoroutinefunction(assignor):
-        raise ConfigError(f"{what} is a coroutine function, which the broker does not await: {shown(assignor)}", hint=hint)
+        raise ConfigError(f"{what} is a coroutine function, which the broker does not await: {short_repr(assignor)}", hint=hint)
     try:
         inspect.signature(assignor).bind(None)
     except TypeError:
-        raise ConfigError(f"{what} must accept one argument: {shown(assignor)}", hint=hint) from None
+        raise ConfigError(f"{what} must accept one argument: {short_repr(assignor)}", hint=hint) from None
     except ValueError:  # some functions written in C have no signature
         pass
 
@@ -261,14 +271,14 @@ def topic(value: object) -> str:
 def topics(given: Iterable[str], pattern: str | None) -> frozenset[str]:
     """The topic names of a subscription; empty if it has a pattern."""
     if isinstance(given, str):
-        raise TypeError(f"subscribe() takes a collection of topics: subscribe([{shown(given)}])")
+        raise TypeError(f"subscribe() takes a collection of topics: subscribe([{short_repr(given)}])")
     wanted = frozenset(names(given, "topics"))
     for name in wanted:
         if _PATTERN_CHARACTERS.intersection(name):
             regex = name.removeprefix("^").removesuffix("$")
             raise ConfigError(f"topics: {name!r} is not a topic name; for a regular expression call subscribe(pattern={regex!r})")
     if hasattr(pattern, "pattern"):
-        raise TypeError(f"pattern must be a string, not {shown(pattern)}: pass its .pattern")
+        raise TypeError(f"pattern must be a string, not {short_repr(pattern)}: pass its .pattern")
     if pattern is not None:
         text(pattern, "pattern")
     if wanted and pattern is not None:
@@ -279,8 +289,8 @@ def topics(given: Iterable[str], pattern: str | None) -> frozenset[str]:
 def partition(value: object, what: str = "partition") -> TopicPartition:
     """A partition, given as a ``TopicPartition`` or another tuple of topic and number."""
     match value:
-        case (str(name), number) if whole(number) is not None:
-            return TopicPartition(text(name, f"the topic of {what}"), integer(number, f"{what}, {shown(value)},", 0, _INT32))
+        case (str(name), number) if as_integer(number) is not None:
+            return TopicPartition(text(name, f"the topic of {what}"), integer(number, f"{what}, {short_repr(value)},", 0, _INT32))
     raise _wrong(what, "a TopicPartition", value)
 
 
@@ -303,7 +313,7 @@ def partitions(given: Iterable[Partitions], what: str = "partitions") -> list[To
 def position(value: Offset, what: str = "offset") -> OffsetAndMetadata:
     """A position, given as an ``OffsetAndMetadata`` or as an offset."""
     if not isinstance(value, OffsetAndMetadata):
-        if whole(value) is None:
+        if as_integer(value) is None:
             raise _wrong(what, "a whole number or an OffsetAndMetadata", value)
         return OffsetAndMetadata(integer(value, what))
     string(value.metadata, f"the metadata of {what}")
@@ -353,7 +363,7 @@ def times(given: Mapping[TopicPartition, int | str], words: Mapping[str, int]) -
 
 
 def _time(value: object, what: str, advice: str) -> int:
-    number = whole(value)
+    number = as_integer(value)
     if number is None:
         raise _wrong(what, f"a whole number of milliseconds since 1970, such as int(moment.timestamp() * 1000) ({advice})", value)
     if number < 0:
@@ -372,6 +382,6 @@ def ends(given: Mapping[TopicPartition, int | str], latest: int) -> dict[TopicPa
 
 
 def _end(value: object, what: str) -> int:
-    if whole(value) is None:
+    if as_integer(value) is None:
         raise _wrong(what, "a whole number or 'latest'", value)
     return integer(value, what)

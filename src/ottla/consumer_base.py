@@ -34,7 +34,7 @@ from ottla.config import ConsumerConfig, OttlaConfigWarning
 from ottla.errors import ClosedError, ForkedError, IllegalStateError
 from ottla.runtime.network_thread import NetworkThread, NotificationQueue
 from ottla.runtime.randomness import random_source
-from ottla.types import ConsumerGroupMetadata, K_co, TopicPartition, V_co, shown
+from ottla.types import ConsumerGroupMetadata, K_co, TopicPartition, V_co, short_repr
 
 if TYPE_CHECKING:
     from ottla.settings import ConsumerSettings
@@ -277,7 +277,7 @@ class ConsumerBase(Generic[K_co, V_co]):
         wait = duration(timeout)
         if wait > LONGEST_POLL and not self._warned_of_wait and isinstance(timeout, int | float) and timeout != math.inf:
             self._warned_of_wait = True
-            given = shown(timeout)
+            given = short_repr(timeout)
             message = f"poll({given}) may wait for {given} seconds: timeouts are in seconds, as a number or a timedelta"
             warnings.warn(message, OttlaConfigWarning, stacklevel=3)
         return wait

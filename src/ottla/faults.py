@@ -22,7 +22,7 @@ from ottla.broker.faults.rules import Match, Moment
 from ottla.errors import ERROR_CODES, BrokerError, ConfigError, IllegalStateError, OttlaTimeoutError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
-from ottla.types import shown, whole
+from ottla.types import as_integer, short_repr
 
 if TYPE_CHECKING:
     from ottla.runtime.broker_node import BrokerNode
@@ -320,9 +320,9 @@ def _api(name: str) -> Api:
 def _error(error: Error) -> ErrorCode:
     if isinstance(error, type) and issubclass(error, BrokerError):
         return ErrorCode(error.code)
-    code = _CODES.get(error) if isinstance(error, str) else whole(error)
+    code = _CODES.get(error) if isinstance(error, str) else as_integer(error)
     if code is None and not isinstance(error, str):
-        raise TypeError(f"error is a name such as 'NOT_COORDINATOR', a number or a class of ottla.errors, not {shown(error)}")
+        raise TypeError(f"error is a name such as 'NOT_COORDINATOR', a number or a class of ottla.errors, not {short_repr(error)}")
     if code is None or code not in ERROR_CODES:
         near = difflib.get_close_matches(str(error).upper(), _CODES, 1)
         raise ConfigError(f"there is no error {error!r}", hint=f"did you mean {near[0]!r}?" if near else None)

@@ -1,7 +1,7 @@
 """The values that all packages use: frozen, hashable, without behaviour.
 
-Owns the small public vocabulary (topic-partition, offset, node, time). Must not know any other module of the
-package. Invariant: nothing here can change after it was created.
+Owns the basic public types (topic-partition, offset, node, time), and helpers for arguments. Must not know any other module of the
+package. Invariant: all values are immutable.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class IsolationLevel(enum.IntEnum):
 
 
 class Now(NamedTuple):
-    """The current time for the cores, in whole milliseconds: ``mono`` for deadlines, ``wall`` for what is stored."""
+    """The current time for the cores, in whole milliseconds: ``mono`` for deadlines, ``wall`` for stored timestamps."""
 
     mono: int
     wall: int
@@ -176,12 +176,12 @@ def is_utf8(value: str) -> bool:
     return True
 
 
-def plain(value: str) -> str:
+def as_plain_string(value: str) -> str:
     """Convert an instance of a subclass of ``str``. ``str()`` would return ``"Topic.ORDERS"`` for a member of a string enum."""
     return str.__str__(value)
 
 
-def whole(value: Any) -> int | None:
+def as_integer(value: Any) -> int | None:
     """Convert an integer of any type to ``int``; return ``None`` for other values, such as ``True`` and 1.0."""
     if isinstance(value, bool):
         return None
@@ -194,7 +194,7 @@ def whole(value: Any) -> int | None:
 _SHOWN_CHARACTERS = 200
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """Return ``repr(value)`` for the text of an error, truncated if it is long."""
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."

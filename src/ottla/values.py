@@ -1,7 +1,7 @@
-"""``light_dataclass``: dataclasses of which many are made every millisecond.
+"""``light_dataclass``: dataclasses that are cheap to create.
 
-Owns the decorator alone; imports nothing of the package. Invariant: to the type checker, which reads all of the code, such a class
-is a frozen dataclass, and it has the equality and the hash of one.
+Owns the decorator. Must not import anything of the package. Invariant: for the type checker, such a class is a frozen dataclass,
+and it has the equality and the hash of one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ else:
     from dataclasses import dataclass
 
     def light_dataclass(*, frozen, **options):
-        """``dataclass(frozen=True, ...)`` without the guard at run time, which makes an instance cost three times as much."""
+        """``dataclass(frozen=True, ...)`` without the check at run time, which makes creating an instance three times as slow."""
         assert frozen
         return dataclass(unsafe_hash=True, **options)
 

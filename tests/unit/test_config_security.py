@@ -84,7 +84,7 @@ def test_values_of_java() -> None:
         ({**LOGIN, "sasl.password": None}, "needs sasl.username and sasl.password"),
         ({**LOGIN, "sasl.mechanism": "OAUTHBEARER"}, "needs a source of tokens"),
         ({**LOGIN, "sasl.jaas.config": "PlainLoginModule required username=bob;"}, r"sasl\.username is given twice"),
-        ({**LOGIN, "sasl.jaas.config": "PlainLoginModule"}, "expected a line as"),
+        ({**LOGIN, "sasl.jaas.config": "PlainLoginModule"}, "expected a line such as"),
         (
             {
                 "security.protocol": "SASL_SSL",

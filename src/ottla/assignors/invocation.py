@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from ottla.assignors.interface import Cluster, ConsumerPartitionAssignor, MemberAssignment, MemberSubscription, RebalanceProtocol
-from ottla.types import TopicPartition, is_utf8, whole
+from ottla.types import TopicPartition, as_integer, is_utf8
 
 _INT32 = 2**31 - 1
 
@@ -78,7 +78,7 @@ def _plain(answer: object) -> dict[str, MemberAssignment]:
 def _topic_partition(member_id: str, value: Any) -> TopicPartition:
     match value:
         case (str(topic), number) if topic and is_utf8(topic):
-            plain = whole(number)
+            plain = as_integer(number)
             if plain is not None and 0 <= plain <= _INT32:
                 return TopicPartition(topic, plain)
             if plain is not None:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from ottla.errors import AssignmentError
-from ottla.types import whole
+from ottla.types import as_integer
 
 Assignment = Mapping[UUID, tuple[int, ...]]
 """Topic id -> the partitions of one member, ascending; a topic without any is missing."""
@@ -105,7 +105,7 @@ def checked(
         for topic_id, numbers in given.items():
             if not isinstance(numbers, Iterable) or isinstance(numbers, str | bytes):
                 raise AssignmentError(f"{who} gave member {member_id} {numbers!r}, not partitions of {_name(group, topic_id)}")
-            share = frozenset(number if (plain := whole(number)) is None else plain for number in numbers)
+            share = frozenset(number if (plain := as_integer(number)) is None else plain for number in numbers)
             if wrong := _wrong(group, member, topic_id, share, taken.setdefault(topic_id, set())):
                 raise AssignmentError(f"{who} gave member {member_id} {wrong}")
             if share:

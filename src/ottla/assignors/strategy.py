@@ -15,7 +15,7 @@ from ottla.assignors.range import RangeAssignor
 from ottla.assignors.roundrobin import RoundRobinAssignor
 from ottla.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
 from ottla.errors import ConfigError
-from ottla.types import is_utf8, shown
+from ottla.types import is_utf8, short_repr
 
 _T = TypeVar("_T")
 
@@ -94,8 +94,8 @@ def _supported_protocols(setting: str, assignor: ConsumerPartitionAssignor) -> f
     try:
         return frozenset(map(RebalanceProtocol, returned))
     except (TypeError, ValueError):
-        text = f"{setting}: supported_protocols() of {assignor.name!r} returned {shown(returned)}, not a list of RebalanceProtocols"
-        raise ConfigError(text) from None
+        method = f"{setting}: supported_protocols() of {assignor.name!r}"
+        raise ConfigError(f"{method} returned {short_repr(returned)}, not a list of RebalanceProtocols") from None
 
 
 def _call(what: str, method: Callable[[], _T]) -> _T:
@@ -120,7 +120,9 @@ def _by_name(setting: str, configured: Iterable[object]) -> tuple[dict[str, Cons
         if not isinstance(name, str) or not name:
             raise ConfigError(f"{setting}: {assignor!r} has no name", hint='give the class name = "..."')
         if not is_utf8(name) or len(name.encode()) > _MAX_NAME_LENGTH:
-            raise ConfigError(f"{setting}: the name of an assignor is UTF-8 of at most {_MAX_NAME_LENGTH} bytes, not {shown(name)}")
+            raise ConfigError(
+                f"{setting}: the name of an assignor is UTF-8 of at most {_MAX_NAME_LENGTH} bytes, not {short_repr(name)}"
+            )
         if name in assignors:
             raise ConfigError(f"{setting}: two assignors are called {name!r}")
         assignors[name] = assignor

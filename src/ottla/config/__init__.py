@@ -1,11 +1,10 @@
-"""The settings of a client: the one place that knows their names, types, defaults and bounds, and that parses them.
+"""The settings of a client: their names, types, defaults, bounds and parsing.
 
 Owns the frozen dataclasses ``ClientConfig``, ``ConsumerConfig`` and ``AdminConfig``; each field is one row of the table of
-settings. Must not know which code uses a setting. Invariant: a config that exists is valid; nothing else in the package parses a
-setting's name.
+settings. Must not know the use of a setting. Invariant: every config is valid; no other package parses the name of a setting.
 
 A setting has Kafka's name with dots (``request.timeout.ms``) or with underscores (``request_timeout_ms``), both in
-milliseconds, and, for durations, by the Pythonic name without the suffix (``request_timeout``), in seconds or as
+milliseconds, and, for durations, also the Pythonic name without the suffix (``request_timeout``), in seconds or as a
 ``timedelta``. Source of names and defaults: the consumer and admin configurations of Apache Kafka 4.3.
 """
 
@@ -41,14 +40,14 @@ from ottla.config.rows import (
 from ottla.config.security import SecurityConfig, TokenProvider
 from ottla.config.spelling import dotted, field_of, read, table
 from ottla.errors import ConfigError
-from ottla.types import IsolationLevel, shown
+from ottla.types import IsolationLevel, short_repr
 
 Deserializer = Callable[..., Any]
 """Converts the bytes of a key or value to a user's value; called with ``None`` for nulls only if ``deserialize_nulls`` is set."""
 
 
 ASSIGNORS = "Assignor | Iterable[Assignor]"
-"""The type for type checkers: a name, an assignor of the user's or its class, or several of them."""
+"""The type for type checkers: a name, a user's assignor or its class, or several of them."""
 
 
 class OttlaConfigWarning(UserWarning):
@@ -56,7 +55,7 @@ class OttlaConfigWarning(UserWarning):
 
 
 def _warn(message: str) -> None:
-    """Warn at the line, outside of this package, that creates the client."""
+    """Warn at the line outside this package that creates the client."""
     package, level = __name__.partition(".")[0], 2
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == package:
@@ -109,12 +108,12 @@ class ClientConfig(SecurityConfig):
     def parse(cls, settings: Mapping[str, Any] | None = None, /, **keywords: Any) -> Self:
         """A config from a mapping and keywords, in any of the spellings; raises ``ConfigError``.
 
-        A value of ``None`` is the same as none. Settings that the chosen group protocol ignores cause one warning.
+        A value of ``None`` means the default. Settings that the chosen group protocol ignores cause one warning.
         """
         if settings is not None and not isinstance(settings, Mapping):
             elsewhere = "; topics go to subscribe()" if cls is ConsumerConfig else ""
             hint = f'for example bootstrap_servers="localhost:9092"{elsewhere}'
-            raise ConfigError(f"settings must be a mapping or keywords, not {shown(settings)}", hint=hint)
+            raise ConfigError(f"settings must be a mapping or keywords, not {short_repr(settings)}", hint=hint)
         given: dict[str, Any] = {}
         spelled: dict[str, str] = {}
         for spelling, value in (*(settings or {}).items(), *keywords.items()):
@@ -236,8 +235,8 @@ class ConsumerConfig(ClientConfig):
     def poll_interval(self, protocol: str) -> int:
         """How long the application may take between two polls (ms), in a group of this protocol.
 
-        In a classic group that is never less than the session timeout (KIP-62), which was the only deadline before there was a
-        poll interval: programs that raised it for slow work still work.
+        In a classic group it is at least the session timeout. Before KIP-62 that was the only deadline, so programs raised it for
+        slow work, and they still work.
         """
         return max(self.max_poll_interval_ms, self.session_timeout_ms) if protocol == "classic" else self.max_poll_interval_ms
 
@@ -245,7 +244,7 @@ class ConsumerConfig(ClientConfig):
     def means_classic(self) -> bool:
         """Whether the settings select a classic group, whatever the cluster offers; with ``auto`` it may still be chosen later.
 
-        Assignors that were set only for classic groups select one. If they are set for both protocols, either will do.
+        With ``auto``, assignors that are set only for classic groups select one; assignors for both protocols select none.
         """
         if self.group_protocol == "auto":
             return "partition_assignment_strategy" in self.given and not self.group_client_assignors
@@ -262,7 +261,7 @@ class ConsumerConfig(ClientConfig):
         )
 
     def ignored_by(self, protocol: str) -> list[str]:
-        """The settings that were given and that a group protocol ignores."""
+        """The given settings that a group protocol ignores."""
         rows = table(type(self))
         return [dotted(name) for name in sorted(self.given) if protocol not in (rows[name].protocols or {protocol})]
 

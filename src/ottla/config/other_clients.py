@@ -1,7 +1,7 @@
-"""The settings of other Kafka clients for Python, and what each is called here or why it is not needed.
+"""The settings of other Kafka clients for Python, and Ottla's equivalents, or why there are none.
 
 Owns one table of the names of confluent-kafka (librdkafka), kafka-python and aiokafka that are not settings of Ottla. Must not
-know how settings are read. Invariant: a name occurs here once, and each ``setting`` of an answer is a setting of Ottla.
+know how settings are parsed. Invariant: a name occurs here once, and each ``setting`` of an answer is a setting of Ottla.
 
 Sources: librdkafka's CONFIGURATION.md, kafka-python's ``KafkaConsumer.DEFAULT_CONFIG`` and ``KafkaAdminClient.DEFAULT_CONFIG``,
 the parameters of ``AIOKafkaConsumer``.
@@ -21,7 +21,7 @@ class Answer(NamedTuple):
     why: str
     """How that setting differs; or why there is none, or what to do instead."""
     needless: bool = False
-    """Whether nothing has to be done instead."""
+    """Whether the user can leave it out without a replacement."""
 
 
 def _called(setting: str, but: str = "") -> Answer:

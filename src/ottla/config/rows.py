@@ -1,7 +1,7 @@
 """The rows of the table of settings, and the parsers of their values.
 
-Owns ``Setting`` and one parser for each kind of value. Must not know which settings there are. Invariant: a parser returns a
-value that can be used as it is, or raises ``ValueError`` with what was expected.
+Owns ``Setting`` and one parser for each kind of value. Must not know the settings. Invariant: a parser returns a valid value, or
+raises ``ValueError`` with the expected one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from ottla.types import IsolationLevel, is_utf8, plain, shown, whole
+from ottla.types import IsolationLevel, as_integer, as_plain_string, is_utf8, short_repr
 
 _INT_MAX = 0x7FFFFFFF
 _INT16_MAX = 0x7FFF
@@ -31,15 +31,15 @@ class HostPort(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One row of the table: how a value is parsed, and which protocols use it."""
+    """One row of the table of settings."""
 
     parse: Callable[[Any], Any]
-    """Raises ``ValueError`` with what was expected."""
+    """Returns the parsed value; raises ``ValueError`` with the expected one."""
     duration: bool = False
     protocols: frozenset[str] | None = None
     """The group protocols that use it; ``None``: all."""
     secret: bool = False
-    """Must never be shown."""
+    """Whether the value must not appear in any text."""
     aliases: tuple[str, ...] = ()
     """Other names with dots: those of librdkafka, where they differ."""
     accepts: str | None = None
@@ -55,7 +55,7 @@ def integer(low: int, high: int) -> Callable[[Any], int]:
     def parse(value: Any) -> int:
         if isinstance(value, str) and re.fullmatch(r"\s*[+-]?\d{1,20}\s*", value):
             value = int(value)
-        number = whole(value)
+        number = as_integer(value)
         if number is None or not low <= number <= high:
             too_large = number is not None and number > high
             bounds = f"from {low} to {high}" if high < _INT_MAX or too_large else f"of at least {low}"
@@ -86,7 +86,7 @@ def text(value: Any) -> str:
         raise ValueError("a string")
     if not is_utf8(value):
         raise ValueError("a string that UTF-8 can encode")
-    return plain(value)
+    return as_plain_string(value)
 
 
 def not_empty(value: Any) -> str:
@@ -96,24 +96,24 @@ def not_empty(value: Any) -> str:
 
 
 def name(value: Any) -> str:
-    """What goes by this name on the wire, where lengths may have 16 bits."""
-    found = not_empty(value)
-    if len(found.encode()) > _INT16_MAX:
+    """A name on the wire, where its length may have 16 bits."""
+    parsed = not_empty(value)
+    if len(parsed.encode()) > _INT16_MAX:
         raise ValueError(f"a string of at most {_INT16_MAX} bytes")
-    return found
+    return parsed
 
 
 def short_text(value: Any) -> str:
     """A string in the header of each request, where its length has 16 bits."""
     if not isinstance(value, str) or len(text(value).encode()) > _INT16_MAX:
         raise ValueError(f"a string of at most {_INT16_MAX} bytes")
-    return plain(value)
+    return as_plain_string(value)
 
 
 def instance_id(value: Any) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", value) or value in (".", ".."):
         raise ValueError("up to 249 letters, digits, dots, underscores and hyphens")
-    return plain(value)
+    return as_plain_string(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +143,11 @@ def items(value: Any) -> tuple[Any, ...]:
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    """The same, of strings."""
-    found = items(value)
-    if not all(isinstance(item, str) for item in found):
+    """Strings, in a list or separated by commas."""
+    strings = items(value)
+    if not all(isinstance(item, str) for item in strings):
         raise ValueError("a list of strings, or a string with commas")
-    return found
+    return strings
 
 
 _ASSIGNOR_CLASSES = {
@@ -166,23 +166,23 @@ def assignors(value: Any) -> tuple[Any, ...]:
         given = (value,) if alone else items(value)
     except ValueError:
         given = ()
-    found = tuple(_ASSIGNOR_CLASSES.get(item, item) if isinstance(item, str) else item for item in given)
-    names = [item for item in found if isinstance(item, str)]
-    if not found or len(set(names)) != len(names) or not set(names) <= set(_ASSIGNOR_CLASSES.values()):
+    named = tuple(_ASSIGNOR_CLASSES.get(item, item) if isinstance(item, str) else item for item in given)
+    names = [item for item in named if isinstance(item, str)]
+    if not named or len(set(names)) != len(names) or not set(names) <= set(_ASSIGNOR_CLASSES.values()):
         known = ", ".join(_ASSIGNOR_CLASSES.values())
         raise ValueError(f"a list of different assignors out of {known}, and assignors of your own as classes or instances")
-    return tuple(_instance(item) if isinstance(item, type) else item for item in found)
+    return tuple(_instance(item) if isinstance(item, type) else item for item in named)
 
 
 def _instance(kind: type[Any]) -> Any:
     try:
         return kind()
-    except Exception as error:  # its __init__ wants arguments, or fails; or it has no assign()
+    except Exception as error:  # its __init__ needs arguments, or fails; or it has no assign()
         raise ValueError(f"an instance of {kind.__name__}, since {kind.__name__}() raises: {error!r}") from error
 
 
 def assignors_or_none(value: Any) -> tuple[Any, ...]:
-    """The same, but the list may be empty."""
+    """Assignors as above, or an empty list."""
     return () if value in ((), [], "") else assignors(value)
 
 
@@ -202,10 +202,10 @@ def offset_reset(value: Any) -> str | timedelta:
         return policy.lower()
     if policy.lower() in _WORDS_OF_LIBRDKAFKA:
         raise ValueError(_WORDS_OF_LIBRDKAFKA[policy.lower()])
-    found = _DURATION.fullmatch(duration) if policy.lower() == "by_duration" else None
-    if found is None or not any(found.groups()):
+    match = _DURATION.fullmatch(duration) if policy.lower() == "by_duration" else None
+    if match is None or not any(match.groups()):
         raise ValueError("earliest, latest, none, or by_duration: and an ISO 8601 duration such as by_duration:PT1H30M")
-    days, hours, minutes, seconds = (float(part.replace(",", ".")) if part else 0.0 for part in found.groups())
+    days, hours, minutes, seconds = (float(part.replace(",", ".")) if part else 0.0 for part in match.groups())
     try:
         return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
     except OverflowError:
@@ -225,12 +225,12 @@ def isolation(value: Any) -> IsolationLevel:
 
 
 def servers(value: Any) -> tuple[HostPort, ...]:
-    """Raises ``ValueError`` for an empty list, a missing or impossible port."""
+    """Bootstrap servers. Raises ``ValueError`` for an empty list, and for a missing or invalid port."""
     try:
         given = texts(value)
     except ValueError:
         raise ValueError("HOST:PORT as a string, or a list of such strings") from None
-    servers = tuple(dict.fromkeys(_server(one) for item in given for one in items(item)))
+    servers = tuple(dict.fromkeys(_server(server) for item in given for server in items(item)))
     if not servers:
         raise ValueError("at least one HOST:PORT")
     return servers
@@ -242,10 +242,10 @@ _SERVER = re.compile(
 
 
 def _server(item: str) -> HostPort:
-    found = _SERVER.fullmatch(item)
-    if found is None:
-        raise ValueError(f"HOST:PORT, or [IPV6]:PORT, separated by commas; {shown(item)} is neither")
-    port = int(found["port"])
+    match = _SERVER.fullmatch(item)
+    if match is None:
+        raise ValueError(f"HOST:PORT, or [IPV6]:PORT, separated by commas; {short_repr(item)} is neither")
+    port = int(match["port"])
     if not 0 < port < 65536:
-        raise ValueError(f"a port from 1 to 65535 in {shown(item)}")
-    return HostPort(found["ipv6"] or found["host"], port)
+        raise ValueError(f"a port from 1 to 65535 in {short_repr(item)}")
+    return HostPort(match["ipv6"] or match["host"], port)

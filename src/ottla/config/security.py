@@ -1,8 +1,8 @@
 """The settings of encryption and authentication, TLS and SASL, with the names of Kafka and of librdkafka.
 
-Owns these rows, the reading of ``sasl.jaas.config`` and the rules between them. Must not open a file or make a connection: a
-certificate is read when a client first connects. Invariant: a config that exists names a mechanism that Ottla supports, with all
-the credentials that it needs; no secret appears in the ``repr`` of a config or in the text of an error.
+Owns these rows, the parsing of ``sasl.jaas.config`` and the rules between them. Must not open files or connections: certificates
+are read when a client first connects. Invariant: every config names a supported mechanism, with all the credentials that it needs;
+no secret appears in the ``repr`` of a config or in the text of an error.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
 TokenProvider = Callable[[], Any]
-_TRUST = ("ssl_truststore_location", "ssl_truststore_certificates")
 """Returns a token for OAUTHBEARER: a string, or an ``OAuthToken``. Called on a separate thread, so it may block."""
+
+_TRUST = ("ssl_truststore_location", "ssl_truststore_certificates")
 
 
 def _mechanism(value: Any) -> str:
@@ -94,12 +95,15 @@ def _context(value: Any) -> Any:
 
 def _extensions(value: Any) -> tuple[tuple[str, str], ...]:
     if isinstance(value, Mapping):
-        pairs = [(name, "=", one) for name, one in value.items()]
+        pairs = [(name, "=", content) for name, content in value.items()]
     else:
         pairs = [item.partition("=") for item in texts(value)]
-    if not all(isinstance(one, str) and isinstance(name, str) and name.strip().isalpha() and one.strip() for name, _, one in pairs):
+    if not all(
+        isinstance(content, str) and isinstance(name, str) and name.strip().isalpha() and content.strip()
+        for name, _, content in pairs
+    ):
         raise ValueError("name=value, separated by commas; a name has letters only")
-    return tuple((name.strip(), one.strip()) for name, _, one in pairs)
+    return tuple((name.strip(), content.strip()) for name, _, content in pairs)
 
 
 def _secret() -> Any:
@@ -107,15 +111,16 @@ def _secret() -> Any:
 
 
 def jaas(value: Any) -> Mapping[str, str]:
-    """The options of a ``LoginModule required name="value" ...;`` line, ``module`` being the module's name without its package."""
-    found = re.fullmatch(r"\s*([\w.]+)\s+(?:required|requisite|sufficient|optional)\s+(.*?)\s*;?\s*", text(value), re.DOTALL)
+    """The options of a line ``LoginModule required name="value" ...;``, and the module's name, without its package, as
+    ``module``."""
+    match = re.fullmatch(r"\s*([\w.]+)\s+(?:required|requisite|sufficient|optional)\s+(.*?)\s*;?\s*", text(value), re.DOTALL)
     options = r"([\w.]+)\s*=\s*(?:\"((?:[^\"\\]|\\.)*)\"|'((?:[^'\\]|\\.)*)'|([^\s;\"']+))"
-    if found is None or not re.fullmatch(rf"(?:{options}\s*)*", found[2], re.DOTALL):
+    if match is None or not re.fullmatch(rf"(?:{options}\s*)*", match[2], re.DOTALL):
         raise ValueError(
-            'a line as org.apache.kafka.common.security.plain.PlainLoginModule required username="..." password="...";'
+            'a line such as org.apache.kafka.common.security.plain.PlainLoginModule required username="..." password="...";'
         )
-    quoted = {name: re.sub(r"\\(.)", r"\1", a or b or c) for name, a, b, c in re.findall(options, found[2], re.DOTALL)}
-    return {**quoted, "module": found[1].rsplit(".", 1)[-1]}
+    quoted = {name: re.sub(r"\\(.)", r"\1", a or b or c) for name, a, b, c in re.findall(options, match[2], re.DOTALL)}
+    return {**quoted, "module": match[1].rsplit(".", 1)[-1]}
 
 
 def _literal(*choices: str) -> str:

@@ -1,7 +1,7 @@
-"""How settings are spelled, and the errors for unknown spellings and invalid values.
+"""The spellings of settings, and the errors for unknown spellings and invalid values.
 
-Owns the spellings of the fields of a config, the search for the nearest name and the error texts. Must not know what a
-setting is for. Invariant: each spelling means one field of a config.
+Owns the spellings of the fields of a config, the search for the nearest name and the error texts. Must not know the meaning of a
+setting. Invariant: each spelling means one field of a config.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ottla.config.left_out import reason
 from ottla.config.other_clients import answer_to
 from ottla.config.rows import Setting
 from ottla.errors import ConfigError
-from ottla.types import shown
+from ottla.types import short_repr
 
 
 def table(cls: type[Any]) -> Mapping[str, Setting]:
@@ -27,13 +27,13 @@ def table(cls: type[Any]) -> Mapping[str, Setting]:
 
 def spellings(cls: type[Any]) -> Mapping[str, tuple[str, bool]]:
     """Every accepted spelling -> (field, whether the value is in seconds)."""
-    found: dict[str, tuple[str, bool]] = {}
+    fields: dict[str, tuple[str, bool]] = {}
     for name, setting in table(cls).items():
         for alias in (dotted(name), *setting.aliases):
-            found[alias] = found[alias.replace(".", "_")] = (name, False)
+            fields[alias] = fields[alias.replace(".", "_")] = (name, False)
         if setting.duration:
-            found[name.removesuffix("_ms")] = (name, True)
-    return found
+            fields[name.removesuffix("_ms")] = (name, True)
+    return fields
 
 
 def dotted(name: str) -> str:
@@ -69,42 +69,43 @@ def field_of(cls: type[Any], spelling: str, others: Iterable[type[Any]]) -> tupl
         raise ConfigError(f"{spelling} is a setting of Kafka's clients that Ottla does not support: {why}", hint="leave it out")
     meant = _meant(str(spelling), known)
     hint = f"did you mean {meant}?" if meant is not None else "docs/config.md lists all settings"
-    raise ConfigError(f"unknown setting {shown(spelling)}", hint=hint)
+    raise ConfigError(f"unknown setting {short_repr(spelling)}", hint=hint)
 
 
 def _meant(spelling: str, known: Mapping[str, tuple[str, bool]]) -> str | None:
-    """The setting that is most likely meant by a name that is none."""
+    """The setting that an unknown name most likely means."""
     in_seconds = re.sub(r"[._](s|secs?|seconds)$", "", spelling)
     if known.get(in_seconds, ("", False))[1]:
         return in_seconds
     if near := _alike(spelling, known, 0.5):
         return near[0]
-    of_it = [name for name in _of_the_kind(spelling, known) if spelling.lower() in re.split(r"[._]", name)]
-    return of_it[0] if len(of_it) == 1 else None
+    containing = [name for name in _same_style(spelling, known) if spelling.lower() in re.split(r"[._]", name)]
+    return containing[0] if len(containing) == 1 else None
 
 
 def _alike(spelling: str, known: Iterable[str], cutoff: float) -> list[str]:
-    return difflib.get_close_matches(spelling.lower(), _of_the_kind(spelling, known), n=1, cutoff=cutoff)
+    return difflib.get_close_matches(spelling.lower(), _same_style(spelling, known), n=1, cutoff=cutoff)
 
 
-def _of_the_kind(spelling: str, known: Iterable[str]) -> list[str]:
+def _same_style(spelling: str, known: Iterable[str]) -> list[str]:
+    """The names with dots for a spelling with dots, or those without."""
     return [name for name in known if ("." in name) == ("." in spelling)]
 
 
 def read(setting: Setting, spelling: str, value: Any, in_seconds: bool) -> Any:
-    """The value of a setting; raises ``ConfigError`` with what was expected."""
+    """The parsed value of a setting. Raises ``ConfigError`` with the expected one."""
     try:
         return setting.parse(_to_milliseconds(value, in_seconds) if setting.duration else value)
     except ValueError as error:
         unit = (" of seconds, or a timedelta" if in_seconds else ", in milliseconds, or a timedelta") if setting.duration else ""
         expected = "a number" if in_seconds else str(error)
         limits = f" (in milliseconds {error})" if in_seconds else ""
-        given = "" if setting.secret else f"={shown(value)}"
+        given = "" if setting.secret else f"={short_repr(value)}"
         raise ConfigError(f"{spelling}{given}: expected {expected}{unit}{limits}") from error.__cause__
 
 
 def _to_milliseconds(value: Any, in_seconds: bool) -> Any:
-    """A duration in whole milliseconds; anything else is returned as it is, for the setting's own check to refuse."""
+    """A duration in whole milliseconds; other values are returned unchanged, for the setting's parser to refuse."""
     if isinstance(value, timedelta):
         return value // timedelta(milliseconds=1)
     if not in_seconds or isinstance(value, bool | bytes | bytearray):

@@ -14,7 +14,7 @@
     +-- DisconnectedError           the connection to a broker broke, or could not be made
     +-- AuthenticationError         the broker did not accept the credentials, or could not prove its identity
     |   +-- TlsError                no TLS connection: a certificate that is not trusted, expired or for another host ...
-    +-- ProtocolError               not Kafka's protocol, or more than it can carry
+    +-- ProtocolError               not Kafka's protocol, or a value that it cannot represent
     |   +-- CorruptRecordError      a batch that fails its checksum, its lengths or its codec
     |   +-- UnsupportedApiError     no version of a request is known to both sides
     +-- RecordDeserializationError  the user's deserializer raised; carries the raw record
@@ -66,7 +66,7 @@ from ottla.errors.tree import (
     TlsError,
     UnsupportedApiError,
     WakeupError,
-    too_late as too_late,
+    timeout_error as timeout_error,
 )
 
 __all__ = [
@@ -229,13 +229,13 @@ __all__ = [
 ]
 
 for _name in __all__:
-    globals()[_name].__module__ = __name__  # tracebacks and pickles name where users import from
+    globals()[_name].__module__ = __name__  # tracebacks and pickles name the module from which users import
 
-if not TYPE_CHECKING:  # a checker would take any name for one of an error
+if not TYPE_CHECKING:  # a type checker would accept any name
 
     def __getattr__(name: str) -> type[BrokerError]:
         """The class of a code that the table does not have: ``UnknownCode4711Error``."""
-        found = class_named(name)
-        if found is None:
+        cls = class_named(name)
+        if cls is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return found
+        return cls

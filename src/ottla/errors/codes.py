@@ -1,7 +1,7 @@
-"""The protocol's error codes: one class for each, which is its row of the table.
+"""The protocol's error codes, with one class for each.
 
 Owns the table. Must not know any other package. Invariant: each code maps to exactly one class, and the class of an unknown code
-still carries the number. Source of codes and retriability: the protocol's error table (Apache Kafka 4.3).
+has the number, too. Source of codes and retriability: the protocol's error table (Apache Kafka 4.3).
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import ClassVar
 from ottla.errors.tree import OttlaError
 
 FINAL, RETRY, COORDINATOR, METADATA = "final", "retry", "coordinator", "metadata"
-"""What a client does about a code: give up, send again, look up the coordinator again, or refresh its metadata first."""
+"""A client's action for a code: give up, retry, look up the coordinator first, or refresh the metadata first."""
 
 ERROR_CODES: dict[int, tuple[str, str]] = {}
-"""Code -> (the protocol's name, what a client does about it). Zero, NONE, is not an error and not in this table."""
+"""Code -> (the protocol's name, the client's action). 0, NONE, is not an error and not in this table."""
 
 _BY_CODE: dict[int, type[BrokerError]] = {}
 
 
 class BrokerError(OttlaError):
-    """An error that a broker answered with. ``code`` and ``name`` are the protocol's."""
+    """An error code in a broker's response. ``code`` and ``name`` are the protocol's."""
 
     code: ClassVar[int] = -1
     name: ClassVar[str] = "UNKNOWN_SERVER_ERROR"
@@ -31,7 +31,7 @@ class BrokerError(OttlaError):
         super().__init__(f"{message} [{self.name}]" if message else self.name, hint=hint, cause=cause)
 
     def __init_subclass__(cls, *, code: int | None = None, name: str = "", action: str = FINAL) -> None:
-        """A class with a ``code`` is a row of the table; one without is a user's own subclass."""
+        """Add a class with a ``code`` to the table. A class without one is a user's subclass."""
         super().__init_subclass__()
         if code is not None:
             cls.code, cls.name, cls.action, cls.retriable = code, name, action, action != FINAL
@@ -466,19 +466,19 @@ ERROR_CODES.update((code, (cls.name, cls.action)) for code, cls in _BY_CODE.item
 
 
 def error_class(code: int) -> type[BrokerError]:
-    """The class of an error code; an unknown code gets its own class that carries the number."""
+    """The class of an error code. An unknown code gets a class of its own, with the number in its name."""
     return _BY_CODE.get(code) or _unknown(code)
 
 
 def broker_error(code: int, message: str = "") -> BrokerError:
-    """The exception for a non-zero error code, ready to be raised."""
+    """The exception for a non-zero error code."""
     return error_class(code)(message)
 
 
 def class_named(name: str) -> type[BrokerError] | None:
-    """The class of a code that the table does not have, by its name: unpickling looks it up."""
-    found = re.fullmatch(r"UnknownCode(-?\d+)Error", name)
-    cls = None if found is None else error_class(int(found[1]))
+    """The class of a code that is not in the table, by its name, for unpickling; ``None`` for other names."""
+    match = re.fullmatch(r"UnknownCode(-?\d+)Error", name)
+    cls = None if match is None else error_class(int(match[1]))
     return cls if cls is not None and cls.__name__ == name else None
 
 

@@ -1,7 +1,7 @@
-"""The exceptions that are no error codes of the protocol, from ``OttlaError`` on; ``ottla.errors`` draws their tree.
+"""The exceptions that are not error codes of the protocol, from ``OttlaError`` on; ``ottla.errors`` shows their tree.
 
-Owns what every error carries, and how it is copied and pickled. Must not know any other package. Invariant: an error that was
-pickled has the same text, and a cause if it had one.
+Owns the attributes of all errors, and how errors are copied and pickled. Must not know any other package. Invariant: an unpickled
+error has the same text, and a cause if the original had one.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class OttlaError(Exception):
         return self._twin(copy.deepcopy(self.args, memo), copy.deepcopy(self.__dict__, memo))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Python would call the class with ``args`` alone. Where ``__init__`` takes more, unpickling would raise a TypeError, and a
-        # multiprocessing.Pool that gets such an error from a worker waits for ever. Nor would it keep the cause.
+        # By default Python calls the class with ``args`` only. If ``__init__`` has other parameters, unpickling raises a TypeError,
+        # and a multiprocessing.Pool that gets such an error from a worker hangs. The cause would be lost, too.
         return _unpickled, (type(self), self.args, self.__dict__, _pickled(self.__cause__))
 
     def _twin(self, args: tuple[Any, ...], state: dict[str, Any]) -> Self:
@@ -73,7 +73,7 @@ def _remade(cls: type[_E], args: tuple[Any, ...], state: dict[str, Any]) -> _E:
 
 
 def _unpickled(cls: type[_E], args: tuple[Any, ...], state: dict[str, Any], cause: tuple[bytes | None, str] | None) -> _E:
-    """An error that was pickled, with its cause; where that cannot be pickled, an ``OttlaError`` has its words."""
+    """The unpickled error with its cause; an ``OttlaError`` with the text of a cause that cannot be pickled."""
     error = _remade(cls, args, state)
     if cause is not None:
         error.__cause__ = _cause(*cause)
@@ -81,30 +81,30 @@ def _unpickled(cls: type[_E], args: tuple[Any, ...], state: dict[str, Any], caus
 
 
 def _pickled(cause: BaseException | None) -> tuple[bytes | None, str] | None:
-    """A cause in bytes, if it can be pickled, and in words. It comes from other libraries, whose errors may hold sockets."""
+    """The pickled cause, or ``None`` if it cannot be pickled (errors of other libraries may refer to sockets), and its text."""
     import pickle
 
     if cause is None:
         return None
-    said = f"{type(cause).__name__}: {cause}"
+    text = f"{type(cause).__name__}: {cause}"
     try:
-        return pickle.dumps(cause), said
+        return pickle.dumps(cause), text
     except Exception:
-        return None, said
+        return None, text
 
 
-def _cause(pickled: bytes | None, said: str) -> BaseException:
+def _cause(pickled: bytes | None, text: str) -> BaseException:
     import pickle
 
     if pickled is not None:
-        # What can be pickled cannot always be unpickled: an error whose __init__ takes more than its args, a class of __main__.
+        # Some errors can be pickled but not unpickled: one whose __init__ has more parameters than args, or a class of __main__.
         try:
-            found = pickle.loads(pickled)
+            cause = pickle.loads(pickled)
         except Exception:
-            found = None
-        if isinstance(found, BaseException):
-            return found
-    return OttlaError(said)
+            cause = None
+        if isinstance(cause, BaseException):
+            return cause
+    return OttlaError(text)
 
 
 class ConfigError(OttlaError, ValueError):
@@ -146,11 +146,10 @@ class OttlaTimeoutError(OttlaError, TimeoutError):
     retriable = True
 
 
-def too_late(what: str, reason: OttlaError | None, silent: str) -> OttlaTimeoutError:
-    """The error that ``what`` was not done in time, with the underlying error and its hint; ``silent`` is the text if none is
-    known."""
-    said = silent if reason is None else reason.args[0]
-    return OttlaTimeoutError(f"{what}: {said}", hint=None if reason is None else reason.hint, cause=reason)
+def timeout_error(what: str, reason: OttlaError | None, silent: str) -> OttlaTimeoutError:
+    """The error for ``what`` was not done in time, with the underlying error and its hint; ``silent`` is the text without one."""
+    text = silent if reason is None else reason.args[0]
+    return OttlaTimeoutError(f"{what}: {text}", hint=None if reason is None else reason.hint, cause=reason)
 
 
 class ConnectionFailedError(OttlaError):
@@ -186,7 +185,7 @@ class TlsError(AuthenticationError):
 
 
 class ProtocolError(OttlaError):
-    """Bytes that are not a valid message of Kafka's protocol, or a message that it cannot carry."""
+    """Bytes that are not a valid message of Kafka's protocol, or a value that a message cannot represent."""
 
 
 class CorruptRecordError(ProtocolError):
@@ -207,7 +206,7 @@ class RecordDeserializationError(OttlaError):
     """
 
     def __init__(self, message: str, topic: str, partition: int, offset: int, raw: bytes | None, *, part: str, record: Any) -> None:
-        super().__init__(message, hint="go on with the next record, or fix the deserializer and seek() back")
+        super().__init__(message, hint="continue with the next record, or fix the deserializer and seek() back")
         self.topic, self.partition, self.offset, self.raw = topic, partition, offset, raw
         self.part, self.record = part, record
 

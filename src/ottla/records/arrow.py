@@ -18,7 +18,7 @@ from ottla.records import cdata, columns
 from ottla.records.header_columns import header_column
 from ottla.records.partition_records import PartitionRecords
 from ottla.records.rows import Rows, pieces
-from ottla.types import whole
+from ottla.types import as_integer
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,7 +54,7 @@ def to_table(parts: Iterable[PartitionRecords], names: Sequence[str] | None) -> 
 
 def to_batches(parts: Iterable[PartitionRecords], names: Sequence[str] | None, max_rows: int | None) -> Iterator[pa.RecordBatch]:
     """The rows in batches of at most ``max_rows``, each column with less than 2 GiB."""
-    most = None if max_rows is None else whole(max_rows)
+    most = None if max_rows is None else as_integer(max_rows)
     if max_rows is not None and (most is None or most < 1):
         raise ValueError(f"max_rows must be a whole number of at least 1, not {max_rows!r}")
     pyarrow, types, fillers = _layout(_chosen(names))

@@ -36,7 +36,7 @@ from ottla.errors import (
     TopicAuthorizationFailedError,
     UnknownTopicIdError,
     broker_error,
-    too_late,
+    timeout_error,
 )
 from ottla.protocol import ErrorCode, rpcs
 from ottla.protocol.messages import (
@@ -530,7 +530,7 @@ class CommitManager:
         cut_off = self._unreachable(COORDINATOR, () if named is None else (ToCoordinator(named),))
         reason = cut_off or request.last_error or self._coordinator.failure
         silent = "no answer" if known is None else f"node {known} was asked and has not answered yet"
-        return too_late(f"{what} of group {self._config.group_id!r} was not answered in time", reason, silent)
+        return timeout_error(f"{what} of group {self._config.group_id!r} was not answered in time", reason, silent)
 
     def _wake_at(self, now: Now) -> int | None:
         waiting: list[_OffsetRequest] = [*self._queue, *self._in_flight.values(), *self._lookups.values()]

@@ -19,7 +19,7 @@ from ottla.client.effects import AnySend, Poll, Send, ToNode, Unreachable
 from ottla.client.positions.commit import OffsetStore
 from ottla.client.subscription import LATEST, Ago, Phase, Reset, Subscription
 from ottla.config import ConsumerConfig
-from ottla.errors import DisconnectedError, NoOffsetForPartitionError, OttlaError, OttlaTimeoutError, broker_error, too_late
+from ottla.errors import DisconnectedError, NoOffsetForPartitionError, OttlaError, OttlaTimeoutError, broker_error, timeout_error
 from ottla.protocol import ErrorCode, duration, rpcs
 from ottla.protocol.messages import list_offsets_request, list_offsets_response
 from ottla.types import Now, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
@@ -350,7 +350,7 @@ class OffsetsManager:
             cut_off = self._unreachable(f"the leader of {listed}", {ToNode(leader.node.node_id) for leader in leaders})
             told = cut_off or query.failure
             if told is None or (told is query.failure and isinstance(told, OttlaTimeoutError | DisconnectedError)):
-                told = too_late(f"the offsets of {listed} could not be looked up in time", told, "no answer")
+                told = timeout_error(f"the offsets of {listed} could not be looked up in time", told, "no answer")
             self._finish(query, told)
 
     def _give_up(self, error: OttlaError) -> None:
