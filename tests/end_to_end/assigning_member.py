@@ -1,6 +1,6 @@
-"""A member that assigns for its group; as a program, one in a process of its own that prints what its listeners hear.
+"""A member that runs the assignor of its group. As a program, it runs in a separate process and prints the calls of its listeners.
 
-Owns the assignor and the member's settings. Must not know what the group should come to.
+Owns the assignor and the member's settings. Must not know the expected assignment.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from ottla.assignors import Cluster, ConsumerPartitionAssignor, MemberAssignment
 
 
 class InTurn(ConsumerPartitionAssignor):
-    """Partitions in turn, to members in the order of their names, which they tell as user data.
+    """Assigns partitions in turn to the members, ordered by their names, which they send as user data.
 
-    ``fails``: for groups of how many members it fails, once each.
+    ``fails``: numbers of members for which the assignor fails, once each.
     """
 
     name = "in-turn"

@@ -1,7 +1,7 @@
-"""Running Ottla's programs as a user does: as processes, from outside.
+"""Runs Ottla's programs in processes, as a user does.
 
-Owns how a test starts, feeds and ends ``ottla``. Must not import the package: what is tested is the installed program.
-Invariant: a program that a test started has ended when the test has.
+Owns how a test starts, feeds and ends ``ottla``. Must not import the package: the tests run the installed program. Invariant: a
+program that a test has started ends with the test.
 """
 
 from __future__ import annotations

@@ -221,7 +221,7 @@ def test_a_listener_may_wait_for_a_task_that_commits(served: str, topic: MakeTop
 def test_a_callback_may_wait_for_a_task_that_commits_and_close_waits_for_both(served: str, topic: MakeTopic) -> None:
     name = topic(1, "0:value")
     tp = TopicPartition(name, 0)
-    told: list[str] = []
+    order: list[str] = []
 
     async def lock_in_hand() -> None:
         lock, called = asyncio.Lock(), asyncio.Event()
@@ -230,7 +230,7 @@ def test_a_callback_may_wait_for_a_task_that_commits_and_close_waits_for_both(se
             called.set()
             async with lock:
                 await asyncio.sleep(0.1)
-                told.append("callback")
+                order.append("callback")
 
         async with consumer(served, f"g-{name}", enable_auto_commit=False) as this:
             await this.assign([tp])
@@ -239,11 +239,11 @@ def test_a_callback_may_wait_for_a_task_that_commits_and_close_waits_for_both(se
                 await this.commit_async({tp: 0}, callback)
                 await called.wait()
                 await this.commit({tp: 1})
-                told.append("commit")
-        told.append("close")
+                order.append("commit")
+        order.append("close")
 
     run(lock_in_hand())
-    assert told == ["commit", "callback", "close"]
+    assert order == ["commit", "callback", "close"]
 
 
 def test_a_pause_during_an_iteration_repeats_no_records(served: str, topic: MakeTopic) -> None:

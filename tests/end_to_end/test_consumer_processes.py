@@ -29,8 +29,8 @@ servers, topic, group, pause, session, protocol = *sys.argv[1:4], *map(float, sy
 def say(**what):
     print(json.dumps(what), flush=True)
 
-def told(what):
-    return lambda consumer, partitions: say(**{what: [tp.partition for tp in partitions]})
+def listener(event):
+    return lambda consumer, partitions: say(**{event: [tp.partition for tp in partitions]})
 
 settings = {"group_protocol": protocol}
 if protocol == "classic":
@@ -38,7 +38,7 @@ if protocol == "classic":
 settings |= {"max_poll_records": 5, "auto_offset_reset": "earliest"}
 with Consumer(bootstrap_servers=servers, group_id=group, enable_auto_commit=False, **settings) as consumer, \\
         stop_on_signals(consumer) as stop:
-    consumer.subscribe([topic], on_assign=told("assigned"), on_revoke=told("revoked"), on_lost=told("lost"))
+    consumer.subscribe([topic], on_assign=listener("assigned"), on_revoke=listener("revoked"), on_lost=listener("lost"))
     while not stop:
         records = consumer.poll(0.5)
         for record in records:

@@ -1,4 +1,4 @@
-"""Read, process, write, exactly once: a worker and its broker are killed at random moments, and every record arrives once."""
+"""Exactly-once processing: a worker and its broker are killed at random moments, and each record is written once."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ reason of ``metadata.recovery.strategy`` see ``LIBRDKAFKA_PATIENT``."""
 
 
 class Worker:
-    """The process of ``WORKER``, started again whenever it has ended."""
+    """The process of ``WORKER``, which ``watch`` restarts whenever it has ended."""
 
     def __init__(self, servers: str, folder: Path) -> None:
         self._servers, self._errors = servers, folder / "worker.errors"
@@ -78,7 +78,7 @@ class Worker:
             self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
 
     def watch(self, seconds: float) -> None:
-        """Let time pass; a worker that ends in it is followed by another."""
+        """Wait, and restart the worker whenever it ends."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             try:
@@ -88,7 +88,7 @@ class Worker:
             self._start()
 
     def kill(self) -> None:
-        """End it with SIGKILL."""
+        """Kill the worker with SIGKILL."""
         self.process.kill()
         self.process.wait()
 
@@ -102,7 +102,7 @@ def ends(consumer: confluent_kafka.Consumer, topic: str) -> list[int]:
 
 
 def committed_by_confluent(servers: str, topic: str) -> list[list[bytes]]:
-    """The values of a topic's committed records, partition by partition, as librdkafka reads them."""
+    """The values of a topic's committed records by partition, read by librdkafka."""
     settings = {"group.id": "checker", "isolation.level": "read_committed", "enable.partition.eof": True}
     consumer = confluent_kafka.Consumer({"bootstrap.servers": servers, **settings})
     consumer.assign([TopicPartition(topic, number, 0) for number in (0, 1)])
@@ -121,12 +121,12 @@ def committed_by_confluent(servers: str, topic: str) -> list[list[bytes]]:
 
 
 def committed_by_ours(servers: str, topic: str, counts: list[int]) -> list[list[bytes]]:
-    """The same as our own consumer reads them."""
+    """The values of a topic's committed records by partition, read by a ``Consumer``."""
     found: list[list[bytes]] = [[], []]
     with Consumer(bootstrap_servers=servers, isolation_level="read_committed", auto_offset_reset="earliest") as consumer:
         consumer.assign([OurPartition(topic, number) for number in (0, 1)])
         quiet = 0
-        while quiet < 3:  # what must not come would come now
+        while quiet < 3:  # surplus records would arrive now
             records = consumer.poll(1.0)
             quiet = quiet + 1 if not len(records) and [len(one) for one in found] == counts else 0
             for record in records:
@@ -140,14 +140,14 @@ def _all_processed(servers: str) -> bool:
         return [one.offset for one in consumer.committed(partitions_of("in"), 2)] == ends(consumer, "in")
     except confluent_kafka.KafkaException as error:
         if error.args[0].code() == confluent_kafka.KafkaError._TIMED_OUT:
-            return False  # a transaction is open: the worker has to go on, or be followed by another
+            return False  # a transaction is open, until a worker ends it
         raise
     finally:
         consumer.close()
 
 
 def _run(folder: Path, kills: int, seed: int) -> None:
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     data = folder / "data"
     with broker_process(data) as (broker, servers):
         port = int(servers.rsplit(":", 1)[1])
@@ -159,15 +159,15 @@ def _run(folder: Path, kills: int, seed: int) -> None:
         process = broker
         try:
             for _ in range(kills):
-                worker.watch(chance.uniform(0.2, 1.5))
-                if chance.random() < 0.5:
+                worker.watch(rng.uniform(0.2, 1.5))
+                if rng.random() < 0.5:
                     worker.kill()
                 else:
                     os.kill(process.pid, signal.SIGKILL)
                     process.wait()
                     process = _restarted(data, port)
             deadline = time.monotonic() + 120
-            worker.watch(0.5)  # what a killed worker left open holds its offsets back until another one comes
+            worker.watch(0.5)  # the open transaction of a killed worker is aborted when the next worker starts
             while not _all_processed(servers):
                 assert time.monotonic() < deadline, (folder / "worker.errors").read_text()[-3000:]
                 worker.watch(0.5)
@@ -188,22 +188,22 @@ def _restarted(data: Path, port: int) -> subprocess.Popen[str]:
 
 
 def _check(servers: str, count: int) -> None:
-    taken = committed_by_confluent(servers, "in")
-    given = committed_by_confluent(servers, "out")
-    assert sum(map(len, taken)) == count
-    twice = [value for value, count in Counter(value for one in given for value in one).items() if count > 1]
+    read = committed_by_confluent(servers, "in")
+    written = committed_by_confluent(servers, "out")
+    assert sum(map(len, read)) == count
+    twice = [value for value, count in Counter(value for one in written for value in one).items() if count > 1]
     assert not twice, f"{len(twice)} records were written twice"
-    assert given == taken, "each record once, in the order of its partition"
-    assert committed_by_ours(servers, "out", [len(one) for one in given]) == given
+    assert written == read, "each record once, in the order of its partition"
+    assert committed_by_ours(servers, "out", [len(one) for one in written]) == written
 
 
 @pytest.mark.timeout(180)
-def test_kills_do_not_make_a_record_arrive_twice_or_never(tmp_path: Path) -> None:
+def test_each_record_is_written_once_despite_kills(tmp_path: Path) -> None:
     _run(tmp_path, kills=4, seed=1)
 
 
 @pytest.mark.torture
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", [2, 3])
-def test_many_kills_do_not_make_a_record_arrive_twice_or_never(tmp_path: Path, seed: int) -> None:
+def test_each_record_is_written_once_despite_many_kills(tmp_path: Path, seed: int) -> None:
     _run(tmp_path, kills=40, seed=seed)

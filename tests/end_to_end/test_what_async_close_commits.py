@@ -481,10 +481,10 @@ def test_the_records_processed_before_the_end_are_committed(reader: Reader, end:
 def test_a_commit_in_on_revoke_covers_the_same_records_as_close(served: str, topic: MakeTopic, automatic: bool) -> None:
     name = topic(1, *(f"{number}:value" for number in range(ALL)))
     reader = Reader(served, name, enable_auto_commit=automatic, group_protocol="consumer")
-    told: list[int] = []
+    offsets: list[int] = []
 
     async def on_revoke(consumer: AsyncConsumer, partitions: list[TopicPartition]) -> None:
-        told.append((await consumer.commit())[reader.tp].offset)
+        offsets.append((await consumer.commit())[reader.tp].offset)
 
     async def fail(reader: Reader) -> None:
         with suppress(Broken):
@@ -493,7 +493,7 @@ def test_a_commit_in_on_revoke_covers_the_same_records_as_close(served: str, top
                 await reader.poll_and_fail()
 
     run(fail, reader)
-    assert told == [0]
+    assert offsets == [0]
     assert reader.committed() == 0
 
 

@@ -583,10 +583,10 @@ def test_a_commit_in_on_revoke_covers_the_same_records_as_close(
 ) -> None:
     name = topic(1, *(f"{number}:value" for number in range(ALL)))
     reader = Reader(served, name, enable_auto_commit=automatic, group_protocol="consumer")
-    told: list[int] = []
+    offsets: list[int] = []
 
     def on_revoke(consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        told.append(consumer.commit()[reader.tp].offset)
+        offsets.append(consumer.commit()[reader.tp].offset)
 
     with suppress(Broken), reader.consumer as consumer:
         consumer.subscribe([name], on_revoke=on_revoke)
@@ -594,7 +594,7 @@ def test_a_commit_in_on_revoke_covers_the_same_records_as_close(
         if fails:
             raise Broken
         assert records
-    assert told == [0 if fails else ALL]
+    assert offsets == [0 if fails else ALL]
     assert reader.committed() == (0 if fails else ALL)
 
 
@@ -612,11 +612,11 @@ for record in consumer.poll(60):
 """
 
 
-@pytest.mark.parametrize(("end", "told"), [("raise ValueError('not today')", "not today"), ("sys.exit('so far')", "so far")])
-def test_close_at_exit_does_not_commit_the_records_of_the_last_poll(reader: Reader, end: str, told: str) -> None:
+@pytest.mark.parametrize(("end", "stderr"), [("raise ValueError('not today')", "not today"), ("sys.exit('so far')", "so far")])
+def test_close_at_exit_does_not_commit_the_records_of_the_last_poll(reader: Reader, end: str, stderr: str) -> None:
     command = [sys.executable, "-c", PROGRAM, reader.served, reader.tp.topic, reader.group, end]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment())
-    assert told in done.stderr
+    assert stderr in done.stderr
     assert reader.committed() in (None, 0)
 
 

@@ -1,7 +1,7 @@
-"""A program as users write it, for mypy and pyright: ``test_type_checkers`` runs them on it, and no one runs the program.
+"""A user's program for mypy and pyright: ``test_type_checkers`` checks it, and nothing runs it.
 
-Each line that is wrong says so to both checkers, which report an ``ignore`` that ignores nothing. So an error that is not found any
-more is an error as well.
+Each line with an error has an ``ignore`` comment for both checkers, which report an unused ``ignore``. So an error that a checker
+no longer finds fails the test as well.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def lenient(raw: bytes | None) -> int:
     return 0 if raw is None else int(raw)
 
 
-# -- what keys and values are -----------------------------------------------------------------------------------------------
+# -- the types of keys and values ------------------------------------------------------------------------------------------
 
 
 def without_deserializers() -> None:

@@ -285,7 +285,7 @@ class Operator(ClientOnNetwork):
                     raise ended.error
                 return ended.value
             assert wake_at is not None
-            assert wake_at <= deadline, "it is over and nobody was told"
+            assert wake_at <= deadline, "no outcome was reported by the deadline"
             self.network.clock.move_to(wake_at)
 
 

@@ -65,7 +65,7 @@ def test_results_of_a_consumer_and_an_admin_can_be_copied_and_pickled(way: Calla
             while not consumer.assignment():
                 consumer.poll(1)
             consumer.commit({TP: 0})
-            told = [
+            results = [
                 consumer.health(),
                 consumer.rebalances,
                 consumer.metrics(),
@@ -84,7 +84,7 @@ def test_results_of_a_consumer_and_an_admin_can_be_copied_and_pickled(way: Calla
             ]
             assert consumer.rebalances
             assert TP in consumer.health().partitions
-    for value in told:
+    for value in results:
         assert way(value) == value
 
 

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-GIVE_WAY, FEW = 0.0003, 1 << 16
-"""If fewer than ``FEW`` bytes have woken the application, the network thread gives it ``GIVE_WAY`` seconds to handle them before it
-computes the next requests. Both need the GIL: measured, a single record reaches its handler 0.1 ms sooner. With more bytes the next
-Fetch goes first, so that the broker works meanwhile."""
+GIVE_WAY_TIME, FEW_BYTES = 0.0003, 1 << 16
+"""Seconds and bytes. If fewer than ``FEW_BYTES`` have woken the application, the network thread gives it ``GIVE_WAY_TIME`` to
+handle them before it computes the next requests. Both need the GIL: measured, a single record reaches its handler 0.1 ms sooner.
+With more bytes the next Fetch goes first, so that the broker works meanwhile."""
 
 
 class NotificationQueue:
@@ -246,8 +246,8 @@ class NetworkThread:
             self._handle(self._inbox.popleft(), now)
         # Few records go to the application before the next Fetch leaves; if there are many, the broker sends more meanwhile.
         self._core.deliver(now)
-        if sockets.take_received() < FEW and self._publish():
-            self.notifications.give_way(GIVE_WAY)
+        if sockets.take_received() < FEW_BYTES and self._publish():
+            self.notifications.give_way(GIVE_WAY_TIME)
         effects, wake_at, self._shared.deferrable = self._core.poll(now)
         for effect in effects:
             self._perform(sockets, effect)
@@ -257,14 +257,14 @@ class NetworkThread:
     def _sleep(self, sockets: Sockets, wake_at: int | None) -> None:
         """Wait until a pass has something to do. Parts of a long response are read without a pass."""
         self._shared.asleep = True
-        news = False
-        while not news:
+        needs_pass = False
+        while not needs_pass:
             if self._shared.stopping or self._has_urgent_command():
                 timeout: float | None = 0
             else:
                 timeout = None if wake_at is None else max(wake_at - self._now().mono, 0) / 1000
-            news = sockets.wait(timeout) or self._shared.stopping or self._has_urgent_command()
-            news = news or (wake_at is not None and self._now().mono >= wake_at)
+            needs_pass = sockets.wait(timeout) or self._shared.stopping or self._has_urgent_command()
+            needs_pass = needs_pass or (wake_at is not None and self._now().mono >= wake_at)
         self._shared.asleep = False
 
     def _has_urgent_command(self) -> bool:

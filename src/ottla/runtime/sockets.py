@@ -161,25 +161,25 @@ class Sockets:
         Return False if only parts of responses arrived: the core has nothing to do yet.
         """
         events = self._selector.select(0 if self._unread else timeout)
-        news = not events
+        needs_pass = not events
         unread, self._unread = self._unread, set()
         for connection_id in unread:
             if connection_id in self._transports:
-                news = self._read(self._transports[connection_id]) or news
+                needs_pass = self._read(self._transports[connection_id]) or needs_pass
         for key, what in events:
             transport = key.data
             if transport is None:
                 self._drain_wake()
-                news = True
+                needs_pass = True
             elif transport.connecting or transport.handshaking:
                 self._continue_handshake(transport)
-                news = True
+                needs_pass = True
             else:
                 if what & selectors.EVENT_WRITE:
                     self._flush(transport)
                 if what & selectors.EVENT_READ:
-                    news = self._read(transport) or news
-        return news
+                    needs_pass = self._read(transport) or needs_pass
+        return needs_pass
 
     def _set_options(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -229,7 +229,7 @@ class Sockets:
         """Read until the socket is empty, the budget is spent or the connection closed; return whether the core has to run."""
         budget = READ_BUDGET
         now = self._clock()
-        news = False
+        needs_pass = False
         while budget > 0 and transport.connection_id in self._transports:
             buffer = transport.connection.get_buffer()[:budget]
             size = len(buffer)
@@ -237,7 +237,7 @@ class Sockets:
             try:
                 count = _read_long(transport.sock, buffer) if is_long else transport.receive(buffer)
             except (BlockingIOError, InterruptedError):
-                return news
+                return needs_pass
             except (OSError, TlsError) as error:
                 self._on_error(transport, error)
                 return True
@@ -249,12 +249,12 @@ class Sockets:
             self._received += count
             if not self._connections.on_received(transport.connection_id, count, now):
                 return True  # the core has closed the connection: its effect ``Close`` follows
-            news = news or not self._connections.response_incomplete
+            needs_pass = needs_pass or not self._connections.response_incomplete
             if transport.tls is None and (count < size or not transport.connection.awaits_answers):
-                return news  # the socket is empty: another call would only raise BlockingIOError
+                return needs_pass  # the socket is empty: another call would only raise BlockingIOError
         if transport.tls is not None:
             self._unread.add(transport.connection_id)
-        return news
+        return needs_pass
 
     def _flush(self, transport: _Transport) -> None:
         if transport.connecting or transport.handshaking:
