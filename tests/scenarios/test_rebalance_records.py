@@ -75,7 +75,7 @@ def test_one_that_somebody_else_set_off_tells_what_stood_still_and_for_how_long(
     world.run_until(lambda: len(first.calls.owned) == len(second.calls.owned) == 1)
     world.run(10_000)
     records = rebalances(first)[1:]
-    assert records[0].reason in ("group is already rebalancing", "the coordinator has assigned again")
+    assert records[0].reason in ("group is already rebalancing", "the coordinator has made a new assignment")
     assert records[-1].epoch >= rebalances(first)[0].epoch
     (kept,), (gone,) = first.calls.owned, second.calls.owned
     revoked = {tp for record in records for tp in record.revoked}

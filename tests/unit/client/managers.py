@@ -178,7 +178,7 @@ class FixedCoordinator:
             self.doubts.append(reason)
             self.node_id = None
 
-    def hang_up(self, reason: str, now: Now) -> None:
+    def disconnect(self, reason: str, now: Now) -> None:
         self.hung_up.append(reason)
 
     def on_fatal(self, observer: Any) -> None:

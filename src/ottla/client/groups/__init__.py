@@ -1,6 +1,6 @@
-"""A member of a group, whichever protocol it speaks.
+"""The membership of a consumer in its group, in either protocol.
 
-Owns the vocabulary of a membership, the choice between the protocols, the look-up of the coordinator and the record of rebalances;
-how each protocol works is in ``classic`` and ``consumer``, which never see each other. Must not know commits or positions.
-Invariant: a consumer is one member at a time.
+Owns the interface of a membership, the choice between the protocols, the lookup of the coordinator and the record of rebalances.
+The protocols are in ``classic`` and ``consumer``, which do not import each other. Must not know commits or positions. Invariant: a
+consumer is one member at a time.
 """

@@ -1,9 +1,14 @@
-"""The group's coordinator: the look-up, and doubts about it.
+"""The lookup of the group's coordinator.
 
-Owns FindCoordinator. Must not know what the coordinator is asked for. Invariants: at most one look-up is in flight; none is made
-unless a manager needed the coordinator since the last one was found; a look-up that failed is not repeated before its back-off; a
-broker that answers is not hung up on before another is known to be the coordinator: what it was sent it may still act upon, later
-than upon what it is sent again over another connection.
+Owns FindCoordinator. Must not know the requests to the coordinator. Invariants: at most one lookup is in flight; there is none
+unless a manager has needed the coordinator since it was last found; a failed lookup is repeated only after its back-off.
+
+A broker that answers NOT_COORDINATOR is not disconnected before the lookup names another broker:
+
+1. The member sends a commit and a heartbeat to broker 1. The heartbeat is answered with NOT_COORDINATOR.
+2. If the client closed the connection now, it would send the commit again over another one.
+3. The lookup may name broker 1 again, which was only about to load the group. Then broker 1 may execute the first commit after
+   the second, and restore an older offset.
 """
 
 from __future__ import annotations
@@ -22,17 +27,17 @@ from ottla.types import Node, Now
 _log = logging.getLogger(__name__)
 
 COORDINATOR = "the coordinator of the group"
-"""What errors call it."""
+"""The name of the coordinator in errors."""
 
 _GROUP = 0
 """The key type of a group in FindCoordinator."""
 
 
 class CoordinatorManager:
-    """Asked for the coordinator by the managers that talk to it; told by them when it turns out to be another.
+    """Looks up the coordinator for the managers that need it, and again when they report that it has changed or is unreachable.
 
-    ``learn_node`` takes the address that an answer names; ``disconnect`` ends the connection to a coordinator that is none any
-    more, so that what is in flight there fails at once.
+    ``learn_node`` gets the address in a response; ``disconnect`` closes the connection to a former coordinator, so that the
+    requests in flight there fail at once.
     """
 
     def __init__(
@@ -45,11 +50,11 @@ class CoordinatorManager:
         assert config.group_id is not None
         self.node_id: int | None = None
         self.named: int | None = None
-        """Whom the latest look-up that succeeded named, though it may have turned out to be of no use."""
+        """The node in the latest successful lookup, even if it has failed since."""
         self.found = 0
-        """How many times a coordinator was found: timers that depend on it are then restarted."""
+        """The number of successful lookups: timers that depend on the coordinator restart when it grows."""
         self.failure: OttlaError | None = None
-        """Why the latest look-up failed; ``None`` once one succeeded."""
+        """The error of the latest lookup; ``None`` after a success."""
         self._group_id = config.group_id
         self._request_timeout = config.request_timeout_ms
         self._backoff = backoff
@@ -57,7 +62,7 @@ class CoordinatorManager:
         self._disconnect = disconnect
         self._observers: list[Callable[[OttlaError, Now], None]] = []
         self._former: int | None = None
-        """The node that answered that it is not the coordinator, until the look-up has found the new one."""
+        """The node that has answered NOT_COORDINATOR, until the lookup has found the coordinator."""
         self._needed = self._in_flight = False
         self._attempts = 0
         self._not_before = 0
@@ -66,47 +71,46 @@ class CoordinatorManager:
         return f"<CoordinatorManager {self._group_id!r} at node {self.node_id}>"
 
     def on_fatal(self, observer: Callable[[OttlaError, Now], None]) -> None:
-        """Call ``observer`` when a look-up fails for a permanent reason (no authorisation).
-
-        The look-up goes on.
-        """
+        """Call ``observer`` with each error of a lookup that a retry does not fix (no authorization). Lookups go on."""
         self._observers.append(observer)
 
     def target(self) -> ToCoordinator | None:
-        """Where to send. ``None``: unknown; the look-up is in progress and its end wakes all managers."""
+        """Return the target for requests. ``None``: unknown; a lookup follows, and its end wakes all managers."""
         if self.node_id is None:
             self._needed = True
             return None
         return ToCoordinator(self.node_id)
 
-    def hang_up(self, reason: str, now: Now) -> None:
-        """Give up what is in flight to the coordinator; it is the coordinator all the same."""
+    def disconnect(self, reason: str, now: Now) -> None:
+        """Close the connection, so that requests in flight fail; the node remains the coordinator."""
         if self.node_id is not None:
             self._disconnect(ToCoordinator(self.node_id), reason, now)
 
     def request_failed(self, error: OttlaError, now: Now) -> None:
-        """A request to the coordinator has no response. If the node was lost or is silent, it may no longer be the coordinator."""
+        """Handle a request without a response. After a disconnect or a timeout the node may no longer be the coordinator."""
         if isinstance(error, DisconnectedError | OttlaTimeoutError):
             self.mark_unknown(str(error), now)
 
     def mark_unknown(self, reason: str, now: Now) -> None:
-        """The coordinator does not answer. What is in flight there fails at once."""
+        """Look up the coordinator again, since it does not answer. Requests in flight there fail at once."""
         self.mark_moved(reason)
-        self._let_go(reason, now)
+        self._disconnect_former(reason, now)
 
     def mark_moved(self, reason: str) -> None:
-        """The broker answered that it is not the coordinator, or not yet: it will answer the rest as well."""
+        """Look up the coordinator again, since the node has answered that it is not, or not yet. It will answer the requests in
+        flight as well.
+        """
         if self.node_id is not None:
             _log.debug("group %r: node %d is not the coordinator: %s", self._group_id, self.node_id, reason)
             self._former, self.node_id = self.node_id, None
 
-    def _let_go(self, reason: str, now: Now) -> None:
+    def _disconnect_former(self, reason: str, now: Now) -> None:
         if self._former is not None:
             node_id, self._former = self._former, None
             self._disconnect(ToCoordinator(node_id), reason, now)
 
     def poll(self, now: Now) -> Poll:
-        """One FindCoordinator when it is needed."""
+        """Return a FindCoordinator if one is needed."""
         if self.node_id is not None or not self._needed or self._in_flight:
             return Poll()
         if now.mono < self._not_before:
@@ -117,7 +121,7 @@ class CoordinatorManager:
         return Poll((send,))
 
     def _on_response(self, response: find_coordinator_response.FindCoordinatorResponse, now: Now) -> None:
-        """Take the node, or back off."""
+        """Use the node in the response, or back off."""
         self._in_flight = False
         answer = next((item for item in response.coordinators if item.key in (self._group_id, "")), None)
         if answer is None:
@@ -126,7 +130,7 @@ class CoordinatorManager:
             what = f"looking up the coordinator of group {self._group_id!r}"
             return self._failed(broker_error(int(answer.error_code), f"{what}: {answer.error_message or 'refused'}"), now)
         if answer.node_id != self._former:
-            self._let_go(f"node {answer.node_id} is the coordinator now", now)
+            self._disconnect_former(f"node {answer.node_id} is the coordinator now", now)
         self._former = None
         self._learn_node(Node(answer.node_id, answer.host, answer.port), now)
         self.node_id = self.named = answer.node_id
@@ -136,7 +140,7 @@ class CoordinatorManager:
         return None
 
     def _on_failure(self, error: OttlaError, now: Now) -> None:
-        """Back off and try again."""
+        """Retry after the back-off."""
         self._in_flight = False
         self._failed(error, now)
 

@@ -1,8 +1,8 @@
-"""What a group membership is to its surroundings, and what it gets from them, whichever protocol it speaks.
+"""The interface of a group membership, the same for both protocols.
 
-Owns the interface between a membership machine and the other managers (commits, positions, the application's calls), the context
-that every machine is given, and the count of refused requests. Must not know any one machine. Invariants: only the machine itself
-decides the member's identity and partitions; both machines get the same context, so the choice of a protocol changes nothing else.
+Owns the interface between a membership and the other managers (commits, positions, the application's calls), the context of a
+membership, and the count of refused requests. Must not know the implementations. Invariants: only the membership itself changes the
+member's identity and partitions; both implementations get the same context, so the choice of a protocol changes nothing else.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ DEFAULT = GroupMembershipOperation.DEFAULT
 
 
 class MemberStatus(NamedTuple):
-    """The status of a member, for health and for the record of rebalances, which decide nothing."""
+    """The status of a member, for health and for the record of rebalances, which only read it."""
 
     protocol: str
     """``classic`` or ``consumer``; empty while that is not decided."""
     state: str
-    """The state of its machine, by name."""
+    """The name of its state."""
     joined: bool = False
-    """Whether it is in the group, as far as it knows."""
+    """Whether it is in the group, as far as the client knows."""
     rebalancing: bool = False
-    """Whether it is on its way to other partitions, or to its first; also while only the application is waited for."""
+    """Whether its partitions are about to change; also while only the application must act."""
     reason: str = ""
-    """Why it is rebalancing."""
+    """The reason of the rebalance."""
     assignor: str = ""
-    """The assignor of a member that computed what is assigned; empty: the coordinator computed it, or nothing is assigned."""
+    """The assignor with which a member computed the assignment; empty: the coordinator computed it, or there is none."""
 
 
 class MembershipContext(NamedTuple):
-    """What a membership works with. ``notify`` puts a notification into the application's queue."""
+    """The objects that a membership uses. ``notify`` puts a notification into the application's queue."""
 
     config: ConsumerConfig
     subscription: Subscription
@@ -66,9 +66,9 @@ class MembershipContext(NamedTuple):
 
 
 class Refusals:
-    """How long the coordinator has repeatedly refused a member's requests.
+    """Counts consecutive refusals of a member's requests.
 
-    No refusal stays silent for ever: the error is reported once per ``patience`` (milliseconds), and the next ``poll()`` raises it.
+    While they last, the error is reported once per ``patience`` (milliseconds), and the next ``poll()`` raises it.
     """
 
     def __init__(self, patience: int, notify: Callable[[object], None]) -> None:
@@ -79,7 +79,7 @@ class Refusals:
         self._since = 0
 
     def refused(self, error: OttlaError, now: Now, patience: int = 0) -> None:
-        """A request was refused and is sent again. ``patience``: how long that is normal, if longer than usual."""
+        """Count a request that was refused and is sent again. ``patience``: the time for which that is normal, if it is longer."""
         self.count += 1
         if self.count == 1:
             self._since = now.mono
@@ -88,7 +88,7 @@ class Refusals:
             self._notify(ErrorNotification(error))
 
     def accepted(self) -> None:
-        """A request was accepted."""
+        """Reset the count, since a request was accepted."""
         self.count = 0
 
 
@@ -97,15 +97,15 @@ class Membership(Protocol):
 
     @property
     def failure(self) -> OttlaError | None:
-        """Why this consumer can never be a member again; ``None``: it can."""
+        """The permanent error of the membership; ``None`` if the consumer can still join."""
 
     @property
     def group_topics(self) -> frozenset[str]:
-        """Topics whose metadata the member needs besides its own: those of the whole group, where it is the leader."""
+        """The topics whose metadata the member needs besides its own: those of the whole group if it is the leader."""
 
     @property
     def follows_all_topics(self) -> bool:
-        """Whether the member finds out by itself what a pattern matches, and so needs the metadata of all topics."""
+        """Whether the member needs the metadata of all topics, to match a pattern."""
 
     @property
     def status(self) -> MemberStatus:
@@ -116,36 +116,38 @@ class Membership(Protocol):
         """Whether the member is about to join without an identity yet: it could still use the other protocol."""
 
     def metadata(self) -> ConsumerGroupMetadata:
-        """The membership as a transactional producer needs it."""
+        """Return the group metadata for a transactional producer."""
 
     def polled(self, now: Now) -> None:
-        """The application is alive: join if need be, and count ``max.poll.interval.ms`` from now on."""
+        """The application has polled: join if necessary, and restart ``max.poll.interval.ms``."""
 
     def prepared(self, token: int, now: Now) -> None:
-        """The application has committed and run its listener for the rebalance that ``token`` names."""
+        """The application has committed and run its listener for the rebalance with this token."""
 
     def accepted(self, token: int) -> None:
-        """The application has run ``on_assign`` for the assignment that ``token`` names."""
+        """The application has run ``on_assign`` for the assignment with this token."""
 
     def user_data(self, command: UserData) -> None:
-        """The user data of the application's assignors. That of another protocol is ignored."""
+        """Store the user data of the application's assignors. That of the other protocol is ignored."""
 
     def assigned(self, command: Assigned) -> None:
-        """The application's assignor has answered. An answer for another protocol is ignored."""
+        """Take the result of the application's assignor. One for the other protocol is ignored."""
 
     def leave(self, reason: str, reply: Reply, now: Now, operation: GroupMembershipOperation = DEFAULT) -> None:
-        """Leave the group, or remain in it; ``reply`` is called when the coordinator has answered, or is not asked."""
+        """Leave the group, or remain in it; ``reply`` is called after the coordinator's response, or at once if there is no
+        request.
+        """
 
     def identity(self) -> MemberIdentity:
-        """The identity for a commit. Raises the error that the commit would get if it were sent."""
+        """Return the identity for a commit. Raises the error that the commit would get if it were sent."""
 
     def reader(self) -> MemberIdentity:
-        """The identity to send when commits are fetched; ``NO_MEMBER`` if the member needs none, or has none yet."""
+        """Return the identity for an OffsetFetch; ``NO_MEMBER`` if the member needs none, or has none yet."""
 
     def commit_refused(self, code: int, sent_by: MemberIdentity, now: Now) -> OttlaError:
-        """The coordinator refused a commit because of who signed it: do what has to be done and give the error for the caller.
+        """Handle a commit that the coordinator refused because of its identity, and return the error for the caller.
 
-        A retriable error means that the commit may be signed and sent again.
+        If the error is retriable, the commit may be sent again with the new ``identity()``.
         """
 
     def poll(self, now: Now) -> Poll:
@@ -153,12 +155,12 @@ class Membership(Protocol):
 
 
 def leaves(config: ConsumerConfig, operation: GroupMembershipOperation) -> bool:
-    """Whether a member goes for good when its consumer ends; else the coordinator waits for it until its session is over."""
+    """Whether a member leaves the group when its consumer is closed; otherwise its membership lasts until its session expires."""
     return operation is GroupMembershipOperation.LEAVE_GROUP or (operation is DEFAULT and config.group_instance_id is None)
 
 
 def not_a_member(config: ConsumerConfig, *, expired: bool, cause: BrokerError | None = None) -> CommitFailedError:
-    """Why a commit cannot be made any more; ``expired``: because the application did not poll."""
+    """Return the error of a commit after the end of the membership; ``expired``: because the application did not poll."""
     text = f"nothing was committed: this consumer is no longer a member of group {config.group_id!r}"
     hint = (
         "it did not poll() within max_poll_interval, or a processing() block was silent beyond its limit: poll() to rejoin,"

@@ -1,11 +1,18 @@
-"""Which generation of the group protocol a member speaks: the one that was set, or the one that suits the group.
+"""The choice of the group protocol: the configured one, or with ``auto`` the one that suits the group.
 
-Owns the choice, which is made again before each join. Must not know how any generation works. Invariants: a live classic group is
-never converted by a choice made here; a member changes its protocol only while it is no one yet; each choice is logged with its
-reason.
+Owns the choice, which is made again before each join. Must not know the protocols. Invariants: a choice never converts a classic
+group with members; a member changes its protocol only before it has an identity; each choice is logged with its reason.
 
-``auto`` asks the coordinator for the group once, by DescribeGroups: that knows classic groups only, so whatever it does not know is
-new or speaks the consumer protocol already. What the cluster offers was told when the connection was opened.
+With ``auto`` the member sends one DescribeGroups to the coordinator. That API knows classic groups only, so a group that it does
+not know is new or uses the consumer protocol already. ApiVersions, when the connection was opened, has shown what the cluster
+offers.
+
+::
+
+    the cluster lacks the consumer protocol   -> classic
+    a classic group with members              -> classic
+    the coordinator does not describe it      -> classic
+    a new or empty group, or a consumer group -> consumer
 """
 
 from __future__ import annotations
@@ -28,17 +35,17 @@ from ottla.types import ConsumerGroupMetadata, GroupMembershipOperation, Now
 _log = logging.getLogger(__name__)
 
 FEATURE = "group.version"
-"""The feature of a cluster that has the consumer protocol in force from level 1 on."""
+"""The feature of a cluster that enables the consumer protocol from level 1 on."""
 
 _VACANT = ("Empty", "Dead")
-"""States of a classic group without members: the consumer protocol may have it."""
+"""States of a classic group without members, which becomes a consumer group when a consumer member joins."""
 
-LinkTo = Callable[[ToCoordinator], NodeConnection | None]
-"""The way to the coordinator, which knows what it offers."""
+ConnectionTo = Callable[[ToCoordinator], NodeConnection | None]
+"""Returns the connection to the coordinator, which has the broker's API versions and features."""
 
 
-def membership_of(context: MembershipContext, *, connection_to: LinkTo) -> Membership:
-    """The membership that ``group.protocol`` asks for."""
+def membership_of(context: MembershipContext, *, connection_to: ConnectionTo) -> Membership:
+    """Return the membership for ``group.protocol``."""
     protocol = context.config.group_protocol
     if protocol == "classic":
         return ClassicMembership(context)
@@ -48,9 +55,9 @@ def membership_of(context: MembershipContext, *, connection_to: LinkTo) -> Membe
 
 
 class AutoMembership:
-    """See the module. Everything else is the chosen member's."""
+    """Chooses a protocol before each join (see the module); all else is delegated to the chosen membership."""
 
-    def __init__(self, context: MembershipContext, connection_to: LinkTo) -> None:
+    def __init__(self, context: MembershipContext, connection_to: ConnectionTo) -> None:
         self._config = context.config
         self._coordinator = context.coordinator
         self._backoff = context.backoff
@@ -64,7 +71,7 @@ class AutoMembership:
         self._not_before = 0
         self._refusals = Refusals(self._config.default_api_timeout_ms, context.notify)
         self._warned = self._config.means_classic
-        """Whether the poll interval that counts was reported to the application."""
+        """Whether the warning about the effective poll interval was logged."""
 
     def __repr__(self) -> str:
         return f"<AutoMembership {self.chosen!r}>"
@@ -72,32 +79,32 @@ class AutoMembership:
     # -- the choice -------------------------------------------------------------------------------------------------------
 
     def poll(self, now: Now) -> Poll:
-        """Ask before each join; in between, what the chosen member wants."""
+        """Before a join, choose the protocol; otherwise poll the chosen membership."""
         if self.chosen.joins_as_new_member and not self._decided:
             self._decide_by_settings(now)
         if not self._is_decided:
-            return self._ask(now)
+            return self._describe_group(now)
         poll = self.chosen.poll(now)
         # A choice is good for one attempt.
         self._decided = self._decided and self.chosen.joins_as_new_member
         return poll
 
     def _on_response(self, asked: ToCoordinator, response: describe_groups_response.DescribeGroupsResponse, now: Now) -> None:
-        """The kind of the group, as the coordinator ``asked`` knows it."""
+        """Choose a protocol after the response of the coordinator ``asked``."""
         self._in_flight = False
         if not self.chosen.joins_as_new_member:
             return None
         (group,) = response.groups
         error = broker_error(int(group.error_code), f"asking what group {self._config.group_id!r} is") if group.error_code else None
         if error is not None and error.retriable:
-            return self._try_later(error, now)
+            return self._retry_later(error, now)
         try:
             connection = self._connection_to(asked)
             lacking = (
                 connection.lacks(Api.CONSUMER_GROUP_HEARTBEAT, FEATURE) if connection is not None else "the coordinator is gone"
             )
         except DisconnectedError as lost:
-            return self._try_later(lost, now)
+            return self._retry_later(lost, now)
         members = len(group.members)
         if lacking is not None:
             return self._decide(self._classic, lacking, now)
@@ -108,14 +115,14 @@ class AutoMembership:
         return self._decide(self._consumer, "the cluster offers it, and the group is new, empty or already uses it", now)
 
     def _on_failure(self, error: OttlaError, now: Now) -> None:
-        """No answer."""
+        """Retry, or choose classic if a retry does not help."""
         self._in_flight = False
         self._coordinator.request_failed(error, now)
         if error.retriable:
-            return self._try_later(error, now)
+            return self._retry_later(error, now)
         return self._decide(self._classic, f"the group's protocol cannot be determined: {error}", now)
 
-    def _ask(self, now: Now) -> Poll:
+    def _describe_group(self, now: Now) -> Poll:
         if self._in_flight:
             return Poll()
         if self._not_before > now.mono:
@@ -159,7 +166,7 @@ class AutoMembership:
         names = ", ".join(self._config.ignored_by(protocol))
         return f"; it ignores {names}" if names else ""
 
-    def _try_later(self, error: OttlaError, now: Now) -> None:
+    def _retry_later(self, error: OttlaError, now: Now) -> None:
         if isinstance(error, BrokerError):
             self._refusals.refused(error, now)
             if error.action == COORDINATOR:
@@ -171,7 +178,7 @@ class AutoMembership:
     def _is_decided(self) -> bool:
         return self._decided or not self.chosen.joins_as_new_member
 
-    # -- the chosen member's ----------------------------------------------------------------------------------------------
+    # -- delegated to the chosen membership -------------------------------------------------------------------------------
 
     @property
     def failure(self) -> OttlaError | None:
@@ -216,7 +223,7 @@ class AutoMembership:
         self.chosen.accepted(token)
 
     def user_data(self, command: UserData) -> None:
-        """See ``Membership``. Told once, and needed by whichever membership comes to assign."""
+        """See ``Membership``. The application sends it once, so both memberships get it: the choice may change."""
         self._classic.user_data(command)
         self._consumer.user_data(command)
 

@@ -1,8 +1,8 @@
-"""The record of each rebalance: when, why, who, the assigned and revoked partitions, and how long they were not fetched.
+"""The record of each rebalance: its time, reason, member, partitions, and how long they were not fetched.
 
-Owns the record of a member's rebalances, the line in the log, and the latest of them. Must not know which
-protocol the group speaks: it watches the member's state and the requests to the application. Invariants: every change of the
-application's partitions is in exactly one record; a record never changes, and the tuple of them is replaced, never changed.
+Owns the records of a member's rebalances, and the line in the log for each. Must not know the group's protocol: it reads the
+member's status, and is called when the application gives up or takes over partitions. Invariants: every change of the application's
+partitions is in exactly one record; records are immutable, and the tuple of them is replaced, never changed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Rebalance:
     duration: float
     """The time until the application had the partitions, including its listeners, commits, and the wait for its ``poll()``."""
     reason: str
-    """What started it, as far as the member knows."""
+    """The cause, as far as the member knows."""
     completed: bool
     """Whether the member is in the group with its partitions; False: it left, or could not join."""
     protocol: str
@@ -71,7 +71,7 @@ class Rebalance:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """The same, of strings, numbers, lists and dictionaries, for JSON."""
+        """Return the record as strings, numbers, lists and dictionaries, for JSON."""
         plain = {name: getattr(self, name) for name in self.__slots__}
         partitions = {name: [str(tp) for tp in plain[name]] for name in ("assigned", "revoked", "lost")}
         return {**plain, **partitions, "unfetched": {str(tp): spent for tp, spent in self.unfetched.items()}}
@@ -93,19 +93,19 @@ class _Draft:
     revoked: set[TopicPartition] = field(default_factory=set)
     lost: set[TopicPartition] = field(default_factory=set)
     stopped: dict[TopicPartition, int] = field(default_factory=dict)
-    """The time since when a partition is not fetched."""
+    """Partition -> the time since which it is not fetched."""
     gone: dict[TopicPartition, int] = field(default_factory=dict)
-    """The time since when it is no longer owned."""
+    """Partition -> the time since which it is not owned."""
     unfetched: dict[TopicPartition, int] = field(default_factory=dict)
     in_listeners: int = 0
 
 
 class RebalanceRecorder:
-    """See the module. A manager without requests, which is polled after the membership."""
+    """Records the rebalances of one member. A manager without requests, which is polled after the membership."""
 
     def __init__(self, config: ConsumerConfig, subscription: Subscription, membership: Membership) -> None:
         self.records: tuple[Rebalance, ...] = ()
-        """The latest rebalances, oldest first. Replaced as a whole."""
+        """The latest rebalances, oldest first. The tuple is replaced, so that other threads can read it."""
         self.completed = self.failed = 0
         """The total number of rebalances."""
         self.latency_total = 0
@@ -128,22 +128,22 @@ class RebalanceRecorder:
         """The number of recent failed rebalances, without ended memberships."""
         return sum(now.mono - at < milliseconds for at in self._failed_at)
 
-    # -- requests to the application -------------------------------------------------------------------------------------
+    # -- answers of the application ---------------------------------------------------------------------------------------
 
     def gave_up(self, what: GivenUp, now: Now) -> None:
-        """The application has given up partitions, or learnt that they are lost."""
+        """Record that the application has given up partitions, or has been informed that they are lost."""
         draft = self._open(now)
         (draft.lost if what.lost else draft.revoked).update(what.partitions)
         draft.in_listeners += what.in_listeners
 
     def took(self, partitions: Iterable[TopicPartition], in_listeners: int, now: Now) -> None:
-        """The application has taken over these."""
+        """Record that the application has taken over partitions."""
         draft = self._open(now)
         draft.assigned.update(partitions)
         draft.in_listeners += in_listeners
 
     def left(self, reason: str, what: GivenUp, now: Now) -> None:
-        """The application leaves, and has given up its partitions. Must be called before the membership is informed."""
+        """Record that the application leaves and has given up its partitions. Call this before the membership leaves."""
         interrupted = self._draft is not None
         if not interrupted and not self._membership.status.joined:
             return
@@ -151,10 +151,10 @@ class RebalanceRecorder:
         self._follow_fetching(self._open(now), now)
         self._finish(now, reason=reason, completed=False, failed=interrupted)  # a member that just leaves has not failed
 
-    # -- the two shapes ---------------------------------------------------------------------------------------------------
+    # -- the request manager ----------------------------------------------------------------------------------------------
 
     def poll(self, now: Now) -> Poll:
-        """Detect beginnings and ends."""
+        """Detect the beginning and the end of a rebalance."""
         status = self._membership.status
         if self._draft is None and status.rebalancing:
             self._open(now)
@@ -175,16 +175,16 @@ class RebalanceRecorder:
         return {tp for tp, state in self._subscription.partitions.items() if state.revoking or state.awaiting_acceptance}
 
     def _follow_fetching(self, draft: _Draft, now: Now) -> None:
-        """Record which partitions are not fetched because of the rebalance, and which are fetched again or were given up."""
-        blocked, held = self._blocked(), self._subscription.partitions
+        """Record which partitions are not fetched because of the rebalance, and which are fetched again or no longer owned."""
+        blocked, owned = self._blocked(), self._subscription.partitions
         for tp in blocked:
             draft.stopped.setdefault(tp, now.mono)
         for tp in draft.stopped.keys() - blocked:
-            if tp in held:
+            if tp in owned:
                 draft.unfetched[tp] = draft.unfetched.get(tp, 0) + now.mono - draft.stopped.pop(tp)
             else:
                 draft.gone.setdefault(tp, now.mono)
-        for tp in draft.gone.keys() & held.keys():
+        for tp in draft.gone.keys() & owned.keys():
             del draft.gone[tp]
 
     def _finish(self, now: Now, *, completed: bool, failed: bool, reason: str = "") -> None:

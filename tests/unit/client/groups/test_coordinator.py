@@ -129,9 +129,9 @@ def test_a_broker_that_first_denies_and_then_is_silent_is_hung_up_on(look_up: Lo
 
 
 def test_hanging_up_is_no_doubt(look_up: LookUp) -> None:
-    look_up.manager.hang_up("nobody is there", look_up.now)
+    look_up.manager.disconnect("nobody is there", look_up.now)
     look_up.manager.target()
     look_up.answer(look_up.one(Api.FIND_COORDINATOR), look_up.found())
-    look_up.manager.hang_up("a request is parked", look_up.now)
+    look_up.manager.disconnect("a request is parked", look_up.now)
     assert look_up.disconnected == [ToCoordinator(4)]
     assert look_up.manager.target() == ToCoordinator(4)

@@ -1,9 +1,9 @@
-"""The two requests of a classic rebalance, JoinGroup and SyncGroup, and the assignment that the leader makes between them.
+"""The two requests of a classic rebalance, JoinGroup and SyncGroup, and the assignment by the leader between them.
 
-Owns the request in flight, when the next one may be sent, what the last JoinGroup named, and the leader's work. Must not know what
-starts a rebalance, nor what the member does with its outcome: ``ClassicMembership`` says which request its state calls for, and
-methods that take an answer return its content or raise why it cannot be used. Invariants: at most one of the two requests is in
-flight; an answer to a request that was abandoned changes nothing.
+Owns the request in flight, the time of the next one, the topics in the last JoinGroup, and the leader's assignment. Must not know
+the cause of a rebalance, nor its effect on the member: ``ClassicMembership`` polls with its state, and methods with a response
+return its content or raise an error. Invariants: at most one of the two requests is in flight; the response to an abandoned request
+has no effect.
 """
 
 from __future__ import annotations
@@ -30,18 +30,19 @@ from ottla.types import Now
 
 PROTOCOL_TYPE = "consumer"
 
-JOIN_LAPSE = 5_000
-"""Milliseconds that a JoinGroup is given beyond the rebalance timeout: the coordinator answers only when all members have joined,
-or at the end of that timeout."""
+JOIN_TIMEOUT_LAPSE = 5_000
+"""Milliseconds by which the timeout of a JoinGroup exceeds the rebalance timeout: the coordinator answers only when all members
+have
+joined, or at the end of that timeout."""
 
-AT_ONCE = 3
-"""Refusals in a row after which a member waits even before a join that is normally sent at once."""
+IMMEDIATE_RETRIES = 3
+"""The number of consecutive refusals after which back-off applies also to a request that is normally repeated at once."""
 
 _INT_MAX = 2**31 - 1
 
 
 class JoinSync:
-    """See the module. It asks the coordinator where to send and reports doubts about it, and it asks the metadata for updates."""
+    """JoinGroup and SyncGroup of one member."""
 
     def __init__(
         self,
@@ -50,12 +51,12 @@ class JoinSync:
         on_synced: Callable[[sync_group_response.SyncGroupResponse, Now], None],
         on_failure: Callable[[OttlaError, Now], None],
     ) -> None:
-        """The last three get the outcome of a request, unless it was abandoned."""
+        """The last three are called with the outcome of a request, unless it was abandoned."""
         self._on_joined = on_joined
         self._on_synced = on_synced
         self._on_failure = on_failure
         self.leader: GroupLeader | None = None
-        """The work of the leader, from its JoinGroup to the end of the generation; ``None``: this member does not lead."""
+        """The leader's part, from its JoinGroup to the end of the generation; ``None``: this member is not the leader."""
         self._config = config = context.config
         self._subscription = context.subscription
         self._coordinator = context.coordinator
@@ -66,7 +67,7 @@ class JoinSync:
         self._pattern = PatternTopics(config, context.subscription, context.metadata)
         self._strategy = strategy(config.partition_assignment_strategy)
         self._user_data: dict[str, bytes | None] = dict.fromkeys(self._strategy.assignors)
-        """What each of the application's assignors sends to the leader."""
+        """Assignor of the application -> its user data for the leader."""
         self._in_flight = 0
         """The number of the request in flight; 0: none."""
         self._sent = 0
@@ -87,53 +88,53 @@ class JoinSync:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether the subscription is not the one that the last JoinGroup named."""
+        """Whether the subscription differs from the one in the last JoinGroup."""
         return self._joined_topics != self._subscription.topics
 
-    # -- when to send -----------------------------------------------------------------------------------------------------
+    # -- time -------------------------------------------------------------------------------------------------------------
 
     def refresh_topics(self) -> None:
-        """Match a pattern against new metadata."""
+        """Match a pattern with the current metadata."""
         self._pattern.refresh()
 
     def begin(self) -> None:
-        """The member is about to join: a pattern is matched against metadata that is requested now."""
+        """Prepare a join: a pattern waits for metadata that is requested now."""
         self._pattern.request_metadata()
 
     def forget_refusals(self) -> None:
-        """Earlier refusals belong to another membership."""
+        """Reset the count of refusals, which belong to an earlier membership."""
         self._refusals.accepted()
 
     def send_at(self, at: int) -> None:
-        """The next request may be sent at this time (monotonic ms), if the member's state calls for one."""
+        """Send the next request at this time (monotonic ms) at the earliest."""
         self._send_at = at
 
     def send_after_failures(self, now: Now) -> None:
-        """The next request follows failed ones, if there were any, after a back-off."""
+        """Send the next request after the back-off for earlier failures, if there were any."""
         self._send_at = now.mono + (self._backoff.delay(self._attempts - 1) if self._attempts else 0)
 
-    def try_later(self, now: Now) -> None:
-        """The request is sent again after a back-off."""
+    def retry_later(self, now: Now) -> None:
+        """Send the request again after the back-off."""
         self._send_at = now.mono + self._backoff.delay(self._attempts)
         self._attempts += 1
 
     def failed(self) -> None:
-        """The attempt to join has failed for good; the next one begins with the application's next poll."""
+        """Count a join that has failed for good; the application's next poll starts another one."""
         self._attempts += 1
 
     def abandon(self) -> None:
-        """The member has another identity now: what is in flight does not matter any more, and this member does not lead."""
+        """Ignore the request in flight, and stop leading, since the member's identity has changed."""
         self._in_flight, self.leader = 0, None
 
     @property
     def wake_at(self) -> list[int]:
-        """When to poll again, in a state that calls for a request."""
+        """The time of the next poll in the states with a request."""
         return [] if self.in_flight else [self._send_at]
 
     # -- requests ---------------------------------------------------------------------------------------------------------
 
     def poll(self, state: State, generation: Generation, reason: str, now: Now) -> list[AnySend]:
-        """The request that ``state`` calls for, once it may be sent."""
+        """Return the request of ``state``, if it may be sent now."""
         if self.in_flight or state not in (State.JOINING, State.SYNCING) or self._send_at > now.mono:
             return []
         target = self._coordinator.target()
@@ -143,7 +144,7 @@ class JoinSync:
             sync = sync_group(self._config, generation, self._assignments)
             return [self._send(rpcs.SYNC_GROUP, sync, target, self._config.request_timeout_ms, self._on_synced)]
         self._joined_topics = self._subscription.topics
-        timeout = max(self._config.request_timeout_ms, min(self._config.poll_interval("classic") + JOIN_LAPSE, _INT_MAX))
+        timeout = max(self._config.request_timeout_ms, min(self._config.poll_interval("classic") + JOIN_TIMEOUT_LAPSE, _INT_MAX))
         owned = tuple(self._subscription.partitions)
         topics = tuple(sorted(self._joined_topics))
         subscription = Subscription(topics, None, owned, generation.number, self._config.client_rack or None)
@@ -172,20 +173,20 @@ class JoinSync:
         return Send(rpc, message, target, timeout, on_response, on_failure)
 
     def _ended(self, number: int) -> bool:
-        """A request was answered or has failed; False if it was abandoned before."""
+        """Note the end of a request. Return ``False`` if it was abandoned before."""
         if number != self._in_flight:
             return False
         self._in_flight = 0
         return True
 
     def user_data(self, command: UserData) -> None:
-        """What the application's assignors send to the leader from the next JoinGroup on."""
+        """Set the user data of the application's assignors, for the next JoinGroup."""
         self._user_data.update(command.by_assignor)
 
     # -- the leader's assignment ------------------------------------------------------------------------------------------
 
     def assign(self, generation: Generation) -> bool:
-        """Assign once the metadata is fresh, or have the application's assignor do so; whether SyncGroup can be sent."""
+        """Assign with fresh metadata, or ask the application to run its assignor. Return whether SyncGroup can be sent."""
         leader = self.leader
         if leader is None or leader.asked or (cluster := leader.cluster()) is None:
             return False
@@ -197,23 +198,25 @@ class JoinSync:
         return True
 
     def take_assignment(self, command: Assigned) -> None:
-        """The application's assignor has answered. Raises what it has raised, or ``AssignmentError`` for an unusable answer."""
+        """Use the result of the application's assignor. Raises the assignor's error, or ``AssignmentError`` for an invalid
+        result.
+        """
         if command.error is not None:
             raise command.error
         assert self.leader is not None
         self._assignments = self.leader.check(command.shares)
 
-    # -- answers ----------------------------------------------------------------------------------------------------------
+    # -- responses --------------------------------------------------------------------------------------------------------
 
     def joined(self, response: join_group_response.JoinGroupResponse, now: Now) -> Generation:
-        """JoinGroup has succeeded. Raises ``BrokerError`` for a protocol that this member did not offer."""
+        """Return the generation of a JoinGroup. Raises ``BrokerError`` for a protocol that this member did not offer."""
         _check_protocol(response.protocol_type, response.protocol_name, tuple(self._strategy.assignors))
         self._attempts, self._send_at = 0, now.mono
         self._assignments, self.leader = {}, None
         return Generation(response.generation_id, response.member_id, response.protocol_name)
 
     def lead(self, response: join_group_response.JoinGroupResponse) -> None:
-        """This member leads the generation. Raises ``ProtocolError`` if a member's subscription cannot be read."""
+        """Become the leader of the generation. Raises ``ProtocolError`` if a member's subscription is malformed."""
         racks = bool(self._config.client_rack)
         assert response.protocol_name is not None  # ``joined`` has checked it
         self.leader = GroupLeader(response.protocol_name, response.members, self._metadata, self._strategy, follows_racks=racks)
@@ -221,10 +224,13 @@ class JoinSync:
             self.leader.keep_assignment()
 
     def synced(self, response: sync_group_response.SyncGroupResponse, generation: Generation) -> MemberAssignment | None:
-        """SyncGroup has succeeded: the assignment; ``None`` if it is for another subscription.
+        """Return the assignment of a SyncGroup; ``None`` if it is for another subscription.
 
-        The application may have subscribed to other topics while the requests were under way; the leader assigned by the old ones.
-        Raises ``BrokerError`` for a protocol that this member did not offer, and ``ProtocolError`` if it cannot be read.
+        1. JoinGroup is sent with topic a.
+        2. The application subscribes to topic b instead.
+        3. SyncGroup brings partitions of topic a, which the member must not read: it joins again.
+
+        Raises ``BrokerError`` for a protocol that this member did not offer, and ``ProtocolError`` if the assignment is malformed.
         """
         self._refusals.accepted()
         _check_protocol(response.protocol_type, response.protocol_name, (None, generation.protocol))
@@ -239,19 +245,19 @@ class JoinSync:
         return MemberAssignment(assignment.partitions, assignment.user_data)
 
     def refused(self, error: BrokerError, reaction: ClassicReaction, now: Now) -> None:
-        """The coordinator has refused a request that is sent again: at once, or after a back-off."""
+        """Handle a refused request that is sent again: at once, or after the back-off."""
         # A large group may rebalance for as long as it waits for its slowest member.
         self._refusals.refused(error, now, self._config.poll_interval("classic") if reaction is ClassicReaction.REJOIN else 0)
         if reaction is ClassicReaction.LOOK_UP:
             self._coordinator.mark_moved(error.name)
-        if reaction in (ClassicReaction.LATER, ClassicReaction.LOOK_UP) or self._refusals.count > AT_ONCE:
-            self.try_later(now)
+        if reaction in (ClassicReaction.LATER, ClassicReaction.LOOK_UP) or self._refusals.count > IMMEDIATE_RETRIES:
+            self.retry_later(now)
 
 
 def join_group(
     config: ConsumerConfig, generation: Generation, subscription: Subscription, user_data: Mapping[str, bytes | None], reason: str
 ) -> join_group_request.JoinGroupRequest:
-    """JoinGroup. Each assignor is offered, with the same subscription (version 3) and user data of its own."""
+    """Return a JoinGroup. It offers each assignor with the same subscription (version 3) and its own user data."""
     return join_group_request.JoinGroupRequest(
         group_id=config.group_id or "",
         session_timeout=duration(config.session_timeout_ms),
@@ -272,7 +278,7 @@ def join_group(
 def sync_group(
     config: ConsumerConfig, generation: Generation, assignments: Mapping[str, bytes]
 ) -> sync_group_request.SyncGroupRequest:
-    """SyncGroup: with the assignments of all members from the leader, with none from the others."""
+    """Return a SyncGroup: the leader's has the assignments of all members, the others' have none."""
     return sync_group_request.SyncGroupRequest(
         group_id=config.group_id or "",
         generation_id=generation.number,
@@ -288,7 +294,7 @@ def sync_group(
 
 
 def _check_protocol(protocol_type: str | None, name: str | None, known: tuple[str | None, ...]) -> None:
-    """Raise ``BrokerError`` if an answer names a protocol that this member did not offer."""
+    """Raise ``BrokerError`` for a protocol that this member did not offer."""
     if protocol_type in (None, PROTOCOL_TYPE) and name in known:
         return
     chosen = f"{protocol_type or PROTOCOL_TYPE}/{name}"

@@ -1,8 +1,8 @@
-"""The extra work of a classic group's leader: it knows all members' subscriptions, and assigns the partitions.
+"""The leader of a classic group: it has all members' subscriptions, and assigns the partitions.
 
-Owns the subscriptions of the group's members and the partitions that the last assignment was made for. Must not know requests,
-states or timers. Invariants: an assignment is made with metadata that is newer than the join it belongs to, and that names every
-topic of the group; no assignment has a partition twice, whichever assignor made it.
+Owns the subscriptions of the members and the partitions at the time of the last assignment. Must not know requests, states or
+timers. Invariants: the metadata for an assignment is newer than its JoinGroup, and has every topic of the group; no assignment has
+a partition twice, whichever assignor computed it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from ottla.types import TopicPartition
 
 
 class GroupLeader:
-    """The work of the leader in one generation. Raises ``ProtocolError`` for a member whose subscription cannot be read.
+    """The leader in one generation. Raises ``ProtocolError`` for a member whose subscription is malformed.
 
-    ``follows_racks``: whether it matters when replicas move to other racks.
+    ``follows_racks``: whether the group must rebalance when replicas move to other racks.
     """
 
     def __init__(
@@ -43,20 +43,21 @@ class GroupLeader:
         self.foreign = assignor in strategy.foreign
         """Whether the group uses an assignor of the application."""
         self.asked = False
-        """Whether the application was asked to run it."""
+        """Whether the application was asked to run the assignor."""
         self._assignor = assignor
         self._cooperative = strategy.cooperative
         self._follows_racks = follows_racks
         self._metadata = metadata
         self._fresh_after = metadata.request_update()
         self._assigned_for: Cluster | None = None
-        self._suits: Metadata | None = None
-        """The metadata that was last found to be the same in what matters."""
+        self._up_to_date_with: Metadata | None = None
+        """The last metadata for which the assignment was found to be up to date."""
 
     def cluster(self) -> Cluster | None:
-        """The partitions to assign; ``None`` while the metadata is not fresh.
+        """Return the partitions to assign; ``None`` while the metadata is not fresh.
 
-        Metadata from before the join may lack a topic that a member has just created and subscribed to.
+        1. A member creates a topic, subscribes to it and joins.
+        2. The leader's metadata is from before that. Without fresh metadata it would leave the new topic out.
         """
         current = self._metadata.current
         if current.version <= self._fresh_after:
@@ -68,27 +69,27 @@ class GroupLeader:
         return _cluster(current, self.topics, with_racks=True)
 
     def assign(self, cluster: Cluster) -> dict[str, bytes]:
-        """For each member id its assignment, by one of Ottla's own assignors."""
+        """Return member id -> encoded assignment, by one of Ottla's own assignors."""
         return _encoded(ASSIGNORS[self._assignor]().assign(cluster, self.members))
 
     def check(self, shares: Mapping[str, MemberAssignment]) -> dict[str, bytes]:
-        """For each member id its assignment, as the user's assignor said.
+        """Return member id -> encoded assignment, from the result of the user's assignor.
 
-        Raises ``AssignmentError`` for an answer that would let two members read the same partition, or that a member could not
-        follow: it would join again and again, or wait for a partition that does not exist.
+        Raises ``AssignmentError`` for a result that gives a partition to two members, or one that a member cannot use: it would
+        join again and again, or wait for a partition that does not exist.
         """
         name = self._assignor
-        if strangers := shares.keys() - self.members.keys():
-            raise AssignmentError(f"the assignor {name!r} named members that are not in the group: {', '.join(sorted(strangers))}")
-        given: dict[TopicPartition, str] = {}
+        if unknown := shares.keys() - self.members.keys():
+            raise AssignmentError(f"the assignor {name!r} named members that are not in the group: {', '.join(sorted(unknown))}")
+        assigned: dict[TopicPartition, str] = {}
         for member_id, share in shares.items():
             for tp in share.partitions:
-                if wrong := self._wrong(member_id, tp):
+                if wrong := self._reason_not_assignable(member_id, tp):
                     raise AssignmentError(f"the assignor {name!r} gave member {member_id} partition {tp.partition} of {wrong}")
-                if given.setdefault(tp, member_id) is not member_id:
-                    raise AssignmentError(f"the assignor {name!r} gave {tp} to {given[tp]} and to {member_id}")
+                if assigned.setdefault(tp, member_id) is not member_id:
+                    raise AssignmentError(f"the assignor {name!r} gave {tp} to {assigned[tp]} and to {member_id}")
         owners = {tp: member_id for member_id, member in self.members.items() for tp in member.owned} if self._cooperative else {}
-        for tp, member_id in given.items():
+        for tp, member_id in assigned.items():
             if owners.get(tp, member_id) != member_id and tp not in self.members[member_id].owned:
                 raise AssignmentError(
                     f"the assignor {name!r} gave {tp} to {member_id} while {owners[tp]} owns it",
@@ -96,8 +97,8 @@ class GroupLeader:
                 )
         return _encoded({**{member_id: MemberAssignment(()) for member_id in self.members}, **shares})
 
-    def _wrong(self, member_id: str, tp: TopicPartition) -> str | None:
-        """Why a member cannot be given a partition."""
+    def _reason_not_assignable(self, member_id: str, tp: TopicPartition) -> str | None:
+        """Return why a member cannot get a partition; ``None`` if it can."""
         if tp.topic not in self.members[member_id].topics:
             return f"{tp.topic}, which it did not subscribe to"
         count = 0 if self._assigned_for is None else self._assigned_for.partitions.get(tp.topic, 0)
@@ -106,24 +107,25 @@ class GroupLeader:
         return f"{tp.topic}, which has partitions 0 to {count - 1}" if count else f"{tp.topic}, which does not exist"
 
     def keep_assignment(self) -> None:
-        """The assignment covers the partitions that exist now.
+        """Note that the assignment covers the partitions that exist now.
 
-        Only the leader watches for new ones, so also a static leader that has come back and must not assign (KIP-814) notes them.
+        Only the leader detects new partitions. So a static leader that has returned and must not assign (KIP-814) notes them as
+        well.
         """
         self._assigned_for = _cluster(self._metadata.current, self.topics, with_racks=self._follows_racks)
-        self._suits = self._metadata.current
+        self._up_to_date_with = self._metadata.current
 
-    def outdated(self) -> bool:
+    def is_outdated(self) -> bool:
         """Whether there are unassigned partitions, or assigned ones that were deleted or have moved to other racks."""
         current = self._metadata.current
-        if self._assigned_for is None or self._suits is current:
-            return False  # in nearly every pass
+        if self._assigned_for is None or self._up_to_date_with is current:
+            return False  # in nearly all cases
         settled = self._metadata.follows_all or all(_is_settled(current, topic) for topic in self.topics)
         if not settled:
             return False
         if self._assigned_for != _cluster(current, self.topics, with_racks=self._follows_racks):
             return True
-        self._suits = current
+        self._up_to_date_with = current
         return False
 
 
@@ -136,7 +138,7 @@ def _subscription(member: join_group_response.JoinGroupResponseMember) -> Subscr
 
 
 def _cluster(metadata: Metadata, topics: frozenset[str], *, with_racks: bool) -> Cluster:
-    """The topics that exist; racks only where a broker has one."""
+    """Return the existing topics with their partitions; with racks if any broker has one."""
     found = {topic: len(partitions) for topic in sorted(topics) if (partitions := metadata.partitions_for(topic))}
     return Cluster(found, metadata.replica_racks(found) if with_racks else {})
 

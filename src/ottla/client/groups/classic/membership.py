@@ -1,13 +1,13 @@
 """The classic membership: the state machine of JoinGroup, SyncGroup, Heartbeat and LeaveGroup, with the liveness of KIP-62.
 
-Owns the member's state and its generation, and what the application is asked to give up and to take. Must not know commits,
-positions or user code: what the application has to do in a rebalance is a notification, and it answers with a command. Invariants:
-all transitions are those of ``TRANSITIONS``; JoinGroup is sent only after the application, inside ``poll()``, has committed and
-given up its partitions; an answer that belongs to an earlier generation changes nothing; ``max.poll.interval.ms`` is the only
-deadline that the application has.
+Owns the member's state and generation, and the partitions that the application must give up and take over. Must not know commits,
+positions or user code: a notification tells the application what to do in a rebalance, and a command answers it. Invariants: all
+transitions are those of ``TRANSITIONS``; JoinGroup is sent only after the application, inside ``poll()``, has committed and given
+up its partitions; a response for an earlier generation has no effect; ``max.poll.interval.ms`` is the only deadline of the
+application.
 
-Eager: all partitions are given up before each join. Cooperative (KIP-429): they are kept and still read, and JoinGroup names them;
-what the new assignment takes away is given up then (REVOKING), and because of that the member joins once more.
+Eager: the member gives up all partitions before each join. Cooperative (KIP-429): it keeps them, continues to read, and lists them
+in JoinGroup; it gives up those that the new assignment revokes (REVOKING), and then joins once more, so that others can get them.
 
 A member that joins, from the first poll on::
 
@@ -64,7 +64,7 @@ _log = logging.getLogger(__name__)
 
 
 class ClassicMembership:
-    """See the module."""
+    """A member of a classic group (see the module)."""
 
     def __init__(self, context: MembershipContext) -> None:
         self.state = State.UNJOINED
@@ -80,8 +80,8 @@ class ClassicMembership:
         self._leave = PendingLeave(config, context.coordinator, self._left)
         self._revocation = Revocation(context.subscription, context.notify, context.polls, cooperative=self._join_sync.cooperative)
         self._reason = ""
-        """Why the member rebalances, which JoinGroup tells the coordinator (KIP-800)."""
-        context.coordinator.on_fatal(self._lookup_failed)
+        """The reason of the rebalance, which JoinGroup contains (KIP-800)."""
+        context.coordinator.on_fatal(self._on_lookup_failed)
 
     def __repr__(self) -> str:
         return f"<ClassicMembership {self.state.name} {self.generation}>"
@@ -115,7 +115,7 @@ class ClassicMembership:
         number, member_id, _ = self.generation
         return ConsumerGroupMetadata(self._config.group_id or "", number, member_id, self._config.group_instance_id)
 
-    # -- what the application does ----------------------------------------------------------------------------------------
+    # -- commands of the application --------------------------------------------------------------------------------------
 
     def polled(self, now: Now) -> None:
         """See ``Membership``."""
@@ -131,7 +131,7 @@ class ClassicMembership:
             self._begin_rebalance("the subscription has changed")
 
     def prepared(self, token: int, now: Now) -> None:
-        """See ``Membership``. An answer to an older notification is void: the newer one will be answered too."""
+        """See ``Membership``. An answer to an older notification is ignored: the answer to the newer one follows."""
         if not self._revocation.is_answered_by(token) or self.state not in (State.PREPARING, State.REVOKING, State.FENCED):
             return
         self._revocation.give_up()
@@ -147,7 +147,7 @@ class ClassicMembership:
         if not self._revocation.is_answered_by(token) or self.state is not State.STABLE:
             return
         if reason := self._revocation.accept():
-            # The application is inside poll() and may still read what it kept, so it is not asked to prepare.
+            # The group is cooperative, and the application is inside poll(). It keeps its partitions, so it need not prepare.
             self._reason = reason
             self._join_sync.send_at(0)
             self._move(Input.REBALANCE)
@@ -159,7 +159,7 @@ class ClassicMembership:
             self._join_sync.user_data(command)
 
     def assigned(self, command: Assigned) -> None:
-        """See ``Membership``. An answer about an earlier generation is void."""
+        """See ``Membership``. A result for an earlier generation is ignored."""
         if self.state is not State.ASSIGNING or self._join_sync.leader is None or command.protocol != "classic":
             return
         if command.generation != self.generation.number:
@@ -172,16 +172,17 @@ class ClassicMembership:
             self._move(Input.ASSIGNED)
 
     def leave(self, reason: str, reply: Reply, now: Now, operation: GroupMembershipOperation = DEFAULT) -> None:
-        """See ``Membership``. A member that remains stays a member until its session times out."""
+        """See ``Membership``. A member that remains is removed when its session expires."""
         self._subscription.set_partitions(())
         member_id = self.generation.member_id
         self._leave.wait(reply)
         if self.state is State.LEAVING:
             return
         if self._join_sync.in_flight:
-            # The coordinator parks a JoinGroup until the others have joined, and a broker answers the requests of one connection in
-            # order: behind the JoinGroup, LeaveGroup would wait for the end of the rebalance.
-            self._coordinator.hang_up(f"leaving the group: {reason}", now)
+            # 1. The coordinator parks the JoinGroup until the other members have joined.
+            # 2. A broker processes the requests of one connection in order: LeaveGroup would wait for the end of the rebalance.
+            # So the connection is closed, and LeaveGroup goes over a new one.
+            self._coordinator.disconnect(f"leaving the group: {reason}", now)
         self._forget(Generation())
         self._move(Input.LEAVE)
         if self._coordinator.node_id is None or not self._leave.request(member_id, reason, operation):
@@ -200,7 +201,7 @@ class ClassicMembership:
         raise not_a_member(self._config, expired=self._polls.expired_once)
 
     def reader(self) -> MemberIdentity:
-        """See ``Membership``. Any client may look up the commits of a classic group."""
+        """See ``Membership``. Any client may fetch the offsets of a classic group."""
         return NO_MEMBER
 
     def commit_refused(self, code: int, sent_by: MemberIdentity, now: Now) -> OttlaError:
@@ -215,24 +216,26 @@ class ClassicMembership:
         if code == ErrorCode.fenced_instance_id and unchanged:
             return self._fence(what)
         if unchanged:
-            self._dropped(
+            self._lose_membership(
                 HEARTBEAT_REACTIONS.get(code, ClassicReaction.OUTDATED), f"{broker_error(code).name} in answer to a commit"
             )
         elif self.state in (State.PREPARING, State.JOINING, State.ASSIGNING, State.SYNCING):
-            # The commit was sent in the generation before: the member can commit again once it has joined this one.
+            # 1. The commit is sent in generation 5.
+            # 2. The group rebalances, and the coordinator refuses the commit.
+            # 3. The member can commit again after it has joined generation 6, so the caller gets a retriable error.
             return RebalanceInProgressError(what)
         return not_a_member(self._config, expired=self._polls.expired_once, cause=broker_error(code, what))
 
     # -- a RequestManager -------------------------------------------------------------------------------------------------
 
     def poll(self, now: Now) -> Poll:
-        """Send what the state calls for."""
+        """Return the requests of the state, and heartbeats."""
         self._join_sync.refresh_topics()
         if self.state in (State.UNJOINED, State.FENCED) and not self._leave.due:
             return Poll()
         if self.state is not State.LEAVING:
-            self._watch_poll_interval(now)
-            self._watch_metadata()
+            self._check_poll_interval(now)
+            self._check_metadata()
         heartbeats = self._session.poll(self.generation, now) if self._in_session else []
         return Poll((*heartbeats, *self._requests(now)), self._wake_at(now))
 
@@ -252,10 +255,10 @@ class ClassicMembership:
 
     @property
     def _in_session(self) -> bool:
-        """Whether it is heartbeats that keep the member alive."""
+        """Whether heartbeats keep the member alive."""
         return self.state in IN_GENERATION and self.generation.number >= 0
 
-    # -- what sets a rebalance off ----------------------------------------------------------------------------------------
+    # -- causes of a rebalance --------------------------------------------------------------------------------------------
 
     def _on_heartbeat(self, sent_in: Generation, response: heartbeat_response.HeartbeatResponse, now: Now) -> None:
         reaction = self._session.on_answer(sent_in, response, self.generation if self.state in IN_GENERATION else None, now)
@@ -264,10 +267,10 @@ class ClassicMembership:
         elif reaction is ClassicReaction.FENCED:
             self._fence("a heartbeat was refused")
         elif reaction is not None:
-            self._dropped(reaction, f"{broker_error(int(response.error_code)).name} in answer to a heartbeat")
+            self._lose_membership(reaction, f"{broker_error(int(response.error_code)).name} in answer to a heartbeat")
 
-    def _watch_poll_interval(self, now: Now) -> None:
-        """KIP-62: a member whose application does not poll leaves the group, and logs one line."""
+    def _check_poll_interval(self, now: Now) -> None:
+        """Leave the group if the application has not polled within ``max.poll.interval.ms`` (KIP-62), and log one line."""
         joined = self.generation.member_id != "" or self.state is State.JOINING
         if not joined or self._join_sync.in_flight or self.state in (State.FAILED, State.FENCED) or not self._polls.expired(now):
             return
@@ -278,35 +281,39 @@ class ClassicMembership:
         self._move(Input.EXPIRED)
         self._revocation.ask_to_prepare(lost=True)
 
-    def _watch_metadata(self) -> None:
-        """The leader is responsible for assigning new partitions."""
+    def _check_metadata(self) -> None:
+        """As the leader, rebalance if the partitions of the group's topics have changed: no other member does."""
         leader = self._join_sync.leader
-        if leader is not None and self.state is State.STABLE and leader.outdated():
+        if leader is not None and self.state is State.STABLE and leader.is_outdated():
             self._begin_rebalance("the partitions of the group's topics have changed")
 
     def _begin_rebalance(self, reason: str) -> None:
-        """The application is asked to prepare; until then heartbeats keep the member in the group.
+        """Ask the application to prepare for a join; until it has, heartbeats keep the member in the group.
 
-        In a cooperative group the application first takes what it was just given: the other members gave it up for this one, and
-        count on it that it is read here, or given up again.
+        In a cooperative group an assignment is completed first:
+
+        1. Another member has given up a partition for this one, and SyncGroup has brought it.
+        2. Before the application has taken it over, the next rebalance begins.
+        3. The other members rely on the partition being read here, or given up again. So the application takes it over, and then
+           the member joins.
         """
-        if self.state in (State.REVOKING, State.STABLE) and self._revocation.must_be_finished:
+        if self.state in (State.REVOKING, State.STABLE) and self._revocation.is_unfinished:
             self._revocation.rejoin_afterwards(reason)
         elif self.state is State.STABLE:
             self._reason = reason
             self._move(Input.REBALANCE)
             self._revocation.ask_to_prepare(lost=False)
 
-    # -- answers ----------------------------------------------------------------------------------------------------------
+    # -- responses --------------------------------------------------------------------------------------------------------
 
     def _on_join_failure(self, error: OttlaError, now: Now) -> None:
-        """JoinGroup or SyncGroup has no response: try again; member id and generation stay."""
+        """Retry JoinGroup or SyncGroup without a response; member id and generation do not change."""
         if not error.retriable:
             self._fail(error)
             return
-        self._join_sync.try_later(now)
+        self._join_sync.retry_later(now)
         if self.state is State.SYNCING:
-            # The coordinator may have answered, and the group may have gone on since: only another join shows it.
+            # The coordinator may have answered, and the group may be in a later generation by now. Only another join can tell.
             self._move(Input.REJOIN)
 
     def _on_joined(self, response: join_group_response.JoinGroupResponse, now: Now) -> None:
@@ -356,7 +363,7 @@ class ClassicMembership:
         self._revocation.hand_over(self.generation.protocol or "", self.metadata())
 
     def _refused(self, reactions: Mapping[int, ClassicReaction], code: int, now: Now, member_id: str = "") -> None:
-        """JoinGroup or SyncGroup was answered with an error; the response to JoinGroup may give the member its id."""
+        """Handle an error code of JoinGroup or SyncGroup. ``member_id``: the one in the response to JoinGroup."""
         what = f"joining group {self._config.group_id!r}"
         error = broker_error(code, what)
         reaction = reaction_to(error, reactions)
@@ -371,10 +378,10 @@ class ClassicMembership:
             return
         self._join_sync.refused(error, reaction, now)
         if reaction in (ClassicReaction.UNKNOWN, ClassicReaction.OUTDATED):
-            self._dropped(reaction, error.name)
+            self._lose_membership(reaction, error.name)
             return
         if reaction is ClassicReaction.ADOPT:
-            # KIP-394: the coordinator gives a new member its id first, so that one that never joins leaves nothing behind.
+            # KIP-394: a new member first gets its id, so that a client whose first JoinGroup is lost leaves no member behind.
             self.generation = Generation(-1, member_id)
             self._reason = f"need to re-join with the given member-id: {member_id}"
         self._move(Input.REJOIN)
@@ -387,20 +394,20 @@ class ClassicMembership:
     # -- the end of a generation ------------------------------------------------------------------------------------------
 
     def _fail(self, error: OttlaError, *, removed: bool = False) -> None:
-        """Report the error to the application; its next poll tries again.
+        """Report an error to the application; its next poll joins again.
 
-        ``removed``: the coordinator refuses the member, so the group goes on without it, and the partitions that it kept through
+        ``removed``: the coordinator refuses the member, so the group continues without it, and the partitions that it kept through
         the rebalance are lost. Otherwise it keeps them until the coordinator removes it.
         """
         self._join_sync.failed()
         self._notify(ErrorNotification(error))
         if removed and self._subscription.partitions:
-            self._dropped(ClassicReaction.OUTDATED, str(error))
+            self._lose_membership(ClassicReaction.OUTDATED, str(error))
         else:
             self._move(Input.FAIL)
 
-    def _dropped(self, reaction: ClassicReaction, why: str) -> None:
-        """The coordinator has removed the member, or gone on without it: the partitions are lost."""
+    def _lose_membership(self, reaction: ClassicReaction, why: str) -> None:
+        """Handle the loss of the membership: the coordinator has removed the member or continued without it."""
         self._reason = f"rebalance failed due to {why}"
         member_id = "" if reaction is ClassicReaction.UNKNOWN else self.generation.member_id
         self._forget(Generation(-1, member_id))
@@ -413,7 +420,7 @@ class ClassicMembership:
         self._revocation.ask_to_prepare(lost=True)
 
     def _fence(self, what: str) -> OttlaError:
-        """Another member has taken the instance id (KIP-345). To join again would fence that one in turn."""
+        """Fail for good, since another member has the instance id (KIP-345). Another join would fence that member in turn."""
         self.failure = FencedInstanceIdError(what)
         self.failure.fatal = True
         self._forget(Generation())
@@ -422,17 +429,18 @@ class ClassicMembership:
         self._revocation.ask_to_prepare(lost=True)
         return self.failure
 
-    def _lookup_failed(self, error: OttlaError, now: Now) -> None:
-        """The coordinator cannot be found, and waiting does not help: the application has to know. The look-up goes on."""
+    def _on_lookup_failed(self, error: OttlaError, now: Now) -> None:
+        """Report a lookup of the coordinator that failed with a permanent error. Lookups go on."""
         del now
         if self.state is not State.UNJOINED:
             self._notify(ErrorNotification(error))
         if isinstance(error, BrokerError) and error.code == ErrorCode.group_authorization_failed and self.generation.number >= 0:
-            # No more heartbeats can be sent: the group goes on without this member when its session expires, and no answer says so.
-            self._dropped(ClassicReaction.OUTDATED, str(error))
+            # Without a coordinator no heartbeats can be sent. The group continues without this member when its session expires, and
+            # no response reports that: so the partitions count as lost now.
+            self._lose_membership(ClassicReaction.OUTDATED, str(error))
 
     def _forget(self, generation: Generation) -> None:
-        """Change the identity: answers to earlier requests no longer matter."""
+        """Change the identity, and ignore the responses to earlier requests."""
         self.generation = generation
         self._join_sync.abandon()
         self._revocation.forget()
@@ -441,7 +449,7 @@ class ClassicMembership:
         try:
             state = TRANSITIONS[self.state][cause]
         except KeyError:
-            raise RuntimeError(f"a member that is {self.state.name} cannot be moved by {cause.name}") from None
+            raise RuntimeError(f"a classic member in state {self.state.name} has no transition for {cause.name}") from None
         _log.debug("group %r: %s -> %s (%s)", self._config.group_id, self.state.name, state.name, cause.name)
         if state is State.JOINING:
             self._join_sync.begin()
@@ -450,11 +458,11 @@ class ClassicMembership:
 
 
 class Revocation:
-    """What the application is asked to give up and to take, and what it holds meanwhile.
+    """The partitions that the application must give up and take over.
 
     It writes the partitions of the subscription and notifies the application; it reads the deadline of the application's next poll.
-    An answer to anything but the latest notification is void. New partitions are not held before everything that goes was given up,
-    and not read before the application has taken them. ``cooperative``: whether partitions are kept through a rebalance.
+    Only the answer to the latest notification counts. New partitions are owned after all others were given up, and read after the
+    application has taken them over. ``cooperative``: whether partitions are kept through a rebalance.
     """
 
     def __init__(
@@ -465,65 +473,65 @@ class Revocation:
         self._polls = polls
         self._cooperative = cooperative
         self._token = 0
-        self._going: frozenset[TopicPartition] = frozenset()
+        self._revoked: frozenset[TopicPartition] = frozenset()
         self._assignment: MemberAssignment | None = None
-        """The leader's assignment, until the application has taken it."""
+        """The leader's assignment, until the application has taken it over."""
         self._rejoin = ""
-        """Why the member has to join once more as soon as the application has taken the assignment."""
+        """The reason to join once more after the application has taken over the assignment; empty: none."""
 
     @property
-    def must_be_finished(self) -> bool:
-        """Whether a cooperative assignment is on its way to the application."""
+    def is_unfinished(self) -> bool:
+        """Whether the application has not taken over a cooperative assignment yet."""
         return self._cooperative and self._assignment is not None
 
     def rejoin_afterwards(self, reason: str) -> None:
-        """The member joins once more when the application has taken the assignment. The first reason counts."""
+        """Join once more after the application has taken over the assignment. The first reason counts."""
         self._rejoin = self._rejoin or reason
 
     def is_answered_by(self, token: int) -> bool:
-        """Whether an answer is one to the latest notification."""
+        """Whether an answer is for the latest notification."""
         return token == self._token
 
     def ask_to_prepare(self, *, lost: bool) -> None:
-        """Ask for all partitions; in a cooperative group only for those of topics that are no longer subscribed to."""
-        held = frozenset(self._subscription.partitions)
+        """Ask the application to give up all partitions; in a cooperative group, those of unsubscribed topics."""
+        partitions = frozenset(self._subscription.partitions)
         if self._cooperative and not lost:
-            held = frozenset(tp for tp in held if tp.topic not in self._subscription.topics)
-        self._ask_for(held, lost=lost)
+            partitions = frozenset(tp for tp in partitions if tp.topic not in self._subscription.topics)
+        self._ask_to_give_up(partitions, lost=lost)
 
     def give_up(self) -> None:
-        """The application has given up what was asked for."""
-        self._subscription.set_partitions(self._subscription.partitions.keys() - self._going)
+        """Remove the partitions that the application has given up."""
+        self._subscription.set_partitions(self._subscription.partitions.keys() - self._revoked)
 
     def receive(self, assignment: MemberAssignment) -> bool:
-        """The leader's assignment. True if the application has to give up partitions first, which it is asked for."""
+        """Store the leader's assignment. If it revokes partitions, ask the application to give them up first; return whether."""
         self._assignment = assignment
         taken = self._subscription.partitions.keys() - frozenset(assignment.partitions)
         if taken:
             self._rejoin = "need to revoke partitions and re-join"
-            self._ask_for(frozenset(taken), lost=False)
+            self._ask_to_give_up(frozenset(taken), lost=False)
         return bool(taken)
 
     def hand_over(self, assignor: str, group: ConsumerGroupMetadata) -> None:
-        """Only assigned partitions are held any more: the application is to take the new ones."""
+        """Own the assigned partitions, and ask the application to take over the new ones."""
         assert self._assignment is not None
         added = self._subscription.set_partitions(self._assignment.partitions, await_acceptance=True)
         self._token += 1
         self._notify(AssignmentReceived(self._token, added, assignor, self._assignment, group))
 
     def accept(self) -> str:
-        """The application has taken the new partitions. Returns why to join again at once; empty: there is no reason."""
+        """Note that the application has taken over the assignment. Return the reason to join again at once; empty: none."""
         self._assignment = None
         self._subscription.accept()
         reason, self._rejoin = self._rejoin, ""
         return reason
 
     def forget(self) -> None:
-        """The generation of the assignment is over."""
+        """Drop the assignment at the end of its generation."""
         self._assignment, self._rejoin = None, ""
 
-    def _ask_for(self, going: frozenset[TopicPartition], *, lost: bool) -> None:
-        self._going = going
-        self._subscription.suspend(going)
+    def _ask_to_give_up(self, partitions: frozenset[TopicPartition], *, lost: bool) -> None:
+        self._revoked = partitions
+        self._subscription.suspend(partitions)
         self._token += 1
-        self._notify(RebalanceNeeded(self._token, going, lost, self._polls.deadline))
+        self._notify(RebalanceNeeded(self._token, partitions, lost, self._polls.deadline))

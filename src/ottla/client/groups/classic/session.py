@@ -1,8 +1,9 @@
-"""What keeps a classic member in its group, and what ends that: Heartbeat and LeaveGroup.
+"""The session of a classic member: Heartbeat and LeaveGroup.
 
 Owns the heartbeats, the deadlines of the session (KIP-62), and the LeaveGroup that is still to be sent. Must not know the member's
-states, nor what it does about an answer. Invariants: only an answered heartbeat extends the session; nothing is reported about an
-earlier generation; LeaveGroup is sent at most once, and only to a known coordinator (if it is lost, the session expires).
+states, nor its reaction to a response. Invariants: only an answered heartbeat extends the session; a heartbeat of an earlier
+generation has no effect on the member; LeaveGroup is sent at most once, and only to a known coordinator (if it is lost, the session
+expires).
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from ottla.types import GroupMembershipOperation, Now
 _log = logging.getLogger(__name__)
 
 REASON_LENGTH = 255
-"""Characters of a reason that brokers accept."""
+"""The longest reason that brokers accept, in characters."""
 
 
 class Session:
-    """The heartbeats of one member. It asks the coordinator where to send, and says when that broker is in doubt."""
+    """The heartbeats of one member. It reports to ``CoordinatorManager`` when the coordinator does not answer or has moved."""
 
     def __init__(
         self,
@@ -55,19 +56,21 @@ class Session:
         """The value of ``CoordinatorManager.found`` that the deadlines belong to."""
 
     def begin(self, now: Now) -> None:
-        """The member has joined a generation."""
+        """Start the session of a generation that the member has joined."""
         self._failures, self._in_flight = 0, False
         self._heartbeat_at = now.mono + self._config.heartbeat_interval_ms
         self._expires_at = now.mono + self._config.session_timeout_ms
         self._refusals.accepted()
 
     def poll(self, generation: Generation, now: Now) -> list[AnySend]:
-        """A heartbeat when it is due."""
+        """Return a heartbeat if one is due."""
         target = self._coordinator.target()
         if target is None:
             return []
         if self._coordinator.found != self._found:
-            # The look-up may have taken the whole session: a coordinator that was just found gets the time to answer.
+            # 1. The coordinator fails, and the lookup takes longer than the session timeout.
+            # 2. A new coordinator is found. It gives each member a whole session, so the deadline here starts again, too.
+            #    Otherwise the client would give up the new coordinator before its first heartbeat.
             self._found, self._in_flight = self._coordinator.found, False
             self._expires_at = now.mono + self._config.session_timeout_ms
         if now.mono >= self._expires_at:
@@ -89,20 +92,20 @@ class Session:
         return [send]
 
     def deadlines(self) -> list[int]:
-        """When to poll the session again."""
+        """Return the times of the next polls."""
         return [self._expires_at] if self._in_flight else [self._heartbeat_at, self._expires_at]
 
     def on_answer(
         self, sent_in: Generation, response: heartbeat_response.HeartbeatResponse, generation: Generation | None, now: Now
     ) -> ClassicReaction | None:
-        """What an answer calls for from the member, which is now in ``generation``; ``None``: nothing."""
+        """Return the member's reaction to a response, ``None`` if there is none. The member is in ``generation`` now."""
         code = int(response.error_code)
         if not code or code == ErrorCode.rebalance_in_progress:
             self._in_flight, self._failures = False, 0
             self._expires_at = now.mono + self._config.session_timeout_ms
             self._refusals.accepted()
         else:
-            self._try_later(now)
+            self._retry_later(now)
         if not code:
             return None
         error = broker_error(code, f"a heartbeat of group {self._config.group_id!r}")
@@ -110,7 +113,9 @@ class Session:
         if reaction is ClassicReaction.LOOK_UP:
             self._coordinator.mark_moved(error.name)
         if sent_in != generation:
-            # The heartbeat left before the JoinGroup that was answered meanwhile: ILLEGAL_GENERATION is about the old generation.
+            # 1. A heartbeat is sent in generation 5.
+            # 2. A JoinGroup is answered: the member is in generation 6.
+            # 3. The response to the heartbeat arrives. Its ILLEGAL_GENERATION is about generation 5, so it has no effect.
             return None
         if reaction in (ClassicReaction.LATER, ClassicReaction.LOOK_UP):
             self._refusals.refused(error, now)
@@ -122,23 +127,23 @@ class Session:
         return reaction
 
     def _on_failure(self, error: OttlaError, now: Now) -> None:
-        """A heartbeat without an answer. Only errors that a retry does not help, such as a refused login, are reported."""
+        """Retry a heartbeat without a response. Only errors that a retry does not fix, such as a refused login, are reported."""
         self._coordinator.request_failed(error, now)
         if not error.retriable:
             self._notify(ErrorNotification(error))
-        self._try_later(now)
+        self._retry_later(now)
 
-    def _try_later(self, now: Now) -> None:
+    def _retry_later(self, now: Now) -> None:
         self._in_flight = False
         self._heartbeat_at = now.mono + self._backoff.delay(self._failures)
         self._failures += 1
 
 
 class PendingLeave:
-    """The LeaveGroup of a member, and the calls that wait for its answer."""
+    """The LeaveGroup of a member, and the calls that wait for its response."""
 
     def __init__(self, config: ConsumerConfig, coordinator: CoordinatorManager, on_end: Callable[[], None]) -> None:
-        """``on_end`` is called when the request of a member that waits for it was answered, or has failed."""
+        """``on_end`` is called after the response to, or the failure of, a request that the member waits for."""
         self._config = config
         self._coordinator = coordinator
         self._on_end = on_end
@@ -155,9 +160,8 @@ class PendingLeave:
         return self._to_send is not None
 
     def request(self, member_id: str, reason: str, operation: GroupMembershipOperation = DEFAULT) -> bool:
-        """Send LeaveGroup as soon as possible. False if none is to be sent.
-
-        A member that remains, such as a static one by default, is removed when its session expires.
+        """Send LeaveGroup with the next poll. Return ``False`` if the member remains in the group: it is removed when its session
+        expires. A static member remains by default.
         """
         if not member_id or not leaves(self._config, operation):
             return False
@@ -165,11 +169,11 @@ class PendingLeave:
         return True
 
     def wait(self, reply: Reply) -> None:
-        """Call ``reply`` when the leave is over."""
+        """Call ``reply`` when the member has left."""
         self._replies.append(reply)
 
     def poll(self, *, awaited: bool) -> list[AnySend]:
-        """The LeaveGroup. Unless it is ``awaited``, its answer does not matter."""
+        """Return the LeaveGroup. Its response is ignored unless it is ``awaited``."""
         target = self._coordinator.target()
         if target is None or self._to_send is None:
             return []
@@ -202,7 +206,7 @@ class PendingLeave:
             self._on_end()
 
     def end(self) -> None:
-        """The leave is over: it was answered, or no answer can come."""
+        """Reply to all callers: LeaveGroup was answered, or there will be no response."""
         self._awaited = 0
         replies, self._replies = self._replies, []
         for reply in replies:
@@ -210,7 +214,7 @@ class PendingLeave:
 
 
 def heartbeat(config: ConsumerConfig, generation: Generation) -> heartbeat_request.HeartbeatRequest:
-    """Heartbeat."""
+    """Return a Heartbeat."""
     return heartbeat_request.HeartbeatRequest(
         group_id=config.group_id or "",
         generation_id=generation.number,
@@ -220,7 +224,7 @@ def heartbeat(config: ConsumerConfig, generation: Generation) -> heartbeat_reque
 
 
 def leave_group(config: ConsumerConfig, member_id: str, reason: str) -> leave_group_request.LeaveGroupRequest:
-    """LeaveGroup."""
+    """Return a LeaveGroup."""
     member = leave_group_request.MemberIdentity(
         member_id=member_id, group_instance_id=config.group_instance_id, reason=reason[:REASON_LENGTH]
     )

@@ -1,7 +1,7 @@
-"""The states of a classic member, what moves it from one to the next, and what error codes mean to it.
+"""The states of a classic member, the transitions between them, and its reactions to error codes.
 
 Owns the tables and nothing else: the diagram in the documentation is drawn from ``TRANSITIONS``. Must not know requests, timers
-or which code moves a member. Invariant: what is not in a table does not happen.
+or which code moves a member. Invariant: a transition that is not in the table does not happen.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ class State(enum.Enum):
     """The state of the member."""
 
     UNJOINED = "no member of the group"
-    PREPARING = "the application has to commit and to give up its partitions"
+    PREPARING = "the application must commit and give up its partitions"
     JOINING = "JoinGroup is sent, or about to be"
     ASSIGNING = "leader of the group: waits for fresh metadata of all its topics"
     SYNCING = "SyncGroup is sent, or about to be"
-    REVOKING = "cooperative: the application has to give up partitions that go to others"
+    REVOKING = "cooperative: the application must give up partitions that go to other members"
     STABLE = "has its partitions until the next rebalance"
     LEAVING = "LeaveGroup is sent, or about to be"
     FAILED = "an error that is not retriable: the next poll tries again"
@@ -30,7 +30,7 @@ class State(enum.Enum):
 
 
 class Input(enum.Enum):
-    """What moves a member."""
+    """The causes of a change of state."""
 
     POLLED = "the application polls and wants to be a member"
     REBALANCE = "the group, or the subscription, has changed"
@@ -41,8 +41,8 @@ class Input(enum.Enum):
     LEADS = "JoinGroup succeeded and made this member the leader"
     ASSIGNED = "the leader has assigned the partitions"
     SYNCED = "SyncGroup succeeded"
-    TAKEN = "SyncGroup succeeded, and takes partitions away"
-    REJOIN = "JoinGroup has to be sent again"
+    TAKEN = "SyncGroup succeeded, and revokes partitions"
+    REJOIN = "JoinGroup must be sent again"
     LEAVE = "the application leaves the group"
     LEFT = "LeaveGroup was answered, or cannot be sent"
     FAIL = "an error that is not retriable"
@@ -85,7 +85,7 @@ TRANSITIONS: Mapping[State, Mapping[Input, State]] = {
     State.FAILED: {**_ANYWHERE, **_GONE, Input.POLLED: State.JOINING},
     State.FENCED: {Input.LEAVE: State.FENCED, Input.FENCE: State.FENCED},
 }
-"""State -> input -> next state. What is not in here does not happen."""
+"""State -> input -> next state."""
 
 IN_GENERATION = frozenset({State.PREPARING, State.ASSIGNING, State.SYNCING, State.REVOKING, State.STABLE})
 """States in which a member with a generation sends heartbeats; in JOINING its parked JoinGroup keeps it alive."""
@@ -95,16 +95,16 @@ REBALANCING = frozenset({State.PREPARING, State.JOINING, State.ASSIGNING, State.
 
 
 class ClassicReaction(enum.Enum):
-    """What an error code calls for."""
+    """The reaction to an error code."""
 
     LATER = "send again after a while"
     LOOK_UP = "the coordinator is another broker: look it up, then send again"
     UNKNOWN = "forget the member id and join again"
     OUTDATED = "forget the generation, keep the member id and join again"
     REJOIN = "join again at once"
-    ADOPT = "take the member id of the answer and join again at once"
+    ADOPT = "take the member id of the response and join again at once"
     FENCED = "another member has the instance id"
-    FATAL = "the application has to know, and its next poll joins again"
+    FATAL = "report the error to the application; its next poll joins again"
 
 
 SYNC_REACTIONS: Mapping[int, ClassicReaction] = {
@@ -116,10 +116,10 @@ SYNC_REACTIONS: Mapping[int, ClassicReaction] = {
     ErrorCode.rebalance_in_progress: ClassicReaction.REJOIN,
     ErrorCode.fenced_instance_id: ClassicReaction.FENCED,
 }
-"""Error codes of SyncGroup -> what to do; after another one that is retriable ``LATER``, after any other ``FATAL``."""
+"""Error codes of SyncGroup -> reaction; to another one that is retriable ``LATER``, to any other ``FATAL``."""
 
 JOIN_REACTIONS: Mapping[int, ClassicReaction] = {**SYNC_REACTIONS, ErrorCode.member_id_required: ClassicReaction.ADOPT}
-"""The same for JoinGroup, which may also ask for another JoinGroup with a new member id."""
+"""Error codes of JoinGroup -> reaction. MEMBER_ID_REQUIRED demands another JoinGroup with the new member id (KIP-394)."""
 
 HEARTBEAT_REACTIONS: Mapping[int, ClassicReaction] = {
     ErrorCode.unknown_server_error: ClassicReaction.LATER,
@@ -131,14 +131,15 @@ HEARTBEAT_REACTIONS: Mapping[int, ClassicReaction] = {
     ErrorCode.rebalance_in_progress: ClassicReaction.REJOIN,
     ErrorCode.fenced_instance_id: ClassicReaction.FENCED,
 }
-"""Error codes of Heartbeat -> what to do; after another one that is retriable ``LATER``, after any other ``FATAL``.
+"""Error codes of Heartbeat -> reaction; to another one that is retriable ``LATER``, to any other ``FATAL``.
 
-Java's consumer sends the next heartbeat after any other, and goes on delivering records of a group that has removed it.
+Java's consumer sends the next heartbeat after any other error, and continues to deliver records of partitions in a group that has
+removed it.
 """
 
 
 def reaction_to(error: BrokerError, table: Mapping[int, ClassicReaction]) -> ClassicReaction:
-    """What an error calls for by one of these tables."""
+    """Return the reaction to an error by one of these tables."""
     return table.get(error.code, ClassicReaction.LATER if error.retriable else ClassicReaction.FATAL)
 
 

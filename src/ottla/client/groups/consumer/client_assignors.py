@@ -1,9 +1,10 @@
-"""The assignors that a member of a consumer group runs itself: its offers, and the assignment that it has to compute.
+"""The client-side assignors of a member of a consumer group: its offers, and the assignments that it computes.
 
 Owns ConsumerGroupPrepareAssignment and ConsumerGroupInstallAssignment, and the check whether the coordinator serves them. Must not
-know heartbeats, nor what happens to an assignment. Invariants: a user's assignor runs on the application's thread; an assignment is
-sent only in the member epoch, and for the group epoch, in which it was computed, and only within the member's rebalance timeout; an
-answer to an earlier request changes nothing; the error of an assignor is sent to the coordinator, which sends it to every member.
+know heartbeats, nor the effect of an assignment. Invariants: a user's assignor runs on the application's thread; an assignment is
+sent only in the member epoch, and for the group epoch, in which it was computed, and only within the member's rebalance timeout;
+the response to an earlier request has no effect; the error of an assignor is sent to the coordinator, which sends it to every
+member.
 
 Source: KIP-848, "Client side mode". Apache Kafka does not serve these APIs; Ottla's broker does (``docs/client-assignors.md``).
 """
@@ -55,16 +56,17 @@ NEEDED = frozenset({Api.CONSUMER_GROUP_PREPARE_ASSIGNMENT, Api.CONSUMER_GROUP_IN
 """The APIs that a coordinator must serve."""
 
 ASSIGNOR_FAILED = 1
-"""The error of an assignor that raised, or whose answer breaks the rules. KIP-848 leaves the numbers to assignors; 0 is none."""
+"""The error code of an assignor that raised an exception or returned an invalid assignment. KIP-848 leaves the numbers to
+assignors; 0 means no error."""
 
 FIRST_RETRY, LAST_RETRY = 1_000, 60_000
-"""Milliseconds until the group is asked to assign again after this member's assignor failed: doubled each time."""
+"""Milliseconds until this member requests another assignment after its assignor failed: doubled each time."""
 
 _REASONS = 128
 """The number of values of a reason, a signed byte that must not be negative."""
 
 _LONGEST_TEXT = 4_096
-"""Maximum number of characters of an error that are sent to other members."""
+"""The longest text of an error that is sent to other members, in characters."""
 
 _NOTHING = MemberAssignment(())
 
@@ -72,12 +74,12 @@ _Prepared: TypeAlias = "consumer_group_prepare_assignment_response.ConsumerGroup
 
 
 class ClientAssignorManager:
-    """See the module. A part of the membership, which is called first and passes on what concerns this."""
+    """The client-side assignors of one member. A part of the membership, which calls it."""
 
     def __init__(self, context: MembershipContext, member_id: str) -> None:
         self.state = RunState.IDLE
         self.offers: Offers = None
-        """The assignors that heartbeats list; ``None``: none, since the coordinator would not use them."""
+        """The assignors in heartbeats; ``None``: none, since the coordinator does not support them."""
         self._config = context.config
         self._coordinator = context.coordinator
         self._metadata = context.metadata
@@ -87,24 +89,24 @@ class ClientAssignorManager:
         self._strategy = client_strategy(context.config.group_client_assignors)
         self._user_data: dict[str, bytes | None] = {}
         self._member_id = member_id
-        self._asked_apis_of: int | None = None
-        """The coordinator that was last asked what it serves, counted by look-ups; ``None``: none has answered yet."""
+        self._versions_of: int | None = None
+        """The coordinator whose APIs are known, by the number of its lookup; ``None``: none has answered yet."""
         self._serves = self._warned = False
         self.undecided = bool(self._strategy.assignors)
-        """Whether it is not known yet if a coordinator would use the assignors: a member must know before it joins."""
+        """Whether it is unknown if the coordinator supports client-side assignors. The member joins only after it is known."""
         self._versions_in_flight = False
         self._versions_attempts = self._versions_at = 0
         self._run = 0
-        """Counts the requests to the application, and the runs."""
+        """The number of the run, also in requests to the application."""
         self._epoch = self._deadline = 0
         self._in_flight = False
         self._attempts = self._retry_at = 0
-        self._question: _Prepared | None = None
-        """The group as the coordinator described it."""
+        self._prepared: _Prepared | None = None
+        """The group as PrepareAssignment returned it."""
         self._shares: Mapping[str, MemberAssignment] = {}
         self._error: OttlaError | None = None
-        self._told = ""
-        """The latest error that was reported to this member's application and is sent to the group."""
+        self._reported_text = ""
+        """The text of the latest error that was reported to this member's application and is sent to the group."""
         self._failures = self._reason = 0
         self._assign_again_at: int | None = None
 
@@ -114,41 +116,44 @@ class ClientAssignorManager:
     # -- events from the membership ------------------------------------------------------------------------------------------
 
     def user_data(self, by_assignor: Mapping[str, bytes | None]) -> None:
-        """The user data of the application's assignors for the member that assigns. An assignor that failed keeps its earlier
-        data."""
+        """Set the user data of the application's assignors for the member that assigns. An assignor that failed keeps its earlier
+        data.
+        """
         self._user_data.update(by_assignor)
         self._offer()
 
     def asked(self, epoch: int, deadline: int) -> None:
-        """An answer to a heartbeat asks for an assignment, until ``deadline`` (monotonic ms).
+        """Start a run after the response to a heartbeat has requested an assignment, until ``deadline`` (monotonic ms).
 
-        It is repeated until the group was described. After that it means that the coordinator has forgotten the description.
+        Responses repeat the request until PrepareAssignment was answered. A request after that means that the coordinator has
+        forgotten that answer (it was restarted), so the run starts again.
         """
         if self.state is not RunState.PREPARING:
             self._deadline = deadline
             self._begin(RunInput.ASKED, epoch)
 
     def moved(self, epoch: int) -> None:
-        """The member has a new epoch: what was computed in the previous one is void."""
+        """Start the run again in the member's new epoch: the assignment of the previous one is invalid."""
         if self.state is not RunState.IDLE:
             self._begin(RunInput.OUTDATED, epoch)
 
     def heard(self, text: str, *, failed: bool) -> bool:
-        """The group has a new assignment, or the error with this text. Returns whether the error must be reported to the
-        application."""
+        """Note that the group has a new assignment, or that an assignor failed with this text. Return whether to report the error
+        to the application: not if it is this member's own error, which was reported already.
+        """
         if not failed:
             self._failures, self._assign_again_at = 0, None
             return False
-        told, self._told = self._told, ""
-        return text != told
+        reported, self._reported_text = self._reported_text, ""
+        return text != reported
 
     def assigned(self, command: Assigned) -> None:
-        """The application's assignor has answered. An answer to an earlier request is void."""
+        """Use the result of the application's assignor. One for an earlier run is ignored."""
         if self.state is RunState.COMPUTING and command.generation == self._run:
             self._computed(command.shares, command.error)
 
     def forget(self) -> None:
-        """The member has left the group: it computes nothing."""
+        """End the run, since the member has left the group."""
         self._assign_again_at = None
         if self.state is not RunState.IDLE:
             self._void("it has left the group")
@@ -156,23 +161,25 @@ class ClientAssignorManager:
     # -- the request manager -----------------------------------------------------------------------------------------------------
 
     def poll(self, now: Now) -> Poll:
-        """The next request of a run, or the ApiVersions request to a new coordinator."""
+        """Return the next request of a run, and an ApiVersions request to a new coordinator."""
         if not self._strategy.assignors:
             return Poll()
         if self._assign_again_at is not None and now.mono >= self._assign_again_at:
             self._assign_again_at = None
             self._reason = (self._reason + 1) % _REASONS
             self._offer()
-        polls = (self._ask_versions(now), self._go_on(now))
-        wishes = [one.wake_at for one in polls] + [self._assign_again_at]
-        return Poll(tuple(send for one in polls for send in one.sends), min((at for at in wishes if at is not None), default=None))
+        polls = (self._request_versions(now), self._next_request(now))
+        times = [poll.wake_at for poll in polls] + [self._assign_again_at]
+        return Poll(tuple(send for poll in polls for send in poll.sends), min((at for at in times if at is not None), default=None))
 
-    # -- what the coordinator serves --------------------------------------------------------------------------------------------
+    # -- the APIs of the coordinator --------------------------------------------------------------------------------------------
 
-    def _ask_versions(self, now: Now) -> Poll:
-        """Once for each coordinator that is found: it may be another broker, or a newer one at the same address."""
+    def _request_versions(self, now: Now) -> Poll:
+        """Return an ApiVersions request after each lookup: the coordinator may be another broker, or a newer one at the same
+        address.
+        """
         target = self._coordinator.target()
-        if target is None or self._versions_in_flight or self._asked_apis_of == self._coordinator.found:
+        if target is None or self._versions_in_flight or self._versions_of == self._coordinator.found:
             return Poll()
         if self._versions_at > now.mono:
             return Poll(wake_at=self._versions_at)
@@ -191,7 +198,7 @@ class ClientAssignorManager:
 
     def _on_versions(self, coordinator: int, response: api_versions_response.ApiVersionsResponse) -> None:
         self._versions_in_flight = False
-        self._asked_apis_of, self._versions_attempts = coordinator, 0
+        self._versions_of, self._versions_attempts = coordinator, 0
         served = set() if response.error_code else {item.api_key for item in response.api_keys}
         self._serves = served >= NEEDED
         if not self._serves and not self._warned:
@@ -232,12 +239,12 @@ class ClientAssignorManager:
     # -- a run ------------------------------------------------------------------------------------------------------------------
 
     def _begin(self, cause: RunInput, epoch: int) -> None:
-        """Start again: earlier requests to the coordinator or to the application are void."""
+        """Start a run: the outcome of earlier requests to the coordinator or the application is ignored."""
         self._end_of_run()
         self._epoch = epoch
         self._move(cause)
 
-    def _go_on(self, now: Now) -> Poll:
+    def _next_request(self, now: Now) -> Poll:
         if self.state is RunState.IDLE:
             return Poll()
         if now.mono >= self._deadline:
@@ -260,7 +267,7 @@ class ClientAssignorManager:
         target: ToCoordinator,
         handler: Callable[[ResponseT, Now], None],
     ) -> Send[RequestT, ResponseT]:
-        """A request of the present run; an outcome that arrives after the end of the run is ignored."""
+        """Return a request of the present run; an outcome that arrives after the end of the run is ignored."""
         self._in_flight, run = True, self._run
 
         def on_response(response: ResponseT, now: Now) -> None:
@@ -273,17 +280,17 @@ class ClientAssignorManager:
             if run == self._run:
                 self._in_flight = False
                 if error.retriable:
-                    self._try_later(now)
+                    self._retry_later(now)
                 else:
                     self._fail(error)
 
         return Send(rpc, message, target, self._config.request_timeout_ms, on_response, on_failure)
 
     def _on_prepared(self, response: _Prepared, now: Now) -> None:
-        """The group is known: run Ottla's own assignor at once, or ask the application to run its own."""
+        """Run Ottla's own assignor at once, or ask the application to run its own."""
         if response.error_code:
             return self._refused(response.error_code, response.error_message, now)
-        self._question = response
+        self._prepared = response
         self._attempts = 0
         self._move(RunInput.SHOWN)
         name = response.assignor_name
@@ -292,24 +299,24 @@ class ClientAssignorManager:
             return self._notify(AssignmentNeeded(self._run, name, cluster, members, "consumer"))
         if name in self._strategy.assignors:
             return self._computed(assign_whole(ASSIGNORS[name](), cluster, members), None)
-        text = f"the coordinator asks for the assignor {name!r}, which group_client_assignors does not name"
+        text = f"the coordinator requests the assignor {name!r}, which is not in group_client_assignors"
         return self._computed({}, AssignmentError(text))
 
     def _computed(self, shares: Mapping[str, MemberAssignment], error: OttlaError | None) -> None:
         if error is None:
-            assert self._question is not None
+            assert self._prepared is not None
             try:
-                _check(self._question, shares)
-            except AssignmentError as wrong:
-                error = wrong
+                _check(self._prepared, shares)
+            except AssignmentError as invalid:
+                error = invalid
         self._shares = shares
         self._move(RunInput.COMPUTED)
         if error is not None:
             self._report(error)
 
     def _report(self, error: OttlaError) -> None:
-        """Report the error to the application; the request that is sent now reports it to the group."""
-        self._error, self._told = error, _text(error)
+        """Report the error to the application; InstallAssignment reports it to the group."""
+        self._error, self._reported_text = error, _text(error)
         self._notify(ErrorNotification(error))
 
     def _on_installed(
@@ -327,10 +334,10 @@ class ClientAssignorManager:
         error = broker_error(int(code), f"the assignment of group {self._config.group_id!r}{f': {text}' if text else ''}")
         match RUN_REACTIONS.get(code, RunReaction.LATER if error.retriable else RunReaction.FAIL):
             case RunReaction.LATER:
-                self._try_later(now)
+                self._retry_later(now)
             case RunReaction.LOOK_UP:
                 self._coordinator.mark_moved(error.name)
-                self._try_later(now)
+                self._retry_later(now)
             case RunReaction.PREPARE if self.state is RunState.INSTALLING:
                 self._begin(RunInput.OUTDATED, self._epoch)
             case RunReaction.INVALID if self.state is RunState.INSTALLING and self._error is None:
@@ -346,7 +353,7 @@ class ClientAssignorManager:
         self._void(str(error))
 
     def _void(self, reason: str) -> None:
-        _log.debug("group %r: this member computes no assignment: %s", self._config.group_id, reason)
+        _log.debug("group %r: this member no longer computes an assignment: %s", self._config.group_id, reason)
         self._end_of_run()
         self._move(RunInput.VOID)
 
@@ -354,9 +361,9 @@ class ClientAssignorManager:
         self._run += 1
         self._in_flight = False
         self._attempts = self._retry_at = 0
-        self._question, self._shares, self._error = None, {}, None
+        self._prepared, self._shares, self._error = None, {}, None
 
-    def _try_later(self, now: Now) -> None:
+    def _retry_later(self, now: Now) -> None:
         self._retry_at = now.mono + self._backoff.delay(self._attempts)
         self._attempts += 1
 
@@ -364,7 +371,7 @@ class ClientAssignorManager:
         try:
             state = TRANSITIONS[self.state][cause]
         except KeyError:
-            raise RuntimeError(f"an assignment in state {self.state.name} cannot be moved by {cause.name}") from None
+            raise RuntimeError(f"a run in state {self.state.name} has no transition for {cause.name}") from None
         _log.debug("group %r: %s -> %s (%s)", self._config.group_id, self.state.name, state.name, cause.name)
         self.state = state
 
@@ -376,15 +383,15 @@ class ClientAssignorManager:
         )
 
     def _install_request(self) -> consumer_group_install_assignment_request.ConsumerGroupInstallAssignmentRequest:
-        shown, failed = self._question, self._error is not None
-        assert shown is not None
-        ids = {topic.topic_name: topic.topic_id for topic in shown.topics}
-        version = self._strategy.versions.get(shown.assignor_name, 0)
+        prepared, failed = self._prepared, self._error is not None
+        assert prepared is not None
+        ids = {topic.topic_name: topic.topic_id for topic in prepared.topics}
+        version = self._strategy.versions.get(prepared.assignor_name, 0)
         return consumer_group_install_assignment_request.ConsumerGroupInstallAssignmentRequest(
             group_id=self._config.group_id or "",
             member_id=self._member_id,
             member_epoch=self._epoch,
-            group_epoch=shown.group_epoch,
+            group_epoch=prepared.group_epoch,
             error=ASSIGNOR_FAILED if failed else 0,
             error_message=_text(self._error) if self._error is not None else None,
             members=()
@@ -399,23 +406,23 @@ class ClientAssignorManager:
                     metadata_version=version,
                     metadata=share.user_data or b"",
                 )
-                for member_id in (member.member_id for member in shown.members)
+                for member_id in (member.member_id for member in prepared.members)
                 for share in (self._shares.get(member_id, _NOTHING),)
             ),
         )
 
-    def _cluster(self, shown: _Prepared) -> Cluster:
-        """The topics as the coordinator describes them; the racks of those that this member knows to be the same topics."""
-        known = self._metadata.current
-        partitions = {topic.topic_name: topic.num_partitions for topic in shown.topics}
-        ids = {topic.topic_name: topic.topic_id for topic in shown.topics}
-        racks = known.replica_racks(topic for topic in partitions if known.topic_id(topic) == ids[topic])
-        return Cluster(partitions, {topic: one for topic, one in racks.items() if len(one) == partitions[topic]})
+    def _cluster(self, prepared: _Prepared) -> Cluster:
+        """Return the topics from the coordinator, with racks for those that are the same topics (ids) in this member's metadata."""
+        metadata = self._metadata.current
+        partitions = {topic.topic_name: topic.num_partitions for topic in prepared.topics}
+        ids = {topic.topic_name: topic.topic_id for topic in prepared.topics}
+        racks = metadata.replica_racks(topic for topic in partitions if metadata.topic_id(topic) == ids[topic])
+        return Cluster(partitions, {topic: of_topic for topic, of_topic in racks.items() if len(of_topic) == partitions[topic]})
 
 
-def _members(shown: _Prepared) -> dict[str, MemberSubscription]:
-    """The members as the coordinator describes them: ``owned`` is from the last assignment."""
-    names = {topic.topic_id: topic.topic_name for topic in shown.topics}
+def _members(prepared: _Prepared) -> dict[str, MemberSubscription]:
+    """Return the members from the coordinator; ``owned`` is from the last target assignment."""
+    names = {topic.topic_id: topic.topic_name for topic in prepared.topics}
     return {
         member.member_id: MemberSubscription(
             topics=tuple(sorted(names[one] for one in member.subscribed_topic_ids if one in names)),
@@ -430,35 +437,37 @@ def _members(shown: _Prepared) -> dict[str, MemberSubscription]:
             generation=member.member_epoch,
             user_data=member.metadata or None,
         )
-        for member in shown.members
+        for member in prepared.members
     }
 
 
-def _check(shown: _Prepared, shares: Mapping[str, MemberAssignment]) -> None:
-    """Raises ``AssignmentError`` for an answer that the coordinator would refuse."""
-    who = f"the assignor {shown.assignor_name!r}"
-    ids = {topic.topic_name: topic.topic_id for topic in shown.topics if topic.topic_id is not None}
+def _check(prepared: _Prepared, shares: Mapping[str, MemberAssignment]) -> None:
+    """Raise ``AssignmentError`` for an assignment that the coordinator would reject."""
+    assignor = f"the assignor {prepared.assignor_name!r}"
+    ids = {topic.topic_name: topic.topic_id for topic in prepared.topics if topic.topic_id is not None}
     group = GroupSpec(
-        {one.member_id: MemberSpec(frozenset(filter(None, one.subscribed_topic_ids))) for one in shown.members},
+        {one.member_id: MemberSpec(frozenset(filter(None, one.subscribed_topic_ids))) for one in prepared.members},
         {},
-        {one.topic_id: TopicSpec(one.topic_name, one.num_partitions) for one in shown.topics if one.topic_id is not None},
+        {one.topic_id: TopicSpec(one.topic_name, one.num_partitions) for one in prepared.topics if one.topic_id is not None},
     )
-    answer = {}
+    assignment = {}
     for member_id, share in shares.items():
         by_topic = _by_topic(share.partitions)
-        if strange := sorted(by_topic.keys() - ids.keys()):
-            raise AssignmentError(f"{who} gave member {member_id} partitions of {', '.join(strange)}: no member subscribes to that")
-        answer[member_id] = {ids[topic]: numbers for topic, numbers in by_topic.items()}
-    checked(group, answer, who)
+        if unknown := sorted(by_topic.keys() - ids.keys()):
+            raise AssignmentError(
+                f"{assignor} gave member {member_id} partitions of {', '.join(unknown)}: no member subscribes to that"
+            )
+        assignment[member_id] = {ids[topic]: numbers for topic, numbers in by_topic.items()}
+    checked(group, assignment, assignor)
 
 
 def _by_topic(partitions: tuple[TopicPartition, ...]) -> dict[str, tuple[int, ...]]:
-    found: dict[str, set[int]] = {}
+    by_topic: dict[str, set[int]] = {}
     for topic, number in partitions:
-        found.setdefault(topic, set()).add(number)
-    return {topic: tuple(sorted(numbers)) for topic, numbers in found.items()}
+        by_topic.setdefault(topic, set()).add(number)
+    return {topic: tuple(sorted(numbers)) for topic, numbers in by_topic.items()}
 
 
 def _text(error: OttlaError) -> str:
-    """The text of an error in a form that can be sent: user code may put anything into it."""
+    """Return the text of an error that can be sent: shortened, and without characters that cannot be encoded."""
     return str(error)[:_LONGEST_TEXT].encode("utf-8", "replace").decode()

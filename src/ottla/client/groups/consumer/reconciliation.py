@@ -1,9 +1,9 @@
-"""How a member gets from the partitions that it has to those that it was given.
+"""The reconciliation of a member's partitions with its target assignment.
 
-Owns what is held, what is to be held, and the one step between them that is under way. Must not know requests or states.
-Invariants: one reconciliation at a time, and it ends in the assignment that it began with, whatever is given meanwhile; what goes
-is marked before the application is asked to commit it; an answer to an older question changes nothing; a topic that was recreated
-under its old name is another topic: its partitions go and come.
+Owns the current and the target assignment, and the reconciliation in progress. Must not know requests or states. Invariants: there
+is one reconciliation at a time, and it ends with the assignment with which it began, even if a newer one arrives in between;
+revoked partitions are suspended before the application commits them; the answer to an older notification has no effect; a topic
+that was recreated with the same name is another topic, so its partitions are revoked and assigned again.
 """
 
 from __future__ import annotations
@@ -20,30 +20,34 @@ from ottla.client.subscription import Subscription
 from ottla.types import TopicPartition
 
 
-class Plan(NamedTuple):
-    """One reconciliation: ``assignment`` is what is held when it is through."""
+class ReconciliationPlan(NamedTuple):
+    """One reconciliation: ``assignment`` is the current assignment at its end."""
 
     assignment: Assignment
     partitions: frozenset[TopicPartition]
     revoked: frozenset[TopicPartition]
     added: frozenset[TopicPartition]
     complete: bool
-    """Whether that is all that was given: what has no name yet is left for the next time, and never keeps what goes from going."""
+    """Whether it covers the whole target. Topics without a known name are left for the next reconciliation, and do not delay
+    revocations."""
 
 
 class TopicNames:
-    """Names of topic ids: what the metadata says, and for topics that are held what it said once."""
+    """Names of topic ids: from the metadata, and for owned topics as they were when the topic was assigned.
+
+    A deleted topic vanishes from the metadata, but the member still needs its name to revoke its partitions.
+    """
 
     def __init__(self, look_up: Callable[[uuid.UUID], str | None]) -> None:
         self._look_up = look_up
-        self._held: dict[uuid.UUID, str] = {}
+        self._owned: dict[uuid.UUID, str] = {}
 
     def __getitem__(self, topic_id: uuid.UUID) -> str | None:
-        return self._held.get(topic_id) or self._look_up(topic_id)
+        return self._owned.get(topic_id) or self._look_up(topic_id)
 
     def keep(self, assignment: Assignment) -> None:
-        """These are held from now on, and no others."""
-        self._held = {topic_id: name for topic_id in assignment.partitions if (name := self[topic_id]) is not None}
+        """Remember the names of the topics in this assignment, and forget all others."""
+        self._owned = {topic_id: name for topic_id in assignment.partitions if (name := self[topic_id]) is not None}
 
     def unknown(self, assignment: Assignment) -> bool:
         """Whether any topic of an assignment has no name yet."""
@@ -51,37 +55,37 @@ class TopicNames:
 
 
 class Reconciliation:
-    """See the module. ``notify`` tells the application."""
+    """The current and target assignment of a member. ``notify`` sends notifications to the application."""
 
     def __init__(self, subscription: Subscription, metadata: MetadataManager, notify: Callable[[object], None]) -> None:
-        self.held: Assignment | None = None
-        """``None``: nothing was taken on since the member joined, not even nothing."""
+        self.current: Assignment | None = None
+        """The assignment that the member owns; ``None``: it has not reconciled any since it joined, not even an empty one."""
         self._target: Assignment | None = None
-        self._running: Plan | None = None
+        self._running: ReconciliationPlan | None = None
         self._token = self._count = 0
         self._subscription = subscription
         self._metadata = metadata
         self._names = TopicNames(lambda topic_id: metadata.current.topic_name(topic_id))
-        self._asked_at = -1
+        self._requested_at = -1
         self._notify = notify
 
     def __repr__(self) -> str:
-        return f"<Reconciliation of {self.held} with {self._target}{', under way' if self._running is not None else ''}>"
+        return f"<Reconciliation of {self.current} with {self._target}{', under way' if self._running is not None else ''}>"
 
     @property
-    def reached(self) -> bool:
-        """Whether what is held is what was given."""
-        return self.held == self._target
+    def has_reached_target(self) -> bool:
+        """Whether the current assignment is the target."""
+        return self.current == self._target
 
     @property
     def lacks_names(self) -> bool:
-        """Whether something was given that is known by its id only."""
+        """Whether the target has a topic without a known name."""
         return self._target is not None and self._names.unknown(self._target)
 
-    def aim(self, partitions: Mapping[uuid.UUID, frozenset[int]] | None, source: AssignmentSource | None = None) -> bool:
-        """These were assigned; ``None``: the same as before. Returns whether that is new.
+    def set_target(self, partitions: Mapping[uuid.UUID, frozenset[int]] | None, source: AssignmentSource | None = None) -> bool:
+        """Set the target; ``None``: the same partitions as before. Return whether it is new.
 
-        A new result of a member's assignor with the same partitions counts as new, too.
+        A new result of a client-side assignor with the same partitions counts as new, too.
         """
         if partitions is None and self._target is not None:
             partitions = self._target.partitions
@@ -94,90 +98,95 @@ class Reconciliation:
         return True
 
     def begin(self, deadline: int) -> bool:
-        """Ask the application, if nothing is asked of it and something is to be done. True: nothing is, and what is held is new."""
+        """Start a reconciliation, if none is running and there is a difference to the target.
+
+        Return ``True`` if there is no difference, but the current assignment must be acknowledged.
+        """
         if self._running is not None or self._target is None:
             return False
-        found = plan(self.held, self._target, self._names)
-        if not found.complete:
-            self._ask_for_names()
-        unheard = found.assignment.source is not None and self.held is not None and found.assignment.source != self.held.source
-        if self.held is not None and found.assignment.partitions == self.held.partitions and not unheard:
-            # What cannot be named yet was acknowledged once; to do it again would only make heartbeats.
-            news, self.held = self.held != found.assignment, found.assignment
-            return news
-        if self.held is None and not found.complete and not found.partitions:
+        plan = make_plan(self.current, self._target, self._names)
+        if not plan.complete:
+            self._request_names()
+        new_source = (
+            plan.assignment.source is not None and self.current is not None and plan.assignment.source != self.current.source
+        )
+        if self.current is not None and plan.assignment.partitions == self.current.partitions and not new_source:
+            # Partitions of topics without a name were left out of an earlier acknowledgement. It need not be repeated.
+            must_acknowledge, self.current = self.current != plan.assignment, plan.assignment
+            return must_acknowledge
+        if self.current is None and not plan.complete and not plan.partitions:
             return False
-        self._running = found
-        if not found.revoked:
-            self._take_on(found)
+        self._running = plan
+        if not plan.revoked:
+            self._assign(plan)
             return False
-        self._subscription.suspend(found.revoked)
+        self._subscription.suspend(plan.revoked)
         self._token += 1
-        self._notify(RebalanceNeeded(self._token, found.revoked, False, deadline))
+        self._notify(RebalanceNeeded(self._token, plan.revoked, False, deadline))
         return False
 
     def prepared(self, token: int) -> None:
-        """The application has committed, and given up what goes."""
+        """Continue after the application has committed and given up the revoked partitions."""
         if token == self._token and self._running is not None:
-            self._take_on(self._running)
+            self._assign(self._running)
 
     def accepted(self, token: int) -> bool:
-        """``on_assign`` has run. True: that was the end of the reconciliation."""
+        """End the reconciliation after ``on_assign`` has run. Return whether there was one for this token."""
         if token != self._token or self._running is None:
             return False
         self._subscription.accept()
-        self.held, self._running = self._running.assignment, None
+        self.current, self._running = self._running.assignment, None
         return True
 
     def lose(self, deadline: int) -> None:
-        """The membership is over: everything is lost, and the application has to be told."""
+        """Give up all partitions at the end of the membership, and notify the application that they are lost."""
         self.forget()
         self._subscription.suspend()
         self._notify(RebalanceNeeded(self._token, frozenset(self._subscription.partitions), True, deadline))
 
     def released(self, token: int) -> bool:
-        """Whether the application knows that everything is lost: nothing is held any more."""
+        """Remove all partitions after the application has handled their loss. Return whether the token is the latest."""
         if token != self._token:
             return False
         self._subscription.set_partitions(())
         return True
 
     def forget(self) -> None:
-        """Begin again: what is under way concerns no one."""
+        """Drop all assignments and the reconciliation in progress."""
         self._token += 1
-        self.held = self._target = self._running = None
+        self.current = self._target = self._running = None
 
-    def _take_on(self, found: Plan) -> None:
-        self._names.keep(found.assignment)
+    def _assign(self, plan: ReconciliationPlan) -> None:
+        self._names.keep(plan.assignment)
         if self._subscription.pattern is not None:
-            self._subscription.subscribe(frozenset(tp.topic for tp in found.partitions), self._subscription.pattern)
-        self._subscription.set_partitions(self._subscription.partitions.keys() - found.revoked)
-        added = self._subscription.set_partitions(found.partitions, await_acceptance=True)
+            self._subscription.subscribe(frozenset(tp.topic for tp in plan.partitions), self._subscription.pattern)
+        self._subscription.set_partitions(self._subscription.partitions.keys() - plan.revoked)
+        added = self._subscription.set_partitions(plan.partitions, await_acceptance=True)
         self._token += 1
-        source = found.assignment.source
+        source = plan.assignment.source
         if source is None:
             self._notify(AssignmentReceived(self._token, added))
         else:
-            whole = MemberAssignment(tuple(sorted(found.partitions)), source.user_data)
-            self._notify(AssignmentReceived(self._token, added, source.assignor, whole, source.group, "consumer"))
+            assignment = MemberAssignment(tuple(sorted(plan.partitions)), source.user_data)
+            self._notify(AssignmentReceived(self._token, added, source.assignor, assignment, source.group, "consumer"))
 
-    def _ask_for_names(self) -> None:
-        """Once for each state of the metadata: the metadata manager itself backs off."""
-        if self._metadata.current.version != self._asked_at:
-            self._asked_at = self._metadata.current.version
+    def _request_names(self) -> None:
+        """Request metadata, once for each version; the metadata manager backs off by itself."""
+        if self._metadata.current.version != self._requested_at:
+            self._requested_at = self._metadata.current.version
             self._metadata.request_update()
 
 
-def plan(held: Assignment | None, target: Assignment, names: TopicNames) -> Plan:
-    """What to let go and what to take on."""
-    known = {topic_id: numbers for topic_id, numbers in target.partitions.items() if names[topic_id] is not None}
-    before = {} if held is None else held.partitions
-    return Plan(
-        target._replace(partitions=known),
-        frozenset(_named(known, names)),
-        frozenset(_named(_without(before, known), names)),
-        frozenset(_named(_without(known, before), names)),
-        len(known) == len(target.partitions),
+def make_plan(current: Assignment | None, target: Assignment, names: TopicNames) -> ReconciliationPlan:
+    """Return the partitions to revoke and to add to get from the current assignment to the target."""
+    named = {topic_id: numbers for topic_id, numbers in target.partitions.items() if names[topic_id] is not None}
+    before = {} if current is None else current.partitions
+    return ReconciliationPlan(
+        target._replace(partitions=named),
+        frozenset(_topic_partitions(named, names)),
+        frozenset(_topic_partitions(_without(before, named), names)),
+        frozenset(_topic_partitions(_without(named, before), names)),
+        len(named) == len(target.partitions),
     )
 
 
@@ -187,7 +196,7 @@ def _without(
     return {topic_id: numbers - those.get(topic_id, frozenset()) for topic_id, numbers in these.items()}
 
 
-def _named(partitions: Mapping[uuid.UUID, frozenset[int]], names: TopicNames) -> set[TopicPartition]:
+def _topic_partitions(partitions: Mapping[uuid.UUID, frozenset[int]], names: TopicNames) -> set[TopicPartition]:
     return {
         TopicPartition(name, number)
         for topic_id, numbers in partitions.items()

@@ -1,9 +1,13 @@
-"""The heartbeats of a member of a consumer group: only what the coordinator does not know yet is said.
+"""The heartbeats of a member of a consumer group, which contain only fields that have changed.
 
-Owns how the fields of ConsumerGroupHeartbeat are filled, and what was said last. Must not know states or timers. Invariant: a field
-is left out only if the coordinator has heard it since the member joined or the last heartbeat failed.
+Owns the fields of ConsumerGroupHeartbeat, and the values that were last sent. Must not know states or timers. Invariant: a field is
+left out only if it was sent since the member joined and since the last heartbeat that failed:
 
-Sources: KIP-848 (fields left out mean no change), KIP-1082 (the client makes its member id).
+1. A heartbeat with a new subscription is sent, and the connection breaks.
+2. The coordinator may have received it or not. So the next heartbeat has all fields.
+
+Sources: KIP-848 (fields left out mean no change), KIP-1082 (the client makes its member id). The same is in ``HeartbeatState`` of
+Apache Kafka's ``ConsumerHeartbeatRequestManager``.
 """
 
 from __future__ import annotations
@@ -22,10 +26,10 @@ from ottla.protocol.messages import consumer_group_heartbeat_request as messages
 from ottla.types import ConsumerGroupMetadata, GroupMembershipOperation
 
 JOIN_GROUP_EPOCH, LEAVE_GROUP_EPOCH, LEAVE_GROUP_STATIC_EPOCH = 0, -1, -2
-"""Member epochs that ask for something. The last is a static member's: its partitions wait for it."""
+"""Special member epochs. With the last a static member leaves for a while: its partitions are kept for it."""
 
 _UNCHANGED = -1
-"""What stands for "as before" where a number cannot be left out."""
+"""The value of a number that has not changed, since numbers cannot be left out."""
 
 
 Offers: TypeAlias = "tuple[messages.ClientAssignor, ...] | None"
@@ -33,7 +37,7 @@ Offers: TypeAlias = "tuple[messages.ClientAssignor, ...] | None"
 
 
 class AssignmentSource(NamedTuple):
-    """The member's assignor that computed an assignment, its user data for this member, and the epoch of the group."""
+    """The client-side assignor that computed an assignment, its user data for this member, and the group's metadata."""
 
     assignor: str
     user_data: bytes | None
@@ -43,7 +47,7 @@ class AssignmentSource(NamedTuple):
 class Assignment(NamedTuple):
     """Partitions by topic id. ``number`` distinguishes assignments of the same partitions: each is acknowledged.
 
-    ``source``: which member's assignor computed it; ``None``: the coordinator did.
+    ``source``: the client-side assignor that computed it; ``None``: the coordinator did.
     """
 
     number: int
@@ -52,66 +56,68 @@ class Assignment(NamedTuple):
 
 
 def new_member_id(random: RandomPort) -> str:
-    """An id that no other member has: 16 random bytes, in the 22 letters that Kafka writes ids in."""
+    """Return a random member id in Kafka's format: 16 bytes in URL-safe base64, 22 characters."""
     data = bytes(int(random.random() * 256) for _ in range(16))
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 class Heartbeats:
-    """Makes the heartbeats of one member. ``forget()`` after one that may not have been heard."""
+    """Makes the heartbeats of one member. Call ``reset()`` after one that may not have arrived."""
 
     def __init__(self, config: ConsumerConfig, subscription: Subscription, member_id: str, offers: Callable[[], Offers]) -> None:
         self._config = config
         self._offers = offers
         self._subscription = subscription
         self._member_id = member_id
-        self._said: dict[str, Any] = {}
+        self._last_sent: dict[str, Any] = {}
         self._had_pattern = False
 
-    def forget(self) -> None:
-        """Say everything in the next heartbeat."""
-        self._said.clear()
+    def reset(self) -> None:
+        """Send all fields in the next heartbeat."""
+        self._last_sent.clear()
 
     @property
-    def has_news(self) -> bool:
-        """Whether the coordinator has not heard yet what is subscribed to."""
-        return any(self._said.get(name, value) != value for name, value in self._wish().items())
+    def has_changes(self) -> bool:
+        """Whether the subscription or a setting has changed since the last heartbeat."""
+        return any(self._last_sent.get(name, value) != value for name, value in self._settings().items())
 
-    def beat(self, epoch: int, held: Assignment | None) -> messages.ConsumerGroupHeartbeatRequest:
-        """The next heartbeat of a member that holds this; ``None``: nothing was taken on yet."""
-        values = {"rebalance_timeout": duration(self._config.max_poll_interval_ms), **self._wish(), "topic_partitions": held}
-        news = {name: value for name, value in values.items() if name not in self._said or self._said[name] != value}
-        if "topic_partitions" in news:
-            news["topic_partitions"] = _topic_partitions(held)
-        message = self._message(epoch, **news)
-        self._said.update(values)
+    def build(self, epoch: int, owned: Assignment | None) -> messages.ConsumerGroupHeartbeatRequest:
+        """Return the next heartbeat of a member that owns this assignment; ``None``: it has not reconciled any yet."""
+        values = {"rebalance_timeout": duration(self._config.max_poll_interval_ms), **self._settings(), "topic_partitions": owned}
+        changed = {name: value for name, value in values.items() if name not in self._last_sent or self._last_sent[name] != value}
+        if "topic_partitions" in changed:
+            changed["topic_partitions"] = _topic_partitions(owned)
+        message = self._message(epoch, **changed)
+        self._last_sent.update(values)
         return message
 
-    def farewell(self, operation: GroupMembershipOperation) -> messages.ConsumerGroupHeartbeatRequest | None:
-        """The last heartbeat; ``None`` where there is none. For a static member that remains its partitions are kept."""
-        self.forget()
+    def build_leave(self, operation: GroupMembershipOperation) -> messages.ConsumerGroupHeartbeatRequest | None:
+        """Return the last heartbeat, ``None`` if there is none. The coordinator keeps the partitions of a static member that
+        remains.
+        """
+        self.reset()
         if leaves(self._config, operation):
             return self._message(LEAVE_GROUP_EPOCH)
         return None if self._config.group_instance_id is None else self._message(LEAVE_GROUP_STATIC_EPOCH)
 
-    def _wish(self) -> dict[str, Any]:
-        """What the member wants to read and from where, and who is to share it out."""
+    def _settings(self) -> dict[str, Any]:
+        """Return the subscription, rack and assignors."""
         pattern = self._subscription.pattern
-        wish: dict[str, Any] = {"subscribed_topic_names": () if pattern is not None else tuple(sorted(self._subscription.topics))}
+        fields: dict[str, Any] = {"subscribed_topic_names": () if pattern is not None else tuple(sorted(self._subscription.topics))}
         self._had_pattern = self._had_pattern or pattern is not None
         if self._had_pattern:
-            wish["subscribed_topic_regex"] = pattern or ""
+            fields["subscribed_topic_regex"] = pattern or ""
         if self._config.client_rack:
-            wish["rack_id"] = self._config.client_rack
+            fields["rack_id"] = self._config.client_rack
         if self._config.group_remote_assignor is not None:
-            wish["server_assignor"] = self._config.group_remote_assignor
+            fields["server_assignor"] = self._config.group_remote_assignor
         offers = self._offers()
         if offers is not None:
-            wish["client_assignors"] = offers
-        return wish
+            fields["client_assignors"] = offers
+        return fields
 
-    def _message(self, epoch: int, **news: Any) -> messages.ConsumerGroupHeartbeatRequest:
-        fields: dict[str, Any] = {"rebalance_timeout": duration(_UNCHANGED), "topic_partitions": None, **news}
+    def _message(self, epoch: int, **changed: Any) -> messages.ConsumerGroupHeartbeatRequest:
+        fields: dict[str, Any] = {"rebalance_timeout": duration(_UNCHANGED), "topic_partitions": None, **changed}
         return messages.ConsumerGroupHeartbeatRequest(
             group_id=self._config.group_id or "",
             member_id=self._member_id,
@@ -121,8 +127,8 @@ class Heartbeats:
         )
 
 
-def _topic_partitions(held: Assignment | None) -> tuple[messages.TopicPartitions, ...]:
+def _topic_partitions(owned: Assignment | None) -> tuple[messages.TopicPartitions, ...]:
     return tuple(
         messages.TopicPartitions(topic_id=topic_id, partitions=tuple(sorted(numbers)))
-        for topic_id, numbers in (held.partitions if held is not None else {}).items()
+        for topic_id, numbers in (owned.partitions if owned is not None else {}).items()
     )

@@ -1,7 +1,7 @@
-"""The states of a member that computes its group's assignment, what moves it from one to the next, and what error codes mean to it.
+"""The states of a member that computes its group's assignment, the transitions between them, and its reactions to error codes.
 
-Owns the tables and nothing else. Must not know requests, timers or which code moves a member. Invariant: what is not in a table
-does not happen.
+Owns the tables and nothing else. Must not know requests, timers or which code moves a member. Invariant: a transition that is not
+in the table does not happen.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from ottla.protocol import ErrorCode
 class RunState(enum.Enum):
     """The state of the member's assignment."""
 
-    IDLE = "not asked for an assignment"
-    PREPARING = "asks the coordinator for the members and topics of the group"
+    IDLE = "does not compute an assignment"
+    PREPARING = "requests the members and topics of the group from the coordinator"
     COMPUTING = "the assignor is running"
     INSTALLING = "sends the assignment, or the assignor's error, to the coordinator"
 
 
 class RunInput(enum.Enum):
-    """What moves the member."""
+    """The causes of a change of state."""
 
-    ASKED = "an answer to a heartbeat asks for an assignment"
+    ASKED = "the response to a heartbeat requests an assignment"
     OUTDATED = "the member has a new epoch, or the assignment is for another epoch of the group"
     SHOWN = "the coordinator has described the group"
-    COMPUTED = "the assignor has answered or failed"
+    COMPUTED = "the assignor has succeeded or failed"
     INVALID = "the coordinator refuses the assignment: an error is sent instead"
     INSTALLED = "the coordinator has accepted the assignment or the error"
-    VOID = "the member has left, the timeout has passed, or the coordinator does not wait for this member"
+    VOID = "the member has left, the timeout has passed, or the coordinator does not expect an assignment from this member"
 
 
 _ASKED_AGAIN = {RunInput.ASKED: RunState.PREPARING, RunInput.OUTDATED: RunState.PREPARING, RunInput.VOID: RunState.IDLE}
@@ -45,18 +45,18 @@ TRANSITIONS: Mapping[RunState, Mapping[RunInput, RunState]] = {
         RunInput.INSTALLED: RunState.IDLE,
     },
 }
-"""State -> input -> next state. What is not in here does not happen."""
+"""State -> input -> next state."""
 
 
 class RunReaction(enum.Enum):
-    """What an error code calls for."""
+    """The reaction to an error code."""
 
     LATER = "send again after a while"
     LOOK_UP = "the coordinator is another broker: look it up, then send again"
-    PREPARE = "ask for the group again: the assignment is for another epoch"
+    PREPARE = "request the group again: the assignment is for another epoch"
     INVALID = "the assignment breaks the rules: send an error instead"
-    VOID = "the coordinator does not wait for this member's assignment"
-    FAIL = "the application has to know; the coordinator asks another member after the timeout"
+    VOID = "the coordinator does not expect an assignment from this member"
+    FAIL = "report the error to the application; the coordinator chooses another member after the timeout"
 
 
 RUN_REACTIONS: Mapping[int, RunReaction] = {
@@ -71,7 +71,7 @@ RUN_REACTIONS: Mapping[int, RunReaction] = {
     ErrorCode.fenced_member_epoch: RunReaction.VOID,
     ErrorCode.stale_member_epoch: RunReaction.LATER,
 }
-"""Error codes of ConsumerGroupPrepareAssignment and ConsumerGroupInstallAssignment -> what to do; any other is ``FAIL``, or
-``LATER`` if it is retriable.
+"""Error codes of ConsumerGroupPrepareAssignment and ConsumerGroupInstallAssignment -> reaction; to another one that is retriable
+``LATER``, to any other ``FAIL``.
 
-After STALE_MEMBER_EPOCH the next heartbeat brings the epoch, and with it the run begins again."""
+After STALE_MEMBER_EPOCH the next heartbeat brings the new epoch, with which the run starts again."""

@@ -1,7 +1,7 @@
-"""The states of a member of a consumer group (KIP-848), what moves it from one to the next, and what error codes mean to it.
+"""The states of a member of a consumer group (KIP-848), the transitions between them, and its reactions to error codes.
 
-Owns the tables and nothing else. Must not know requests, timers or which code moves a member. Invariant: what is not in a table
-does not happen.
+Owns the tables and nothing else. Must not know requests, timers or which code moves a member. Invariant: a transition that is not
+in the table does not happen.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ class State(enum.Enum):
 
     UNSUBSCRIBED = "no member of the group"
     JOINING = "a heartbeat to join was sent, or will be"
-    RECONCILING = "was assigned partitions that differ from those it has"
+    RECONCILING = "was assigned partitions that differ from those it owns"
     ACKNOWLEDGING = "has its assignment, and will acknowledge it"
     STABLE = "has its assignment, and the coordinator knows it"
-    FENCED = "the coordinator has removed it: `on_lost` has to run before it joins again"
+    FENCED = "the coordinator has removed it: `on_lost` must run before it joins again"
     PREPARE_LEAVING = "leaving: it gives up its partitions"
     LEAVING = "a last heartbeat to leave was sent, or will be"
     STALE = "left because the application did not poll; its next poll joins again"
@@ -28,12 +28,12 @@ class State(enum.Enum):
 
 
 class Input(enum.Enum):
-    """What moves a member."""
+    """The causes of a change of state."""
 
     POLLED = "the application polls and wants to be a member"
-    TARGET = "the coordinator assigned partitions that differ from those it has"
-    RECONCILED = "the application has given up and taken over what it had to"
-    ACKNOWLEDGED = "the coordinator has the acknowledgement, and nothing else is to be done"
+    TARGET = "the coordinator assigned partitions that differ from those it owns"
+    RECONCILED = "the application has given up and taken over its partitions"
+    ACKNOWLEDGED = "the acknowledgement was sent, and there is no newer assignment"
     FENCED = "the coordinator no longer knows the member or its epoch"
     RELEASED = "the application has given up its partitions"
     LEAVE = "the application leaves the group"
@@ -62,9 +62,9 @@ TRANSITIONS: Mapping[State, Mapping[Input, State]] = {
     State.STALE: {Input.RELEASED: State.JOINING, Input.LEAVE: State.UNSUBSCRIBED},
     State.FATAL: {},
 }
-"""State -> input -> next state. What is not in here does not happen."""
+"""State -> input -> next state."""
 
-BEATING = frozenset({State.JOINING, State.RECONCILING, State.ACKNOWLEDGING, State.STABLE})
+HEARTBEAT_STATES = frozenset({State.JOINING, State.RECONCILING, State.ACKNOWLEDGING, State.STABLE})
 """States in which heartbeats are sent: the member is in the group, or is joining it."""
 
 REBALANCING = frozenset({State.JOINING, State.RECONCILING, State.FENCED, State.STALE})
@@ -72,14 +72,14 @@ REBALANCING = frozenset({State.JOINING, State.RECONCILING, State.FENCED, State.S
 
 
 class ConsumerReaction(enum.Enum):
-    """What an error code calls for."""
+    """The reaction to an error code."""
 
     LATER = "send again after a while"
     LOOK_UP = "the coordinator is another broker: look it up, then send again"
     FENCED = "the coordinator has removed the member: lose everything, join again"
     GONE = "there is no such consumer group: a member has been removed, and a new one may use the wrong protocol"
-    TELL = "the application has to know, and the member goes on"
-    FATAL = "the application has to know, and the member cannot go on"
+    REPORT = "report the error to the application; the member goes on"
+    FATAL = "report the error to the application; the member cannot go on"
 
 
 HEARTBEAT_REACTIONS: Mapping[int, ConsumerReaction] = {
@@ -88,11 +88,11 @@ HEARTBEAT_REACTIONS: Mapping[int, ConsumerReaction] = {
     ErrorCode.coordinator_not_available: ConsumerReaction.LOOK_UP,
     ErrorCode.not_coordinator: ConsumerReaction.LOOK_UP,
     ErrorCode.unknown_member_id: ConsumerReaction.FENCED,
-    ErrorCode.topic_authorization_failed: ConsumerReaction.TELL,
+    ErrorCode.topic_authorization_failed: ConsumerReaction.REPORT,
     ErrorCode.group_id_not_found: ConsumerReaction.GONE,
     ErrorCode.fenced_member_epoch: ConsumerReaction.FENCED,
 }
-"""Error codes of ConsumerGroupHeartbeat -> what to do; after another one that is retriable ``LATER``, after any other ``FATAL``."""
+"""Error codes of ConsumerGroupHeartbeat -> reaction; to another one that is retriable ``LATER``, to any other ``FATAL``."""
 
 HINTS: Mapping[int, str] = {
     ErrorCode.unsupported_version: (
@@ -107,9 +107,9 @@ HINTS: Mapping[int, str] = {
         "in the consumer protocol the broker matches patterns: use RE2 syntax, without back references or look-around"
     ),
 }
-"""What to do about errors that end a membership, where the error itself does not say."""
+"""Hints for errors that end a membership, if the error has none."""
 
 ASSIGNOR_HINT = "another member ran it: every member keeps its partitions until a later assignment succeeds"
-"""The hint when the assignor of another member has failed."""
+"""The hint for a failure of another member's assignor."""
 
 UNKNOWN_HINT = "this Consumer cannot join again: fix the cause (the broker's log may say more), then create a new Consumer"

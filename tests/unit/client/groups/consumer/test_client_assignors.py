@@ -274,7 +274,7 @@ def test_a_group_that_has_a_new_assignment_meanwhile_is_not_asked_again(member: 
 
 def test_an_assignor_that_the_member_does_not_have_is_an_error(member: Computing) -> None:
     member.shows(member.asks(), assignor="theirs")
-    assert "asks for the assignor 'theirs'" in member.one(INSTALL).message.error_message
+    assert "requests the assignor 'theirs'" in member.one(INSTALL).message.error_message
 
 
 def test_a_broker_that_lost_the_requests_on_the_way_is_an_error_of_the_application(member: Computing) -> None:

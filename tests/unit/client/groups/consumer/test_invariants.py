@@ -16,7 +16,7 @@ from hypothesis import given, settings, strategies as st
 
 from ottla.client.effects import AnySend
 from ottla.client.groups.consumer.requests import new_member_id
-from ottla.client.groups.consumer.states import BEATING, TRANSITIONS, Input, State
+from ottla.client.groups.consumer.states import HEARTBEAT_STATES, TRANSITIONS, Input, State
 from ottla.client.groups.membership import NO_MEMBER
 from ottla.client.notifications import AssignmentReceived, ErrorNotification, RebalanceNeeded
 from ottla.errors import CommitFailedError, DisconnectedError, UnsupportedApiError, error_class
@@ -416,7 +416,7 @@ def test_whatever_happens_only_the_table_moves_the_member_and_the_invariants_hol
         elif event == "leave":
             member.subscription.unsubscribe()
             member.manager.leave("bye", lambda value, error: None, member.now)
-            assert member.state not in BEATING
+            assert member.state not in HEARTBEAT_STATES
             assert member.subscription.partitions == {}
             member.subscription.subscribe(frozenset({"t"}))
         elif event == "subscribe":
