@@ -87,5 +87,5 @@ def test_a_broker_that_knows_no_static_members_is_not_joined_as_a_dynamic_one(ap
         if newest >= first:
             assert connection.version_for(api, message(STATIC)) == newest
         else:
-            with pytest.raises(UnsupportedApiError, match=f"{api.name} up to version {newest}, .*a member can be static"):
+            with pytest.raises(UnsupportedApiError, match=f"{api.name} up to version {newest}; .*a member can be static"):
                 connection.version_for(api, message(STATIC))
