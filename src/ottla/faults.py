@@ -191,7 +191,7 @@ class Faults:
         """
         name = arguments.optional_text(group, "group")
         transaction = arguments.optional_text(transactional_id, "transactional_id")
-        action = rules.MoveCoordinator(name, _place(arguments.text(to, "to")) if to is not None else None, transaction)
+        action = rules.MoveCoordinator(name, _endpoint(arguments.text(to, "to")) if to is not None else None, transaction)
         return self._add("move the coordinator", action, Match(), None, 0, seconds)
 
     def expire_member(
@@ -329,12 +329,12 @@ def _error(error: Error) -> ErrorCode:
     return ErrorCode(code)
 
 
-def _place(address: str) -> NodeEndpoint:
+def _endpoint(address: str) -> NodeEndpoint:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ConfigError(f"to={address!r} must be HOST:PORT")
-    return NodeEndpoint(_ELSEWHERE, host.strip("[]"), int(port))
+    return NodeEndpoint(_MOVED_TO_ID, host.strip("[]"), int(port))
 
 
-_ELSEWHERE = 1_000
+_MOVED_TO_ID = 1_000
 """The id of a broker that exists only for ``move_coordinator``."""

@@ -24,7 +24,7 @@ from tests.simulation.broker import CoreUnderTest
 from tests.simulation.clock import START
 from tests.unit.broker.transactional import Producer
 
-ENDS = ("closed", "killed", "swapping")
+HIGH_WATERMARK_CHECKPOINT = ("closed", "killed", "swapping")
 """How the broker ended: cleanly, with kill -9, or with kill -9 while compaction replaced segments."""
 
 SETTINGS = {
@@ -101,7 +101,7 @@ def _make_topics(broker: CoreUnderTest) -> None:
     for name, (partitions, configs) in TOPICS.items():
         core.catalog.create_topic(name, partitions, {"index.interval.bytes": "100", **configs})
     for name in INTERNAL:
-        core.catalog.topic_or_new(name)
+        core.catalog.get_or_create_topic(name)
     for row, (name, number) in enumerate(ALL):
         # Offsets of their own: a segment of another partition is never mistaken for one's own.
         core.catalog.log(name, number).start_offset = 1000 * row

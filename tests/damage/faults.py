@@ -14,7 +14,7 @@ from random import Random
 from typing import NamedTuple
 
 from tests.damage.batches import batches_in
-from tests.damage.directory import ENDS, Whole
+from tests.damage.directory import HIGH_WATERMARK_CHECKPOINT, Whole
 
 _SEGMENT = r"\d{20}\."
 _USERS = r"(?:plain|expiring|trimmed|compacted|former|t)-\d/"
@@ -167,9 +167,9 @@ def fault_of(number: int, wholes: dict[str, Whole]) -> Fault:
     """The fault of a round."""
     kind, how = COMBINATIONS[number % len(COMBINATIONS)]
     random = Random(f"damage {number}")
-    able = [ended for ended in ENDS if candidates(kind, wholes[ended])]
+    able = [ended for ended in HIGH_WATERMARK_CHECKPOINT if candidates(kind, wholes[ended])]
     if not able:
-        kind, able = "log", list(ENDS)
+        kind, able = "log", list(HIGH_WATERMARK_CHECKPOINT)
     ended = random.choice(able)
     file = random.choice(candidates(kind, wholes[ended]))
     return Fault(number, ended, kind, how, file, f"bytes {number}", random.random() < 0.5)

@@ -20,7 +20,7 @@ from ottla.coordinator.api_error import ApiError
 from ottla.errors import ConfigError, StorageError
 from ottla.records import NewRecord, encode_batch, read_header
 from ottla.types import Now
-from tests.damage.directory import ENDS, MINUTE, PARTITIONS, SETTINGS, Whole, build
+from tests.damage.directory import HIGH_WATERMARK_CHECKPOINT, MINUTE, PARTITIONS, SETTINGS, Whole, build
 from tests.damage.expected import Judge
 from tests.damage.faults import Fault, fault_of, strike
 from tests.damage.reading import Everything, read_everything
@@ -40,7 +40,7 @@ class Rounds:
     def __init__(self, path: Path) -> None:
         self._path = path
         with _log_lines():
-            self.wholes = {ended: build(path / f"whole-{ended}", ended) for ended in ENDS}
+            self.wholes = {ended: build(path / f"whole-{ended}", ended) for ended in HIGH_WATERMARK_CHECKPOINT}
             self._usual = {ended: tuple(self._sound(whole)) for ended, whole in self.wholes.items()}
 
     def _sound(self, whole: Whole) -> Iterator[Everything]:

@@ -15,7 +15,7 @@ from ottla import Broker
 from ottla.errors import IllegalStateError, StorageError
 from ottla.protocol.apis import Api
 from ottla.runtime import broker_node
-from ottla.runtime.disk import Helpers
+from ottla.runtime.disk import DiskWorkers
 from ottla.runtime.folders import DirectoryLock
 from tests.end_to_end.interruptions import Interruptions, Point
 from tests.raw_client import RawClient
@@ -97,7 +97,7 @@ def test_until_it_is_closed_again_no_other_broker_has_the_directory(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Helpers, "do_all", interrupted)
+        patch.setattr(DiskWorkers, "run_all", interrupted)
         with pytest.raises(KeyboardInterrupt):
             broker.close()
     with pytest.raises(StorageError, match="in use by another broker"):
@@ -117,13 +117,13 @@ from ottla import Broker
 from ottla.runtime import broker_node
 from ottla.runtime.folders import DirectoryLock
 
-real = Helpers.do_all
+real = DiskWorkers.run_all
 
 def interrupted(*args):
-    Helpers.do_all = real
+    DiskWorkers.run_all = real
     raise KeyboardInterrupt
 
-Helpers.do_all = interrupted
+DiskWorkers.run_all = interrupted
 with Broker(sys.argv[1]):
     pass
 """
@@ -137,10 +137,10 @@ def test_close_from_two_threads_and_from_a_signal_s_handler(tmp_path: Path, monk
     shutil.copytree(killed, path)
     broker = Broker(path)
     others = [threading.Thread(target=broker.close) for _ in range(3)]
-    real = Helpers.do_all
+    real = DiskWorkers.run_all
     calls: list[None] = []
 
-    def in_between(self: Helpers, jobs: list[object]) -> None:
+    def in_between(self: DiskWorkers, jobs: list[object]) -> None:
         if not calls:
             for other in others:
                 other.start()
@@ -148,7 +148,7 @@ def test_close_from_two_threads_and_from_a_signal_s_handler(tmp_path: Path, monk
         broker.close()
         real(self, jobs)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Helpers, "do_all", in_between)
+    monkeypatch.setattr(DiskWorkers, "run_all", in_between)
     broker.close()
     for other in others:
         other.join(30)

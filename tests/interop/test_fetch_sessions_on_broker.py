@@ -10,7 +10,7 @@ import kafka
 import pytest
 
 from ottla import Admin, Broker
-from ottla.broker.fetch_sessions import FetchSessions
+from ottla.broker.fetch_sessions import FetchSessionCache
 from ottla.types import Now
 from tests.interop.other_clients import produce_confluent
 from tests.interop.real_kafka import KafkaTool, free_port_pair
@@ -65,13 +65,13 @@ def test_kafka_python(broker: Broker) -> None:
 
 def test_the_java_client(broker: Broker, kafka_tool: KafkaTool, monkeypatch: pytest.MonkeyPatch) -> None:
     epochs: list[int] = []
-    begin = FetchSessions.begin
+    begin = FetchSessionCache.full_request
 
-    def watched(self: FetchSessions, request: Any, by_id: bool, now: Now) -> Any:
+    def watched(self: FetchSessionCache, request: Any, by_id: bool, now: Now) -> Any:
         epochs.append(request.session_epoch)
         return begin(self, request, by_id, now)
 
-    monkeypatch.setattr(FetchSessions, "begin", watched)
+    monkeypatch.setattr(FetchSessionCache, "full_request", watched)
     produce(broker, 1)
     wanted = PARTITIONS * EACH
     printed = kafka_tool(

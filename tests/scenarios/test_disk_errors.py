@@ -208,7 +208,7 @@ class Story:
         else:
             self.broker.kill()
         self.broker = self.producer.broker = CoreUnderTest(self.path, self.broker.now, **SETTINGS)
-        self.broker.store.leftovers()()
+        self.broker.store.remove_leftovers()()
 
     # What has to hold.
 
@@ -251,11 +251,11 @@ class Story:
         late = RETENTION + int(str(SETTINGS["log.retention.check.interval.ms"]))
         assert all(offset < aging.start_offset for offset, age in ages.items() if age > late), "retention goes on"
         compact = self.log("compact")
-        assert compact.clean_point == compact.segments[-1].base_offset, "compaction goes on"
+        assert compact.first_dirty_offset == compact.segments[-1].base_offset, "compaction goes on"
         assert len(self.records("compact", 0)) <= 4
         for log in self.broker.core.catalog.logs:
             assert log.recovery_point >= log.segments[-1].base_offset, log
-            assert (log.surplus, log.swap) == ([], None)
+            assert (log.pending_deletes, log.swap) == ([], None)
             folder = self.path / f"{log.topic_partition.topic}-0"
             names = {path.name for path in folder.iterdir()}
             assert not [name for name in names if name.endswith((".deleted", ".cleaned", ".swap"))]
@@ -320,12 +320,12 @@ def operations(path: Path, disk: FailingDisk) -> int:
     """How many file operations there are when none fails."""
     story = Story(path, disk)
     story.prepare()
-    expired, compacted = story.log("aging").start_offset, story.log("compact").clean_point
+    expired, compacted = story.log("aging").start_offset, story.log("compact").first_dirty_offset
     with disk.watching():
         story.go_through()
     count = disk.count
     assert story.log("aging").start_offset > expired, "there is nothing of retention in it"
-    assert story.log("compact").clean_point > compacted, "there is nothing of compaction in it"
+    assert story.log("compact").first_dirty_offset > compacted, "there is nothing of compaction in it"
     assert story.refused == 0
     story.go_on()
     story.check_kept()

@@ -97,7 +97,7 @@ def test_a_seek_to_the_end_after_one_of_a_strange_epoch_finds_the_end(world: Wor
 
 def test_a_commit_of_a_topic_that_was_made_anew_is_read_on(world: World) -> None:
     """Its epochs begin again at 0."""
-    world.broker.core.catalog.logs.get(world.broker.core.catalog.topic(TOPIC), 0).epochs.advance(10)
+    world.broker.core.catalog.logs.get(world.broker.core.catalog.topic(TOPIC), 0).leader_epochs.start_next_epoch(10)
     reader = world.app("a", group_id="g", group_protocol=world.protocol)
     world.call(reader, read(reader, 2 * RECORDS))
     assert reader.assembly.core.metadata.leader(TP0).epoch == 1
@@ -117,7 +117,7 @@ def test_a_leader_that_knows_its_epoch_a_little_later_is_asked_with_it(
     world: World, api: Api, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = world.broker.core.catalog.logs.get(world.broker.core.catalog.topic(TOPIC), 0)
-    log.epochs.advance(RECORDS)
+    log.leader_epochs.start_next_epoch(RECORDS)
     world.produce(TOPIC, 0, 5)
     world.broker.set_fault(Fail(ErrorCode.unknown_leader_epoch), api, times=3, topic=TOPIC)
     app = assigned(world, TP0)

@@ -16,7 +16,17 @@ from typing import Any, Protocol
 from ottla.broker.catalog import Endpoint
 from ottla.broker.config import broker_config
 from ottla.broker.core import BrokerCore
-from ottla.broker.effects import CancelTimer, CloseConnection, Effect, HalfReply, NoReply, Reply, RunJob, SetTimer, Struck
+from ottla.broker.effects import (
+    BrokerEffect,
+    CancelTimer,
+    CloseConnection,
+    FaultStruck,
+    NoReply,
+    Reply,
+    RunJob,
+    SetTimer,
+    TruncatedReply,
+)
 from ottla.broker.faults.rules import Action, AddFault, ExpireMember, Match, RemoveFaults, Rule
 from ottla.errors import OttlaError
 from ottla.protocol.apis import SPOKEN, Api
@@ -59,7 +69,7 @@ class BrokerProcess:
         path: Path,
         clock: Clock,
         ids: CountingIds,
-        perform: Callable[[Effect], None],
+        perform: Callable[[BrokerEffect], None],
         settings: dict[str, Any],
         *,
         durable: bool = True,
@@ -89,10 +99,10 @@ class BrokerProcess:
             raise
         self.take(effects)
 
-    def take(self, effects: list[Effect], *, turn_ends: bool = True) -> None:
+    def take(self, effects: list[BrokerEffect], *, turn_ends: bool = True) -> None:
         """Perform effects; then the loop's turn ends, unless more is to come in the same."""
         if turn_ends:
-            effects = effects + self.core.write_decided(self.now)
+            effects = effects + self.core.write_batches(self.now)
         for effect in effects:
             match effect:
                 case SetTimer(key, at):
@@ -132,13 +142,13 @@ class CoreUnderTest(BrokerProcess):
         super().__init__(path, Clock(now), CountingIds(), self._keep, settings, durable=durable)
         self.replies: dict[int, Any] = {}
         self.jobs: list[RunJob] = []
-        self.others: list[Effect] = []
+        self.others: list[BrokerEffect] = []
         self._ticket = 0
         self.start()
         if loaded:
             self.run_jobs()
 
-    def _keep(self, effect: Effect) -> None:
+    def _keep(self, effect: BrokerEffect) -> None:
         match effect:
             case Reply(ticket, response):
                 assert ticket not in self.replies, "a request was answered twice"
@@ -185,7 +195,7 @@ class CoreUnderTest(BrokerProcess):
         for jobs in self.core.close():
             for job in jobs:
                 job()
-        self.store.end_well()
+        self.store.mark_clean_shutdown()
         self.store.release()
 
 
@@ -297,7 +307,7 @@ class SimBroker:
         self._tickets[ticket] = connection
         return ticket
 
-    def _perform(self, effect: Effect) -> None:
+    def _perform(self, effect: BrokerEffect) -> None:
         match effect:
             case Reply(ticket, response):
                 self._reply(ticket, response)
@@ -306,10 +316,10 @@ class SimBroker:
             case CloseConnection(ticket, reason):
                 assert "broker.faults" in reason, f"the broker closed a connection: {reason}"
                 self._drop(self._tickets.pop(ticket), reason)
-            case HalfReply(ticket, _):
+            case TruncatedReply(ticket, _):
                 # What comes of an answer is no message before it is whole.
                 self._drop(self._tickets.pop(ticket), "broker.faults cut an answer")
-            case Struck():
+            case FaultStruck():
                 self.struck += 1
             case RunJob():
                 self._soon(0, lambda: self._process.run(effect))

@@ -1,7 +1,7 @@
-"""What a broker has: its settings, topics and logs, the ids that it gives out; and every change of them that outlasts the process.
+"""The broker's settings, topics, logs and producer ids, and all persistent changes to them.
 
-Owns the stored catalog, the changes since the last look, and the simulated full disk of a scripted fault. Must
-not know requests, groups or transactions. Invariant: what is stored and what holds are the same once a change has returned.
+Owns the stored catalog, the changes since the last step, and the simulated full disk of a scripted fault. Must not know requests,
+groups or transactions. Invariant: when a change returns, the stored state equals the state in effect.
 """
 
 from __future__ import annotations
@@ -12,14 +12,24 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from ottla.broker.config import CLUSTER_WIDE, BrokerConfig, altered
-from ottla.broker.effects import NodeEndpoint, Outbox, RunJob, Struck
+from ottla.broker.config import CLUSTER_WIDE, BrokerConfig, with_changes
+from ottla.broker.effects import FaultStruck, NodeEndpoint, Outbox, RunJob
 from ottla.broker.faults.table import FaultTable
-from ottla.broker.log import Appended, PartitionLog
-from ottla.broker.logs import Logs
-from ottla.broker.ports import CatalogChange, DiskUsage, Ids, Job, NextProducerId, Store, StoredSettings, StoredTopic, TopicDeleted
-from ottla.broker.producers import ProducerIds
-from ottla.broker.stored_settings import describe_damage, merged, split
+from ottla.broker.log import LogAppendInfo, PartitionLog
+from ottla.broker.log_manager import LogManager
+from ottla.broker.ports import (
+    CatalogChange,
+    DiskJob,
+    DiskUsage,
+    Ids,
+    NextProducerId,
+    Store,
+    StoredSettings,
+    StoredTopic,
+    TopicDeleted,
+)
+from ottla.broker.producer_state import ProducerIdManager
+from ottla.broker.stored_settings import describe_damage, merge, split_supported
 from ottla.broker.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Topic, Topics
 from ottla.coordinator.api_error import ApiError
 from ottla.errors import ConfigError
@@ -48,47 +58,48 @@ class Endpoint(NamedTuple):
 
 
 class BrokerCatalog:
-    """See the module."""
+    """The persistent state of one broker."""
 
     def __init__(self, config: BrokerConfig, endpoint: Endpoint, store: Store, ids: Ids) -> None:
         self.static_config = config
         self.config = config
-        """The settings that hold: those it was started with, under what was set since."""
+        """The settings in effect: those given at start, overridden by those set since."""
         self.settings = StoredSettings()
-        self._not_honoured = StoredSettings()
-        """What was stored and means nothing to this release: it is kept for one that knows it."""
+        self._unsupported = StoredSettings()
+        """Stored settings that this release does not support. They are preserved for a release that does."""
         self.endpoint = endpoint
         self.node_id = config.node_id
         self.cluster_id = store.cluster_id
         self.log_dir = store.log_dir
         self.topics = Topics(config)
         self.outbox = Outbox()
-        self.logs = Logs(store, self.outbox)
-        self.producer_ids = ProducerIds(0, self._reserve_producer_ids)
-        self.faults = FaultTable(self._name_of)
+        self.logs = LogManager(store, self.outbox)
+        self.producer_ids = ProducerIdManager(0, self._reserve_producer_ids)
+        self.faults = FaultTable(self._topic_name)
         self._store = store
         self._ids = ids
-        self._of_coordinators = {
+        self._coordinator_partition_counts = {
             OFFSETS_TOPIC: config.offsets_topic_num_partitions,
             TRANSACTIONS_TOPIC: config.transaction_state_log_num_partitions,
         }
-        self._touched: dict[PartitionLog, None] = {}
+        self._changed_logs: dict[PartitionLog, None] = {}
         self._changed_topics: dict[str, None] = {}
         self._unsynced = self._syncing = self._sync_failed = False
-        """Whether the catalog has changed since it was last forced to disk, whether that is in progress, and whether it failed."""
-        self._complaint: str | None = None
+        """Whether the catalog has changes that are not forced to disk, whether a sync is in progress, and whether the last one
+        failed."""
+        self._last_error: str | None = None
         """Why the last change could not be stored."""
 
     def load(self, now: Now) -> list[str]:
-        """Bring back settings, topics and logs; returns, in words, what was damaged and what follows from it.
+        """Load settings, topics and logs; return a message for each damage and its consequence.
 
-        Raises ``ConfigError`` or ``OSError`` where the data cannot be used.
+        Raises ``ConfigError`` or ``OSError`` if the data cannot be used.
         """
         catalog = self._store.read_catalog()
-        honoured, self._not_honoured = split(catalog.settings)
+        honoured, self._unsupported = split_supported(catalog.settings)
         self.settings = honoured._replace(cluster={**CLUSTER_WIDE, **honoured.cluster})
         try:
-            self.config = altered(self.static_config, {**self.settings.cluster, **self.settings.broker})
+            self.config = with_changes(self.static_config, {**self.settings.cluster, **self.settings.broker})
         except ConfigError as error:
             raise ConfigError(
                 f"a setting of the broker that is stored in the data directory cannot be used: {error}",
@@ -97,96 +108,103 @@ class BrokerCatalog:
             ) from error
         self.topics.reconfigure(self.config)
         for stored in catalog.topics:
-            self._fix_partitions(stored, self.topics.add(stored))
-        warnings = [*describe_damage(self.topics, self._not_honoured), *self.logs.load(self.topics, now)]
-        seen = [producer_id for log in self.logs for producer_id in log.producers.known]
-        self.producer_ids = ProducerIds(max([catalog.next_producer_id, *(one + 1 for one in seen)]), self._reserve_producer_ids)
+            self._store_partition_count(stored, self.topics.add(stored))
+        warnings = [*describe_damage(self.topics, self._unsupported), *self.logs.load(self.topics, now)]
+        seen = [producer_id for log in self.logs for producer_id in log.producers.entries]
+        self.producer_ids = ProducerIdManager(
+            max([catalog.next_producer_id, *(one + 1 for one in seen)]), self._reserve_producer_ids
+        )
         return warnings
 
     def take_changed_topics(self) -> dict[str, None]:
-        """The topics that came, went or changed since the last call."""
+        """Return the topics created, deleted or changed since the last call."""
         changed, self._changed_topics = self._changed_topics, {}
         return changed
 
     def begin_catalog_sync(self) -> None:
-        """Request that the catalog be forced to disk, if it has changed."""
+        """Request a sync of the catalog, if it has changed."""
         if self._unsynced and not self._syncing:
             self._unsynced, self._syncing = False, True
             self.outbox.put(RunJob(SYNC_CATALOG, self._store.sync_catalog()))
 
-    def close_catalog(self) -> list[Job]:
-        """The job that forces the catalog to disk."""
+    def close_catalog(self) -> list[DiskJob]:
+        """Return the job that forces the catalog to disk, if it is needed."""
         return [self._store.sync_catalog()] if self._unsynced or self._syncing or self._sync_failed else []
 
     def on_catalog_synced(self, outcome: object) -> None:
-        """The catalog was forced to disk, or that failed. Changes made meanwhile are forced to disk the next time."""
+        """Handle the end of a sync. The next sync covers changes made meanwhile."""
         self._syncing = False
         self._sync_failed = isinstance(outcome, Exception)
 
     def retry_catalog_sync(self) -> None:
-        """Retry what failed."""
+        """Let the next step repeat a failed sync."""
         self._unsynced |= self._sync_failed
 
-    def take_touched(self) -> dict[PartitionLog, None]:
-        """The logs that changed since the last call and that requests may wait for."""
-        touched, self._touched = self._touched, {}
+    def take_changed_logs(self) -> dict[PartitionLog, None]:
+        """Return the logs that changed since the last call; fetches may wait for them."""
+        touched, self._changed_logs = self._changed_logs, {}
         return touched
 
     @property
-    def place(self) -> NodeEndpoint:
-        """This broker as clients see it."""
+    def node_endpoint(self) -> NodeEndpoint:
+        """This broker's id and address, as in responses."""
         return NodeEndpoint(self.node_id, self.endpoint.host, self.endpoint.port)
 
     @property
-    def is_crowded(self) -> bool:
-        """Whether so many files are open that answers to fetches are read into memory."""
-        return self._store.is_crowded
+    def has_too_many_open_files(self) -> bool:
+        """Whether so many files are open that fetch responses are read into memory."""
+        return self._store.has_too_many_open_files
 
     def disk_usage(self) -> DiskUsage:
-        """The disk that the logs are on. Raises ``OSError`` where it does not say."""
+        """Return the total and free space of the disk. Raises ``OSError``."""
         return self._store.usage()
 
     def topic(self, name: str) -> Topic:
-        """The topic of a name, or ``ApiError``: UNKNOWN_TOPIC_OR_PARTITION."""
+        """Return the topic with this name. Raises ``ApiError``: UNKNOWN_TOPIC_OR_PARTITION."""
         topic = self.topics.get(name)
         if topic is None:
             raise ApiError(ErrorCode.unknown_topic_or_partition, f"There is no topic '{name}'.")
         return topic
 
     def topic_by_id(self, topic_id: uuid.UUID | None) -> Topic:
-        """The topic of an id, or ``ApiError``: UNKNOWN_TOPIC_ID."""
+        """Return the topic with this id. Raises ``ApiError``: UNKNOWN_TOPIC_ID."""
         topic = self.topics.by_id(topic_id)
         if topic is None:
             raise ApiError(ErrorCode.unknown_topic_id, f"There is no topic with the id {topic_id}.")
         return topic
 
     def log(self, name: str, partition: int) -> PartitionLog:
-        """The log of a partition by its topic's name, or ``ApiError``."""
+        """Return the log of a partition by topic name. Raises ``ApiError``."""
         return self.log_of(self.topic(name), partition)
 
     def log_by_id(self, topic_id: uuid.UUID | None, partition: int) -> PartitionLog:
-        """The log of a partition by its topic's id, or ``ApiError``."""
+        """Return the log of a partition by topic id. Raises ``ApiError``."""
         return self.log_of(self.topic_by_id(topic_id), partition)
 
-    def append(self, log: PartitionLog, batch: bytes, header: BatchHeader, now: Now) -> Appended:
-        """Write a validated batch and remember to check the requests that wait for it; ``ApiError`` if the disk fails."""
-        if self.faults.active and (fault := self.faults.full(log.topic_partition)) is not None:
-            self.outbox.put(Struck(fault))
-            raise log.failed(ErrorCode.kafka_storage_error, f"broker.faults let the disk of {log.topic_partition} be full.")
+    def append(self, log: PartitionLog, batch: bytes, header: BatchHeader, now: Now) -> LogAppendInfo:
+        """Append a validated batch and mark the log as changed, for fetches that wait for it. Raises ``ApiError`` if the disk
+        fails."""
+        if self.faults.active and (fault := self.faults.fail_append(log.topic_partition)) is not None:
+            self.outbox.put(FaultStruck(fault))
+            raise log.storage_error(
+                ErrorCode.kafka_storage_error, f"broker.faults simulates a full disk for {log.topic_partition}."
+            )
         try:
             appended = self.logs.append(log, batch, header, now)
         except OSError as error:
-            raise log.failed(ErrorCode.kafka_storage_error, f"{log.topic_partition} could not be written to: {error}") from error
-        self._touched[log] = None
+            raise log.storage_error(
+                ErrorCode.kafka_storage_error, f"{log.topic_partition} could not be written to: {error}"
+            ) from error
+        self._changed_logs[log] = None
         return appended
 
-    def topic_or_new(self, name: str) -> Topic:
-        """The topic of a name, created with the broker's defaults if need be; ``ApiError`` where it cannot be."""
+    def get_or_create_topic(self, name: str) -> Topic:
+        """Return the topic with this name, creating it with the broker's defaults if there is none. Raises ``ApiError``."""
         topic = self.topics.get(name)
-        return topic if topic is not None else self.create_topic(name, self.partitions_of_new(name), {})
+        return topic if topic is not None else self.create_topic(name, self.initial_partition_count(name), {})
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
-        """Make a topic that outlasts this process; ``ApiError`` where it cannot be."""
+        """Create a topic and store it. Raises ``ApiError``."""
         self.topics.check_new(name, partitions, configs)
         stored = StoredTopic(name, self._ids.new_uuid(), partitions, configs)
         self._store_changes(stored)
@@ -198,11 +216,11 @@ class BrokerCatalog:
     def delete_records(self, log: PartitionLog, offset: int) -> None:
         """Make a log begin at ``offset``, unless it already begins later."""
         if offset > log.start_offset:
-            log.start_at(offset)
-            self._touched[log] = None
+            log.increment_start_offset(offset)
+            self._changed_logs[log] = None
 
     def replace_topic(self, topic: Topic) -> None:
-        """Let a topic have more partitions or other settings, at once; ``ApiError`` where that cannot be stored."""
+        """Store and apply a topic's new partition count or settings. Raises ``ApiError``."""
         self._store_changes(topic.stored())
         self.topics.put(topic)
         self.logs.reconfigure([topic])
@@ -210,9 +228,9 @@ class BrokerCatalog:
         _warn_if_state_expires(topic)
 
     def alter_settings(self, settings: StoredSettings, validate_only: bool) -> None:
-        """Let other settings of the broker and of groups hold, at once; ``ApiError`` where they cannot be or not be stored."""
+        """Validate, store and apply settings of the broker and of groups. Raises ``ApiError``."""
         try:
-            config = altered(self.static_config, {**settings.cluster, **settings.broker})
+            config = with_changes(self.static_config, {**settings.cluster, **settings.broker})
             changed = config != self.config  # otherwise only group settings have changed
             if changed:
                 self.topics.reconfigured(config)
@@ -220,74 +238,79 @@ class BrokerCatalog:
             raise ApiError(ErrorCode.invalid_request, str(error)) from error
         if validate_only:
             return
-        self._store_changes(merged(settings, self._not_honoured))
+        self._store_changes(merge(settings, self._unsupported))
         self.settings, self.config = settings, config
         if changed:
             self.topics.reconfigure(config)
             self.logs.reconfigure(self.topics)
 
     def delete_topic(self, topic: Topic) -> None:
-        """Forget a topic and give up its logs; ``ApiError`` where that cannot be stored."""
+        """Delete a topic and its logs. Raises ``ApiError``."""
         self._store_changes(TopicDeleted(topic.name))
         self.topics.remove(topic)
         self._changed_topics[topic.name] = None
-        self._touched.update(dict.fromkeys(self.logs.drop(topic)))
+        self._changed_logs.update(dict.fromkeys(self.logs.delete_logs(topic)))
 
     def log_of(self, topic: Topic, partition: int) -> PartitionLog:
-        """The log of a partition, or ``ApiError``: UNKNOWN_TOPIC_OR_PARTITION, KAFKA_STORAGE_ERROR if it is offline."""
+        """Return the log of a partition. Raises ``ApiError``: UNKNOWN_TOPIC_OR_PARTITION, or KAFKA_STORAGE_ERROR if it is
+        offline."""
         if not 0 <= partition < topic.partition_count:
             raise ApiError(
                 ErrorCode.unknown_topic_or_partition,
-                f"Topic '{topic.name}' has {topic.partition_count} partitions, no {partition}.",
+                f"Topic '{topic.name}' has {topic.partition_count} partition(s); there is no partition {partition}.",
             )
         log = self.logs.get(topic, partition)
         if log.offline is not None:
             raise ApiError(ErrorCode.kafka_storage_error, log.offline)
         return log
 
-    def partitions_of_new(self, name: str, wanted: int | None = None) -> int:
-        """How many partitions a new topic gets: ``wanted``, or the broker's default.
+    def initial_partition_count(self, name: str, requested: int | None = None) -> int:
+        """Return the partition count of a new topic: ``requested``, or the broker's default.
 
-        The topics of the coordinators always have as many as the broker's settings say, since the coordinators have divided their
-        groups and transactional ids among so many. Kafka 4.3.1 creates them as requested; with 3 partitions it then served 5 of 8
-        groups and no transactional producer.
+        The coordinators' topics always get the count in the broker's settings: the coordinators have already divided their groups
+        and transactional ids among that many partitions. Kafka 4.3.1 creates them as requested; with 3 partitions it then served 5
+        of 8 groups and no transactional producer.
         """
-        fixed = self._of_coordinators.get(name)
+        fixed = self._coordinator_partition_counts.get(name)
         if fixed is None:
-            return self.config.num_partitions if wanted is None else wanted
+            return self.config.num_partitions if requested is None else requested
         return fixed
 
-    def _fix_partitions(self, stored: StoredTopic, topic: Topic) -> None:
-        """Once the partition count of a coordinator's topic was lost and taken from the settings, it is stored: other settings at
-        the next start may not change it."""
+    def _store_partition_count(self, stored: StoredTopic, topic: Topic) -> None:
+        """Store the partition count of a coordinator's topic that was lost and replaced by the setting, so that a different setting
+        at the next start does not change it."""
         if stored.settings_unknown and topic.internal:
-            with suppress(OSError):  # the next start tries it again
+            with suppress(OSError):  # the next start retries
                 self._store.change_catalog(topic.stored())
 
     def _store_changes(self, *changes: CatalogChange) -> None:
         try:
             for change in changes:
                 if isinstance(change, StoredTopic):
-                    self.logs.forget_earlier(change.name, change.partitions)
+                    self.logs.replace_outdated_checkpoints(change.name, change.partitions)
             self._store.change_catalog(*changes)
         except OSError as error:
-            if str(error) != self._complaint:  # one line, not one for each attempt; most clients are not told the reason
+            if str(error) != self._last_error:  # once, not for each attempt; most clients do not receive the reason
                 log.error("a change of topics or settings could not be stored: %s", error)
-            self._complaint = str(error)
+            self._last_error = str(error)
             raise ApiError(ErrorCode.kafka_storage_error, f"The change could not be stored: {error}") from error
-        self._complaint = None
+        self._last_error = None
         self._unsynced = True
 
     def _reserve_producer_ids(self, limit: int) -> None:
         self._store_changes(NextProducerId(limit))
 
-    def _name_of(self, topic_id: uuid.UUID) -> str | None:
+    def _topic_name(self, topic_id: uuid.UUID) -> str | None:
         topic = self.topics.by_id(topic_id)
         return topic.name if topic is not None else None
 
 
 def _warn_if_state_expires(topic: Topic) -> None:
-    """Kafka allows these settings, too."""
+    """Warn of settings with which a coordinator's state expires. Kafka allows them too."""
     if topic.internal and topic.config.expiring:
         policy = topic.config.cleanup_policy
-        log.warning("%s has cleanup.policy=%s: what is in it expires, and the next start does not find it", topic.name, policy)
+        log.warning(
+            "%s has cleanup.policy=%s: its records expire, and the next start does not find them; set cleanup.policy=compact",
+            topic.name,
+            policy,
+        )

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ottla.broker.setting import INT_MAX, LONG_MAX, LONG_MIN, Kind, Setting, setting as _setting
+from ottla.broker.setting import INT_MAX, LONG_MAX, LONG_MIN, ConfigType, Setting, setting as _setting
 from ottla.broker.topic_config import CODECS, POLICIES, TopicConfig
 from ottla.errors import ConfigError
 
@@ -33,7 +33,7 @@ class BrokerConfig:
         "advertised.listeners",
         "",
         "The address that clients connect to, as PLAINTEXT://host:port; empty: the address on which the broker listens.",
-        kind=Kind.LIST,
+        kind=ConfigType.LIST,
     )
     num_partitions: int = _setting(
         "num.partitions", 1, "Partitions of a topic that is created without a number.", minimum=1, maximum=10_000
@@ -86,7 +86,7 @@ class BrokerConfig:
         "delete",
         "What happens to old records: delete, compact, both (delete,compact) or nothing.",
         choices=POLICIES,
-        kind=Kind.LIST,
+        kind=ConfigType.LIST,
         dynamic=True,
     )
     log_cleaner_backoff_ms: int = _setting(
@@ -262,7 +262,7 @@ class BrokerConfig:
         any_case=True,
     )
     group_consumer_assignors: str = _setting(
-        "group.consumer.assignors", "uniform,range", "Assignors of consumer groups, the default first.", kind=Kind.LIST
+        "group.consumer.assignors", "uniform,range", "Assignors of consumer groups, the default first.", kind=ConfigType.LIST
     )
     group_consumer_client_assignors_enable: bool = _setting(
         "group.consumer.client.assignors.enable",
@@ -380,10 +380,10 @@ down where they track which replicas may lead (KIP-966)."""
 
 def broker_config(settings: Mapping[str, object]) -> BrokerConfig:
     """The broker's settings from Kafka's names; raises ``ConfigError`` for an unknown name, a bad value or values at odds."""
-    return _coherent(BrokerConfig(**_parsed(settings, BROKER_SETTINGS, "broker"), given=frozenset(settings)))
+    return _check_consistency(BrokerConfig(**_parsed(settings, BROKER_SETTINGS, "broker"), given=frozenset(settings)))
 
 
-def _coherent(config: BrokerConfig) -> BrokerConfig:
+def _check_consistency(config: BrokerConfig) -> BrokerConfig:
     for name in ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms"):
         value, least, most = (
             getattr(config, BROKER_SETTINGS[f"group.consumer.{bound}{name}"][0]) for bound in ("", "min.", "max.")
@@ -438,9 +438,9 @@ def group_bound(name: str, bound: str, broker: BrokerConfig) -> int:
     return value
 
 
-def altered(config: BrokerConfig, settings: Mapping[str, object]) -> BrokerConfig:
+def with_changes(config: BrokerConfig, settings: Mapping[str, object]) -> BrokerConfig:
     """The broker's settings with others on top of them; raises ``ConfigError`` as ``broker_config`` does."""
-    return _coherent(dataclasses.replace(config, **_parsed(settings, BROKER_SETTINGS, "broker")))
+    return _check_consistency(dataclasses.replace(config, **_parsed(settings, BROKER_SETTINGS, "broker")))
 
 
 def _parsed(given: Mapping[str, object], table: Mapping[str, tuple[str, Setting]], what: str) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""The partitions of one coordinator's topic on this broker: taken over, read, given up because of a scripted fault.
+"""The partitions of a coordinator's topic: loading them, and giving them up because of a scripted fault.
 
-Owns which of them the coordinator has, the reading of their logs, and the order in which the coordinator's effects are performed.
-Must not know what is in a log, or what an effect means. Invariants: a partition is served only when all of its log has been read;
-one that was given up is not being read for the coordinator any more; effects are performed in the order of the decisions.
+Owns the set of partitions that the coordinator serves, the loading of their logs, and the order in which the coordinator's effects
+are performed. Must not know the content of a log, or the meaning of an effect. Invariants: a partition is served only after all of
+its log was read; a load that ends after the partition was given up is ignored; effects are performed in the order of the decisions.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Generic, NamedTuple, Protocol, TypeVar, cast
 
+from ottla.broker.coordinator_log import AppendListener, CoordinatorLog, StoredSegment
 from ottla.broker.effects import NodeEndpoint, Outbox, RunJob, SetTimer
-from ottla.broker.state_log import Appender, StateLog, StoredSegment
 from ottla.types import Now
 
 LOADING = "load"
-"""The first element of the keys of timers after which an unreadable partition is read again."""
+"""The first element of the keys of the timers that retry a failed load."""
 
 _LOAD_RETRY_BACKOFF_MS = 1_000
 
 _OFFLINE = -1
-"""In place of the number of a fault: the log of the partition cannot be read, so no broker has it."""
+"""In place of the number of a fault: the log cannot be read, so no broker serves the partition."""
 
 L = TypeVar("L")
-"""What a log says."""
+"""The content of a log."""
 L_contra = TypeVar("L_contra", contravariant=True)
 F = TypeVar("F")
 """An effect of the coordinator."""
 
 
-class Coordinator(Appender[F], Protocol[L_contra, F]):
-    """What the coordinators have in common."""
+class Coordinator(AppendListener[F], Protocol[L_contra, F]):
+    """The interface of both coordinators."""
 
     def partition_for(self, key: str, /) -> int: ...
     def start_loading(self, partition: int, /) -> None: ...
@@ -41,32 +41,32 @@ class Coordinator(Appender[F], Protocol[L_contra, F]):
 
 
 class LoadedLog(NamedTuple, Generic[L]):
-    """What was read of a partition."""
+    """The result of reading a partition."""
 
     content: L
     keys: Collection[str]
-    """The groups or transactional ids that it says something about."""
+    """The groups or transactional ids that have records in it."""
     damages: Sequence[str]
-    """What of it could not be read, in words."""
+    """A message for each part that could not be read."""
 
 
 class PartitionOwnership:
-    """Who has the partitions: this broker, unless a fault has given one away or its log cannot be read."""
+    """The owners of the partitions: this broker, unless a fault has moved a partition or its log cannot be read."""
 
     def __init__(self) -> None:
         self._away: dict[int, tuple[int, NodeEndpoint | None]] = {}
         self._loading: set[int] = set()
 
     def endpoint_of(self, partition: int, here: NodeEndpoint) -> NodeEndpoint | None:
-        """The owner of a partition: ``here``, unless a fault names another, or none (``None``)."""
+        """Return the owner of a partition: ``here``, the broker that a fault names, or ``None`` if it has none."""
         return self._away.get(partition, (0, here))[1]
 
     def is_away(self, partition: int) -> bool:
-        """Whether it was given up."""
+        """Whether the partition was given up."""
         return partition in self._away
 
     def is_loading(self, partition: int) -> bool:
-        """Whether it is being read."""
+        """Whether the partition is being read."""
         return partition in self._loading
 
     def give_up(self, partition: int, fault: int, to: NodeEndpoint | None) -> None:
@@ -74,20 +74,23 @@ class PartitionOwnership:
         self._away[partition] = (fault, to)
         self._loading.discard(partition)
 
-    def take_back(self, fault: int) -> list[int]:
-        """The partitions that were given up because of a fault; this broker has them again."""
+    def reclaim(self, fault: int) -> list[int]:
+        """Take back the partitions that were given up because of a fault, and return them."""
         partitions = [partition for partition, (cause, _) in self._away.items() if cause == fault]
         for partition in partitions:
             del self._away[partition]
         return partitions
 
     def start_loading(self, partition: int) -> None:
-        """Its log is being read from now on."""
+        """Mark a partition as being read."""
         self._loading.add(partition)
 
-    def has_loaded(self, partition: int, outcome: object) -> bool:
-        """Whether the partition is to be served: not if it was given up meanwhile. A partition that could not be read stays
-        "loading", and is read again after a disk failure: no answer is better than an outdated one."""
+    def finish_loading(self, partition: int, outcome: object) -> bool:
+        """End a load; return whether the partition can be served.
+
+        That is not so if it was given up while the disk thread read it. A partition that could not be read stays in loading, and is
+        read again later: COORDINATOR_LOAD_IN_PROGRESS is better than outdated state.
+        """
         if isinstance(outcome, Exception) or partition not in self._loading:
             return False
         self._loading.remove(partition)
@@ -95,16 +98,16 @@ class PartitionOwnership:
 
 
 class CoordinatorPartitions(Generic[L, F]):
-    """The partitions of ``log``, and the ``coordinator`` that serves them.
+    """Loads the partitions of ``log`` into the ``coordinator``, and unloads them.
 
-    ``name`` is the first element of the tags of its jobs. ``read`` reads a log, on the disk thread; ``empty`` is what an empty one
-    says. ``perform`` performs one effect, and returns those that follow from it at once.
+    ``name`` is the first element of the tags of its jobs. ``read`` reads a log, on the disk thread; ``empty`` is the content of an
+    empty one. ``perform`` performs one effect, and returns the effects that follow from it at once.
     """
 
     def __init__(
         self,
         coordinator: Coordinator[L, F],
-        log: StateLog,
+        log: CoordinatorLog,
         outbox: Outbox,
         name: str,
         *,
@@ -121,13 +124,13 @@ class CoordinatorPartitions(Generic[L, F]):
         self._empty = empty
         self._perform = perform
 
-    def take_over_all(self, now: Now) -> None:
-        """Take over every partition: the empty ones at once, the others when the disk thread has read them."""
+    def load_all(self, now: Now) -> None:
+        """Load every partition: the empty ones at once, the others when the disk thread has read them."""
         for partition in range(self._log.partition_count):
-            self.take_over(partition, now)
+            self.load(partition, now)
 
-    def take_over(self, partition: int, now: Now) -> None:
-        """Take over one partition, unless its log cannot be read."""
+    def load(self, partition: int, now: Now) -> None:
+        """Load one partition, unless its log is offline."""
         if self._log.is_offline(partition):
             self.ownership.give_up(partition, _OFFLINE, None)
             return
@@ -140,39 +143,39 @@ class CoordinatorPartitions(Generic[L, F]):
         self.ownership.start_loading(partition)
         self._outbox.put(RunJob((self._name, "load", partition), partial(self._read, segments)))
 
-    def load_again(self, partition: int, now: Now) -> None:
-        """Read a partition again that could not be read, if it is still waited for."""
+    def retry_load(self, partition: int, now: Now) -> None:
+        """Retry a failed load, unless the partition was given up meanwhile."""
         if self.ownership.is_loading(partition):
-            self.take_over(partition, now)
+            self.load(partition, now)
 
     def on_loaded(self, partition: int, outcome: object, now: Now) -> None:
-        """The disk thread has read a partition, or could not."""
+        """Handle the end of a load."""
         if isinstance(outcome, OSError):
             self._outbox.put(SetTimer((LOADING, self._name, partition), now.mono + _LOAD_RETRY_BACKOFF_MS))
-        if not self.ownership.has_loaded(partition, outcome):
+        if not self.ownership.finish_loading(partition, outcome):
             return
         loaded = cast("LoadedLog[L]", outcome)
         self._log.report(partition, loaded.damages, loaded.keys)
         self.execute(self._coordinator.load(partition, loaded.content, now), now)
 
     def on_flushed(self, partition: int, batch: int, outcome: object, now: Now) -> None:
-        """The disk thread has forced a batch to disk, or could not."""
+        """Handle the end of a flush."""
         self.execute(self._log.flushed(self._coordinator, partition, batch, outcome, now), now)
 
-    def move_away(self, fault: int, key: str | None, to: NodeEndpoint | None, now: Now) -> None:
-        """Give up the partition of a key, or all; ``to`` is the new owner in answers."""
+    def resign(self, fault: int, key: str | None, to: NodeEndpoint | None, now: Now) -> None:
+        """Give up the partition of a key, or all; responses name ``to`` as the new owner."""
         every = range(self._log.partition_count)
         for partition in every if key is None else (self._coordinator.partition_for(key),):
             self.ownership.give_up(partition, fault, to)
             self.execute(self._coordinator.unload(partition), now)
 
-    def come_back(self, fault: int, now: Now) -> None:
-        """Take over again what was given up because of a fault."""
-        for partition in self.ownership.take_back(fault):
-            self.take_over(partition, now)
+    def reclaim(self, fault: int, now: Now) -> None:
+        """Load the partitions again that were given up because of a fault."""
+        for partition in self.ownership.reclaim(fault):
+            self.load(partition, now)
 
     def execute(self, effects: Iterable[F], now: Now) -> None:
-        """Perform effects, and what follows from them."""
+        """Perform effects, and those that follow from them."""
         todo = deque(effects)
         while todo:
             todo += self._perform(todo.popleft(), now)

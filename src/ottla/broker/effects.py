@@ -1,7 +1,7 @@
-"""What the broker's core asks of its shell: the coordinator's vocabulary, and work for the disk thread.
+"""The effects of the broker's core: those of the coordinators, jobs for the disk thread, and those of scripted faults.
 
-Owns ``RunJob``. Must not know who runs it. Invariant: each ``RunJob`` comes back exactly once through ``BrokerCore.on_job``,
-with the tag it was given, and jobs run one after the other in the order in which they were asked for.
+Owns ``RunJob``. Must not know how effects are carried out. Invariant: the shell passes the outcome of each ``RunJob`` to
+``BrokerCore.on_job`` exactly once, with its tag, and runs jobs one after the other, in the order in which they were requested.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ottla.broker.ports import Job
+from ottla.broker.ports import DiskJob
 from ottla.coordinator.effects import (
     CancelTimer,
     CloseConnection,
@@ -24,9 +24,12 @@ from ottla.coordinator.effects import (
 
 JobTag = tuple[Hashable, ...]
 
+ReceivedRequest = tuple[RequestContext, Any]
+"""A decoded request with its context."""
+
 
 class NodeEndpoint(NamedTuple):
-    """A broker as clients see it."""
+    """A broker's id and address, as in responses to clients."""
 
     node_id: int
     host: str
@@ -34,29 +37,29 @@ class NodeEndpoint(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class HalfReply:
-    """Send the first half of an answer, then close the connection; only a scripted fault asks for it."""
+class TruncatedReply:
+    """Send the first half of a response, then close the connection. Only scripted faults use it."""
 
     ticket: Ticket
     response: Any
 
 
 @dataclass(frozen=True, slots=True)
-class HoldBack:
-    """Handle no further request of this connection until ``GoOn`` comes for it."""
+class MuteConnection:
+    """Handle no further request of this connection until an ``UnmuteConnection`` with this ticket, as Kafka mutes a channel."""
 
     ticket: Ticket
 
 
 @dataclass(frozen=True, slots=True)
-class GoOn:
-    """What ``HoldBack`` waited for is done. The answer may come later, or never where a scripted fault has hold of it."""
+class UnmuteConnection:
+    """End a ``MuteConnection``. The reply may follow later, or never if a scripted fault loses it."""
 
     ticket: Ticket
 
 
 @dataclass(frozen=True, slots=True)
-class Struck:
+class FaultStruck:
     """A scripted fault has struck once."""
 
     fault: int
@@ -64,48 +67,60 @@ class Struck:
 
 @dataclass(frozen=True, slots=True)
 class RunJob:
-    """Do slow work on files, then tell ``on_job(tag, outcome)``: what it returned, or the ``OSError`` it raised."""
+    """Run a job on the disk thread, then call ``on_job(tag, outcome)`` with its result or the exception that it raised."""
 
     tag: JobTag
-    job: Job
+    job: DiskJob
 
 
-Effect = Reply | NoReply | CloseConnection | SetTimer | CancelTimer | RunJob | HalfReply | HoldBack | GoOn | Struck
+BrokerEffect = (
+    Reply
+    | NoReply
+    | CloseConnection
+    | SetTimer
+    | CancelTimer
+    | RunJob
+    | TruncatedReply
+    | MuteConnection
+    | UnmuteConnection
+    | FaultStruck
+)
 
 __all__ = [
+    "BrokerEffect",
     "CancelTimer",
     "CloseConnection",
-    "Effect",
-    "GoOn",
-    "HalfReply",
-    "HoldBack",
+    "FaultStruck",
     "JobTag",
+    "MuteConnection",
     "NoReply",
     "NodeEndpoint",
+    "ReceivedRequest",
     "Reply",
     "RequestContext",
     "RunJob",
     "SetTimer",
-    "Struck",
     "Ticket",
     "TimerKey",
+    "TruncatedReply",
+    "UnmuteConnection",
 ]
 
 
 class Outbox:
     """The effects of one broker, in the order in which they were decided.
 
-    Code that changes a state puts in the effects of that change at once, before the next step, which may raise.
+    Code that changes state puts the effects of the change here at once, before the next step, which may raise.
     """
 
     def __init__(self) -> None:
-        self._effects: list[Effect] = []
+        self._effects: list[BrokerEffect] = []
 
-    def put(self, *effects: Effect) -> None:
-        """Add effects after the others."""
+    def put(self, *effects: BrokerEffect) -> None:
+        """Append effects."""
         self._effects += effects
 
-    def take(self) -> list[Effect]:
-        """All effects since the last call."""
+    def take(self) -> list[BrokerEffect]:
+        """Return and remove all effects."""
         effects, self._effects = self._effects, []
         return effects

@@ -1,8 +1,8 @@
-"""Fetch sessions (KIP-227): what a client fetches, remembered, so that it need only say what changes and is only told what does.
+"""Fetch sessions (KIP-227): requests name only changed partitions, and responses contain only partitions with news.
 
-Owns the sessions, their epochs and which is evicted when there are too many. Must not know logs or how a fetch is answered.
-Invariants: a request of a session is carried out with all partitions of the session; a partition is left out of an answer only
-if the client knows all of it already; no more sessions than ``max.incremental.fetch.session.cache.slots``.
+Owns the sessions, their epochs, and the eviction of sessions. Must not know logs or how a fetch is served. Invariants: an
+incremental request fetches all partitions of its session; a response omits a partition only if it has nothing new for the client;
+there are no more sessions than ``max.incremental.fetch.session.cache.slots``.
 """
 
 from __future__ import annotations
@@ -18,58 +18,61 @@ from ottla.protocol.messages import fetch_request, fetch_response
 from ottla.types import Now
 
 NO_SESSION, FINAL_EPOCH, FIRST_EPOCH = 0, -1, 0
-"""Epochs in a request: end the session, fetch without one; begin a new one. All above are turns of one that there is."""
+"""The session id of a full fetch, and the special epochs of a request: -1 ends the session, 0 begins one. Positive epochs continue
+a session."""
 
 EVICTION_MS = 120_000
-"""A session that was not used for so long can be replaced by any other, and one of that age by a larger one."""
+"""Any new session may evict one that was unused for so many milliseconds, and a larger new session one of that age."""
 
 _LAST_EPOCH = 2**31 - 1
 
-Key = tuple[uuid.UUID | None, str, int]
+PartitionKey = tuple[uuid.UUID | None, str, int]
 """A partition: its topic by id or by name, and its number."""
 
 
 @dataclass(slots=True)
-class _Partition:
-    """What is wanted of a partition, and what its client got last; ``None`` if everything is new."""
+class _CachedPartition:
+    """The requested fetch of a partition, and the data last sent for it; ``None`` if the next response must contain it."""
 
     wanted: fetch_request.FetchPartition
-    told: fetch_response.PartitionData | None = None
+    last_sent: fetch_response.PartitionData | None = None
 
 
 @dataclass(slots=True)
-class _Session:
+class _CachedSession:
     by_id: bool
     created: int
     used: int
     epoch: int
-    partitions: dict[Key, _Partition]
+    partitions: dict[PartitionKey, _CachedPartition]
 
     def topics(self) -> tuple[fetch_request.FetchTopic, ...]:
-        """All that is wanted, in the order in which it is to be looked at."""
+        """Return all partitions of the session, in the order in which they are served."""
         return tuple(
             fetch_request.FetchTopic(topic_id=topic_id, topic=name, partitions=tuple(part.wanted for _, part in parts))
             for (topic_id, name), parts in groupby(self.partitions.items(), lambda item: item[0][:2])
         )
 
 
-class FetchSessions:
-    """The sessions of a broker, the least recently used first. ``new_id`` returns unguessable numbers."""
+class FetchSessionCache:
+    """The sessions of a broker, the least recently used first (Kafka's ``FetchSessionCache``). ``new_id`` returns unguessable
+    ids."""
 
     def __init__(self, slots: int, new_id: Callable[[], uuid.UUID]) -> None:
         self._slots = slots
         self._new_id = new_id
-        self._sessions: dict[int, _Session] = {}
+        self._sessions: dict[int, _CachedSession] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def clear(self) -> None:
-        """Forget all; clients begin new ones."""
+        """Remove all sessions; clients begin new ones."""
         self._sessions.clear()
 
-    def begin(self, request: fetch_request.FetchRequest, by_id: bool, now: Now) -> fetch_request.FetchRequest:
-        """The request with everything that it is about; raises ``ApiError`` where its session is not as its client believes."""
+    def full_request(self, request: fetch_request.FetchRequest, by_id: bool, now: Now) -> fetch_request.FetchRequest:
+        """Return the request with all partitions of its session. Raises ``ApiError`` if the session does not exist or is not in the
+        state that the client expects."""
         if request.session_epoch in (FIRST_EPOCH, FINAL_EPOCH):
             self._sessions.pop(request.session_id, None)
             return request
@@ -77,46 +80,51 @@ class FetchSessions:
         if session is None:
             raise ApiError(ErrorCode.fetch_session_id_not_found, f"There is no fetch session {request.session_id}.")
         if session.epoch != request.session_epoch:
-            raise ApiError(ErrorCode.invalid_fetch_session_epoch, f"The session is at epoch {session.epoch}.")
+            raise ApiError(
+                ErrorCode.invalid_fetch_session_epoch,
+                f"The fetch session is at epoch {session.epoch}, the request at {request.session_epoch}.",
+            )
         if session.by_id is not by_id:
-            raise ApiError(ErrorCode.fetch_session_topic_id_error, "The session names topics otherwise.")
+            raise ApiError(
+                ErrorCode.fetch_session_topic_id_error, "The fetch session names topics by id, the request by name, or vice versa."
+            )
         _update(session, request)
         if not session.partitions:
             del self._sessions[request.session_id]
             return replace(request, session_id=NO_SESSION, session_epoch=FINAL_EPOCH, topics=())
-        session.epoch = _after(session.epoch)
+        session.epoch = _next_epoch(session.epoch)
         session.used = now.mono
         self._sessions[request.session_id] = self._sessions.pop(request.session_id)
         return replace(request, topics=session.topics())
 
-    def finish(
+    def incremental_response(
         self, request: fetch_request.FetchRequest, by_id: bool, answer: fetch_response.FetchResponse, now: Now
     ) -> fetch_response.FetchResponse:
-        """The part of an answer that a client gets for a request in a session."""
+        """Return the part of a response that is new to the client of a session."""
         if request.session_epoch == FINAL_EPOCH:
             return answer
         if request.session_epoch == FIRST_EPOCH:
             return replace(answer, session_id=self._open(request, by_id, answer, now))
         session = self._sessions.get(request.session_id)
-        if session is None or session.epoch != _after(request.session_epoch):
+        if session is None or session.epoch != _next_epoch(request.session_epoch):
             code = ErrorCode.fetch_session_id_not_found if session is None else ErrorCode.invalid_fetch_session_epoch
             return replace(answer, error_code=code, session_id=NO_SESSION, responses=())
-        return replace(answer, session_id=request.session_id, responses=_news(session, answer))
+        return replace(answer, session_id=request.session_id, responses=_changed_partitions(session, answer))
 
     def _open(self, request: fetch_request.FetchRequest, by_id: bool, answer: fetch_response.FetchResponse, now: Now) -> int:
-        session = _Session(by_id, now.mono, now.mono, FIRST_EPOCH + 1, {})
+        session = _CachedSession(by_id, now.mono, now.mono, FIRST_EPOCH + 1, {})
         _update(session, request)
-        if not self._has_room(len(session.partitions), now.mono):
+        if not self._try_evict(len(session.partitions), now.mono):
             return NO_SESSION
-        _news(session, answer)
+        _changed_partitions(session, answer)
         number = NO_SESSION
         while number == NO_SESSION or number in self._sessions:
             number = self._new_id().int & _LAST_EPOCH
         self._sessions[number] = session
         return number
 
-    def _has_room(self, size: int, mono: int) -> bool:
-        """Whether there can be one session more, after another has gone if need be."""
+    def _try_evict(self, size: int, mono: int) -> bool:
+        """Whether there is space for another session; evict one if necessary."""
         if len(self._sessions) < self._slots:
             return True
         number, oldest = next(iter(self._sessions.items()), (NO_SESSION, None))
@@ -131,8 +139,8 @@ class FetchSessions:
         return True
 
 
-def _update(session: _Session, request: fetch_request.FetchRequest) -> None:
-    """Take out what is not wanted any more, add or alter what is named."""
+def _update(session: _CachedSession, request: fetch_request.FetchRequest) -> None:
+    """Remove the forgotten partitions; add or update the named ones."""
     for gone in request.forgotten_topics_data:
         for number in gone.partitions:
             session.partitions.pop((gone.topic_id, gone.topic, number), None)
@@ -141,28 +149,30 @@ def _update(session: _Session, request: fetch_request.FetchRequest) -> None:
             key = (topic.topic_id, topic.topic, wanted.partition)
             known = session.partitions.get(key)
             if known is None:
-                session.partitions[key] = _Partition(wanted)
+                session.partitions[key] = _CachedPartition(wanted)
             else:
                 known.wanted = wanted
 
 
-def _news(session: _Session, answer: fetch_response.FetchResponse) -> tuple[fetch_response.FetchableTopicResponse, ...]:
-    """The part of an answer that the client does not know yet. Partitions with records are served last the next time."""
+def _changed_partitions(
+    session: _CachedSession, answer: fetch_response.FetchResponse
+) -> tuple[fetch_response.FetchableTopicResponse, ...]:
+    """Return the partitions with news. The next fetch serves those with records in this response last."""
     topics = []
-    served: list[Key] = []
+    served: list[PartitionKey] = []
     for topic in answer.responses:
         partitions = []
         for data in topic.partitions:
             key = (topic.topic_id, topic.topic, data.partition_index)
             part = session.partitions[key]
-            if data is part.told:
+            if data is part.last_sent:
                 continue
             if data.records:
                 served.append(key)
-            if data.records or data.error_code or _differs(part.told, data):
+            if data.records or data.error_code or _differs(part.last_sent, data):
                 partitions.append(data)
-            # After an error all is news again; of records nothing is kept.
-            part.told = None if data.error_code else without_records(data)
+            # After an error the next response must contain the partition. Records are not kept.
+            part.last_sent = None if data.error_code else without_records(data)
         if partitions:
             topics.append(replace(topic, partitions=tuple(partitions)))
     _move_back(session.partitions, served)
@@ -170,18 +180,21 @@ def _news(session: _Session, answer: fetch_response.FetchResponse) -> tuple[fetc
 
 
 def without_records(data: fetch_response.PartitionData) -> fetch_response.PartitionData:
-    """What is kept of an answer: its records would keep their files open."""
+    """Return the data without records, which would keep their files open."""
     return replace(data, records=b"") if data.records else data
 
 
-def _differs(told: fetch_response.PartitionData | None, data: fetch_response.PartitionData) -> bool:
-    return told is None or (told.high_watermark, told.log_start_offset) != (data.high_watermark, data.log_start_offset)
+def _differs(last_sent: fetch_response.PartitionData | None, data: fetch_response.PartitionData) -> bool:
+    return last_sent is None or (last_sent.high_watermark, last_sent.log_start_offset) != (
+        data.high_watermark,
+        data.log_start_offset,
+    )
 
 
-def _move_back(partitions: dict[Key, _Partition], served: Iterable[Key]) -> None:
+def _move_back(partitions: dict[PartitionKey, _CachedPartition], served: Iterable[PartitionKey]) -> None:
     for key in served:
         partitions[key] = partitions.pop(key)
 
 
-def _after(epoch: int) -> int:
+def _next_epoch(epoch: int) -> int:
     return FIRST_EPOCH + 1 if epoch == _LAST_EPOCH else epoch + 1

@@ -1,7 +1,7 @@
-"""What a check of a stopped broker's directory can find, and what follows from each of it.
+"""The findings of a check of a stopped broker's directory, and the consequence of each.
 
-Owns the kinds of findings, how foreign names are listed, and the words for what the next start and a repair do about them. Must not
-know how anything is found or repaired. Invariant: what a kill leaves behind in the normal course of things is a note, not damage.
+Owns the kinds of findings, the format of lists of names, and the texts about the next start and a repair. Must not know how
+anything is found or repaired. Invariant: the normal traces of a kill are notes, not damage.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import NamedTuple
 from ottla.types import TopicPartition
 
 _LISTED = 20
-"""The maximum number of foreign names that are listed."""
+"""The maximum number of names in one line."""
 
 
-def listed(names: Sequence[str]) -> str:
-    """The names of foreign files, if they are many only the first: a line in the log has a length that a person can read."""
+def format_names(names: Sequence[str]) -> str:
+    """Return the names of foreign files as text; only the first if there are many, so that a line of the log stays readable."""
     rest = len(names) - _LISTED
     return ", ".join(map(ascii, names[:_LISTED])) + (f" and {rest:,} more" if rest > 0 else "")
 
@@ -30,8 +30,8 @@ class Consequence(NamedTuple):
     is_damage: bool = True
 
 
-class Kind(enum.StrEnum):
-    """What was found."""
+class FindingKind(enum.StrEnum):
+    """The kind of a finding."""
 
     BATCHES = "damaged batches"
     END = "damaged end"
@@ -59,50 +59,56 @@ class Kind(enum.StrEnum):
     FOREIGN = "foreign files"
 
 
-_AGAIN = "made again from the batches"
+_AGAIN = "rebuilt from the batches"
 _LEFT_OUT = "left out of the copy, and kept in the folder damaged beside it"
 _LEFT_ALONE = "left as it is"
 
 CONSEQUENCES = {
-    Kind.BATCHES: Consequence("these offsets cannot be read, all others are served, and the log is not compacted", _LEFT_OUT),
-    Kind.END: Consequence("cut off, with a copy in the folder damaged; the leader epoch changes", _LEFT_OUT),
-    Kind.TORN: Consequence("cut off: it is what a kill or a power failure leaves", "left out of the copy", is_damage=False),
-    Kind.HOLE: Consequence("the log goes on behind the hole", "stays a hole"),
-    Kind.LOST_END: Consequence("the log goes on at the later offset; the leader epoch changes", "the same"),
-    Kind.LOST_FOLDER: Consequence("the log goes on at this offset, empty; the leader epoch changes", "the same"),
-    Kind.UNREADABLE_LOG: Consequence("the partition is offline: KAFKA_STORAGE_ERROR", "left out: its records are missing"),
-    Kind.UNREADABLE: Consequence("the partition may be offline: KAFKA_STORAGE_ERROR", "left out of the copy"),
-    Kind.SECTORS: Consequence("the partition is offline, or these offsets cannot be read", "replaced by zeros, and then left out"),
-    Kind.ORPHAN: Consequence("moved to the folder damaged", "left out of the copy"),
-    Kind.INDEX: Consequence(f"{_AGAIN}, when the wrong entry is met", _AGAIN),
-    Kind.SNAPSHOT: Consequence("an older snapshot is used, and the batches after it", _AGAIN),
-    Kind.TRANSACTIONS: Consequence(
-        "made again if it cannot be interpreted; otherwise consumers with read_committed may receive aborted records", _AGAIN
+    FindingKind.BATCHES: Consequence(
+        "these offsets cannot be read, all others are served, and the log is not compacted", _LEFT_OUT
     ),
-    Kind.EPOCHS: Consequence(f"{_AGAIN} if it cannot be interpreted", f"{_AGAIN}, unless most batches agree with it"),
-    Kind.SWAP: Consequence("moved to the folder damaged; what it was made of is used", "the same"),
-    Kind.INTERRUPTED: Consequence("completed", "completed", is_damage=False),
-    Kind.METADATA: Consequence("written again, if the topic is known", "the same"),
-    Kind.STRAY: Consequence("renamed to -stray, and kept", "the same"),
-    Kind.CHECKPOINT: Consequence("the intact one of the file and its copy is used", "written again"),
-    Kind.CATALOG: Consequence("restored from the intact lines of both files", "the same"),
-    Kind.LOST_CATALOG: Consequence(
+    FindingKind.END: Consequence("cut off, with a copy in the folder damaged; the leader epoch changes", _LEFT_OUT),
+    FindingKind.TORN: Consequence("cut off: it is what a kill or a power failure leaves", "left out of the copy", is_damage=False),
+    FindingKind.HOLE: Consequence("the log goes on behind the hole", "stays a hole"),
+    FindingKind.LOST_END: Consequence("the log goes on at the later offset; the leader epoch changes", "the same"),
+    FindingKind.LOST_FOLDER: Consequence("the log goes on at this offset, empty; the leader epoch changes", "the same"),
+    FindingKind.UNREADABLE_LOG: Consequence("the partition is offline: KAFKA_STORAGE_ERROR", "left out: its records are missing"),
+    FindingKind.UNREADABLE: Consequence("the partition may be offline: KAFKA_STORAGE_ERROR", "left out of the copy"),
+    FindingKind.SECTORS: Consequence(
+        "the partition is offline, or these offsets cannot be read", "replaced by zeros, and then left out"
+    ),
+    FindingKind.ORPHAN: Consequence("moved to the folder damaged", "left out of the copy"),
+    FindingKind.INDEX: Consequence(f"{_AGAIN}, when the wrong entry is met", _AGAIN),
+    FindingKind.SNAPSHOT: Consequence("an older snapshot is used, and the batches after it", _AGAIN),
+    FindingKind.TRANSACTIONS: Consequence(
+        "rebuilt if it cannot be interpreted; otherwise consumers with read_committed may receive aborted records", _AGAIN
+    ),
+    FindingKind.EPOCHS: Consequence(f"{_AGAIN} if it cannot be interpreted", f"{_AGAIN}, unless most batches agree with it"),
+    FindingKind.SWAP: Consequence("moved to the folder damaged; the segments that it was made of are used", "the same"),
+    FindingKind.INTERRUPTED: Consequence("completed", "completed", is_damage=False),
+    FindingKind.METADATA: Consequence("written again, if the topic is known", "the same"),
+    FindingKind.STRAY: Consequence("renamed to -stray, and kept", "the same"),
+    FindingKind.CHECKPOINT: Consequence("the intact one of the file and its copy is used", "written again"),
+    FindingKind.CATALOG: Consequence("restored from the intact lines of both files", "the same"),
+    FindingKind.LOST_CATALOG: Consequence(
         "topics are found by their folders; settings of topics count as unknown, and nothing is deleted or compacted", "the same"
     ),
-    Kind.PROPERTIES: Consequence("a missing file is written with a new cluster.id; a damaged one refuses the start", "a new one"),
-    Kind.KEPT: Consequence(_LEFT_ALONE, "copied", is_damage=False),
-    Kind.FOREIGN: Consequence(_LEFT_ALONE, "copied", is_damage=False),
+    FindingKind.PROPERTIES: Consequence(
+        "a missing file is written with a new cluster.id; a damaged one refuses the start", "a new one"
+    ),
+    FindingKind.KEPT: Consequence(_LEFT_ALONE, "copied", is_damage=False),
+    FindingKind.FOREIGN: Consequence(_LEFT_ALONE, "copied", is_damage=False),
 }
 
 
 class Finding(NamedTuple):
-    """Something that was found. ``file`` is relative to the folder of the partition, or to the data directory.
+    """One finding. ``file`` is relative to the folder of the partition, or to the data directory.
 
-    ``position`` and ``size`` are bytes; the offsets are those from ``first_offset`` on and before ``next_offset``.
+    ``position`` and ``size`` are bytes; the offsets are those from ``first_offset`` to ``next_offset`` (exclusive).
     """
 
-    kind: Kind
-    place: TopicPartition | None
+    kind: FindingKind
+    topic_partition: TopicPartition | None
     file: str
     what: str
     position: int | None = None
@@ -110,7 +116,7 @@ class Finding(NamedTuple):
     first_offset: int | None = None
     next_offset: int | None = None
     is_note: bool = False
-    """Whether nothing is wrong, since a kill may leave it so."""
+    """Whether it is a normal trace of a kill, and nothing is wrong."""
 
     @property
     def is_damage(self) -> bool:
@@ -124,5 +130,5 @@ class Finding(NamedTuple):
 
     @property
     def at_repair(self) -> str:
-        """What becomes of it in a repaired copy."""
+        """What a repair does with it."""
         return CONSEQUENCES[self.kind].repair

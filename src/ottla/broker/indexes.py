@@ -1,8 +1,8 @@
 """The two sparse indexes of a segment, in memory and as Kafka writes them.
 
-Owns the entry layouts: ``.index`` maps the last offset of a batch to where the batch starts, ``.timeindex`` the largest
-timestamp so far to the last offset of the batch that brought it. Must not know files or batches. Invariants: offsets and
-positions never go back, timestamps strictly ascend; what is read from bytes obeys that or is refused.
+Owns the entry layouts: ``.index`` maps the last offset of a batch to where the batch starts, ``.timeindex`` the largest timestamp
+so far to the last offset of the batch that has it. Must not know files or batches. Invariants: offsets and positions never
+decrease, timestamps strictly ascend; parsing rejects anything else.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ class OffsetIndex:
         return len(self._offsets)
 
     def append(self, offset: int, position: int) -> None:
-        """Note that the batch at ``position`` ends with ``offset`` (relative to the segment)."""
+        """Add an entry: the batch at ``position`` ends with ``offset`` (relative to the segment)."""
         self._offsets.append(offset)
         self._positions.append(position)
 
     def __getitem__(self, row: int) -> tuple[int, int]:
-        """Last offset and position of the batch of an entry."""
+        """Return last offset and position of the batch of an entry."""
         return self._offsets[row], self._positions[row]
 
     def floor_row(self, offset: int) -> int:
-        """The last entry at or before the batch that holds ``offset``; -1 where there is none."""
+        """Return the row of the last entry at or before the batch that contains ``offset``; -1 if there is none."""
         return bisect_right(self._offsets, offset) - 1
 
     def floor_position_row(self, position: int) -> int:
-        """The last entry whose batch starts at or before ``position``; -1 where there is none."""
+        """Return the row of the last entry whose batch starts at or before ``position``; -1 if there is none."""
         return bisect_right(self._positions, position) - 1
 
     def ceiling_row(self, position: int) -> int:
-        """The first entry whose batch starts at or after ``position``; the number of entries where there is none."""
+        """Return the row of the first entry whose batch starts at or after ``position``; the number of entries if there is none."""
         return bisect_left(self._positions, position)
 
     @property
@@ -56,7 +56,7 @@ class OffsetIndex:
         return self._positions[-1] if self._positions else 0
 
     def to_bytes(self) -> bytes:
-        """As ``.index`` holds it."""
+        """Return the content of ``.index``."""
         both = array("i", bytes(OFFSET_ENTRY_SIZE * len(self)))
         both[0::2] = self._offsets
         both[1::2] = self._positions
@@ -73,7 +73,7 @@ class OffsetIndex:
 
     @classmethod
     def from_bytes(cls, content: bytes, log_size: int) -> OffsetIndex | None:
-        """The index in a ``.index`` file, or ``None`` where it cannot be that of a log of ``log_size`` bytes."""
+        """Parse a ``.index`` file; return ``None`` if it cannot be the index of a log of ``log_size`` bytes."""
         if len(content) % OFFSET_ENTRY_SIZE:
             return None
         both = array("i", content)
@@ -87,7 +87,7 @@ class OffsetIndex:
 
 
 class TimeIndex:
-    """Largest timestamp so far -> relative last offset of the batch that brought it."""
+    """Largest timestamp so far -> relative last offset of the batch that has it."""
 
     __slots__ = ("_offsets", "_timestamps")
 
@@ -99,31 +99,31 @@ class TimeIndex:
         return len(self._offsets)
 
     def append(self, timestamp: int, offset: int) -> None:
-        """Note the largest timestamp so far, unless it is known already."""
+        """Add an entry, unless the last one has this timestamp or a later one."""
         if not self._timestamps or timestamp > self._timestamps[-1]:
             self._timestamps.append(timestamp)
             self._offsets.append(offset)
 
     def __getitem__(self, row: int) -> tuple[int, int]:
-        """Timestamp and relative offset of an entry."""
+        """Return timestamp and relative offset of an entry."""
         return self._timestamps[row], self._offsets[row]
 
     def floor_row(self, timestamp: int) -> int:
-        """The last entry before whose offset nothing is stamped at or after ``timestamp``; -1 where there is none."""
+        """Return the row of the last entry with an earlier timestamp than ``timestamp``; -1 if there is none."""
         return bisect_left(self._timestamps, timestamp) - 1
 
     @property
     def last(self) -> tuple[int, int]:
-        """The largest timestamp and its relative offset; (-1, 0) where there is none."""
+        """The largest timestamp and its relative offset; (-1, 0) if there is none."""
         return (self._timestamps[-1], self._offsets[-1]) if self._timestamps else (-1, 0)
 
     def to_bytes(self) -> bytes:
-        """As ``.timeindex`` holds it."""
+        """Return the content of ``.timeindex``."""
         return b"".join(map(_TIME_ENTRY.pack, self._timestamps, self._offsets))
 
     @staticmethod
     def last_in(size: int, end: bytes) -> tuple[int, int]:
-        """As for offsets; (-1, 0) if there is none."""
+        """As ``OffsetIndex.last_in``; (-1, 0) if there is none."""
         if size % TIME_ENTRY_SIZE:
             return -1, -1
         timestamp, offset = _TIME_ENTRY.unpack(end) if size else (-1, 0)
@@ -131,7 +131,7 @@ class TimeIndex:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> TimeIndex | None:
-        """The index in a ``.timeindex`` file, or ``None`` where it is none."""
+        """Parse a ``.timeindex`` file; return ``None`` if it is invalid."""
         if len(content) % TIME_ENTRY_SIZE:
             return None
         index = cls()

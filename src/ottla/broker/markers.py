@@ -1,6 +1,6 @@
 """The control batches that end transactions, as a broker reads and writes them.
 
-Owns the meaning of one marker. Must not know logs or producers. Invariant: ``read_marker(marker_batch(...))`` says what was
+Owns the format of one marker. Must not know logs or producers. Invariant: ``read_marker(marker_batch(...))`` returns what was
 written.
 """
 
@@ -15,15 +15,15 @@ _KEY = struct.Struct(">hh")
 _COORDINATOR_EPOCH = struct.Struct(">hi")
 
 
-class Marker(NamedTuple):
-    """How a transaction ended, and the epoch of the coordinator that said so."""
+class EndTransactionMarker(NamedTuple):
+    """The outcome of a transaction, and the epoch of its coordinator."""
 
     kind: ControlType
     coordinator_epoch: int
 
 
-class NewMarker(NamedTuple):
-    """A marker that is not in a log yet."""
+class TxnMarkerEntry(NamedTuple):
+    """A marker to be written (Kafka's ``TxnMarkerEntry``)."""
 
     commit: bool
     producer_id: int
@@ -31,8 +31,8 @@ class NewMarker(NamedTuple):
     coordinator_epoch: int
 
 
-def read_marker(batch: bytes) -> Marker | None:
-    """The marker in a control batch; ``None`` for other control records, or where compaction took it.
+def read_marker(batch: bytes) -> EndTransactionMarker | None:
+    """Return the marker in a control batch; ``None`` for other control records, or if compaction has removed it.
 
     Raises ``CorruptRecordError`` for a damaged batch.
     """
@@ -40,18 +40,18 @@ def read_marker(batch: bytes) -> Marker | None:
     value = next(iter_records(batch)).value if kind is not None else None
     if kind is None or value is None or len(value) < _COORDINATOR_EPOCH.size:
         return None
-    return Marker(kind, _COORDINATOR_EPOCH.unpack_from(value)[1])
+    return EndTransactionMarker(kind, _COORDINATOR_EPOCH.unpack_from(value)[1])
 
 
 def marker_kind(key: bytes) -> ControlType | None:
-    """What the key of a control record says of its transaction; ``None`` for other control records."""
+    """Return the outcome in the key of a marker; ``None`` for other control records."""
     if len(key) < _KEY.size:
         return None
     return {0: ControlType.ABORT, 1: ControlType.COMMIT}.get(_KEY.unpack_from(key)[1])
 
 
 def marker_batch(commit: bool, producer_id: int, producer_epoch: int, coordinator_epoch: int, *, timestamp: int) -> bytes:
-    """The batch that ends a transaction."""
+    """Return the batch that ends a transaction."""
     return encode_end_transaction(
         ControlType.COMMIT if commit else ControlType.ABORT,
         producer_id=producer_id,

@@ -1,8 +1,7 @@
-"""What the broker needs from the world of files and chance, as protocols.
+"""The interfaces to files and random ids that the broker needs, as protocols.
 
-Owns the shapes; must not know how they are kept. Invariant: calls here are what one page-cache write or read costs, or they
-return the work (``Job``) that a disk thread shall do. Whatever fails raises ``OSError``, and a failed ``append`` has written
-nothing.
+Owns the protocols; must not know how they are implemented. Invariant: a call costs one write to or read from the page cache at
+most, or returns the ``DiskJob`` for a disk thread. Failures raise ``OSError``, and a failed ``append`` has written nothing.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from typing import NamedTuple, Protocol
 from ottla.protocol.framing import FileRange
 from ottla.types import TopicPartition
 
-Job = Callable[[], object]
-"""Slow work on files, ready to be run on another thread: it touches nothing that the caller still changes."""
+DiskJob = Callable[[], object]
+"""Slow work on files, to be run on another thread: it uses nothing that the caller still changes."""
 
 
 class Readable(Protocol):
-    """Bytes of a file. ``size`` is the part of it that counts."""
+    """A file to read. ``size``: the number of its bytes that are valid."""
 
     @property
     def size(self) -> int: ...
@@ -36,7 +35,7 @@ class SegmentFile(Readable, Protocol):
         """Write all pieces at the end, or nothing at all and raise ``OSError``."""
 
     def range(self, position: int, size: int) -> FileRange:
-        """A part of the file to be sent as it is, or its content; it stays readable however the log goes on."""
+        """Return a range of the file to be sent, or its content; it stays readable whatever happens to the log."""
 
     def reader(self) -> AbstractContextManager[Readable]:
         """The file as it is now, for a scan on any thread. Raises ``OSError`` if it is shorter than it should be."""
@@ -49,13 +48,13 @@ class SegmentFile(Readable, Protocol):
 
 
 class PinnedFolder(Protocol):
-    """The folder of a partition, open: whatever is under its name by now, this is the one."""
+    """The open folder of a partition. It stays the same folder, even if another one has its name by now."""
 
     def write_small(self, name: str, content: bytes, *, forced: bool = False) -> None:
-        """Replace an index, a snapshot or a checkpoint atomically. ``forced``: it is on disk before it has its name."""
+        """Replace an index, a snapshot or a checkpoint atomically. ``forced``: force the content to disk before the rename."""
 
     def append_small(self, name: str, content: bytes) -> None:
-        """Write at the end of such a file, or make it. Raises ``OSError``; then a part may have been written."""
+        """Append to such a file, or create it. Raises ``OSError``; then a part may have been written."""
 
     def snapshots_before(self, offset: int) -> list[str]:
         """The names of the producer snapshots of earlier offsets."""
@@ -64,7 +63,7 @@ class PinnedFolder(Protocol):
         """Remove such a file, if it is there."""
 
     def flush(self, base_offset: int) -> None:
-        """Force a segment to disk, with its list of aborted transactions."""
+        """Force a segment to disk, with its transaction index."""
 
 
 class Listing(NamedTuple):
@@ -75,15 +74,15 @@ class Listing(NamedTuple):
     snapshots: list[int]
     """Offsets of the producer snapshots, ascending."""
     swaps: list[int]
-    """Base offsets of the drafts whose swap was interrupted, ascending."""
+    """Base offsets of the cleaned segments whose swap was interrupted, ascending."""
     orphans: list[str]
     """Indexes without a segment."""
     foreign: list[str]
-    """Files that are not the broker's: it leaves them alone."""
+    """Files that are not the broker's. It does not touch them."""
     has_known_holes: bool
-    """Whether a repair has noted holes."""
+    """Whether a repair has recorded holes."""
     has_unfinished: bool
-    """Whether there are drafts, or files that were to replace others."""
+    """Whether there are ``.cleaned`` files, or temporary files that were to replace others."""
 
 
 class LogFiles(Protocol):
@@ -96,81 +95,82 @@ class LogFiles(Protocol):
         """Create the folder, unless it exists. A folder left by a deleted topic of the same name is renamed first."""
 
     def pin(self) -> PinnedFolder:
-        """The folder, to be used at once."""
+        """Open the folder, for immediate use."""
 
-    def give_up(self) -> None:
-        """The topic was deleted: what jobs have still to do here is not done."""
+    def mark_topic_deleted(self) -> None:
+        """Skip the pending jobs of this folder: its topic was deleted."""
 
-    def job(self, work: Callable[[PinnedFolder], object]) -> Job:
-        """Work on the folder for another thread, unless it is given up by then. The job takes no descriptors while it waits."""
+    def job(self, work: Callable[[PinnedFolder], object]) -> DiskJob:
+        """Return a job that works on the folder, unless its topic is deleted by then. The job uses no descriptors while it
+        waits."""
 
     def listing(self) -> Listing:
-        """What is in the folder."""
+        """List the files in the folder."""
 
     def create(self, base_offset: int) -> SegmentFile:
-        """A new, empty segment."""
+        """Create an empty segment."""
 
     def open(self, base_offset: int) -> SegmentFile:
-        """A segment that is there."""
+        """Open an existing segment."""
 
     def modified(self, base_offset: int) -> int:
-        """When a segment was last written to, in milliseconds since 1970."""
+        """Return the time of the last write to a segment, in milliseconds since 1970."""
 
     def read_small(self, name: str) -> bytes | None:
-        """The content of an index, a snapshot or a checkpoint; ``None`` where there is none."""
+        """Return the content of an index, a snapshot or a checkpoint; ``None`` if it does not exist."""
 
     def read_end(self, name: str, size: int) -> tuple[int, bytes] | None:
-        """The size of an index, and up to ``size`` bytes of its end; ``None`` where there is none."""
+        """Return the size of an index, and up to ``size`` bytes of its end; ``None`` if it does not exist."""
 
-    def keep(self, name: str) -> str:
+    def keep_damaged_file(self, name: str) -> str:
         """Move a file to the folder of damaged files, until an operator removes it; returns its new path."""
 
-    def keep_end(self, base_offset: int, position: int) -> str | None:
+    def keep_damaged_end(self, base_offset: int, position: int) -> str | None:
         """Copy what a segment has from ``position`` on to the folder of damaged files; returns its path, ``None`` for zeros."""
 
-    def set_aside(self, base_offsets: Iterable[int]) -> Job:
-        """Rename the files of segments to ``.deleted``."""
+    def mark_deleted(self, base_offsets: Iterable[int]) -> DiskJob:
+        """Return the job that renames the files of segments to ``.deleted``."""
 
-    def draft(self, base_offset: int) -> SegmentFile:
-        """A segment to be written beside the others, ``.cleaned``, for one thread at a time."""
+    def create_cleaned(self, base_offset: int) -> SegmentFile:
+        """Create a ``.cleaned`` segment beside the others, for one thread at a time."""
 
-    def finish_draft(self, base_offset: int, small: Mapping[str, bytes]) -> None:
-        """Force a draft to disk, with its indexes by their suffixes."""
+    def finish_cleaned(self, base_offset: int, small: Mapping[str, bytes]) -> None:
+        """Force a cleaned segment to disk, with its index files (``small``: their content by suffix)."""
 
-    def discard_draft(self, base_offset: int) -> None:
-        """Remove a draft."""
+    def discard_cleaned(self, base_offset: int) -> None:
+        """Remove a cleaned segment."""
 
     def begin_swap(self, base_offset: int) -> SegmentFile:
-        """Make a finished draft final, also after a restart; return it for readers.
+        """Commit a cleaned segment, so that also a restart completes its swap; return it for readers.
 
-        ``finish_swap`` completes it. If it raises ``OSError``, the draft is not final yet.
+        ``finish_swap`` completes the swap. If this raises ``OSError``, the segment is not committed.
         """
 
     def open_swap(self, base_offset: int) -> SegmentFile:
-        """Such a draft."""
+        """Open a committed segment whose swap was interrupted."""
 
     def finish_swap(self, base_offset: int, replaced: Iterable[int]) -> SegmentFile:
-        """Replace segments with it, rename their files, and return it. If an ``OSError`` or the end of the process interrupts this,
-        another call completes it."""
+        """Replace segments with the committed one, rename their files, and return it. If an ``OSError`` or the end of the process
+        interrupts this, another call completes it."""
 
-    def discard_drafts(self) -> None:
-        """Remove drafts that are not final."""
+    def discard_all_cleaned(self) -> None:
+        """Remove cleaned segments that are not committed."""
 
     def discard_unfinished(self) -> None:
-        """Remove what was left of small files that were to be replaced. For a log that is not in use yet."""
+        """Remove the temporary files of interrupted replacements. For a log that is not in use yet."""
 
-    def remove_set_aside(self) -> Job:
-        """Remove what was set aside in this folder."""
+    def remove_deleted(self) -> DiskJob:
+        """Return the job that removes the ``.deleted`` files of this folder."""
 
 
 class FolderView(Protocol):
-    """The folder of a partition of a stopped broker, only to be read. Every call may raise ``OSError``."""
+    """Read-only access to the folder of a partition of a stopped broker. Every call may raise ``OSError``."""
 
     def segments(self) -> list[int]:
         """Base offsets of the segments, ascending."""
 
     def swaps(self) -> list[int]:
-        """Base offsets of the drafts whose swap was interrupted."""
+        """Base offsets of the cleaned segments whose swap was interrupted."""
 
     def snapshots(self) -> list[int]:
         """Offsets of the producer snapshots, ascending."""
@@ -182,31 +182,32 @@ class FolderView(Protocol):
         """The names of files that are not the broker's."""
 
     def kept(self) -> list[tuple[str, int]]:
-        """Names and sizes of what earlier starts have kept in the folder of damaged files."""
+        """Names and sizes of the files in the folder ``damaged``, which earlier starts have kept."""
 
     def open(self, name: str) -> AbstractContextManager[Readable]:
-        """A file; ``FileNotFoundError`` where there is none. Parts of it that the disk cannot read are zeros (``unreadable``)."""
+        """Open a file. Raises ``FileNotFoundError``. Parts that the disk cannot read are returned as zeros
+        (``take_unreadable``)."""
 
     def read_small(self, name: str) -> bytes | None:
-        """The content of a small file; ``None`` where there is none."""
+        """Return the content of a small file; ``None`` if it does not exist."""
 
     def take_unreadable(self) -> list[tuple[str, int, int]]:
-        """Names, positions and sizes of what the disk could not read since the last call."""
+        """Return name, position and size of each part that the disk could not read since the last call."""
 
 
 class StoredTopic(NamedTuple):
-    """A topic as it is kept across restarts; ``configs`` is what was set on it, or what is left of that."""
+    """A topic as it is stored. ``configs``: its own settings, or those that damage has left."""
 
     name: str
     topic_id: uuid.UUID
     partitions: int
     configs: Mapping[str, str]
     settings_unknown: bool = False
-    """Whether damage has taken some of its settings, or the broker's: nothing of it is deleted or compacted."""
+    """Whether damage has destroyed some of its settings, or the broker's. Then nothing in it is deleted or compacted."""
 
 
 class StoredSettings(NamedTuple):
-    """What was set while the broker ran: for this broker, for all brokers of the cluster, and for groups by their ids."""
+    """The settings altered at run time: of this broker, of all brokers of the cluster, and of groups by id."""
 
     broker: Mapping[str, str] = {}
     cluster: Mapping[str, str] = {}
@@ -214,7 +215,7 @@ class StoredSettings(NamedTuple):
 
 
 class Catalog(NamedTuple):
-    """What the data directory knows apart from the logs. No producer id at or above ``next_producer_id`` was ever given out."""
+    """The metadata in the data directory. No producer id at or above ``next_producer_id`` was ever assigned."""
 
     topics: tuple[StoredTopic, ...]
     next_producer_id: int = 0
@@ -252,15 +253,15 @@ class Store(Protocol):
     """The absolute path of the data directory."""
     clean: bool
     """Whether the last broker on it shut down cleanly: its logs need no scan."""
-    is_earlier: bool
+    is_from_earlier_release: bool
     """Whether the last broker on it was of a release that wrote a checkpoint only when there was something to write."""
 
     @property
-    def is_crowded(self) -> bool:
+    def has_too_many_open_files(self) -> bool:
         """Whether so many files are open that ranges are read into memory."""
 
     def read_catalog(self) -> Catalog:
-        """The content when the data directory was opened."""
+        """Return the catalog as it was when the data directory was opened."""
 
     def change_catalog(self, *changes: CatalogChange) -> None:
         """Write changes, so that they survive the end of the process. If it raises ``OSError``, nothing has changed.
@@ -268,37 +269,38 @@ class Store(Protocol):
         Once in a thousand changes, or more, the whole catalog is replaced, and forced to disk before that.
         """
 
-    def sync_catalog(self) -> Job:
-        """Force the catalog to disk."""
+    def sync_catalog(self) -> DiskJob:
+        """Return the job that forces the catalog to disk."""
 
     def usage(self) -> DiskUsage:
-        """The disk that it is on."""
+        """Return the space on its disk."""
 
     def read_checkpoint(self, name: str) -> dict[TopicPartition, int] | None:
-        """A checkpoint of offsets; ``None`` where it is missing or damaged. The log says what is damaged. Raises ``OSError`` where
-        it cannot be read."""
+        """Return a checkpoint of offsets; ``None`` if it is missing or damaged, which is logged. Raises ``OSError`` if it cannot be
+        read."""
 
-    def write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int]) -> Job:
-        """Replace a checkpoint of offsets; the job may be done on any thread.
+    def write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int]) -> DiskJob:
+        """Return the job that replaces a checkpoint of offsets, on any thread.
 
-        It does nothing if the job of a later call has replaced the same checkpoint before.
+        The job does nothing if the job of a later call has already replaced the checkpoint.
         """
 
     def log_files(self, topic: str, topic_id: uuid.UUID, partition: int) -> LogFiles:
-        """The folder of a partition, which need not exist yet."""
+        """Return the folder of a partition, which may not exist yet."""
 
-    def set_aside_topic(self, topic: str, topic_id: uuid.UUID, partitions: Iterable[int]) -> Job | None:
-        """Rename the folders of a deleted topic, so that its name is free; the job removes them, ``None`` if there are none.
+    def delete_topic_folders(self, topic: str, topic_id: uuid.UUID, partitions: Iterable[int]) -> DiskJob | None:
+        """Rename the folders of a deleted topic, so that its name is free; return the job that removes them, or ``None`` if there
+        are none.
 
         A folder that cannot be renamed stays; ``LogFiles.make`` of a new topic retries.
         """
 
 
 class Ids(Protocol):
-    """Chance."""
+    """Random ids."""
 
     def new_uuid(self) -> uuid.UUID:
-        """A topic's id."""
+        """Return a topic id."""
 
     def new_id(self) -> str:
-        """A member id's unique part."""
+        """Return the unique part of a member id."""

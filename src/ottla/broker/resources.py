@@ -1,7 +1,7 @@
-"""The settings of a topic, a group or the broker as they are described and altered: where each comes from, what may change.
+"""The settings of a topic, a group or the broker, as they are described and altered.
 
-Owns the order of the places that a value can come from, and the checks of a change. Must not know requests. Invariants: the
-first place of a setting is the one whose value holds; a change is stored before it holds, whole or not at all.
+Owns the order of the sources of a value, and the checks of a change. Must not know requests. Invariants: the first source of a
+setting is in effect; a change is stored before it takes effect, completely or not at all.
 
 Source: KIP-226 (sources and synonyms), KIP-339 (incremental changes), KIP-1142 (which resources there are).
 """
@@ -26,7 +26,7 @@ Table = Mapping[str, tuple[str, Setting]]
 
 
 class ResourceType(enum.IntEnum):
-    """What can have settings here, by the protocol's numbers."""
+    """The types of resources with settings, by the protocol's numbers."""
 
     TOPIC = 2
     BROKER = 4
@@ -34,11 +34,11 @@ class ResourceType(enum.IntEnum):
 
 
 KNOWN_TYPES = (*ResourceType, 8, 16)
-"""Types of resources that Kafka has: ours, and those of loggers (8) and client metrics (16)."""
+"""Kafka's types of resources: these, loggers (8) and client metrics (16)."""
 
 
 class ConfigSource(enum.IntEnum):
-    """Where a value comes from, by the protocol's numbers."""
+    """The source of a value, by the protocol's numbers."""
 
     TOPIC = 1
     BROKER = 2
@@ -49,7 +49,7 @@ class ConfigSource(enum.IntEnum):
 
 
 class ConfigSynonym(NamedTuple):
-    """A place that a value comes from, or would come from if those before it said nothing."""
+    """A source of a value. It is in effect if the sources before it have none."""
 
     name: str
     value: str
@@ -68,7 +68,7 @@ class DescribedConfig(NamedTuple):
     synonyms: tuple[ConfigSynonym, ...]
 
     @property
-    def holds(self) -> ConfigSynonym:
+    def effective(self) -> ConfigSynonym:
         """The source of the value."""
         return (
             self.synonyms[0]
@@ -78,7 +78,7 @@ class DescribedConfig(NamedTuple):
 
 
 def describe(catalog: BrokerCatalog, kind: int, name: str) -> list[DescribedConfig]:
-    """The settings of a resource; raises ``ApiError`` where there is none of that type and name."""
+    """Return the settings of a resource. Raises ``ApiError`` if there is no resource of that type and name."""
     match kind:
         case ResourceType.TOPIC:
             check_name(name)
@@ -91,7 +91,7 @@ def describe(catalog: BrokerCatalog, kind: int, name: str) -> list[DescribedConf
 
 
 def names(catalog: BrokerCatalog, kind: ResourceType) -> list[str]:
-    """The resources of a type."""
+    """Return the names of the resources of a type."""
     match kind:
         case ResourceType.TOPIC:
             return [topic.name for topic in catalog.topics]
@@ -102,20 +102,22 @@ def names(catalog: BrokerCatalog, kind: ResourceType) -> list[str]:
 
 
 def of_topic(catalog: BrokerCatalog, topic: Topic) -> list[DescribedConfig]:
-    """The settings of a topic: its own, then what the broker's lend it. Where settings are unknown, ``cleanup.policy`` says what
-    holds until they are set: nothing is cleaned up."""
+    """Return the settings of a topic: its own, then the broker's defaults. If settings are unknown, ``cleanup.policy`` is empty:
+    nothing is cleaned up until they are set."""
     overrides = {**topic.overrides, "cleanup.policy": NO_CLEANUP} if topic.settings_unknown else topic.overrides
-    return _of_its_own(catalog, TOPIC_SETTINGS, overrides, ConfigSource.TOPIC)
+    return _describe_overrides(catalog, TOPIC_SETTINGS, overrides, ConfigSource.TOPIC)
 
 
 def _of_group(catalog: BrokerCatalog, group_id: str) -> list[DescribedConfig]:
-    """Of any group: one that there is not yet may have settings."""
+    """Return the settings of a group, which may not exist yet."""
     if not group_id:
         raise ApiError(ErrorCode.invalid_request, "Group name must not be empty")
-    return _of_its_own(catalog, GROUP_SETTINGS, catalog.settings.groups.get(group_id, {}), ConfigSource.GROUP)
+    return _describe_overrides(catalog, GROUP_SETTINGS, catalog.settings.groups.get(group_id, {}), ConfigSource.GROUP)
 
 
-def _of_its_own(catalog: BrokerCatalog, table: Table, overrides: Mapping[str, str], source: ConfigSource) -> list[DescribedConfig]:
+def _describe_overrides(
+    catalog: BrokerCatalog, table: Table, overrides: Mapping[str, str], source: ConfigSource
+) -> list[DescribedConfig]:
     described = []
     for name, (_, setting) in table.items():
         value = overrides.get(name)
@@ -164,7 +166,7 @@ _ADVERTISED = "advertised.listeners"
 
 
 class AlterConfigOp(enum.IntEnum):
-    """What is done to a setting, by the protocol's numbers."""
+    """The operation on a setting, by the protocol's numbers."""
 
     SET = 0
     DELETE = 1
@@ -179,7 +181,7 @@ Changes = Iterable[tuple[str, int, str | None]]
 
 
 AlterSettings = Callable[[StoredSettings, bool], None]
-"""``BrokerState.alter_settings``: the settings, and whether they are only checked."""
+"""``BrokerState.alter_settings``: the settings, and whether to only validate them."""
 
 
 def alter(
@@ -192,7 +194,7 @@ def alter(
     replacing: bool,
     validate_only: bool,
 ) -> None:
-    """Change settings of a resource, at once and for good; ``replacing``: all others go. ``ApiError``: nothing has changed."""
+    """Change and store settings of a resource; ``replacing``: reset all others. Raises ``ApiError``; then nothing has changed."""
     changes = list(changes)
     if len({one for one, _, _ in changes}) != len(changes):
         raise ApiError(ErrorCode.invalid_request, "Error due to duplicate config keys")
@@ -217,7 +219,7 @@ def _alter_topic(catalog: BrokerCatalog, name: str, changes: Changes, replacing:
     topic = catalog.topics.get(name)
     if topic is None:
         raise ApiError(ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist.")
-    present = {described.name: described.holds.value for described in of_topic(catalog, topic)}
+    present = {described.name: described.effective.value for described in of_topic(catalog, topic)}
     own = {} if replacing else topic.overrides
     altered = catalog.topics.altered(topic, _changed(own, present, changes, TOPIC_SETTINGS))
     if not validate_only:
@@ -240,7 +242,8 @@ def _alter_broker(
 
 
 def _check_cluster_wide(broker: str, touched: Iterable[str]) -> None:
-    """``touched``: what is changed on a broker, or is missing from what is set for all."""
+    """Raise ``ApiError`` for a setting that only the cluster has. ``touched``: the settings changed on a broker, or missing from
+    the cluster's."""
     fixed = next((one for one in touched if one in CLUSTER_WIDE), None)
     if fixed is not None:
         where = f"altered on broker {broker} alone" if broker else "removed from the cluster's settings"
@@ -263,7 +266,7 @@ def _alter_group(
 
 
 def _changed(own: Mapping[str, str], present: Mapping[str, str], changes: Changes, table: Table) -> dict[str, str]:
-    """The settings of a resource after the changes; lists are added to and taken from what holds at ``present``."""
+    """Return the settings of a resource after the changes. APPEND and SUBTRACT change the list in effect, ``present``."""
     result = dict(own)
     for name, change, value in changes:
         if change == AlterConfigOp.DELETE:

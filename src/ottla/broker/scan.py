@@ -1,10 +1,10 @@
-"""The batches of a segment file, read piece by piece, and where they continue behind damage.
+"""A scan of a segment file: its intact batches, and the damage between them.
 
-Owns the rules by which bytes of a file count as a batch. Must not know indexes, logs, topics or how files are kept. Invariants:
-every intact batch of a file is found, wherever the damage is; a batch is intact if it is whole, its checksum fits, and its offsets
-lie between those of its neighbours; no more of the file is in memory than a piece of it, or one batch.
+Owns the rules by which bytes of a file are an intact batch. Must not know indexes, logs, topics or how files are kept. Invariants:
+every intact batch of a file is found, wherever the damage is; a batch is intact if it is complete, its checksum matches, and its
+offsets are between those of its neighbours; only a piece of the file, or one batch, is in memory.
 
-Kafka's recovery gives up a log from its first damaged batch on, and takes the rest from another replica. This broker has the only
+Kafka's recovery truncates a log at its first damaged batch, and fetches the rest from another replica. This broker has the only
 copy.
 """
 
@@ -26,11 +26,11 @@ PIECE = 1 << 20
 """Bytes that are read at once."""
 
 _NEAR = 1 << 14
-"""Bytes behind damage in which the next batch is looked for first. Mostly it is there, in what was read already."""
+"""Bytes behind damage that are searched first for the next batch. Mostly it is there, in bytes that were already read."""
 
 _PLACE = struct.Struct(">qi")
 LAST_OFFSET = 2**63 - 1
-"""After every offset: where there is no next segment that would bound the offsets of a file."""
+"""An offset after all others, for a file without a next segment that limits its offsets."""
 
 _MAX_RELATIVE = 2**31 - 1
 
@@ -46,7 +46,7 @@ class Batch(NamedTuple):
 class Damage(NamedTuple):
     """The bytes of a file from ``position`` to ``end`` that hold no intact batch.
 
-    What was in them had offsets from ``first_offset`` on and before ``next_offset``, as far as the batches around them say so.
+    Their records had offsets from ``first_offset`` to ``next_offset`` (exclusive), according to the batches around them.
     """
 
     position: int
@@ -62,20 +62,20 @@ class Damage(NamedTuple):
 
     @property
     def offsets(self) -> str:
-        """The offsets, in words."""
+        """The offsets as text."""
         if self.next_offset == self.first_offset:
             return f"from offset {self.first_offset} on"
-        return offsets_from(self.first_offset, self.next_offset)
+        return format_offsets(self.first_offset, self.next_offset)
 
 
 def scan(
     file: Readable, base_offset: int, *, limit: int | None = None, gaps: bool = True, position: int = 0
 ) -> Iterator[Batch | Damage]:
-    """Everything in a segment file from ``position`` on, in order, without a gap.
+    """Yield the batches and the damage of a segment file from ``position`` on, in order, without a gap.
 
-    ``base_offset``: the least offset that may come. ``limit``: the base offset of the next segment, if there is one. ``gaps``:
-    whether offsets may be missing before the last batch, if there is no limit; before others they may always. Raises ``OSError``
-    where the disk cannot be read.
+    ``base_offset``: the smallest possible offset. ``limit``: the base offset of the next segment, if there is one. ``gaps``:
+    whether offsets may be missing before the last batch, if there is no limit; before others they may always. Raises ``OSError`` if
+    the disk cannot be read.
     """
     reader = _Reader(file, base_offset, limit, gaps)
     expected = base_offset
@@ -86,8 +86,8 @@ def scan(
             position, expected = position + found.header.size, found.header.next_offset
             continue
         if isinstance(found, Batch):
-            found = _Fault(f"a batch claims offset {found.header.base_offset} where {expected} was expected", found.header)
-        end, next_offset = reader.resume(position, expected, found)
+            found = _InvalidBatch(f"a batch claims offset {found.header.base_offset} where {expected} was expected", found.header)
+        end, next_offset = reader.end_of_damage(position, expected, found)
         reason = found.reason
         if next_offset == expected and found.header is not None:
             reason += f" and claims {_records(found.header.record_count)}"
@@ -95,8 +95,8 @@ def scan(
         position, expected = end, next_offset
 
 
-class _Fault(NamedTuple):
-    """Why there is no intact batch, and the header in which the length may nevertheless be right."""
+class _InvalidBatch(NamedTuple):
+    """Why there is no intact batch at a position; ``header``: if its length may still be right."""
 
     reason: str
     header: BatchHeader | None = None
@@ -111,35 +111,37 @@ class _Reader:
         self._last_possible = min(LAST_OFFSET if limit is None else limit - 1, base_offset + _MAX_RELATIVE)
         self._gaps = gaps
         self._piece, self._start = b"", 0
-        self._last: tuple[int, int, Batch | _Fault] | None = None
+        self._last: tuple[int, int, Batch | _InvalidBatch] | None = None
 
-    def batch_at(self, position: int, expected: int) -> Batch | _Fault:
-        """The batch at ``position`` whose offsets are not below ``expected``, or why it is none."""
+    def batch_at(self, position: int, expected: int) -> Batch | _InvalidBatch:
+        """Return the batch at ``position``, whose offsets must not be below ``expected``, or why there is none."""
         if self._last is None or self._last[:2] != (position, expected):
             self._last = (position, expected, self._read(position, expected))
         return self._last[2]
 
-    def _read(self, position: int, expected: int) -> Batch | _Fault:
+    def _read(self, position: int, expected: int) -> Batch | _InvalidBatch:
         front = self._bytes(position, HEADER_SIZE)
         if len(front) < HEADER_SIZE:
-            return _Fault(f"{len(front)} bytes are left, fewer than the header of a batch has")
+            return _InvalidBatch(f"{len(front)} bytes are left, fewer than the header of a batch has")
         if front[MAGIC_OFFSET] != MAGIC:
-            return _Fault(f"magic byte {front[MAGIC_OFFSET]} instead of {MAGIC}")
+            return _InvalidBatch(f"magic byte {front[MAGIC_OFFSET]} instead of {MAGIC}")
         try:
             header = read_header(front, 0, position)
         except InvalidBatchError as error:
-            return _Fault(str(error))
+            return _InvalidBatch(str(error))
         left = self._file.size - position
         if header.size > left:
-            return _Fault(f"a batch of {header.size} bytes with {_records(header.record_count)}, of which {left} bytes are there")
-        if not self._is_whole(position, header):
-            return _Fault(f"the batch at offset {header.base_offset} fails its checksum", header)
+            return _InvalidBatch(
+                f"a batch of {header.size} bytes with {_records(header.record_count)}, of which {left} bytes are there"
+            )
+        if not self._matches_checksum(position, header):
+            return _InvalidBatch(f"the batch at offset {header.base_offset} fails its checksum", header)
         if header.base_offset < expected or header.last_offset > self._last_possible:
-            return _Fault(f"a batch claims offset {header.base_offset} where {self._possible(expected)}", header)
+            return _InvalidBatch(f"a batch claims offset {header.base_offset} where {self._possible(expected)}", header)
         return Batch(position, header, self._bytes(position, header.size))
 
-    def _is_whole(self, position: int, header: BatchHeader) -> bool:
-        """Whether the checksum of a batch fits. A damaged length may be that of the rest of the file, which is not read at once."""
+    def _matches_checksum(self, position: int, header: BatchHeader) -> bool:
+        """Whether the checksum of a batch matches. A damaged length may span the rest of the file, which is not read at once."""
         if header.size <= PIECE:
             return crc_matches(self._bytes(position, header.size), 0, header)
         at, end, crc = position + CRC_START, position + header.size, 0
@@ -151,7 +153,7 @@ class _Reader:
         return crc == header.crc
 
     def is_contradicted(self, batch: Batch, expected: int) -> bool:
-        """Whether the next batch has offsets of this one, so that this one's, which no checksum covers, are wrong.
+        """Whether the next batch has offsets of this one, so that the base offset of this one, which no checksum covers, is wrong.
 
         Offsets may be missing before a batch: compaction has removed their records.
         """
@@ -163,8 +165,8 @@ class _Reader:
         following = self.batch_at(after, expected)
         return isinstance(following, Batch) and following.header.base_offset < batch.header.next_offset
 
-    def resume(self, position: int, expected: int, fault: _Fault) -> tuple[int, int]:
-        """Where the damage at ``position`` ends, and the next offset there."""
+    def end_of_damage(self, position: int, expected: int, fault: _InvalidBatch) -> tuple[int, int]:
+        """Return the end of the damage at ``position``, and the next offset there."""
         size = self._file.size
         if fault.header is not None:
             end = position + fault.header.size
@@ -180,12 +182,13 @@ class _Reader:
         return size, self._end(expected)
 
     def _candidates(self, start: int, expected: int) -> Iterator[int]:
-        """The positions from ``start`` on at which the first bytes may be those of a batch."""
+        """Yield the positions from ``start`` on at which a batch may begin."""
         size, last = self._file.size, self._last_possible
         highs = range(expected >> 32, (max(expected, last) >> 32) + 1)
         either = b"|".join(re.escape(high.to_bytes(4, "big")) for high in highs)
         magic = re.escape(bytes([MAGIC]))
-        # It begins with the magic byte, since that is rare: zeros are passed over fifty times as fast as with the offset first.
+        # The pattern begins with the magic byte, since that is rare: it skips zeros fifty times as fast as one that begins with the
+        # offset.
         pattern = re.compile(b"%b(?<=(?:%b).{12}%b)" % (magic, either, magic), re.DOTALL)
         piece: bytes | memoryview = self._bytes(start, _NEAR)
         while start + HEADER_SIZE <= size:
@@ -211,14 +214,14 @@ class _Reader:
         return expected if self._limit is None else max(expected, self._limit)
 
 
-def offsets_from(first: int, end: int) -> str:
-    """The offsets from ``first`` on and before ``end``, in words."""
+def format_offsets(first: int, end: int) -> str:
+    """Return the offsets from ``first`` to ``end`` (exclusive) as text."""
     return f"offset {first}" if end == first + 1 else f"offsets {first} to {end - 1}"
 
 
-def are_missing(first: int, end: int) -> str:
-    """That these offsets are missing, in words."""
-    return f"{offsets_from(first, end)} {'is' if end == first + 1 else 'are'} missing"
+def format_missing(first: int, end: int) -> str:
+    """Return the text that these offsets are missing."""
+    return f"{format_offsets(first, end)} {'is' if end == first + 1 else 'are'} missing"
 
 
 def _records(count: int) -> str:
@@ -226,7 +229,7 @@ def _records(count: int) -> str:
 
 
 def _is_plausible(front: bytes | memoryview, left: int, expected: int, last: int) -> bool:
-    """Whether 61 bytes may be a header: cheap, and rare in data that is none."""
+    """Whether 61 bytes may be a batch's header: a cheap check that other data rarely passes."""
     base_offset, length = _PLACE.unpack_from(front)
     if not (expected <= base_offset <= last and HEADER_SIZE <= length + LENGTH_OVERHEAD <= left):
         return False

@@ -1,7 +1,7 @@
-"""One setting of the broker or of a topic: its name, type, default and bounds, and how a value of it is read.
+"""One setting of the broker or of a topic: its name, type, default and bounds, and the parsing of its values.
 
-Owns the row of a table and the parsing of one value. Must not know which settings there are. Invariant: what ``parse`` returns
-is of the setting's type and within its bounds, whatever text it was given.
+Owns the row of a table and the parsing of one value. Must not know which settings there are. Invariant: ``parse`` returns a value
+of the setting's type within its bounds, or raises.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LONG_MIN = -(2**63)
 Value = bool | int | float | str
 
 
-class Kind(enum.IntEnum):
+class ConfigType(enum.IntEnum):
     """Types of settings; the numbers are those of DescribeConfigs."""
 
     BOOLEAN = 1
@@ -41,7 +41,7 @@ class Setting(NamedTuple):
     """
 
     name: str
-    kind: Kind
+    kind: ConfigType
     default: Value
     doc: str
     minimum: float
@@ -55,13 +55,13 @@ class Setting(NamedTuple):
     no_effect: str
 
     def parse(self, value: object) -> Value:
-        """``value``, or its text, as this setting's type; raises ``ConfigError`` where it is not one or out of bounds."""
+        """Convert a value or its text to the setting's type. Raises ``ConfigError`` if it is invalid or out of bounds."""
         match self.kind:
-            case Kind.BOOLEAN:
+            case ConfigType.BOOLEAN:
                 return self._boolean(value)
-            case Kind.INT | Kind.LONG | Kind.DOUBLE:
+            case ConfigType.INT | ConfigType.LONG | ConfigType.DOUBLE:
                 return self._number(value)
-            case Kind.LIST:
+            case ConfigType.LIST:
                 return self._list(value)
         text = str(value).strip()
         text = text.lower() if self.any_case else text
@@ -70,7 +70,7 @@ class Setting(NamedTuple):
         return text
 
     def accepts(self, value: object) -> bool:
-        """Whether ``parse`` returns."""
+        """Whether ``parse`` accepts a value."""
         try:
             self.parse(value)
         except ConfigError:
@@ -78,13 +78,13 @@ class Setting(NamedTuple):
         return True
 
     def text(self, value: Value) -> str:
-        """A value as Kafka prints it."""
-        return str(value).lower() if self.kind is Kind.BOOLEAN else str(value)
+        """Return a value as Kafka prints it."""
+        return str(value).lower() if self.kind is ConfigType.BOOLEAN else str(value)
 
     @property
     def is_list(self) -> bool:
         """Whether items can be added to the value and taken from it."""
-        return self.kind is Kind.LIST
+        return self.kind is ConfigType.LIST
 
     def _boolean(self, value: object) -> bool:
         text = str(value).strip().lower()
@@ -95,7 +95,7 @@ class Setting(NamedTuple):
         return text == "true"
 
     def _list(self, value: object) -> str:
-        """The items, each once, in their order; none is a list too."""
+        """Return the items, each once, in their order. An empty list is valid."""
         items = [item for item in (part.strip() for part in str(value).split(",")) if item]
         unknown = next((item for item in items if self.choices and item not in self.choices), None)
         if unknown is not None:
@@ -108,20 +108,27 @@ class Setting(NamedTuple):
     def _number(self, value: object) -> int | float:
         number: int | float
         try:
-            number = float(str(value)) if self.kind is Kind.DOUBLE else int(str(value).strip())
+            number = float(str(value)) if self.kind is ConfigType.DOUBLE else int(str(value).strip())
         except ValueError:
-            raise ConfigError(f"{self._invalid(value)}: must be a {'' if self.kind is Kind.DOUBLE else 'whole '}number") from None
+            raise ConfigError(
+                f"{self._invalid(value)}: must be a {'' if self.kind is ConfigType.DOUBLE else 'whole '}number"
+            ) from None
         if number != self.also and not self.minimum <= number <= self.maximum:
             alternative = "" if self.also is None else f" or be {self.also}"
             raise ConfigError(f"{self._invalid(number)}: must lie between {self.minimum} and {self.maximum}{alternative}")
         return number
 
     def _invalid(self, value: object) -> str:
-        """How every message about a bad value begins: clients look for Kafka's own words."""
+        """Return the beginning of every message about an invalid value: clients look for Kafka's words."""
         return f"Invalid value {value} for configuration {self.name}"
 
 
-_KINDS: Mapping[type, Kind] = {bool: Kind.BOOLEAN, int: Kind.LONG, float: Kind.DOUBLE, str: Kind.STRING}
+_KINDS: Mapping[type, ConfigType] = {
+    bool: ConfigType.BOOLEAN,
+    int: ConfigType.LONG,
+    float: ConfigType.DOUBLE,
+    str: ConfigType.STRING,
+}
 
 
 def setting(
@@ -132,7 +139,7 @@ def setting(
     minimum: float = 0,
     maximum: float = LONG_MAX,
     choices: tuple[str, ...] = (),
-    kind: Kind | None = None,
+    kind: ConfigType | None = None,
     broker: str | None = None,
     dynamic: bool = False,
     any_case: bool = False,
@@ -142,7 +149,7 @@ def setting(
 ) -> Any:
     """A field of a table of settings: its type is that of its default, unless ``kind`` says otherwise."""
     kind = _KINDS[type(default)] if kind is None else kind
-    if kind is Kind.LONG and maximum <= INT_MAX:
-        kind = Kind.INT
+    if kind is ConfigType.LONG and maximum <= INT_MAX:
+        kind = ConfigType.INT
     row = Setting(name, kind, default, doc, minimum, maximum, choices, broker, dynamic, any_case, also, item, no_effect)
     return dataclasses.field(default=default, metadata={"setting": row})

@@ -1,7 +1,7 @@
-"""The state of one broker, as the handlers of APIs see it: what it has, its coordinators, and the requests that wait.
+"""The state of one broker, for the handlers of APIs: its catalog, its coordinators, and delayed requests.
 
-Owns which of them are notified of a change by another. Must not know which requests there are, nor when a handler runs. Invariant:
-all that a handler changes is in here or below, so what follows from it can be found by looking.
+Owns the references between them. Must not know the APIs, nor when a handler runs. Invariant: handlers change nothing else, so that
+the core finds the consequences of a change here.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from types import MappingProxyType
 from ottla.assignors import PartitionAssignor
 from ottla.broker.catalog import BrokerCatalog, Endpoint
 from ottla.broker.config import BrokerConfig
-from ottla.broker.delayed import Delayed, Flushing
-from ottla.broker.effects import Effect, RunJob, Ticket
-from ottla.broker.fetch_sessions import FetchSessions
-from ottla.broker.groups import Groups, offered
-from ottla.broker.ports import Ids, Job, Store, StoredSettings
+from ottla.broker.effects import BrokerEffect, RunJob, Ticket
+from ottla.broker.fetch_sessions import FetchSessionCache
+from ottla.broker.group_coordinator_service import GroupCoordinatorService, configured_assignors
+from ottla.broker.ports import DiskJob, Ids, Store, StoredSettings
+from ottla.broker.purgatory import DelayedProduce, FetchPurgatory
 from ottla.broker.slices import SlicedRequests
-from ottla.broker.transactions import Transactions
+from ottla.broker.transaction_coordinator_service import TransactionCoordinatorService
 from ottla.protocol.apis import Api
 
 
 class BrokerState:
-    """See the module. ``own_apis`` are those that have a handler here; the coordinators know theirs."""
+    """The state of one broker. ``own_apis``: the APIs with a handler in ``api/``; the coordinators have their own."""
 
     def __init__(
         self,
@@ -34,25 +34,25 @@ class BrokerState:
         assignors: Mapping[str, PartitionAssignor] = MappingProxyType({}),
         own_apis: Iterable[Api] = (),
     ) -> None:
-        """``assignors``: those of the user's own for consumer groups. Raises ``ConfigError``."""
+        """``assignors``: the user's own assignors for consumer groups. Raises ``ConfigError``."""
         self.catalog = BrokerCatalog(config, endpoint, store, ids)
-        self.delayed = Delayed()
-        self.sliced = SlicedRequests()
-        self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, ids.new_uuid)
-        self.flushing: dict[Ticket, Flushing] = {}
-        self.answers: dict[Ticket, tuple[object, object]] = {}
-        self.groups = Groups(self.catalog, config, ids, offered(config, assignors))
-        self.transactions = Transactions(self.catalog, self.groups, config)
+        self.fetch_purgatory = FetchPurgatory()
+        self.sliced_requests = SlicedRequests()
+        self.fetch_sessions = FetchSessionCache(config.max_incremental_fetch_session_cache_slots, ids.new_uuid)
+        self.delayed_produces: dict[Ticket, DelayedProduce] = {}
+        self.responses_after_jobs: dict[Ticket, tuple[object, object]] = {}
+        self.groups = GroupCoordinatorService(self.catalog, config, ids, configured_assignors(config, assignors))
+        self.transactions = TransactionCoordinatorService(self.catalog, self.groups, config)
         self.served = tuple(sorted({*own_apis, *self.groups.served, *self.transactions.served}))
         """The APIs that have a handler, and no others."""
 
-    def answer_after(self, ticket: Ticket, job: Job, response: object, failure: object) -> list[Effect]:
-        """Send ``response`` when ``job`` is done, or ``failure`` where the disk failed."""
-        self.answers[ticket] = (response, failure)
+    def reply_after(self, ticket: Ticket, job: DiskJob, response: object, failure: object) -> list[BrokerEffect]:
+        """Send ``response`` when ``job`` is done, or ``failure`` if it fails."""
+        self.responses_after_jobs[ticket] = (response, failure)
         return [RunJob(("answer", ticket), job)]
 
     def alter_settings(self, settings: StoredSettings, validate_only: bool) -> None:
-        """As ``BrokerCatalog`` does; those of groups hold at once, too."""
+        """Alter settings as ``BrokerCatalog`` does, and apply them to groups, too."""
         self.catalog.alter_settings(settings, validate_only)
         if not validate_only:
             self.groups.reconfigure()

@@ -1,7 +1,7 @@
-"""Stored settings that this release does not honour, or that damage has taken: which they are, and what is said of them.
+"""Stored settings that this release does not support, or that damage has destroyed.
 
-Owns the separation of settings by names and values, and the words for the log. Must not know how settings are stored. Invariant:
-what is separated and merged again is what was stored.
+Owns the separation of settings by names and values, and the messages for the log. Must not know how settings are stored. Invariant:
+merging separated settings gives the stored ones.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _NAMED = 50
 """Topics named in one line of the log."""
 
 
-def split(settings: StoredSettings) -> tuple[StoredSettings, StoredSettings]:
-    """The settings that this release knows, and the others. Of those of the broker, which may decide what is deleted, a value that
-    this release does not support is not left out: it is an error of the start."""
+def split_supported(settings: StoredSettings) -> tuple[StoredSettings, StoredSettings]:
+    """Return the supported settings, and the others. An unsupported value of a broker's setting stays with the first, and fails the
+    start: such a setting may decide which records are deleted."""
     groups = {group: _split(values, _is_of_group) for group, values in settings.groups.items()}
     broker, cluster = (_split(values, _is_of_broker) for values in (settings.broker, settings.cluster))
     known, unknown = (
@@ -28,33 +28,33 @@ def split(settings: StoredSettings) -> tuple[StoredSettings, StoredSettings]:
     return known, unknown
 
 
-def merged(settings: StoredSettings, others: StoredSettings) -> StoredSettings:
-    """Both of them, as they are stored."""
+def merge(settings: StoredSettings, others: StoredSettings) -> StoredSettings:
+    """Merge supported and unsupported settings, to be stored."""
     if not any(others):
         return settings
     groups = {group: {**others.groups.get(group, {}), **values} for group, values in settings.groups.items()}
     return StoredSettings({**others.broker, **settings.broker}, {**others.cluster, **settings.cluster}, {**others.groups, **groups})
 
 
-def describe_damage(topics: Iterable[Topic], not_honoured: StoredSettings) -> list[str]:
-    """What an operator has to know at a start, in words."""
-    said, unknown = [], []
+def describe_damage(topics: Iterable[Topic], unsupported: StoredSettings) -> list[str]:
+    """Return messages for the operator at a start."""
+    messages, unknown = [], []
     for topic in topics:
         if topic.settings_unknown:
             unknown.append(topic.name)
-        if topic.not_honoured:
-            settings = ", ".join(f"{name}={value}" for name, value in topic.not_honoured.items())
-            said.append(f"topic {topic.name} has settings that this release does not support; they are kept: {settings}")
+        if topic.unsupported:
+            settings = ", ".join(f"{name}={value}" for name, value in topic.unsupported.items())
+            messages.append(f"topic {topic.name} has settings that this release does not support; they are kept: {settings}")
     if unknown:
-        said.append(
+        messages.append(
             f"the settings of {len(unknown)} topic(s) are unknown, so nothing in them is deleted or compacted until "
             f"settings are set (ottla topic alter TOPIC --config NAME=VALUE): {_listed(unknown)}"
         )
-    if any(not_honoured):
-        tables = [not_honoured.broker, not_honoured.cluster, *not_honoured.groups.values()]
+    if any(unsupported):
+        tables = [unsupported.broker, unsupported.cluster, *unsupported.groups.values()]
         shown = sorted({f"{name}={value}" for table in tables for name, value in table.items()})
-        said.append(f"settings of the broker or of groups that this release does not support are kept: {', '.join(shown)}")
-    return said
+        messages.append(f"settings of the broker or of groups that this release does not support are kept: {', '.join(shown)}")
+    return messages
 
 
 def _listed(names: Collection[str]) -> str:
@@ -76,14 +76,14 @@ def _split(values: Mapping[str, str], is_known: Callable[[str, str], bool]) -> t
 
 
 class StoredGroupConfigs:
-    """The lookup of ``GroupConfigs`` over the settings that hold now."""
+    """The lookup of ``GroupConfigs`` in the current settings."""
 
     def __init__(self, settings: Callable[[], StoredSettings], broker: Callable[[], BrokerConfig]) -> None:
         self._settings = settings
         self._broker = broker
 
     def of_group(self, group_id: str) -> Mapping[str, int]:
-        """What was set on a group, by Kafka's names; what was not set is not in there."""
+        """Return the settings of a group, by Kafka's names, without those that are not set."""
         stored = self._settings().groups.get(group_id)
         if not stored:
             return {}

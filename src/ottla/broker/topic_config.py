@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ottla.broker.setting import INT_MAX, LONG_MAX, LONG_MIN, Kind, setting as _setting
+from ottla.broker.setting import INT_MAX, LONG_MAX, LONG_MIN, ConfigType, setting as _setting
 
 _MIB = 1 << 20
 _DAY = 86_400_000
@@ -37,7 +37,7 @@ class TopicConfig:
         "delete",
         "What happens to old records: delete, compact, both (delete,compact) or nothing.",
         choices=POLICIES,
-        kind=Kind.LIST,
+        kind=ConfigType.LIST,
         broker="log.cleanup.policy",
     )
     compression_type: str = _setting(
@@ -173,7 +173,7 @@ class TopicConfig:
         "leader.replication.throttled.replicas",
         "",
         "Replicas whose leaders send at a limited rate.",
-        kind=Kind.LIST,
+        kind=ConfigType.LIST,
         item=_REPLICA,
         no_effect=_ONE_REPLICA,
     )
@@ -181,7 +181,7 @@ class TopicConfig:
         "follower.replication.throttled.replicas",
         "",
         "Replicas that fetch at a limited rate.",
-        kind=Kind.LIST,
+        kind=ConfigType.LIST,
         item=_REPLICA,
         no_effect=_ONE_REPLICA,
     )

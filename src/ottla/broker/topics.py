@@ -1,7 +1,7 @@
-"""The topics there are: names, ids, partition counts and settings, and the rules for new and changed ones.
+"""All topics: names, ids, partition counts and settings, and the rules for new and changed ones.
 
 Owns the image of the topics and the checks of CreateTopics, CreatePartitions and AlterConfigs. Must not know logs or requests.
-Invariant: names and ids are unique, and no two names differ only in ``.`` and ``_``, since they would meet in metric names.
+Invariant: names and ids are unique, and no two names differ only in ``.`` and ``_``, since they would collide in metric names.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic. ``overrides`` is what was set on it, ``config`` what holds for it."""
+    """One topic. ``overrides``: its own settings; ``config``: all settings in effect."""
 
     name: str
     topic_id: uuid.UUID
     partition_count: int
     config: TopicConfig
     overrides: Mapping[str, str]
-    not_honoured: Mapping[str, str] = field(default_factory=dict)
-    """What was stored for it and means nothing to this release: it is kept for one that knows it."""
+    unsupported: Mapping[str, str] = field(default_factory=dict)
+    """Stored settings that this release does not support. They are preserved for a release that does."""
     settings_unknown: bool = False
-    """Whether some of its settings are lost: nothing of it is deleted or compacted until settings are set."""
+    """Whether some of its settings are lost. Then nothing in it is deleted or compacted until settings are set."""
 
     @property
     def internal(self) -> bool:
-        """Whether the broker keeps the topic for itself."""
+        """Whether it is one of the coordinators' topics."""
         return self.name in INTERNAL_TOPICS
 
     @property
@@ -55,8 +55,8 @@ class Topic:
         return range(self.partition_count)
 
     def stored(self) -> StoredTopic:
-        """As it is kept across restarts."""
-        configs = {**self.not_honoured, **self.overrides}
+        """Return the topic as it is stored."""
+        configs = {**self.unsupported, **self.overrides}
         return StoredTopic(self.name, self.topic_id, self.partition_count, configs, self.settings_unknown)
 
 
@@ -107,20 +107,20 @@ class Topics:
 
     @property
     def version(self) -> int:
-        """For the coordinator: grows whenever a topic comes, goes or gets more partitions."""
+        """For the coordinator: grows whenever a topic is created, is deleted or gets more partitions."""
         return self._version
 
     def add(self, stored: StoredTopic) -> Topic:
-        """Put a topic into the image, as it was stored or created.
+        """Add a stored or new topic to the image.
 
-        Where a value is one that this release cannot honour, the settings are unknown. Those of a topic of the broker's own are
-        always known. Raises ``ConfigError`` where the topic's settings and the broker's contradict each other.
+        If a value is not supported by this release, the settings count as unknown, except those of an internal topic. Raises
+        ``ConfigError`` if the topic's settings and the broker's contradict each other.
         """
         internal = _internal_configs(stored.name, self._config)
         values = {name: value for name, value in stored.configs.items() if _is_valid(name, value)}
         overrides = {**internal, **values}
-        not_honoured = {name: value for name, value in stored.configs.items() if name not in values}
-        unknown = not internal and (stored.settings_unknown or any(name in TOPIC_SETTINGS for name in not_honoured))
+        unsupported = {name: value for name, value in stored.configs.items() if name not in values}
+        unknown = not internal and (stored.settings_unknown or any(name in TOPIC_SETTINGS for name in unsupported))
         try:
             config = self._config_of(overrides, unknown)
         except ConfigError as error:
@@ -130,29 +130,28 @@ class Topics:
         partitions = stored.partitions
         if stored.settings_unknown and internal:  # the folders show only the partitions that were written to
             partitions = max(partitions, _internal_partitions(stored.name, self._config))
-        return self.put(Topic(stored.name, stored.topic_id, partitions, config, overrides, not_honoured, unknown))
+        return self.put(Topic(stored.name, stored.topic_id, partitions, config, overrides, unsupported, unknown))
 
     def put(self, topic: Topic) -> Topic:
-        """Put a topic into the image, in the place of the one that has its id."""
+        """Add a topic to the image, or replace the one with its id."""
         self._by_name[topic.name] = self._by_id[topic.topic_id] = topic
         self._alike[_without_dots(topic.name)] = topic.name
         self._version += 1
         return topic
 
     def altered(self, topic: Topic, overrides: Mapping[str, str]) -> Topic:
-        """A topic with other settings of its own, which are known now; raises ``ApiError``: INVALID_CONFIG."""
+        """Return the topic with other settings, which count as known. Raises ``ApiError``: INVALID_CONFIG."""
         try:
             overrides = {**_internal_configs(topic.name, self._config), **overrides}
-            not_honoured = {name: value for name, value in topic.not_honoured.items() if name not in TOPIC_SETTINGS}
+            unsupported = {name: value for name, value in topic.unsupported.items() if name not in TOPIC_SETTINGS}
             config = self._config_of(overrides, False)
-            return replace(topic, config=config, overrides=overrides, not_honoured=not_honoured, settings_unknown=False)
+            return replace(topic, config=config, overrides=overrides, unsupported=unsupported, settings_unknown=False)
         except ConfigError as error:
             raise ApiError(ErrorCode.invalid_config, str(error)) from error
 
-    def widened(self, topic: Topic, partitions: int) -> Topic:
-        """A topic with more partitions. Raises ``ApiError``: INVALID_PARTITIONS if they are not more, POLICY_VIOLATION if they are
-        too many, INVALID_REQUEST if the topic is the broker's own.
-        """
+    def with_partitions(self, topic: Topic, partitions: int) -> Topic:
+        """Return the topic with more partitions. Raises ``ApiError``: INVALID_PARTITIONS if they are not more, POLICY_VIOLATION if
+        they are too many, INVALID_REQUEST if the topic is the broker's own."""
         count = topic.partition_count
         if topic.internal:
             # The hash of a group or a transactional id, modulo this number, determines the partition of its records. Kafka 4.3.1
@@ -173,24 +172,24 @@ class Topics:
         return replace(topic, partition_count=partitions)
 
     def reconfigured(self, config: BrokerConfig) -> list[Topic]:
-        """All topics as they are under other settings of the broker; raises ``ConfigError`` where those do not go together."""
+        """Return all topics under other settings of the broker. Raises ``ConfigError`` if the settings contradict each other."""
         config_of = _configs_under(config)
         return [replace(topic, config=config_of(topic.overrides, topic.settings_unknown)) for topic in self]
 
     def reconfigure(self, config: BrokerConfig) -> None:
-        """Take over other settings of the broker, which ``reconfigured`` has accepted."""
+        """Apply other settings of the broker, which ``reconfigured`` has accepted."""
         topics = self.reconfigured(config)
         self._config, self._config_of = config, _configs_under(config)
         for topic in topics:
             self.put(topic)
 
     def remove(self, topic: Topic) -> None:
-        """Take a topic out of the image."""
+        """Remove a topic from the image."""
         del self._by_name[topic.name], self._by_id[topic.topic_id], self._alike[_without_dots(topic.name)]
         self._version += 1
 
     def check_unused(self, name: str) -> None:
-        """Whether a topic of this name could be made; raises ``ApiError``."""
+        """Raise ``ApiError`` if no topic with this name can be created."""
         check_name(name)
         if name in self._by_name:
             raise ApiError(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
@@ -199,7 +198,7 @@ class Topics:
             raise ApiError(ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {alike}")
 
     def check_new(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
-        """Whether a topic could be made; raises ``ApiError``."""
+        """Raise ``ApiError`` if a topic cannot be created."""
         self.check_unused(name)
         if partitions <= 0:
             raise ApiError(
@@ -216,7 +215,7 @@ class Topics:
 
 
 def check_name(name: str) -> None:
-    """Whether a name can be that of a topic; raises ``ApiError``."""
+    """Raise ``ApiError`` if a name is not valid for a topic."""
     if name in (".", "..") or _LEGAL.fullmatch(name) is None:
         raise ApiError(
             ErrorCode.invalid_topic_exception,
@@ -230,7 +229,7 @@ def _without_dots(name: str) -> str:
 
 
 def _configs_under(broker: BrokerConfig) -> Callable[[Mapping[str, str], bool], TopicConfig]:
-    """``topic_config`` with these settings of the broker; equal topic settings give the same object. Nothing is cleaned up where
+    """``topic_config`` with these settings of the broker; equal topic settings give the same object. Nothing is cleaned up if
     settings are unknown (True)."""
 
     @lru_cache(_CONFIGS_KEPT)
@@ -242,7 +241,7 @@ def _configs_under(broker: BrokerConfig) -> Callable[[Mapping[str, str], bool], 
 
 
 def _is_valid(name: str, value: str) -> bool:
-    """Whether this release honours a topic's setting."""
+    """Whether this release supports a topic's setting."""
     return name in TOPIC_SETTINGS and TOPIC_SETTINGS[name][1].accepts(value)
 
 
@@ -251,7 +250,7 @@ def _internal_partitions(name: str, broker: BrokerConfig) -> int:
 
 
 def _internal_configs(name: str, broker: BrokerConfig) -> dict[str, str]:
-    """What a topic of the broker's own is made with, whatever the broker's defaults for others."""
+    """Return the settings of a new internal topic, whatever the broker's defaults for others."""
     segment_bytes = {
         OFFSETS_TOPIC: broker.offsets_topic_segment_bytes,
         TRANSACTIONS_TOPIC: broker.transaction_state_log_segment_bytes,

@@ -13,16 +13,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
-from ottla.broker.aborted import TXNINDEX, TXNINDEX_COPY, AbortedTransaction, AbortedTransactions
 from ottla.broker.checkpoints import KNOWN_HOLES, holes_from_bytes
-from ottla.broker.epochs import LeaderEpochs
-from ottla.broker.findings import Finding, Kind, listed
+from ottla.broker.findings import Finding, FindingKind, format_names
+from ottla.broker.leader_epochs import LeaderEpochCache
 from ottla.broker.log import EPOCH_CHECKPOINT
 from ottla.broker.markers import read_marker
 from ottla.broker.ports import FolderView, Readable
-from ottla.broker.producers import Producers
-from ottla.broker.scan import LAST_OFFSET, PIECE, Batch, Damage, are_missing, offsets_from, scan
+from ottla.broker.producer_state import ProducerStateManager
+from ottla.broker.scan import LAST_OFFSET, PIECE, Batch, Damage, format_missing, format_offsets, scan
 from ottla.broker.segment import file_name
+from ottla.broker.transaction_index import TXNINDEX, TXNINDEX_COPY, AbortedTransaction, TransactionIndex
 from ottla.broker.verify_indexes import IndexCheck, OffsetIndexCheck, TimeIndexCheck
 from ottla.records import HEADER_SIZE, BatchHeader, ControlType, InvalidBatchError, read_header
 from ottla.types import TopicPartition
@@ -32,7 +32,7 @@ SWAP = ".swap"
 C = TypeVar("C", bound=IndexCheck)
 
 
-class Known(NamedTuple):
+class ExpectedState(NamedTuple):
     """What the rest of the data directory says of a partition."""
 
     recovery_point: int = 0
@@ -47,7 +47,7 @@ class Known(NamedTuple):
     """Bytes between two entries of an index; ``None``: not known."""
 
 
-class Run(NamedTuple):
+class IntactRange(NamedTuple):
     """Intact batches of a file, one after the other: from ``position`` to ``end``, from ``base_offset`` on."""
 
     position: int
@@ -62,7 +62,7 @@ class CheckedSegment:
     base_offset: int
     name: str
     """Of its ``.log``, which may have another suffix if a compaction was interrupted."""
-    runs: list[Run] = field(default_factory=list)
+    intact_ranges: list[IntactRange] = field(default_factory=list)
     damages: list[Damage] = field(default_factory=list)
     end: int = 0
     """The offset after its last batch, or after what was in its damaged end."""
@@ -76,9 +76,9 @@ class CheckedSegment:
 class PartitionCheck:
     """The check of one partition; ``run`` does it."""
 
-    def __init__(self, place: TopicPartition, folder: FolderView, known: Known) -> None:
-        self.place = place
-        self.known = known
+    def __init__(self, topic_partition: TopicPartition, folder: FolderView, known: ExpectedState) -> None:
+        self.topic_partition = topic_partition
+        self.expected = known
         self._folder = folder
         self.findings: list[Finding] = []
         self.segments: list[CheckedSegment] = []
@@ -87,11 +87,11 @@ class PartitionCheck:
         self.end_offset = 0
         self.epochs_agree = True
         """Whether the stored leader epochs are those of most batches."""
-        self._epochs: LeaderEpochs | None = None
+        self._epochs: LeaderEpochCache | None = None
         self._epochs_wrong = 0
-        self._epoch_complaint = ""
+        self._epoch_error = ""
         self._open: dict[int, int] = {}
-        """Producers with an open transaction, and where that begins."""
+        """ProducerStateManager with an open transaction, and where that begins."""
         self._trusted = 0
         """Before this offset, after an unclean end, the next start believes the lists of aborted transactions."""
 
@@ -109,26 +109,28 @@ class PartitionCheck:
                 self._check_segment(segment, following)
             except (OSError, InvalidBatchError) as error:
                 readable = False
-                self._find(Kind.UNREADABLE_LOG, segment.name, f"it cannot be read: {_reason(error)}", offsets=(base, following))
+                self._find(
+                    FindingKind.UNREADABLE_LOG, segment.name, f"it cannot be read: {_reason(error)}", offsets=(base, following)
+                )
                 continue
             self.segments.append(segment)
             if following is None or (segment.end, following) in known_holes:
                 continue
-            if following <= self.known.gaps_before:
+            if following <= self.expected.gaps_before:
                 if segment.end <= segment.named < following:
-                    lost = f"{offsets_from(segment.end, following)} may be missing"
+                    lost = f"{format_offsets(segment.end, following)} may be missing"
                     what = f"its indexes name offset {segment.named}, and it ends at {segment.end}: {lost}"
-                    self._find(Kind.HOLE, segment.name, what, offsets=(segment.end, following))
+                    self._find(FindingKind.HOLE, segment.name, what, offsets=(segment.end, following))
             elif segment.end < following:
-                what = f"{are_missing(segment.end, following)} between {segment.name} and {sources[following]}"
-                self._find(Kind.HOLE, segment.name, what, offsets=(segment.end, following))
+                what = f"{format_missing(segment.end, following)} between {segment.name} and {sources[following]}"
+                self._find(FindingKind.HOLE, segment.name, what, offsets=(segment.end, following))
         if readable:
             self._check_end()
         self._check_others()
 
-    def give_up(self, name: str, reason: str) -> None:
+    def report_unreadable(self, name: str, reason: str) -> None:
         """Note that the folder, or the file in it that decides what the log is, cannot be read."""
-        self._find(Kind.UNREADABLE_LOG, name, f"it cannot be read: {reason}")
+        self._find(FindingKind.UNREADABLE_LOG, name, f"it cannot be read: {reason}")
 
     # Which segments there are
 
@@ -145,9 +147,9 @@ class PartitionCheck:
                     else:
                         last = found.header.next_offset
             if damage is not None and base in sources:
-                self._find(Kind.SWAP, name, f"it is damaged at {damage}", damage)
+                self._find(FindingKind.SWAP, name, f"it is damaged at {damage}", damage)
                 continue
-            self._find(Kind.INTERRUPTED, name, f"it takes the place of the segments before offset {last}")
+            self._find(FindingKind.INTERRUPTED, name, f"it takes the topic_partition of the segments before offset {last}")
             sources = {one: other for one, other in sources.items() if not base <= one < last}
             sources[base] = name
         return sources
@@ -155,7 +157,7 @@ class PartitionCheck:
     # One segment
 
     def _check_segment(self, segment: CheckedSegment, following: int | None) -> None:
-        in_use = not self.known.clean and (following is None or following > self.known.recovery_point)
+        in_use = not self.expected.clean and (following is None or following > self.expected.recovery_point)
         stored = self._stored_aborted(segment)
         expected: list[AbortedTransaction] = []
         with ExitStack() as files:
@@ -164,7 +166,7 @@ class PartitionCheck:
             index = self._index(files, segment, "index", OffsetIndexCheck, in_use=in_use)
             times = self._index(files, segment, "timeindex", TimeIndexCheck, in_use=in_use)
             last = 0
-            for found in scan(file, segment.base_offset, limit=following, gaps=self.known.gaps_before > segment.base_offset):
+            for found in scan(file, segment.base_offset, limit=following, gaps=self.expected.gaps_before > segment.base_offset):
                 if isinstance(found, Damage):
                     self._note_damage(segment, file, found, is_newest=following is None)
                     for check in (index, times):
@@ -181,8 +183,8 @@ class PartitionCheck:
                 segment.end = found.header.next_offset
             if index is not None:
                 index.finish(file.size)
-                if not in_use and not index.count and self.known.interval is not None and last > self.known.interval:
-                    index.complain("it is empty")
+                if not in_use and not index.count and self.expected.interval is not None and last > self.expected.interval:
+                    index.add_error("it is empty")
             if times is not None:
                 times.finish()
             segment.named = max((check.behind for check in (index, times) if check is not None), default=-1)
@@ -191,33 +193,37 @@ class PartitionCheck:
         self._compare_aborted(segment, stored, expected)
         for name, position, size in self._folder.take_unreadable():
             self._find(
-                Kind.SECTORS, name, f"the disk cannot read {size} bytes from byte {position} on", position=position, size=size
+                FindingKind.SECTORS,
+                name,
+                f"the disk cannot read {size} bytes from byte {position} on",
+                position=position,
+                size=size,
             )
 
     def _note_batch(self, segment: CheckedSegment, batch: Batch) -> None:
         self.batches += 1
         self.size += batch.header.size
         end, header = batch.position + batch.header.size, batch.header
-        if segment.runs and segment.runs[-1].end == batch.position:
-            segment.runs[-1] = segment.runs[-1]._replace(end=end)
+        if segment.intact_ranges and segment.intact_ranges[-1].end == batch.position:
+            segment.intact_ranges[-1] = segment.intact_ranges[-1]._replace(end=end)
         else:
-            segment.runs.append(Run(batch.position, end, header.base_offset))
-        if self._epochs is not None and header.leader_epoch not in (-1, self._epochs.epoch_of(header.base_offset)):
+            segment.intact_ranges.append(IntactRange(batch.position, end, header.base_offset))
+        if self._epochs is not None and header.leader_epoch not in (-1, self._epochs.epoch_for_offset(header.base_offset)):
             self._epochs_wrong += 1
-            self._epoch_complaint = self._epoch_complaint or (
-                f"it says leader epoch {self._epochs.epoch_of(header.base_offset)} for offset {header.base_offset}, and the batch "
-                f"at byte {batch.position} of {segment.name} says {header.leader_epoch}"
+            self._epoch_error = self._epoch_error or (
+                f"it says leader epoch {self._epochs.epoch_for_offset(header.base_offset)} for offset {header.base_offset}, and "
+                f"the batch at byte {batch.position} of {segment.name} says {header.leader_epoch}"
             )
 
     def _note_damage(self, segment: CheckedSegment, file: Readable, damage: Damage, *, is_newest: bool) -> None:
-        kind, at_end = Kind.BATCHES, is_newest and damage.end == file.size
-        whole = _whole(file, damage) if at_end and self.known.clean else None
+        kind, at_end = FindingKind.BATCHES, is_newest and damage.end == file.size
+        whole = _whole(file, damage) if at_end and self.expected.clean else None
         if whole is not None:  # after a clean end, the start looks at headers only
             damage = damage._replace(next_offset=whole.next_offset)
         elif at_end:
-            is_new = not self.known.clean and damage.first_offset >= self.known.recovery_point
+            is_new = not self.expected.clean and damage.first_offset >= self.expected.recovery_point
             segment.is_torn = is_new and (_is_partial(file, damage) or _is_zero(file, damage))
-            kind = Kind.TORN if segment.is_torn else Kind.END
+            kind = FindingKind.TORN if segment.is_torn else FindingKind.END
         segment.end = damage.next_offset
         segment.damages.append(damage)
         self._find(kind, segment.name, damage.reason, damage)
@@ -235,15 +241,15 @@ class PartitionCheck:
             return check(files.enter_context(self._folder.open(name)), segment.base_offset, in_use=in_use)
         except FileNotFoundError:
             if not in_use:
-                self._find(Kind.INDEX, name, "it is missing")
+                self._find(FindingKind.INDEX, name, "it is missing")
         except OSError as error:
-            self._find(Kind.UNREADABLE, name, f"it cannot be read: {_reason(error)}")
+            self._find(FindingKind.UNREADABLE, name, f"it cannot be read: {_reason(error)}")
         return None
 
     def _report_index(self, segment: CheckedSegment, suffix: str, check: IndexCheck | None) -> None:
         if check is not None and check.wrong:
             more = f" ({check.wrong} of the first {check.count} entries are wrong)" if check.wrong > 1 else ""
-            self._find(Kind.INDEX, file_name(segment.base_offset, suffix), check.complaint + more)
+            self._find(FindingKind.INDEX, file_name(segment.base_offset, suffix), check.first_error + more)
 
     # Transactions
 
@@ -262,20 +268,20 @@ class PartitionCheck:
             return []
         return [AbortedTransaction(header.producer_id, first, header.last_offset, 0)]
 
-    def _stored_aborted(self, segment: CheckedSegment) -> AbortedTransactions | None:
+    def _stored_aborted(self, segment: CheckedSegment) -> TransactionIndex | None:
         name, second = (file_name(segment.base_offset, suffix) for suffix in (TXNINDEX, TXNINDEX_COPY))
         content, copy = (self._of_segment(segment, one) for one in (name, second))
-        checked = AbortedTransactions.in_copy(copy, segment.base_offset, None)
+        checked = TransactionIndex.read_copy(copy, segment.base_offset, None)
         if copy and not checked:  # also one that is shorter than an entry
-            self._find(Kind.TRANSACTIONS, second, "its checksums do not fit")
+            self._find(FindingKind.TRANSACTIONS, second, "its checksums do not fit")
         elif checked and not content.startswith(checked):
-            self._find(Kind.TRANSACTIONS, name, f"it differs from {second}, whose checksums fit")
+            self._find(FindingKind.TRANSACTIONS, name, f"it differs from {second}, whose checksums fit")
             content = checked
-        stored = AbortedTransactions.from_bytes(content, before=LAST_OFFSET)
+        stored = TransactionIndex.from_bytes(content, before=LAST_OFFSET)
         if stored is None:
-            self._find(Kind.TRANSACTIONS, name, "the order of its entries, or their version, is wrong")
+            self._find(FindingKind.TRANSACTIONS, name, "the order of its entries, or their version, is wrong")
         else:
-            segment.aborted = stored.between(0, LAST_OFFSET)
+            segment.aborted = stored.collect_aborted(0, LAST_OFFSET)
         return stored
 
     def _of_segment(self, segment: CheckedSegment, name: str) -> bytes:
@@ -283,7 +289,7 @@ class PartitionCheck:
         return (self._read_small(name) if content is None else content) or b""
 
     def _compare_aborted(
-        self, segment: CheckedSegment, stored: AbortedTransactions | None, expected: list[AbortedTransaction]
+        self, segment: CheckedSegment, stored: TransactionIndex | None, expected: list[AbortedTransaction]
     ) -> None:
         if stored is None:
             return
@@ -292,13 +298,13 @@ class PartitionCheck:
             one
             for one in expected
             if begun.get((one.producer_id, one.last_offset), LAST_OFFSET) > one.first_offset
-            and (self.known.clean or one.last_offset < self._trusted)
+            and (self.expected.clean or one.last_offset < self._trusted)
         ]
         if wrong:
             one, name = wrong[0], file_name(segment.base_offset, "txnindex")
             more = f", and {len(wrong) - 1} others" if len(wrong) > 1 else ""
             what = f"it lacks the aborted transaction of producer {one.producer_id} from offset {one.first_offset} on{more}"
-            self._find(Kind.TRANSACTIONS, name, what, offsets=(one.first_offset, one.last_offset + 1))
+            self._find(FindingKind.TRANSACTIONS, name, what, offsets=(one.first_offset, one.last_offset + 1))
 
     def _read_snapshots(self) -> None:
         intact = [0]
@@ -307,51 +313,51 @@ class PartitionCheck:
             content = self._read_small(name)
             if content is None:
                 continue
-            if Producers.from_snapshot(content) is None:
-                self._find(Kind.SNAPSHOT, name, "its checksum or its size is wrong")
+            if ProducerStateManager.from_snapshot(content) is None:
+                self._find(FindingKind.SNAPSHOT, name, "its checksum or its size is wrong")
             else:
                 intact.append(offset)
-        self._trusted = min(self.known.recovery_point, max(intact))
+        self._trusted = min(self.expected.recovery_point, max(intact))
 
     # Leader epochs, the end, other files
 
     def _read_epochs(self) -> None:
         content = self._read_small(EPOCH_CHECKPOINT)
         if content is not None:
-            self._epochs = LeaderEpochs.from_bytes(content)
+            self._epochs = LeaderEpochCache.from_bytes(content)
         if self._epochs is None and (content is not None or self._folder.segments()):
-            self._find(Kind.EPOCHS, EPOCH_CHECKPOINT, "it is missing" if content is None else "it is not in its format")
+            self._find(FindingKind.EPOCHS, EPOCH_CHECKPOINT, "it is missing" if content is None else "it is not in its format")
 
     def _check_end(self) -> None:
         """Whether the log ends where it had ended before."""
         if self._epochs_wrong:
             self.epochs_agree = 2 * self._epochs_wrong < self.batches
             more = f" ({self._epochs_wrong} batches contradict it, of {self.batches})" if self._epochs_wrong > 1 else ""
-            self._find(Kind.EPOCHS, EPOCH_CHECKPOINT, self._epoch_complaint + more)
+            self._find(FindingKind.EPOCHS, EPOCH_CHECKPOINT, self._epoch_error + more)
         self.end_offset = self.segments[-1].end if self.segments else 0
-        if self.end_offset < self.known.end:
-            what = f"the log ends at offset {self.end_offset}, but had ended at {self.known.end}"
+        if self.end_offset < self.expected.end:
+            what = f"the log ends at offset {self.end_offset}, but had ended at {self.expected.end}"
             name = self.segments[-1].name if self.segments else "."
-            self._find(Kind.LOST_END, name, what, offsets=(self.end_offset, self.known.end))
+            self._find(FindingKind.LOST_END, name, what, offsets=(self.end_offset, self.expected.end))
 
     def _check_others(self) -> None:
         for name in self._folder.orphans():
-            self._find(Kind.ORPHAN, name, "its .log file is missing, and the records of this segment")
+            self._find(FindingKind.ORPHAN, name, "its .log file is missing, and the records of this segment")
         for name, size in self._folder.kept():
-            self._find(Kind.KEPT, name, "an earlier start has kept this", size=size)
+            self._find(FindingKind.KEPT, name, "an earlier start has kept this", size=size)
         if foreign := self._folder.foreign():
-            self._find(Kind.FOREIGN, ".", f"{listed(foreign)}: not the broker's")
+            self._find(FindingKind.FOREIGN, ".", f"{format_names(foreign)}: not the broker's")
 
     def _read_small(self, name: str) -> bytes | None:
         try:
             return self._folder.read_small(name)
         except OSError as error:
-            self._find(Kind.UNREADABLE, name, f"it cannot be read: {_reason(error)}")
+            self._find(FindingKind.UNREADABLE, name, f"it cannot be read: {_reason(error)}")
             return None
 
     def _find(
         self,
-        kind: Kind,
+        kind: FindingKind,
         name: str,
         what: str,
         damage: Damage | None = None,
@@ -364,7 +370,7 @@ class PartitionCheck:
             position, size = damage.position, damage.end - damage.position
             offsets = (damage.first_offset, damage.next_offset if damage.next_offset > damage.first_offset else None)
         first = offsets[0] if offsets[0] >= 0 else None
-        self.findings.append(Finding(kind, self.place, name, what, position, size, first, offsets[1]))
+        self.findings.append(Finding(kind, self.topic_partition, name, what, position, size, first, offsets[1]))
 
 
 def _reason(error: Exception) -> str:

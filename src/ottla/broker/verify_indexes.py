@@ -18,7 +18,7 @@ from ottla.records import BatchHeader
 
 _OFFSET_ENTRY, _TIME_ENTRY = struct.Struct(">ii"), struct.Struct(">qi")
 _NOTHING = (0, 0)
-_ENOUGH = 1000
+_MAX_WRONG = 1000
 """Wrong entries after which an index is not read on."""
 
 
@@ -38,17 +38,17 @@ class IndexCheck:
         self.count = 0
         """Entries that were compared so far."""
         self.wrong = 0
-        self.complaint = ""
+        self.first_error = ""
         """What is wrong with the first of them."""
         self.behind = -1
         """The largest offset of entries behind the last batch; -1 if there are none."""
         if file.size % self.layout.size:
-            self.complain(f"its size of {file.size} bytes is not a multiple of {self.layout.size}")
+            self.add_error(f"its size of {file.size} bytes is not a multiple of {self.layout.size}")
 
-    def complain(self, what: str) -> None:
+    def add_error(self, what: str) -> None:
         """Count something that is wrong."""
         self.wrong += 1
-        self.complaint = self.complaint or what
+        self.first_error = self.first_error or what
 
     def _read(self) -> Iterator[tuple[int, int]]:
         whole = self._file.size - self._file.size % self.layout.size
@@ -62,14 +62,14 @@ class IndexCheck:
 
     def _advance(self) -> None:
         self.count += 1
-        self._next = next(self._entries, None) if self.wrong < _ENOUGH else None
+        self._next = next(self._entries, None) if self.wrong < _MAX_WRONG else None
 
     def _skip_rest(self, what: str) -> None:
         while self._next is not None:
             if self._next != _NOTHING:
                 self.behind = max(self.behind, self._base + self._next[self.offset_at])
             if not self._in_use:
-                self.complain(what)
+                self.add_error(what)
             self._advance()
 
 
@@ -90,12 +90,12 @@ class OffsetIndexCheck(IndexCheck):
             if at == position and at and self._previous < first <= offset:
                 self._pending = offset
             else:
-                self.complain(f"entry {self.count + 1} says that offset {self._base + offset} is at byte {at}")
+                self.add_error(f"entry {self.count + 1} says that offset {self._base + offset} is at byte {at}")
             self._previous = max(self._previous, offset)
             self._advance()
         if self._pending is not None and last >= self._pending:
             if last != self._pending:
-                self.complain(
+                self.add_error(
                     f"entry {self.count} says {self._base + self._pending} for the batch that ends at {header.last_offset}"
                 )
             self._pending = None
@@ -104,7 +104,7 @@ class OffsetIndexCheck(IndexCheck):
         """The next damaged part. What entries say of it cannot be compared with anything."""
         while self._next is not None and (is_last or self._next[1] < damage.end):
             if self._next[1] < damage.position:
-                self.complain(f"entry {self.count + 1} points at byte {self._next[1]}, where no batch begins")
+                self.add_error(f"entry {self.count + 1} points at byte {self._next[1]}, where no batch begins")
             self._advance()
         self._pending = None
 
@@ -133,7 +133,7 @@ class TimeIndexCheck(IndexCheck):
         while self._next is not None and self._next[1] <= last:
             stamped, offset = self._next
             if offset < first or stamped != header.max_timestamp or stamped < self._largest or stamped <= self._stamped:
-                self.complain(
+                self.add_error(
                     f"entry {self.count + 1} says that {stamped} is the largest timestamp up to offset {self._base + offset}"
                 )
             self._stamped = stamped
@@ -144,7 +144,7 @@ class TimeIndexCheck(IndexCheck):
         self._is_damaged = True
         while self._next is not None and (is_last or self._base + self._next[1] < damage.next_offset):
             if self._base + self._next[1] < damage.first_offset:
-                self.complain(f"entry {self.count + 1} names offset {self._base + self._next[1]}, which no batch has")
+                self.add_error(f"entry {self.count + 1} names offset {self._base + self._next[1]}, which no batch has")
             self._stamped = self._next[0]
             self._advance()
 
@@ -156,4 +156,4 @@ class TimeIndexCheck(IndexCheck):
         is_right = self._largest <= self._stamped and (self._is_damaged or self._stamped <= self._with_empty)
         if not is_right:
             says = f"its last entry says {self._stamped}" if self.count else "it is empty"
-            self.complain(f"the largest timestamp of the segment is {self._largest}, and {says}")
+            self.add_error(f"the largest timestamp of the segment is {self._largest}, and {says}")

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ottla.broker.findings import Finding
-from ottla.broker.scan import offsets_from
+from ottla.broker.scan import format_offsets
 from ottla.broker.verify import PartitionCheck
 from ottla.cli.options import Format
 from ottla.cli.output import CommandFailed, pluralize, print_json, print_line
@@ -82,7 +82,7 @@ def _print(directory: StoppedDirectory, checks: Sequence[PartitionCheck], output
 
 
 def _row(finding: Finding) -> dict[str, Any]:
-    topic, partition = finding.place or (None, None)
+    topic, partition = finding.topic_partition or (None, None)
     return {
         "kind": finding.kind.value,
         "is_damage": finding.is_damage,
@@ -102,10 +102,10 @@ def _row(finding: Finding) -> dict[str, Any]:
 def _where(finding: Finding) -> str:
     """Return the file's path in the data directory, with position, size and offsets if they are known."""
     parts = []
-    if finding.place is None:
+    if finding.topic_partition is None:
         parts.append(finding.file)
     else:
-        directory = f"{finding.place.topic}-{finding.place.partition}"
+        directory = f"{finding.topic_partition.topic}-{finding.topic_partition.partition}"
         parts.append(directory if finding.file in (".", directory) else f"{directory}/{finding.file}")
     if finding.position is not None:
         parts.append(f"byte {finding.position}")
@@ -113,7 +113,7 @@ def _where(finding: Finding) -> str:
         parts.append(pluralize(finding.size, "byte"))
     if finding.first_offset is not None:
         first, end = finding.first_offset, finding.next_offset
-        parts.append(offsets_from(first, end) if end is not None else f"from offset {first} on")
+        parts.append(format_offsets(first, end) if end is not None else f"from offset {first} on")
     return ", ".join(parts)
 
 

@@ -23,20 +23,20 @@ from ottla.assignors import PartitionAssignor
 from ottla.broker.catalog import Endpoint
 from ottla.broker.config import BrokerConfig, broker_config
 from ottla.broker.core import BrokerCore
-from ottla.broker.effects import Effect
+from ottla.broker.effects import BrokerEffect
 from ottla.broker.faults.rules import Command
 from ottla.errors import ConfigError, ForkedError, IllegalStateError, OttlaError, StorageError
 from ottla.runtime import clock
 from ottla.runtime.collector import FULL_COLLECTIONS
 from ottla.runtime.data_dir import DataDir
 from ottla.runtime.descriptors import raise_limit
-from ottla.runtime.disk import Helpers
+from ottla.runtime.disk import DiskWorkers
 from ottla.runtime.server import Server
 
 _BACKLOG = 512
 _CHECK_EVERY = 1.0
 """Seconds between two looks at whether the loop that shall carry out a command still runs."""
-_SAY_EVERY = 5_000
+_LOG_EVERY_MS = 5_000
 """Milliseconds between two lines about an end that takes long."""
 
 _WILDCARDS = ("", "0.0.0.0", "::")
@@ -83,7 +83,7 @@ class BrokerNode:
         self._durable = durable
         self._assignors = assignors
         self._failure: BaseException | None = None
-        self._helpers = Helpers()
+        self._workers = DiskWorkers()
         self._stopping = threading.RLock()
         self._is_stopping = False
         self._stopped = self._is_releasing = False
@@ -155,10 +155,10 @@ class BrokerNode:
         self._thread.join()
         try:
             if self._durable and self._failure is None and not self._is_releasing:
-                self._do_rest()
-                self._data.end_well()
+                self._run_shutdown_jobs()
+                self._data.mark_clean_shutdown()
         except OSError as error:
-            gone = self._data.is_gone
+            gone = self._data.is_removed
             self._release()
             what = "its data directory was removed or renamed" if gone else "the next start will scan its logs"
             raise StorageError(f"the broker could not shut down cleanly, {what}: {error}") from error
@@ -173,13 +173,13 @@ class BrokerNode:
         _running.discard(self)
         self.has_ended = True
 
-    def _do_rest(self) -> None:
+    def _run_shutdown_jobs(self) -> None:
         """Do what the core has left to do."""
         said, done = clock.now().mono, 0
         for jobs in self._core.close():
-            self._helpers.do_all(jobs)
+            self._workers.run_all(jobs)
             done += len(jobs)
-            if clock.now().mono - said >= _SAY_EVERY:
+            if clock.now().mono - said >= _LOG_EVERY_MS:
                 said = clock.now().mono
                 log.warning("the broker is ending: %d logs are on disk, others are still being brought there", done)
 
@@ -210,13 +210,13 @@ class BrokerNode:
                 self._thread.join()
             raise
 
-    def _serve(self, effects: list[Effect]) -> None:
+    def _serve(self, effects: list[BrokerEffect]) -> None:
         FULL_COLLECTIONS.put_off()
         try:
             self._server.perform(effects)
         finally:
-            self._server.tidy(FULL_COLLECTIONS.resume)  # when what the effects have ordered is done
-        self._server.tidy(self._data.leftovers())
+            self._server.run_in_background(FULL_COLLECTIONS.resume)  # when what the effects have ordered is done
+        self._server.run_in_background(self._data.remove_leftovers())
         self._thread.start()
         _running.add(self)
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from ottla.broker.ports import Catalog, CatalogChange, NextProducerId, StoredSettings, StoredTopic, TopicDeleted
 from ottla.runtime import catalog_lines
-from ottla.runtime.catalog_lines import Content, Told, body_of
+from ottla.runtime.catalog_lines import CatalogContent, Content, body_of
 from ottla.runtime.folders import PinnedFolder, read_whole
 from ottla.runtime.log_files import DiskSegment, OpenFiles, uuid_of, uuid_text
 
@@ -33,7 +33,7 @@ _TOPIC, _DELETED, _PRODUCERS, _SETTINGS = "topic", "deleted", "next_producer_id"
 
 log = logging.getLogger("ottla.broker")
 
-Key = tuple[str, str]
+LineKey = tuple[str, str]
 """The key of a line: the kind of the change, and the name of the topic."""
 
 Unknown = tuple[Content, Content]
@@ -45,25 +45,25 @@ _EMPTY = Catalog(())
 class CatalogFile:
     """The catalog at ``path``; ``catalog`` is its content when it was opened."""
 
-    def __init__(self, path: Path, open_files: OpenFiles, told: Told | None = None, *, durable: bool = True) -> None:
-        """The catalog that the files tell; without ``told``, an empty one. ``durable`` False: it is never forced to disk."""
+    def __init__(self, path: Path, open_files: OpenFiles, parsed: CatalogContent | None = None, *, durable: bool = True) -> None:
+        """The catalog that the files tell; without ``parsed``, an empty one. ``durable`` False: it is never forced to disk."""
         self._path, self._copy_path = path, path.with_name(path.name + COPY)
         self._open = open_files
         self._durable = durable
-        self._told = told if told is not None else Told()
+        self._parsed = parsed if parsed is not None else CatalogContent()
         self._file: DiskSegment | None = None
         self._copy: DiskSegment | None = None
         self._copy_failed = False
         """Whether the last attempt to write the copy failed, which is logged once."""
-        self._unknown: dict[Key, Unknown] = {}
+        self._unknown: dict[LineKey, Unknown] = {}
         """By the ids of topics: a topic that has only the name of an earlier one has none of its fields."""
-        self._rows: dict[Key, bytes] = {}
+        self._rows: dict[LineKey, bytes] = {}
         """The current change of each topic and setting, and each change of a kind that this release does not know."""
-        self._number, self._lines = self._told.last, len(self._told.contents) + 1
-        self.catalog = self._interpreted(self._told)
-        if self._told.is_current:
+        self._number, self._lines = self._parsed.last, len(self._parsed.contents) + 1
+        self.catalog = self._interpreted(self._parsed)
+        if self._parsed.is_current:
             self._file = DiskSegment(path, open_files)
-            if not self._told.faults:
+            if not self._parsed.faults:
                 self._copy = DiskSegment(self._copy_path, open_files)
 
     @classmethod
@@ -74,27 +74,27 @@ class CatalogFile:
     @property
     def faults(self) -> Sequence[str]:
         """What was wrong with the files, in words."""
-        return self._told.faults
+        return self._parsed.faults
 
     @property
     def is_lost(self) -> bool:
         """Whether changes are lost that no file has."""
-        return self._told.is_lost
+        return self._parsed.is_lost
 
     @property
-    def is_earlier(self) -> bool:
+    def is_from_earlier_release(self) -> bool:
         """Whether a release has written it that made no copies of files."""
-        return self._told.is_earlier
+        return self._parsed.is_from_earlier_release
 
     @property
     def has_damaged_lines(self) -> bool:
         """Whether a file has lines that are not whole changes. A kill leaves none, but the last one without an end."""
-        return bool(self._told.damaged)
+        return bool(self._parsed.damaged)
 
     @property
     def is_new(self) -> bool:
         """Whether there is no file."""
-        return not self._told.last and not self._told.contents and not self._told.faults
+        return not self._parsed.last and not self._parsed.contents and not self._parsed.faults
 
     def recover(self, folders: Iterable[StoredTopic]) -> None:
         """Changes were lost: take over what the folders tell of their topics. The settings of all topics are unknown now.
@@ -112,7 +112,7 @@ class CatalogFile:
         self.catalog = self.catalog._replace(topics=tuple(one._replace(settings_unknown=True) for one in topics.values()))
         for topic in self.catalog.topics:
             self._rows[_TOPIC, topic.name] = self._body(topic)
-        self._told.is_lost = True
+        self._parsed.is_lost = True
         self._file = self._copy = None
 
     def repair(self) -> None:
@@ -144,7 +144,7 @@ class CatalogFile:
             _apply(self._rows, bodies)
             self._bring_copy_up_to_date(data)
 
-    def _replace(self, rows: dict[Key, bytes]) -> None:
+    def _replace(self, rows: dict[LineKey, bytes]) -> None:
         self._keep_damaged()
         content = catalog_lines.whole(rows.values(), self._number + 1)
         # Forced to disk first: the old file may have been there, and an empty one would take every topic with it.
@@ -179,28 +179,28 @@ class CatalogFile:
 
     def _keep_damaged(self) -> None:
         """Write the damaged files under other names, before they are replaced. Raises ``OSError``; the next call goes on."""
-        while self._told.damaged:
-            path, folder = self._told.damaged[0], self._pin()
+        while self._parsed.damaged:
+            path, folder = self._parsed.damaged[0], self._pin()
             if path.exists():
                 name = folder.free_name(path.name + _DAMAGED)
                 folder.write_small(name, read_whole(path), forced=True)
                 log.warning("the damaged %s was kept as %s", path, name)
-            del self._told.damaged[0]
+            del self._parsed.damaged[0]
 
     def _pin(self) -> PinnedFolder:
         return PinnedFolder(self._path.parent, self._open.check, durable=self._durable)
 
-    def _interpreted(self, told: Told) -> Catalog:
+    def _interpreted(self, parsed: CatalogContent) -> Catalog:
         """The content of the lines."""
         topics: dict[str, StoredTopic] = {}
         catalog = _EMPTY
-        for number, content in enumerate(told.contents):
+        for number, content in enumerate(parsed.contents):
             try:
                 change, unknown = _change(content)
             except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-                told.faults.append(f"{self._path} has a change that makes no sense ({type(error).__name__}: {error}): {content}")
-                told.is_lost, told.is_current = True, False
-                told.damaged = [self._path, self._copy_path]
+                parsed.faults.append(f"{self._path} has a change that makes no sense ({type(error).__name__}: {error}): {content}")
+                parsed.is_lost, parsed.is_current = True, False
+                parsed.damaged = [self._path, self._copy_path]
                 continue
             if change is None:
                 self._rows["unknown", str(number)] = body_of(content)
@@ -233,7 +233,7 @@ class CatalogFile:
                 return body_of({_SETTINGS: {**change._asdict(), **of_change}, **of_line})
 
 
-def _key(change: CatalogChange) -> Key:
+def _key(change: CatalogChange) -> LineKey:
     match change:
         case StoredTopic(name) | TopicDeleted(name):
             return (_TOPIC, name)
@@ -243,11 +243,11 @@ def _key(change: CatalogChange) -> Key:
             return (_SETTINGS, "")
 
 
-def _owner(change: CatalogChange) -> Key:
+def _owner(change: CatalogChange) -> LineKey:
     return (_TOPIC, uuid_text(change.topic_id)) if isinstance(change, StoredTopic) else _key(change)
 
 
-def _apply(rows: dict[Key, bytes], bodies: Iterable[tuple[Key, bytes, bool]]) -> None:
+def _apply(rows: dict[LineKey, bytes], bodies: Iterable[tuple[LineKey, bytes, bool]]) -> None:
     for key, body, is_gone in bodies:
         if is_gone:
             rows.pop(key, None)

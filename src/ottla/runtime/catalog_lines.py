@@ -34,7 +34,7 @@ Content = dict[str, Any]
 
 
 @dataclass(slots=True)
-class Told:
+class CatalogContent:
     """What the files say. ``last`` is the number of the last line."""
 
     contents: list[Content] = field(default_factory=list)
@@ -47,7 +47,7 @@ class Told:
     """Whether the first file has all of it, undamaged, in the present format."""
     damaged: list[Path] = field(default_factory=list)
     """The files that have damaged lines."""
-    is_earlier: bool = False
+    is_from_earlier_release: bool = False
     """Whether it is one file, of a version before there were two."""
 
 
@@ -86,12 +86,12 @@ def whole(bodies: Iterable[bytes], number: int) -> bytes:
     return b"".join([_HEAD, line(body_of({BEGIN: True}), number), *lines])
 
 
-def read_files(first: Path, second: Path) -> Told:
+def read_files(first: Path, second: Path) -> CatalogContent:
     """What the two files say; where neither exists, nothing. Raises ``StorageError`` for a newer version, and ``OSError``."""
     found = [(path, read_whole(path)) for path in (first, second) if path.exists()]
     documents = [_checked_version(path, content) for path, content in found]
     if not found:
-        return Told()
+        return CatalogContent()
     if len(found) == 1 and found[0][0] == first:
         if documents[0] is not None:
             return _document(first, documents[0])
@@ -100,12 +100,12 @@ def read_files(first: Path, second: Path) -> Told:
     read = _read(*found[0])
     if len(found) == 2 and found[0][1] == found[1][1] and read.is_flawless:
         return _together([read, _Read(second, read.rows)])
-    told = _together([read, *(_read(*one) for one in found[1:])])
+    parsed = _together([read, *(_read(*one) for one in found[1:])])
     missing = next((path for path in (first, second) if not path.exists()), None)
     if missing is not None:
-        told.faults.append(f"{missing} is missing")
-        told.is_current &= missing != first
-    return told
+        parsed.faults.append(f"{missing} is missing")
+        parsed.is_current &= missing != first
+    return parsed
 
 
 def _checked_version(path: Path, content: bytes) -> Content | None:
@@ -171,7 +171,7 @@ def _row(text: bytes) -> tuple[int, Content] | None:
     return (int(tail[1]), content) if content is not None else None
 
 
-def _together(files: list[_Read]) -> Told:
+def _together(files: list[_Read]) -> CatalogContent:
     rows: dict[int, Content] = {}
     for read in reversed(files):
         rows.update(read.rows)
@@ -179,7 +179,9 @@ def _together(files: list[_Read]) -> Told:
     damaged = [read.path for read in files if read.bad]
     begin = max((number for number, content in rows.items() if BEGIN in content), default=None)
     if begin is None:
-        return Told([rows[number] for number in sorted(rows)], max(rows, default=0), faults, is_lost=True, damaged=damaged)
+        return CatalogContent(
+            [rows[number] for number in sorted(rows)], max(rows, default=0), faults, is_lost=True, damaged=damaged
+        )
     last = max(rows)
     kept = [rows[number] for number in range(begin + 1, last + 1) if number in rows]
     is_lost = len(kept) < last - begin or any(read.last_seen > last for read in files)
@@ -193,7 +195,7 @@ def _together(files: list[_Read]) -> Told:
         if not read.bad and not read.torn and not read.rows.keys() >= present
     ]
     is_current = files[0].is_flawless and files[0].rows.keys() >= present and not is_lost
-    return Told(kept, last, faults, is_lost, is_current, damaged)
+    return CatalogContent(kept, last, faults, is_lost, is_current, damaged)
 
 
 def _is_cut(files: list[_Read]) -> bool:
@@ -211,26 +213,30 @@ def _faults(read: _Read) -> list[str]:
     return shown if not read.torn else [*shown, f"{read.path} ends in the middle of a change, which is ignored: {read.torn} bytes"]
 
 
-def _plain(path: Path, content: bytes) -> Told:
+def _plain(path: Path, content: bytes) -> CatalogContent:
     """A file of version 1."""
-    told = Told(is_earlier=True)
+    parsed = CatalogContent(is_from_earlier_release=True)
     *lines, torn = content.partition(b"\n")[2].split(b"\n")
     for number, text in enumerate(lines, 2):
         change = _object(text)
         if not change:
-            told.faults.append(f"line {number} of {path} is damaged")
-            told.is_lost, told.damaged = True, [path]
+            parsed.faults.append(f"line {number} of {path} is damaged")
+            parsed.is_lost, parsed.damaged = True, [path]
         else:
-            told.contents.append(change)
+            parsed.contents.append(change)
     if torn:
-        told.faults.append(f"{path} ends in the middle of a change, which is ignored: {len(torn)} bytes")
-    return told
+        parsed.faults.append(f"{path} ends in the middle of a change, which is ignored: {len(torn)} bytes")
+    return parsed
 
 
-def _document(path: Path, document: Content) -> Told:
+def _document(path: Path, document: Content) -> CatalogContent:
     """A file of version 0."""
     topics = document["topics"]
     if not isinstance(topics, list):
-        return Told(faults=[f"{path} is damaged: its topics are not a list"], is_lost=True, damaged=[path], is_earlier=True)
+        return CatalogContent(
+            faults=[f"{path} is damaged: its topics are not a list"], is_lost=True, damaged=[path], is_from_earlier_release=True
+        )
     others = {name: value for name, value in document.items() if name not in ("version", "topics")}
-    return Told([*({"topic": topic} for topic in topics), *({name: value} for name, value in others.items())], is_earlier=True)
+    return CatalogContent(
+        [*({"topic": topic} for topic in topics), *({name: value} for name, value in others.items())], is_from_earlier_release=True
+    )

@@ -17,15 +17,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from ottla.broker.config import CLUSTER_WIDE, BrokerConfig, altered
-from ottla.broker.findings import Finding, Kind, listed
-from ottla.broker.logs import CLEANED, ENDS, LOG_STARTS, RECOVERY_POINTS
+from ottla.broker.config import CLUSTER_WIDE, BrokerConfig, with_changes
+from ottla.broker.findings import Finding, FindingKind, format_names
+from ottla.broker.log_manager import CLEANER_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT, LOG_START_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
 from ottla.broker.ports import Readable
 from ottla.broker.scan import LAST_OFFSET
 from ottla.broker.segment import file_name
-from ottla.broker.stored_settings import split
+from ottla.broker.stored_settings import split_supported
 from ottla.broker.topics import Topics
-from ottla.broker.verify import SWAP, Known, PartitionCheck
+from ottla.broker.verify import SWAP, ExpectedState, PartitionCheck
 from ottla.errors import ConfigError, StorageError
 from ottla.runtime import checkpoint_files
 from ottla.runtime.catalog import COPY, CatalogFile
@@ -52,7 +52,7 @@ _PAGE = 4096
 _NODE_ID = 1
 """The node of a directory that does not say which it is."""
 
-_CHECKPOINTS = (RECOVERY_POINTS, LOG_STARTS, CLEANED, ENDS)
+_CHECKPOINTS = (RECOVERY_POINT_CHECKPOINT, LOG_START_CHECKPOINT, CLEANER_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT)
 
 OnRead = Callable[[int], object]
 """Called with the number of bytes that were read; what it raises ends the check."""
@@ -216,12 +216,12 @@ class ReadLock:
             self._fd = -1
 
 
-class Partition(NamedTuple):
+class PartitionToCheck(NamedTuple):
     """A folder to be checked."""
 
-    place: TopicPartition
+    topic_partition: TopicPartition
     folder: Path
-    known: Known
+    known: ExpectedState
 
 
 class StoppedDirectory:
@@ -234,7 +234,7 @@ class StoppedDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.findings: list[Finding] = []
-        self.partitions: list[Partition] = []
+        self.partitions: list[PartitionToCheck] = []
         self.strays: list[Path] = []
         self.unknown: set[Path] = set()
         """Folders of which it is not known whose they are."""
@@ -277,13 +277,13 @@ class StoppedDirectory:
 
     def check(self, on_read: OnRead) -> Iterator[PartitionCheck]:
         """Verify one partition after the other. Raises ``StorageError`` if a broker was started meanwhile."""
-        for place, path, known in self.partitions:
-            check = PartitionCheck(place, FolderReader(path, on_read, self.denied), known)
+        for topic_partition, path, known in self.partitions:
+            check = PartitionCheck(topic_partition, FolderReader(path, on_read, self.denied), known)
             try:
                 check.run()
             except OSError as error:
                 name = "." if error.filename in (None, str(path)) else Path(error.filename).name
-                check.give_up(name, error.strerror or str(error))
+                check.report_unreadable(name, error.strerror or str(error))
             yield check
         self._lock.check()
 
@@ -293,22 +293,22 @@ class StoppedDirectory:
         self._look_at_properties(names)
         catalog = CatalogFile.read(self.path / CATALOG, OpenFiles())
         # Only Ottla writes these. Apache Kafka keeps its topics elsewhere, and an earlier release made no copies.
-        is_ottla = (not catalog.is_new and not catalog.is_earlier) or any(
+        is_ottla = (not catalog.is_new and not catalog.is_from_earlier_release) or any(
             name + checkpoint_files.COPY in names for name in _CHECKPOINTS
         )
         is_kill = not self.clean and not catalog.is_lost and not catalog.has_damaged_lines
         for fault in catalog.faults:
-            self._find(Kind.CATALOG, CATALOG, fault, is_note=is_kill and "missing" not in fault)
+            self._find(FindingKind.CATALOG, CATALOG, fault, is_note=is_kill and "missing" not in fault)
         is_lost = is_ottla or catalog.is_lost
         if is_incomplete(catalog, self.path):
             recovered = topics_in(self.path)
             is_lost = is_lost and (catalog.is_lost or bool(recovered))  # a broker that never had a topic has no catalog either
             catalog.recover(recovered)
             if is_lost:
-                self._find(Kind.LOST_CATALOG, CATALOG, "changes are lost that neither file has")
-        honoured, _ = split(catalog.catalog.settings)
+                self._find(FindingKind.LOST_CATALOG, CATALOG, "changes are lost that neither file has")
+        honoured, _ = split_supported(catalog.catalog.settings)
         try:
-            config = altered(BrokerConfig(), {**CLUSTER_WIDE, **honoured.cluster, **honoured.broker})
+            config = with_changes(BrokerConfig(), {**CLUSTER_WIDE, **honoured.cluster, **honoured.broker})
         except ConfigError:
             config = BrokerConfig()  # the start will refuse them; the logs are the same
         topics = Topics(config)
@@ -320,31 +320,31 @@ class StoppedDirectory:
         strays = {folder.name for folder in self.strays}
         self.foreign = [name for name in foreign_in(self.path, catalog.catalog.topics) if name not in strays]
         if found := [name for name in self.foreign if self.path / name not in self.unknown]:
-            self._find(Kind.FOREIGN, ".", f"{listed(found)}: not the broker's")
+            self._find(FindingKind.FOREIGN, ".", f"{format_names(found)}: not the broker's")
 
     def _look_at_properties(self, names: list[str]) -> None:
         if META not in names:
-            self._find(Kind.PROPERTIES, META, "it is missing")
+            self._find(FindingKind.PROPERTIES, META, "it is missing")
             return
         try:
             self.node_id = int(read_properties(self.path / META)["node.id"])
         except StorageError as error:
-            self._find(Kind.PROPERTIES, META, error.args[0])
+            self._find(FindingKind.PROPERTIES, META, error.args[0])
         except OSError as error:
-            self._find(Kind.PROPERTIES, META, f"it cannot be read: {error.strerror or error}")
+            self._find(FindingKind.PROPERTIES, META, f"it cannot be read: {error.strerror or error}")
 
     def _look_at_checkpoint(self, name: str, *, is_ottla: bool, has_logs: bool) -> dict[TopicPartition, int] | None:
-        told = checkpoint_files.inspect(self.path / name)
+        result = checkpoint_files.inspect(self.path / name)
         # Others write no copies, and Kafka's checkpoints are empty until they are written for the first time.
-        is_normal = not is_ottla and (told.is_without_copy or told.is_empty)
-        for level, fault in told.faults:
+        is_normal = not is_ottla and (result.is_without_copy or result.is_empty)
+        for level, fault in result.faults:
             if is_normal:
                 continue
-            is_kill = level == logging.WARNING and not self.clean and told.is_older
-            self._find(Kind.CHECKPOINT, name, fault, is_note=is_kill)
-        if told.offsets is None and not told.faults and is_ottla and has_logs and name != ENDS:
-            self._find(Kind.CHECKPOINT, name, "it is missing, and so is its copy")
-        return told.offsets
+            is_kill = level == logging.WARNING and not self.clean and result.is_older
+            self._find(FindingKind.CHECKPOINT, name, fault, is_note=is_kill)
+        if result.offsets is None and not result.faults and is_ottla and has_logs and name != HIGH_WATERMARK_CHECKPOINT:
+            self._find(FindingKind.CHECKPOINT, name, "it is missing, and so is its copy")
+        return result.offsets
 
     def _look_at_folders(self, topics: Topics, points: dict[str, dict[TopicPartition, int] | None], *, is_ottla: bool) -> None:
         own: set[Path] = set()
@@ -353,7 +353,9 @@ class StoppedDirectory:
             try:
                 content = metadata_in(folder)
             except OSError as error:
-                self._find(Kind.UNREADABLE, f"{folder.name}/{PARTITION_METADATA}", f"it cannot be read: {error.strerror or error}")
+                self._find(
+                    FindingKind.UNREADABLE, f"{folder.name}/{PARTITION_METADATA}", f"it cannot be read: {error.strerror or error}"
+                )
                 (own if topic is not None and number < topic.partition_count else self.unknown).add(folder)
                 continue
             topic_id = topic_id_in(content or b"")
@@ -364,41 +366,44 @@ class StoppedDirectory:
                     own.add(folder)
                     if topic_id != topic.topic_id and not is_new:
                         what = "it is missing" if content is None else "it is damaged"
-                        self._find(Kind.METADATA, f"{folder.name}/{PARTITION_METADATA}", what)
+                        self._find(FindingKind.METADATA, f"{folder.name}/{PARTITION_METADATA}", what)
                     continue
             if topic_id is not None:
                 # A topic is deleted before its folders are renamed: a kill may come in between.
-                self._find(Kind.STRAY, folder.name, "it belongs to no topic of this broker", is_note=not self.clean)
+                self._find(FindingKind.STRAY, folder.name, "it belongs to no topic of this broker", is_note=not self.clean)
                 self.strays.append(folder)
             elif is_left_behind(folder):
-                self._find(Kind.METADATA, f"{folder.name}/{PARTITION_METADATA}", "it is missing, and the topic is not known")
+                self._find(FindingKind.METADATA, f"{folder.name}/{PARTITION_METADATA}", "it is missing, and the topic is not known")
                 self.unknown.add(folder)
         for topic in topics:
             for number in topic.partitions:
-                place = TopicPartition(topic.name, number)
-                recovery_point, end, clean_point = ((points[one] or {}).get(place, 0) for one in (RECOVERY_POINTS, ENDS, CLEANED))
+                topic_partition = TopicPartition(topic.name, number)
+                recovery_point, end, first_dirty_offset = (
+                    (points[one] or {}).get(topic_partition, 0)
+                    for one in (RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT, CLEANER_CHECKPOINT)
+                )
                 folder = self.path / f"{topic.name}-{number}"
                 if folder not in own:
-                    self._look_at_missing(place, folder, max(recovery_point, end))
+                    self._look_at_missing(topic_partition, folder, max(recovery_point, end))
                     continue
-                is_anywhere = topic.config.compacted or not topic.config.cleanup_policy or points[CLEANED] is None
-                known = Known(
+                is_anywhere = topic.config.compacted or not topic.config.cleanup_policy or points[CLEANER_CHECKPOINT] is None
+                known = ExpectedState(
                     recovery_point=recovery_point,
                     end=max(recovery_point, end),
-                    gaps_before=LAST_OFFSET if is_anywhere else clean_point,
+                    gaps_before=LAST_OFFSET if is_anywhere else first_dirty_offset,
                     clean=self.clean,
                     interval=topic.config.index_interval_bytes if is_ottla and not topic.settings_unknown else None,
                 )
-                self.partitions.append(Partition(place, folder, known))
+                self.partitions.append(PartitionToCheck(topic_partition, folder, known))
 
-    def _look_at_missing(self, place: TopicPartition, folder: Path, end: int) -> None:
+    def _look_at_missing(self, topic_partition: TopicPartition, folder: Path, end: int) -> None:
         """A partition without a folder. After an unclean end, its offsets may be those of a deleted topic of the same name."""
         if folder.exists() and not folder.is_dir():
-            self.findings.append(Finding(Kind.UNREADABLE_LOG, place, folder.name, "it is not a folder"))
+            self.findings.append(Finding(FindingKind.UNREADABLE_LOG, topic_partition, folder.name, "it is not a folder"))
         elif self.clean and end:
             what = f"the folder is missing, and with it the records before offset {end}"
-            self.findings.append(Finding(Kind.LOST_FOLDER, place, folder.name, what, next_offset=end))
+            self.findings.append(Finding(FindingKind.LOST_FOLDER, topic_partition, folder.name, what, next_offset=end))
 
-    def _find(self, kind: Kind, file: str, what: str, *, is_note: bool = False) -> None:
+    def _find(self, kind: FindingKind, file: str, what: str, *, is_note: bool = False) -> None:
         what = what.removeprefix(f"{self.path / file} ").removeprefix(f"{self.path}/")
         self.findings.append(Finding(kind, None, file, what, is_note=is_note))

@@ -33,7 +33,7 @@ def write(folder: PinnedFolder, name: str, offsets: Mapping[TopicPartition, int]
     folder.write_small(name, content, forced=True)
 
 
-class Told(NamedTuple):
+class CheckpointContent(NamedTuple):
     """What a checkpoint and its copy say. ``faults``: what is wrong with them, as a level of the log and words."""
 
     offsets: dict[TopicPartition, int] | None
@@ -51,15 +51,15 @@ class Told(NamedTuple):
 def read(path: Path, *, has_copy: bool = True) -> dict[TopicPartition, int] | None:
     """The offsets; ``None`` where they are missing or damaged. Raises ``OSError`` where the only intact file may be one that cannot
     be read. ``has_copy`` False: an earlier release has written it, which made no copies."""
-    told = inspect(path, has_copy=has_copy)
-    for level, fault in told.faults:
+    result = inspect(path, has_copy=has_copy)
+    for level, fault in result.faults:
         log.log(level, "%s", fault)
-    if told.error is not None:
-        raise told.error
-    return told.offsets
+    if result.error is not None:
+        raise result.error
+    return result.offsets
 
 
-def inspect(path: Path, *, has_copy: bool = True) -> Told:
+def inspect(path: Path, *, has_copy: bool = True) -> CheckpointContent:
     """What the two files say, and what is wrong with them."""
     faults: list[tuple[int, str]] = []
     errors: list[OSError] = []
@@ -72,18 +72,18 @@ def inspect(path: Path, *, has_copy: bool = True) -> Told:
         if file != copy and not errors:
             wrong = "is missing" if file is None else "was not written completely or is damaged"
             faults.append((logging.WARNING, f"{path} {wrong}: its copy is used"))
-        return Told(offsets, faults, is_older=file is not None and _offsets(file) is not None)
+        return CheckpointContent(offsets, faults, is_older=file is not None and _offsets(file) is not None)
     offsets = _offsets(file) if file is not None else None
     if offsets is not None and not has_copy:
-        return Told(offsets, faults)
+        return CheckpointContent(offsets, faults)
     if offsets is not None:
         faults.append((logging.WARNING, f"{path.name + COPY} is missing or damaged: whether {path} is intact cannot be checked"))
-        return Told(offsets, faults, is_without_copy=not path.with_name(path.name + COPY).exists())
+        return CheckpointContent(offsets, faults, is_without_copy=not path.with_name(path.name + COPY).exists())
     if errors:
-        return Told(None, faults, errors[0])
+        return CheckpointContent(None, faults, errors[0])
     if file is not None:
         faults.append((logging.ERROR, f"{path} is damaged, and so is its copy or there is none"))
-    return Told(None, faults, is_empty=file == b"" and not path.with_name(path.name + COPY).exists())
+    return CheckpointContent(None, faults, is_empty=file == b"" and not path.with_name(path.name + COPY).exists())
 
 
 def _content(path: Path, errors: list[OSError]) -> bytes | None:

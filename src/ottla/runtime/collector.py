@@ -19,29 +19,29 @@ class FullCollections:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._reasons = 0
+        self._count = 0
         self._usual = gc.get_threshold()
 
     def put_off(self) -> None:
         """Let there be none until ``resume`` was called as often as this."""
         with self._lock:
-            if not self._reasons:
+            if not self._count:
                 self._usual = gc.get_threshold()
                 gc.set_threshold(*self._usual[:2], _NEVER)
-            self._reasons += 1
+            self._count += 1
 
     def resume(self) -> None:
         """One who put them off does not mind any more."""
         with self._lock:
-            self._reasons -= 1
-            if not self._reasons:
+            self._count -= 1
+            if not self._count:
                 self._restore()
 
     def forked(self) -> None:
         """In a forked child: the code that disabled it does not run here."""
         self._lock = threading.Lock()
-        if self._reasons:
-            self._reasons = 0
+        if self._count:
+            self._count = 0
             self._restore()
 
     def _restore(self) -> None:

@@ -19,20 +19,20 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from ottla.broker.findings import listed
-from ottla.broker.logs import CLEANED, ENDS, LOG_STARTS, RECOVERY_POINTS
+from ottla.broker.findings import format_names
+from ottla.broker.log_manager import CLEANER_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT, LOG_START_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
 from ottla.broker.ports import Catalog, CatalogChange, DiskUsage, StoredTopic
 from ottla.errors import StorageError
 from ottla.runtime import checkpoint_files
 from ottla.runtime.catalog import COPY, CatalogFile
 from ottla.runtime.descriptors import OUT_OF_DESCRIPTORS
-from ottla.runtime.file_names import GIVEN_UP, PARTITION_METADATA, UNFINISHED, foreign
+from ottla.runtime.file_names import DELETED_FILE, PARTITION_METADATA, UNFINISHED, foreign
 from ottla.runtime.folders import LOCK, DirectoryLock, PinnedFolder, read_whole, sync_file
 from ottla.runtime.log_files import (
     STRAY,
     OpenFiles,
     PartitionFolder,
-    given_up_name,
+    deleted_folder_name,
     partition_metadata,
     topic_id_in,
     uuid_text,
@@ -45,11 +45,11 @@ _REPLACED = (
     CATALOG,
     CATALOG + COPY,
     CLEAN_END,
-    RECOVERY_POINTS,
-    LOG_STARTS,
-    CLEANED,
-    ENDS,
-    *(name + COPY for name in (RECOVERY_POINTS, LOG_STARTS, CLEANED, ENDS)),
+    RECOVERY_POINT_CHECKPOINT,
+    LOG_START_CHECKPOINT,
+    CLEANER_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT,
+    *(name + COPY for name in (RECOVERY_POINT_CHECKPOINT, LOG_START_CHECKPOINT, CLEANER_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT)),
 )
 """The small files in the directory itself."""
 
@@ -57,7 +57,7 @@ _OF_KAFKA = ("bootstrap.checkpoint", "__cluster_metadata-0")
 """Files that Apache Kafka has in such a directory."""
 
 _DELETED = "-delete"
-_GIVEN_UP = re.compile(rf".+-\d+\.[0-9a-f]{{32}}{_DELETED}(\.\d+)?")
+_DELETED_FOLDER = re.compile(rf".+-\d+\.[0-9a-f]{{32}}{_DELETED}(\.\d+)?")
 _OWN = re.compile(
     rf"\{LOCK}|\.owner|.+-\d+\.[0-9a-f]{{32}}(?:\.\d+)?(?:{_DELETED}|{STRAY})(?:\.\d+)?"
     rf"|(?:{'|'.join(map(re.escape, (*_REPLACED, *_OF_KAFKA)))})(?:\{UNFINISHED}|\.damaged(?:\.\d+)?)?"
@@ -98,9 +98,9 @@ class DataDir:
             self._pin().discard([name + UNFINISHED for name in _REPLACED])
             self.cluster_id = self._read_meta(node_id)
             self._catalog = self._open_catalog()
-            self.is_earlier = self._catalog.is_earlier
-            self._set_strays_aside()
-            self._name_foreign()
+            self.is_from_earlier_release = self._catalog.is_from_earlier_release
+            self._rename_strays()
+            self._log_foreign()
             self.clean = (path / CLEAN_END).exists()
             if self.clean:
                 (path / CLEAN_END).unlink()
@@ -118,7 +118,7 @@ class DataDir:
         clean one, if it was."""
         if self._is_untouched:
             with suppress(OSError):
-                self.end_well()
+                self.mark_clean_shutdown()
         self._open.clear()
         self._lock.release()
 
@@ -127,14 +127,14 @@ class DataDir:
         self._open.clear()
         self._lock.abandon()
 
-    def end_well(self) -> None:
+    def mark_clean_shutdown(self) -> None:
         """Leave the marker that says: every log was brought to disk, nothing needs a scan."""
         folder = self._pin()
         folder.write_small(CLEAN_END, json.dumps({"version": 0, "brokerEpoch": -1}).encode())
         folder.sync_names()
 
     @property
-    def is_gone(self) -> bool:
+    def is_removed(self) -> bool:
         """Whether another folder, or none, has the path by now."""
         try:
             self._lock.check()
@@ -145,9 +145,9 @@ class DataDir:
     # Store
 
     @property
-    def is_crowded(self) -> bool:
+    def has_too_many_open_files(self) -> bool:
         """Whether so many files are open that ranges are read into memory."""
-        return self._open.is_crowded
+        return self._open.has_too_many_open_files
 
     def close_files(self) -> None:
         """Close the files of logs, apart from those of answers on their way; each is opened again when it is needed."""
@@ -180,7 +180,7 @@ class DataDir:
 
     def read_checkpoint(self, name: str) -> dict[TopicPartition, int] | None:
         """A checkpoint of offsets; ``None`` where it is missing or damaged. The log says what is damaged. Raises ``OSError``."""
-        return checkpoint_files.read(self.path / name, has_copy=not self.is_earlier)
+        return checkpoint_files.read(self.path / name, has_copy=not self.is_from_earlier_release)
 
     def write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int]) -> Callable[[], object]:
         """Replace a checkpoint of offsets. From any thread; an older content never replaces a newer one."""
@@ -200,7 +200,7 @@ class DataDir:
         name = f"{topic}-{partition}"
         return PartitionFolder(self.path / name, topic_id, self._open, durable=self._durable, fault=self._unusable.get(name))
 
-    def set_aside_topic(self, topic: str, topic_id: uuid.UUID, partitions: Iterable[int]) -> Callable[[], object] | None:
+    def delete_topic_folders(self, topic: str, topic_id: uuid.UUID, partitions: Iterable[int]) -> Callable[[], object] | None:
         """Rename the folders of a deleted topic now, so that its name is free; return the work of removing them.
 
         A folder that cannot be renamed is treated as a stray at the next start, or when a new topic of that name needs it.
@@ -212,17 +212,17 @@ class DataDir:
                 if folder.is_dir():
                     self._unusable.pop(folder.name, None)
                     self._open.forget_folder(folder)
-                    name = given_up_name(folder.name, topic_id, _DELETED)
+                    name = deleted_folder_name(folder.name, topic_id, _DELETED)
                     renamed.append(self._pin().rename_folder(folder.name, name))
             except OSError as error:
                 log.error("the folder of the deleted topic could not be renamed: %s", error)
         return (lambda: self._pin().remove_folders(renamed)) if renamed else None
 
-    def leftovers(self) -> Callable[[], object]:
+    def remove_leftovers(self) -> Callable[[], object]:
         """Remove what the last broker had given up and not removed yet, and nothing that may be the user's."""
-        folders = [folder.name for folder in self.path.glob(f"*{_DELETED}*") if _GIVEN_UP.fullmatch(folder.name)]
+        folders = [folder.name for folder in self.path.glob(f"*{_DELETED}*") if _DELETED_FOLDER.fullmatch(folder.name)]
         ours = [folder for *_, folder in partition_folders(self.path)]
-        files = [f"{folder.name}/{name}" for folder in ours for name in _names_in(folder) if GIVEN_UP.fullmatch(name)]
+        files = [f"{folder.name}/{name}" for folder in ours for name in _names_in(folder) if DELETED_FILE.fullmatch(name)]
 
         def job() -> None:
             self._pin().remove_folders(folders)
@@ -268,13 +268,13 @@ class DataDir:
         catalog.repair()
         return catalog
 
-    def _set_strays_aside(self) -> None:
+    def _rename_strays(self) -> None:
         known = {topic.name: topic for topic in self._catalog.catalog.topics}
         for name, partition, folder in named_folders(self.path):
             topic = known.get(name)
             topic_id = topic.topic_id if topic is not None and partition < topic.partitions else None
             try:
-                self._set_aside_unless_of(topic_id, folder)
+                self._rename_if_stray(topic_id, folder)
             except OSError as error:
                 if error.errno in OUT_OF_DESCRIPTORS:
                     raise
@@ -282,7 +282,7 @@ class DataDir:
                 if topic_id is None:
                     log.error("%s is left as it is, since its topic is not known: %s", folder, error)
 
-    def _set_aside_unless_of(self, wanted: uuid.UUID | None, folder: Path) -> None:
+    def _rename_if_stray(self, wanted: uuid.UUID | None, folder: Path) -> None:
         """Rename a folder that is of another topic than ``wanted``, the one whose partition has its name. Raises ``OSError``."""
         content = metadata_in(folder)
         topic_id = topic_id_in(content or b"")
@@ -295,16 +295,16 @@ class DataDir:
                 log.warning("%s was missing or damaged and was written again", folder / PARTITION_METADATA)
                 return
         if topic_id is not None:
-            stray = self._pin().rename_folder(folder.name, given_up_name(folder.name, topic_id, STRAY))
+            stray = self._pin().rename_folder(folder.name, deleted_folder_name(folder.name, topic_id, STRAY))
             log.warning("%s belongs to no topic of this broker: it is now %s", folder, stray)
         elif is_left_behind(folder):
             log.error("%s is left as it is, since its topic is not known: it has no %s", folder, PARTITION_METADATA)
 
-    def _name_foreign(self) -> None:
+    def _log_foreign(self) -> None:
         """Name what somebody else has put here. It is left alone."""
         found = foreign_in(self.path, self._catalog.catalog.topics)
         if found := [name for name in found if name not in self._unusable and not is_left_behind(self.path / name)]:
-            names = listed(found)
+            names = format_names(found)
             log.warning("%s in %s are not the broker's, and are left as they are", names, self.path)
 
 

@@ -15,22 +15,23 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 
-Tag = tuple[Hashable, ...]
-Job = Callable[[], object]
+from ottla.broker.ports import DiskJob
 
-_HELPERS = 7
+Tag = tuple[Hashable, ...]
+
+_WORKERS = 7
 """Threads beside the caller's that do many jobs: most of it is waiting for the disk, which serves several at once."""
 
 log = logging.getLogger("ottla.broker")
 
 
-class Helpers:
+class DiskWorkers:
     """Threads that do many jobs, beside the caller's."""
 
     def __init__(self) -> None:
         self._threads: list[threading.Thread] = []
 
-    def do_all(self, jobs: Iterable[Job]) -> None:
+    def run_all(self, jobs: Iterable[DiskJob]) -> None:
         """Do jobs in any order, several at a time; returns when all are done. Raises what the first that fails has raised; then
         some of the others may not have been done.
 
@@ -39,7 +40,7 @@ class Helpers:
         self._join()
         left, errors = deque(jobs), list[BaseException]()
         work = partial(_work, left, errors)
-        count = min(_HELPERS, len(left) - 1)
+        count = min(_WORKERS, len(left) - 1)
         self._threads = [threading.Thread(target=work, name="ottla-broker-disk", daemon=True) for _ in range(count)]
         try:
             with contextlib.suppress(RuntimeError):  # the interpreter is ending and makes no more threads
@@ -58,7 +59,7 @@ class Helpers:
                 thread.join()
 
 
-def _work(left: deque[Job], errors: list[BaseException]) -> None:
+def _work(left: deque[DiskJob], errors: list[BaseException]) -> None:
     while left and not errors:
         with contextlib.suppress(IndexError):  # another thread has taken the last one
             job = left.popleft()
@@ -74,12 +75,12 @@ class DiskThread:
 
     def __init__(self, report: Callable[[Tag, object], None]) -> None:
         self._report = report
-        self._jobs: queue.SimpleQueue[tuple[Tag, Job] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[tuple[Tag, DiskJob] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._failing: dict[str, str] = {}
         """The last error of each kind of job that has not succeeded since."""
 
-    def submit(self, tag: Tag, job: Job) -> None:
+    def submit(self, tag: Tag, job: DiskJob) -> None:
         """Do a job after all those before it; the thread starts with the first."""
         self._jobs.put((tag, job))
         if self._thread is None:
@@ -102,13 +103,13 @@ class DiskThread:
             try:
                 outcome = job()
             except BaseException as error:  # a panic in a codec's library is not an Exception
-                self._complain(kind, str(error))
+                self._log_once(kind, str(error))
                 outcome = error if isinstance(error, Exception) else RuntimeError(repr(error))
             else:
                 self._failing.pop(kind, None)
             self._report(tag, outcome)
 
-    def _complain(self, kind: str, error: str) -> None:
+    def _log_once(self, kind: str, error: str) -> None:
         """One line, not one for each attempt: a full disk would fill the log."""
         if self._failing.get(kind) != error:
             log.error("work on the data directory failed (%s): %s", kind, error)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-SET_ASIDE = ".deleted"
+DELETED_SUFFIX = ".deleted"
 UNFINISHED = ".tmp"
 """What small files are written under before they get their names."""
 
-DRAFT, SWAP = ".cleaned", ".swap"
+CLEANED_SUFFIX, SWAP = ".cleaned", ".swap"
 PARTITION_METADATA = "partition.metadata"
 DAMAGED = "damaged"
 """The folder in a partition's folder in which a start keeps what it has cut off or cannot use. Nothing in it is removed."""
@@ -26,11 +26,11 @@ _SMALL = rf"{_NUMBERED}|{re.escape(PARTITION_METADATA)}|leader-epoch-checkpoint|
 
 OFFSET = re.compile(r"[0-9]{20}")
 SNAPSHOT = re.compile(r"[0-9]{20}\.snapshot")
-GIVEN_UP = re.compile(rf"(?:{_NUMBERED}){SET_ASIDE}")
-DRAFTS = re.compile(rf"(?:{_NUMBERED})(?:{DRAFT}|{SWAP})")
-SWAPS = re.compile(rf"[0-9]{{20}}\.log{SWAP}")
-UNFINISHED_FILES = re.compile(rf"(?:{_SMALL}){UNFINISHED}")
-_OWN = re.compile(rf"{_SMALL}|{DAMAGED}|{GIVEN_UP.pattern}|{DRAFTS.pattern}|{UNFINISHED_FILES.pattern}")
+DELETED_FILE = re.compile(rf"(?:{_NUMBERED}){DELETED_SUFFIX}")
+CLEANED_FILE = re.compile(rf"(?:{_NUMBERED})(?:{CLEANED_SUFFIX}|{SWAP})")
+SWAP_FILE = re.compile(rf"[0-9]{{20}}\.log{SWAP}")
+UNFINISHED_FILE = re.compile(rf"(?:{_SMALL}){UNFINISHED}")
+_OWN = re.compile(rf"{_SMALL}|{DAMAGED}|{DELETED_FILE.pattern}|{CLEANED_FILE.pattern}|{UNFINISHED_FILE.pattern}")
 
 
 def foreign(names: Iterable[str]) -> list[str]:

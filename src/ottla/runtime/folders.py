@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ottla.broker.aborted import TXNINDEX, TXNINDEX_COPY
 from ottla.broker.segment import file_name
+from ottla.broker.transaction_index import TXNINDEX, TXNINDEX_COPY
 from ottla.errors import StorageError
-from ottla.runtime.file_names import GIVEN_UP, SET_ASIDE, SNAPSHOT, UNFINISHED
+from ottla.runtime.file_names import DELETED_FILE, DELETED_SUFFIX, SNAPSHOT, UNFINISHED
 
 LOCK = ".lock"
 _AT_ONCE = os.O_CLOEXEC | os.O_NONBLOCK
@@ -181,14 +181,14 @@ class PinnedFolder:
         with suppress(FileNotFoundError):
             os.rename(old, new, src_dir_fd=self.fd, dst_dir_fd=self.fd)
 
-    def set_aside(self, names: Iterable[str]) -> None:
+    def mark_deleted(self, names: Iterable[str]) -> None:
         """Rename files to ``.deleted``."""
         for name in names:
-            self.rename(name, name + SET_ASIDE)
+            self.rename(name, name + DELETED_SUFFIX)
 
-    def remove_set_aside(self) -> None:
+    def remove_deleted(self) -> None:
         """Remove what was set aside."""
-        self.discard(name for name in os.listdir(self.fd) if GIVEN_UP.fullmatch(name))
+        self.discard(name for name in os.listdir(self.fd) if DELETED_FILE.fullmatch(name))
 
     def flush(self, base_offset: int) -> None:
         """Force a segment, its list of aborted transactions and the names that lead to them to disk."""

@@ -19,21 +19,21 @@ from functools import partial
 from pathlib import Path
 from weakref import WeakSet
 
-from ottla.broker.aborted import TXNINDEX, TXNINDEX_COPY
 from ottla.broker.checkpoints import KNOWN_HOLES
-from ottla.broker.ports import Listing
+from ottla.broker.ports import DiskJob, Listing
 from ottla.broker.segment import file_name
+from ottla.broker.transaction_index import TXNINDEX, TXNINDEX_COPY
 from ottla.runtime.descriptors import OUT_OF_DESCRIPTORS, first_of_reserve, limit
 from ottla.runtime.file_names import (
+    CLEANED_FILE,
+    CLEANED_SUFFIX,
     DAMAGED,
-    DRAFT,
-    DRAFTS,
     NUMBERED,
     OFFSET,
     PARTITION_METADATA,
     SWAP,
-    SWAPS,
-    UNFINISHED_FILES,
+    SWAP_FILE,
+    UNFINISHED_FILE,
     foreign,
 )
 from ottla.runtime.folders import Check, PinnedFolder, check_is_file, opened, read_whole
@@ -49,8 +49,6 @@ connections need the others."""
 
 _COPIED = 1 << 14
 """Ranges up to this size are read and sent along with the bytes around them: one call instead of three, and no open file."""
-
-Job = Callable[[], object]
 
 
 class Handle:
@@ -95,7 +93,7 @@ class OpenFiles:
             self.check()
             if handle.fd >= self._first_of_reserve:
                 self.clear()  # connections, or other parts of the process, have taken all others
-            if self.is_crowded:
+            if self.has_too_many_open_files:
                 return handle  # not kept: it would take the place of one that a range keeps open anyway
             self._handles[path] = handle
             self._alive.add(handle)
@@ -115,12 +113,12 @@ class OpenFiles:
             self.clear()
             return Handle(path)
 
-    def keeps(self, handle: Handle) -> bool:
+    def tracks(self, handle: Handle) -> bool:
         """Whether a file counts as open. One that was opened while there were too many does not: it is closed after its use."""
         return handle in self._alive
 
     @property
-    def is_crowded(self) -> bool:
+    def has_too_many_open_files(self) -> bool:
         """Whether as many files are open again because of ranges as may be open without them."""
         return len(self._alive) >= 2 * self._limit
 
@@ -216,7 +214,7 @@ class DiskSegment:
             written = os.writev(handle.fd, pieces)
             while written < total:
                 written += os.write(handle.fd, memoryview(b"".join(pieces))[written:])
-            self._check_there(handle.fd, total)
+            self._check_unchanged(handle.fd, total)
         except BaseException:
             self._torn = True
             with suppress(OSError):  # tried again before the next append
@@ -224,7 +222,7 @@ class DiskSegment:
             raise
         self.size += total
 
-    def _check_there(self, fd: int, added: int) -> None:
+    def _check_unchanged(self, fd: int, added: int) -> None:
         """Raise where the file has been removed from outside: nothing of it is left once it is closed. Also where it had another
         size before ``added`` bytes were written: these are not where they will be looked for, and are cut off.
 
@@ -252,7 +250,7 @@ class DiskSegment:
         """A part of the file to be sent as it is. A small one is read at once, and so is any of a file that would be one too many
         to be open: one answer may hold ranges of thousands of files, and many answers may wait for their sockets."""
         handle = self._open.get(self.path)
-        if size > _COPIED and self._open.keeps(handle) and not handle.is_unreadable:
+        if size > _COPIED and self._open.tracks(handle) and not handle.is_unreadable:
             return DiskRange(handle, position, size)
         data = _read(self.path, handle.fd, position, size)
         if len(data) != size:
@@ -296,7 +294,7 @@ class PartitionFolder:
         self._topic_id = topic_id
         self._open = open_files
         self._durable = durable
-        self._is_given_up = False
+        self._is_topic_deleted = False
 
     def exists(self) -> bool:
         """Whether the folder is there."""
@@ -309,15 +307,15 @@ class PartitionFolder:
     def _pin_own(self) -> PinnedFolder:
         """The folder, for work on another thread that began before the topic may have been deleted."""
         folder = self.pin()
-        if self._is_given_up:  # asked when the folder is open, as in ``job``
+        if self._is_topic_deleted:  # asked when the folder is open, as in ``job``
             raise FileNotFoundError(errno.ENOENT, "the topic was deleted", str(self.path))
         return folder
 
-    def give_up(self) -> None:
+    def mark_topic_deleted(self) -> None:
         """The topic was deleted: another one may have this folder's name from now on."""
-        self._is_given_up = True
+        self._is_topic_deleted = True
 
-    def job(self, work: Callable[[PinnedFolder], object]) -> Job:
+    def job(self, work: Callable[[PinnedFolder], object]) -> DiskJob:
         """Work on the folder for another thread; nothing is done once it was given up. Only the job opens files: thousands of jobs
         may wait at the same time, and they may take no descriptors."""
 
@@ -325,11 +323,11 @@ class PartitionFolder:
             try:
                 folder = self.pin()
             except FileNotFoundError:
-                if self._is_given_up:
+                if self._is_topic_deleted:
                     return
                 raise
             # Asked when the folder is open: if it had not been given up by then, what was opened is not that of another topic.
-            if not self._is_given_up:
+            if not self._is_topic_deleted:
                 work(folder)
 
         return job
@@ -354,11 +352,11 @@ class PartitionFolder:
         return Listing(
             segments=sorted(bases),
             snapshots=sorted(own["snapshot"]),
-            swaps=sorted(int(name[:20]) for name in others if SWAPS.fullmatch(name)),
+            swaps=sorted(int(name[:20]) for name in others if SWAP_FILE.fullmatch(name)),
             orphans=sorted(name for name in indexes if int(name[:20]) not in bases),
             foreign=foreign(others),
             has_known_holes=KNOWN_HOLES in others,
-            has_unfinished=any(DRAFTS.fullmatch(name) or UNFINISHED_FILES.fullmatch(name) for name in others),
+            has_unfinished=any(CLEANED_FILE.fullmatch(name) or UNFINISHED_FILE.fullmatch(name) for name in others),
         )
 
     def make(self) -> None:
@@ -372,7 +370,7 @@ class PartitionFolder:
                 return
             if owner is not None or self.listing().segments:
                 self._open.forget_folder(self.path)
-                parent.rename_folder(self.path.name, given_up_name(self.path.name, owner or self._topic_id, STRAY))
+                parent.rename_folder(self.path.name, deleted_folder_name(self.path.name, owner or self._topic_id, STRAY))
         parent.make_folder(self.path.name)
         self.pin().write_small(PARTITION_METADATA, partition_metadata(self._topic_id))
 
@@ -408,7 +406,7 @@ class PartitionFolder:
         except FileNotFoundError:
             return None
 
-    def keep(self, name: str) -> str:
+    def keep_damaged_file(self, name: str) -> str:
         """Move a file to the folder of damaged files; returns its new path."""
         folder = self._damaged()
         self._open.forget([self.path / name])
@@ -416,7 +414,7 @@ class PartitionFolder:
         os.rename(self.path / name, self.path / DAMAGED / kept)
         return str(self.path / DAMAGED / kept)
 
-    def keep_end(self, base_offset: int, position: int) -> str | None:
+    def keep_damaged_end(self, base_offset: int, position: int) -> str | None:
         """Copy what a segment has from ``position`` on to the folder of damaged files, if it is not only zeros."""
         source = self.path / file_name(base_offset, "log")
         with opened(source) as fd, open(fd, "rb", closefd=False) as file:
@@ -440,43 +438,43 @@ class PartitionFolder:
         self.pin().make_folder(DAMAGED)
         return PinnedFolder(self.path / DAMAGED, self._open.check, durable=self._durable)
 
-    def set_aside(self, base_offsets: Iterable[int]) -> Job:
+    def mark_deleted(self, base_offsets: Iterable[int]) -> DiskJob:
         """Rename the files of segments to ``.deleted``, the ``.log`` last: while it is there, the segment is."""
         names = [file_name(base, suffix) for base in base_offsets for suffix in reversed(SEGMENT_SUFFIXES)]
         self._open.forget(self.path / name for name in names)
-        return self.job(lambda folder: folder.set_aside(names))
+        return self.job(lambda folder: folder.mark_deleted(names))
 
-    def remove_set_aside(self) -> Job:
+    def remove_deleted(self) -> DiskJob:
         """Remove what was set aside in this folder."""
-        return self.job(PinnedFolder.remove_set_aside)
+        return self.job(PinnedFolder.remove_deleted)
 
-    def draft(self, base_offset: int) -> DiskSegment:
+    def create_cleaned(self, base_offset: int) -> DiskSegment:
         """A segment to be written beside the others."""
-        folder, name = self._pin_own(), file_name(base_offset, "log") + DRAFT
+        folder, name = self._pin_own(), file_name(base_offset, "log") + CLEANED_SUFFIX
         for suffix in SEGMENT_SUFFIXES[1:]:  # from an earlier draft that could not be discarded
-            for mark in (DRAFT, SWAP):
+            for mark in (CLEANED_SUFFIX, SWAP):
                 folder.remove_small(file_name(base_offset, suffix) + mark)
         folder.create(name)
         return DiskSegment(self.path / name, OpenFiles(self._open.check), 0)
 
-    def finish_draft(self, base_offset: int, small: Mapping[str, bytes]) -> None:
+    def finish_cleaned(self, base_offset: int, small: Mapping[str, bytes]) -> None:
         """Force a draft to disk, with its indexes."""
         folder = self._pin_own()
         for suffix, content in small.items():
-            folder.write_new(file_name(base_offset, suffix) + DRAFT, content)
+            folder.write_new(file_name(base_offset, suffix) + CLEANED_SUFFIX, content)
         for suffix in ("log", *small):
-            folder.sync(file_name(base_offset, suffix) + DRAFT)
+            folder.sync(file_name(base_offset, suffix) + CLEANED_SUFFIX)
 
-    def discard_draft(self, base_offset: int) -> None:
+    def discard_cleaned(self, base_offset: int) -> None:
         """Remove a draft."""
         folder = self.pin()
         for suffix in SEGMENT_SUFFIXES:
-            folder.remove_small(file_name(base_offset, suffix) + DRAFT)
+            folder.remove_small(file_name(base_offset, suffix) + CLEANED_SUFFIX)
 
     def begin_swap(self, base_offset: int) -> DiskSegment:
         """Make a draft final: the last of these renames, of its ``.log`` to ``.swap``, is the point of no return."""
-        draft = DiskSegment(self.path / (file_name(base_offset, "log") + DRAFT), self._open)
-        self._rename_all(base_offset, DRAFT, SWAP)
+        draft = DiskSegment(self.path / (file_name(base_offset, "log") + CLEANED_SUFFIX), self._open)
+        self._rename_all(base_offset, CLEANED_SUFFIX, SWAP)
         return DiskSegment(self.path / (file_name(base_offset, "log") + SWAP), self._open, draft.size)
 
     def open_swap(self, base_offset: int) -> DiskSegment:
@@ -488,21 +486,21 @@ class PartitionFolder:
         swap = DiskSegment(self.path / (file_name(base_offset, "log") + SWAP), self._open)
         # If the old .log is already removed, the files with the same name as its index files may be the new ones.
         left = set(self.listing().segments).intersection(replaced)
-        self.set_aside(sorted(left))()
+        self.mark_deleted(sorted(left))()
         self._open.forget([swap.path])
         self._rename_all(base_offset, SWAP, "")
         return DiskSegment(self.path / file_name(base_offset, "log"), self._open, swap.size)
 
-    def discard_drafts(self) -> None:
+    def discard_all_cleaned(self) -> None:
         """Remove what was left of drafts whose swap never began."""
-        names = [name for name in self._names() if DRAFTS.fullmatch(name)]
+        names = [name for name in self._names() if CLEANED_FILE.fullmatch(name)]
         if names:
             begun = {file_name(base, suffix) + SWAP for base in self.listing().swaps for suffix in SEGMENT_SUFFIXES}
             self.pin().discard(name for name in names if name not in begun)
 
     def discard_unfinished(self) -> None:
         """Remove what was left of small files that were to be replaced. For a log that is not in use yet."""
-        names = [name for name in self._names() if UNFINISHED_FILES.fullmatch(name)]
+        names = [name for name in self._names() if UNFINISHED_FILE.fullmatch(name)]
         if names:
             self.pin().discard(names)
 
@@ -521,7 +519,7 @@ class PartitionFolder:
             return []
 
 
-def given_up_name(folder: str, topic_id: uuid.UUID, suffix: str) -> str:
+def deleted_folder_name(folder: str, topic_id: uuid.UUID, suffix: str) -> str:
     """The new name of the folder of a partition that is given up; no topic has such a name."""
     return f"{folder}.{topic_id.hex}{suffix}"
 

@@ -18,15 +18,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ottla.broker.aborted import TXNINDEX, TXNINDEX_COPY, AbortedTransaction, AbortedTransactions
 from ottla.broker.catalog import BrokerCatalog, Endpoint
 from ottla.broker.checkpoints import KNOWN_HOLES, Hole, holes_to_bytes
 from ottla.broker.config import broker_config
-from ottla.broker.findings import Kind
+from ottla.broker.findings import FindingKind
 from ottla.broker.log import EPOCH_CHECKPOINT, PartitionLog
 from ottla.broker.ports import Readable
 from ottla.broker.scan import PIECE
 from ottla.broker.segment import file_name
+from ottla.broker.transaction_index import TXNINDEX, TXNINDEX_COPY, AbortedTransaction, TransactionIndex
 from ottla.broker.verify import CheckedSegment, PartitionCheck
 from ottla.errors import StorageError
 from ottla.runtime import clock
@@ -105,7 +105,7 @@ def _remove(path: Path) -> None:
 
 def _copy_files(directory: StoppedDirectory, work: Path) -> None:
     """Copy what belongs to no partition: the catalog, the checkpoints, and what is not the broker's."""
-    broken = {finding.file for finding in directory.findings if finding.kind is Kind.PROPERTIES}
+    broken = {finding.file for finding in directory.findings if finding.kind is FindingKind.PROPERTIES}
     foreign = {*directory.foreign, *(folder.name for folder in directory.strays)}
     for path in sorted(directory.path.iterdir()):
         if path.name in foreign or ".damaged" in path.name:
@@ -141,7 +141,7 @@ class _PartitionCopy:
     """The copy of one partition's folder."""
 
     def __init__(self, original: Path, work: Path, check: PartitionCheck, on_copied: OnCopied) -> None:
-        name = f"{check.place.topic}-{check.place.partition}"
+        name = f"{check.topic_partition.topic}-{check.topic_partition.partition}"
         self._check = check
         self._source, self._target = original / name, work / name
         self._reader = FolderReader(self._source, on_copied, [])
@@ -153,7 +153,7 @@ class _PartitionCopy:
         self._copy_small(PARTITION_METADATA)
         if self._check.epochs_agree:
             self._copy_small(EPOCH_CHECKPOINT)
-        if Kind.TRANSACTIONS not in kinds:  # a snapshot says that the lists before it are right
+        if FindingKind.TRANSACTIONS not in kinds:  # a snapshot says that the lists before it are right
             for offset in self._reader.snapshots():
                 self._copy_small(file_name(offset, "snapshot"))
         for name in self._reader.foreign():
@@ -163,12 +163,14 @@ class _PartitionCopy:
         elif (self._source / DAMAGED).exists():
             _copy_any(self._source / DAMAGED, self._kept(DAMAGED))
         for finding in self._check.findings:
-            if finding.kind in (Kind.SWAP, Kind.ORPHAN) or (finding.kind is Kind.UNREADABLE_LOG and finding.file != "."):
+            if finding.kind in (FindingKind.SWAP, FindingKind.ORPHAN) or (
+                finding.kind is FindingKind.UNREADABLE_LOG and finding.file != "."
+            ):
                 _copy_any(self._source / finding.file, self._kept(finding.file))
         for segment in self._check.segments:
             pieces = _pieces(segment, is_newest=segment is self._check.segments[-1])
             self._write_segment(segment, pieces)
-            if Kind.TRANSACTIONS not in kinds:
+            if FindingKind.TRANSACTIONS not in kinds:
                 self._write_aborted(segment, pieces)
 
     def _write_segment(self, segment: CheckedSegment, pieces: Sequence[_Piece]) -> None:
@@ -196,7 +198,7 @@ class _PartitionCopy:
             if base is not None:
                 parts.setdefault(base, []).append(one)
         for base, entries in parts.items():
-            aborted = AbortedTransactions(entries)
+            aborted = TransactionIndex(entries)
             (self._target / file_name(base, TXNINDEX)).write_bytes(aborted.to_bytes())
             (self._target / file_name(base, TXNINDEX_COPY)).write_bytes(aborted.to_copy())
 
@@ -220,7 +222,9 @@ class _PartitionCopy:
 def _pieces(segment: CheckedSegment, *, is_newest: bool) -> list[_Piece]:
     """What of a segment gets into the copy: one segment for each part between damage. The log goes on in the newest, also if
     nothing of it is left."""
-    pieces = [_Piece(segment.base_offset if not run.position else run.base_offset, run.position, run.end) for run in segment.runs]
+    pieces = [
+        _Piece(segment.base_offset if not run.position else run.base_offset, run.position, run.end) for run in segment.intact_ranges
+    ]
     if not pieces and (is_newest or not segment.damages):
         return [_Piece(segment.base_offset, 0, 0)]
     return pieces
@@ -231,17 +235,17 @@ def _finish(directory: StoppedDirectory, checks: Sequence[PartitionCheck], work:
     data = DataDir(work, directory.node_id)
     try:
         config = broker_config({"node.id": directory.node_id})
-        holdings = BrokerCatalog(config, Endpoint("localhost", 0), data, RandomIds())
-        holdings.load(clock.now())
-        cut = {check.place for check in checks if check.segments and _is_cut(check)}
-        for log in holdings.logs:
+        catalog = BrokerCatalog(config, Endpoint("localhost", 0), data, RandomIds())
+        catalog.load(clock.now())
+        cut = {check.topic_partition for check in checks if check.segments and _is_cut(check)}
+        for log in catalog.logs:
             if log.offline is not None:
                 raise StorageError(log.offline)
             _accept(log, is_cut=log.topic_partition in cut)
-        for jobs in [holdings.close_catalog(), *holdings.logs.close()]:
+        for jobs in [catalog.close_catalog(), *catalog.logs.close()]:
             for job in jobs:
                 job()
-        data.end_well()
+        data.mark_clean_shutdown()
     finally:
         data.release()
     (work / LOCK).unlink()
@@ -250,8 +254,8 @@ def _finish(directory: StoppedDirectory, checks: Sequence[PartitionCheck], work:
 def _accept(log: PartitionLog, *, is_cut: bool) -> None:
     """Have everything of a log written, and let the holes that it has now be normal ones."""
     if is_cut:
-        log.epochs.advance(log.end_offset)
-        log.files.pin().write_small(EPOCH_CHECKPOINT, log.epochs.to_bytes())
+        log.leader_epochs.start_next_epoch(log.end_offset)
+        log.files.pin().write_small(EPOCH_CHECKPOINT, log.leader_epochs.to_bytes())
     if not log.config.compacted and (found := list(_holes(log))):
         # The next start would report them as losses, which the check has done. New ones it does report.
         log.files.pin().write_small(KNOWN_HOLES, holes_to_bytes(found), forced=True)
@@ -268,8 +272,8 @@ def _holes(log: PartitionLog) -> Iterator[Hole]:
 def _is_cut(check: PartitionCheck) -> bool:
     """Whether the end of a log was damaged, and is not known to have been somewhere else."""
     newest = check.segments[-1]
-    last = newest.runs[-1].end if newest.runs else 0
-    return bool(newest.damages) and newest.damages[-1].end > last and check.end_offset >= check.known.end
+    last = newest.intact_ranges[-1].end if newest.intact_ranges else 0
+    return bool(newest.damages) and newest.damages[-1].end > last and check.end_offset >= check.expected.end
 
 
 @contextmanager

@@ -20,27 +20,27 @@ from typing import Any
 from ottla.broker.api.cluster import unsupported_version
 from ottla.broker.core import BrokerCore
 from ottla.broker.effects import (
+    BrokerEffect,
     CancelTimer,
     CloseConnection,
-    Effect,
-    GoOn,
-    HalfReply,
-    HoldBack,
+    FaultStruck,
+    MuteConnection,
     NoReply,
     Reply,
     RunJob,
     SetTimer,
-    Struck,
+    TruncatedReply,
+    UnmuteConnection,
 )
 from ottla.broker.faults.rules import Command
 from ottla.errors import ProtocolError, UnsupportedApiError
 from ottla.protocol.apis import Api
 from ottla.protocol.codec import RequestHeader, decode_request, encode_response, peek_request
 from ottla.protocol.framing import Frame
-from ottla.runtime.accepting import Accepting
+from ottla.runtime.acceptor import Acceptor
 from ottla.runtime.disk import DiskThread, Tag
-from ottla.runtime.log_rate import INTERVAL_MS, LogRate
-from ottla.runtime.server_connection import Connection, Slot, first_half
+from ottla.runtime.log_throttle import INTERVAL_MS, LogThrottle
+from ottla.runtime.server_connection import Connection, InFlightRequest, first_half
 from ottla.runtime.timers import Timers
 from ottla.types import Now
 
@@ -57,8 +57,8 @@ log = logging.getLogger("ottla.broker")
 class Server:
     """Serves one core on one listening socket. ``run`` is the loop; ``stop`` and ``command`` may be called from any thread.
 
-    On the loop's thread, ``on_strike`` is called with the scripted fault that has struck, and ``make_room`` to close files that
-    need not be open.
+    On the loop's thread, ``on_strike`` is called with the scripted fault that has struck, and ``close_idle_files`` closes files
+    that need not be open.
     """
 
     def __init__(
@@ -67,17 +67,17 @@ class Server:
         listener: socket.socket,
         clock: Callable[[], Now],
         on_strike: Callable[[int], None],
-        make_room: Callable[[], object],
+        close_idle_files: Callable[[], object],
     ) -> None:
         self._core = core
         self._listener = listener
         self._clock = clock
-        self._disk = DiskThread(self._report)
+        self._disk = DiskThread(self._on_job_done)
         self._timers = Timers()
-        self._malformed = LogRate()
+        self._malformed = LogThrottle()
         self._connections: dict[int, Connection] = {}
         self._served = frozenset(core.state.served)
-        self._tickets: dict[int, Slot] = {}
+        self._tickets: dict[int, InFlightRequest] = {}
         self._next_connection = self._next_ticket = 0
         self._finished: deque[tuple[Tag, object]] = deque()
         self._commands: deque[tuple[Callable[[], int], Future[int]]] = deque()
@@ -86,41 +86,41 @@ class Server:
         self._next_sweep = 0
         self._stopping = False
         self._selector = selectors.DefaultSelector()
-        self._accepting = Accepting(listener, self._selector, make_room)
+        self._acceptor = Acceptor(listener, self._selector, close_idle_files)
         self._wake_in, self._wake_out = socket.socketpair()
         for sock in (listener, self._wake_in, self._wake_out):
             sock.setblocking(False)
-        self._perform_by_type: dict[type[Any], Callable[[Any], None]] = {
+        self._effect_handlers: dict[type[Any], Callable[[Any], None]] = {
             Reply: self._reply,
             NoReply: self._no_reply,
             CloseConnection: self._close_ticket,
             SetTimer: lambda effect: self._timers.set(effect.key, effect.at),
             CancelTimer: lambda effect: self._timers.cancel(effect.key),
             RunJob: lambda effect: self._disk.submit(effect.tag, effect.job),
-            HoldBack: self._hold_back,
-            GoOn: self._go_on,
-            HalfReply: lambda effect: self._reply(effect, half=True),
-            Struck: lambda effect: on_strike(effect.fault),
+            MuteConnection: self._mute,
+            UnmuteConnection: self._unmute,
+            TruncatedReply: lambda effect: self._reply(effect, half=True),
+            FaultStruck: lambda effect: on_strike(effect.fault),
         }
 
-    def perform(self, effects: Iterable[Effect]) -> None:
+    def perform(self, effects: Iterable[BrokerEffect]) -> None:
         """Carry out effects, in order. A failing effect is logged, and the others are carried out."""
         for effect in effects:
             try:
-                self._perform_by_type[type(effect)](effect)
+                self._effect_handlers[type(effect)](effect)
             except Exception:
                 log.exception("the broker failed to carry out %s", type(effect).__name__)
 
-    def tidy(self, job: Callable[[], object]) -> None:
+    def run_in_background(self, job: Callable[[], object]) -> None:
         """Run a job on the disk thread without waiting for it."""
-        self._disk.submit(("tidy",), job)
+        self._disk.submit(("background",), job)
 
     def run(self) -> None:
         """The loop, until ``stop``. Whatever it raises, it is of no more use; call ``close`` afterwards."""
         self._selector.register(self._wake_in, selectors.EVENT_READ, self._woken)
-        self._accepting.watch(self._accept)
+        self._acceptor.watch(self._accept)
         while not self._stopping:
-            for key, events in self._selector.select(self._patience()):
+            for key, events in self._selector.select(self._select_timeout()):
                 key.data(events)
             self._run_finished()
             self._run_commands()
@@ -170,7 +170,7 @@ class Server:
         self._wake()
         return future
 
-    def _report(self, tag: Tag, outcome: object) -> None:
+    def _on_job_done(self, tag: Tag, outcome: object) -> None:
         self._finished.append((tag, outcome))
         self._wake()
 
@@ -186,7 +186,7 @@ class Server:
             self._wake_in.recv(4096)
 
     def _accept(self, events: int) -> None:
-        for sock, host in self._accepting.accepted(self._clock().mono, len(self._connections)):
+        for sock, host in self._acceptor.accept(self._clock().mono, len(self._connections)):
             sock.setblocking(False)
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -202,10 +202,10 @@ class Server:
 
     def _ready(self, connection: Connection, events: int) -> None:
         """A socket can be read from or written to."""
-        self._guarded(connection, self._exchange, events)
-        self._settle_changed()
+        self._isolate(connection, self._exchange, events)
+        self._flush_changed()
 
-    def _guarded(self, connection: Connection, action: Callable[..., None], *args: object) -> None:
+    def _isolate(self, connection: Connection, action: Callable[..., None], *args: object) -> None:
         """Do something with one connection; what goes wrong ends that connection and nothing else."""
         try:
             action(connection, *args)
@@ -240,34 +240,34 @@ class Server:
         postponed, self._postponed = self._postponed, {}
         for connection in postponed:
             if connection.number in self._connections:
-                self._guarded(connection, self._serve)
+                self._isolate(connection, self._serve)
 
     def _end_turn(self) -> None:
         """Write and answer what was decided in this turn; that may make space for waiting requests."""
-        self._write_decided()
+        self._write_batches()
         while self._changed:
-            self._settle_changed()
-            self._write_decided()
+            self._flush_changed()
+            self._write_batches()
 
-    def _write_decided(self) -> None:
+    def _write_batches(self) -> None:
         try:
-            self.perform(self._core.write_decided(self._clock()))
+            self.perform(self._core.write_batches(self._clock()))
         except Exception:
             log.exception("the broker failed to write what groups have decided")
 
-    def _settle_changed(self) -> None:
+    def _flush_changed(self) -> None:
         """Send the answers that are next in line; that may make space for waiting requests."""
         while self._changed:
             connection, _ = self._changed.popitem()
             if connection.number in self._connections:
-                self._guarded(connection, self._settle)
+                self._isolate(connection, self._flush)
 
-    def _settle(self, connection: Connection) -> None:
+    def _flush(self, connection: Connection) -> None:
         connection.send(self._clock().mono)
-        if connection.is_over:
+        if connection.is_finished:
             self._close(connection, "broker.faults is set to cut an answer")
         else:
-            if connection.waiting:
+            if connection.has_request:
                 self._postponed[connection] = None
             self._watch(connection)
 
@@ -280,17 +280,17 @@ class Server:
             if key != Api.API_VERSIONS:
                 raise
             # The one request whose version need not be known: its answer says which are.
-            self._expect(connection, ticket, RequestHeader(Api.API_VERSIONS, 0, correlation_id, None))
+            self._register_request(connection, ticket, RequestHeader(Api.API_VERSIONS, 0, correlation_id, None))
             self.perform([Reply(ticket, unsupported_version())])
             return
         if header.api not in self._served:
             raise ProtocolError(f"{header.api.name} is not served here")
-        self._expect(connection, ticket, header)
+        self._register_request(connection, ticket, header)
         self.perform(self._core.handle(header, message, ticket, connection.number, connection.host, now))
 
-    def _expect(self, connection: Connection, ticket: int, header: RequestHeader) -> None:
-        self._tickets[ticket] = slot = Slot(connection, ticket, header)
-        connection.expect(slot)
+    def _register_request(self, connection: Connection, ticket: int, header: RequestHeader) -> None:
+        self._tickets[ticket] = slot = InFlightRequest(connection, ticket, header)
+        connection.register(slot)
 
     def _run_finished(self) -> None:
         """Tell the core what the disk thread has done. Loading many groups takes long: the sockets have their turn in between."""
@@ -345,12 +345,12 @@ class Server:
                 self._close_malformed(connection, f"a frame has begun and no more of it arrived for {STALLED_FRAME_MS // 1000} s")
             elif mono - connection.last_active > max_idle and connection.idle:
                 self._close(connection, f"it was idle for {max_idle} ms", level=logging.DEBUG)
-            elif not connection.watched and not connection.has_room:
-                self._guarded(connection, self._look_for_end)
+            elif not connection.watched and not connection.can_receive:
+                self._isolate(connection, self._check_closed_by_peer)
         self._count_malformed(mono)
-        self._accepting.resume_if_due(mono)
+        self._acceptor.resume_if_due(mono)
 
-    def _look_for_end(self, connection: Connection) -> None:
+    def _check_closed_by_peer(self, connection: Connection) -> None:
         """A connection from which nothing is read, as it has too much in flight, may have been closed by its client.
 
         Where only its turn is over, or one request holds back the next, the requests that have arrived are handled first.
@@ -358,7 +358,7 @@ class Server:
         if connection.is_closed:
             self._discard(connection)
 
-    def _patience(self) -> float:
+    def _select_timeout(self) -> float:
         """Seconds until something is due."""
         if self._finished or self._postponed:
             return 0.0
@@ -368,7 +368,7 @@ class Server:
 
     # Effects, carried out
 
-    def _reply(self, effect: Reply | HalfReply, *, half: bool = False) -> None:
+    def _reply(self, effect: Reply | TruncatedReply, *, half: bool = False) -> None:
         slot = self._tickets.pop(effect.ticket, None)
         if slot is None:
             return  # its connection has gone
@@ -388,15 +388,15 @@ class Server:
             slot.pieces = []
             self._changed[slot.connection] = None
 
-    def _hold_back(self, effect: HoldBack) -> None:
+    def _mute(self, effect: MuteConnection) -> None:
         slot = self._tickets.get(effect.ticket)
         if slot is not None:
-            slot.connection.held_back_by.add(effect.ticket)
+            slot.connection.muted_by.add(effect.ticket)
 
-    def _go_on(self, effect: GoOn) -> None:
+    def _unmute(self, effect: UnmuteConnection) -> None:
         slot = self._tickets.get(effect.ticket)
         if slot is not None:
-            slot.connection.held_back_by.discard(effect.ticket)
+            slot.connection.muted_by.discard(effect.ticket)
             self._changed[slot.connection] = None
 
     def _close_ticket(self, effect: CloseConnection) -> None:

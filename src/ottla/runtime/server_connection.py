@@ -36,7 +36,7 @@ _AT_ONCE = 64
 _MORE = getattr(socket, "MSG_MORE", 0)
 
 
-class Slot:
+class InFlightRequest:
     """The place of one request in the order of a connection. ``pieces`` is ``None`` until it is answered."""
 
     __slots__ = ("connection", "header", "is_last", "pieces", "ticket")
@@ -62,33 +62,33 @@ class Connection:
         """What the selector watches for now."""
         self.client_id: str | None = None
         """What the client calls itself, once it has asked for anything."""
-        self.held_back_by: set[int] = set()
+        self.muted_by: set[int] = set()
         """The tickets of requests that must be done before the next one is handled."""
         self._has_ended = False
         self._reader = FrameReader(max_frame)
         self._frames: deque[Frame] = deque()
-        self._slots: deque[Slot] = deque()
+        self._in_flight: deque[InFlightRequest] = deque()
         self._outgoing: deque[memoryview | DiskRange] = deque()
         self._outgoing_size = 0
 
     def __repr__(self) -> str:
-        return f"<Connection {self.number} {self.host}, {len(self._slots)} in flight, {self._outgoing_size} bytes to send>"
+        return f"<Connection {self.number} {self.host}, {len(self._in_flight)} in flight, {self._outgoing_size} bytes to send>"
 
     @property
     def wanted(self) -> int:
         """What the selector should watch for; 0 while only an answer can move things on."""
-        reading = self.has_room and not self._frames
+        reading = self.can_receive and not self._frames
         return (selectors.EVENT_READ if reading else 0) | (selectors.EVENT_WRITE if self._outgoing else 0)
 
     @property
-    def has_room(self) -> bool:
+    def can_receive(self) -> bool:
         """Whether one more request may wait for its answer."""
-        return len(self._slots) < MAX_IN_FLIGHT and self._outgoing_size < MAX_OUTGOING
+        return len(self._in_flight) < MAX_IN_FLIGHT and self._outgoing_size < MAX_OUTGOING
 
     @property
-    def waiting(self) -> bool:
+    def has_request(self) -> bool:
         """Whether a request has arrived and could be handled now."""
-        return bool(self._frames) and self.has_room and not self.held_back_by
+        return bool(self._frames) and self.can_receive and not self.muted_by
 
     @property
     def in_frame(self) -> bool:
@@ -98,7 +98,7 @@ class Connection:
     @property
     def idle(self) -> bool:
         """Whether nothing is asked and nothing is to be sent."""
-        return not self._slots and not self._outgoing
+        return not self._in_flight and not self._outgoing
 
     def receive(self, mono: int) -> bool:
         """Read what is there; False at the end of the stream. Raises ``ProtocolError`` for what can be no frame.
@@ -118,7 +118,7 @@ class Connection:
         return True
 
     @property
-    def is_over(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether the last that was to be sent has been."""
         return self._has_ended and not self._outgoing
 
@@ -133,22 +133,22 @@ class Connection:
     def next_frame(self) -> Frame | None:
         """A request that has arrived; ``None`` if there is none, no space for its answer, or an earlier one that it has to wait
         for."""
-        return self._frames.popleft() if self.waiting else None
+        return self._frames.popleft() if self.has_request else None
 
-    def expect(self, slot: Slot) -> None:
+    def register(self, slot: InFlightRequest) -> None:
         """A request takes its place in the order."""
-        self._slots.append(slot)
+        self._in_flight.append(slot)
         self.client_id = slot.header.client_id
 
     def tickets(self) -> list[int]:
         """What waits for an answer."""
-        return [slot.ticket for slot in self._slots]
+        return [slot.ticket for slot in self._in_flight]
 
     def send(self, mono: int) -> None:
         """Send what has its turn, as far as the socket takes it. Raises ``ProtocolError`` where a file is shorter than it was."""
-        ready: list[Slot] = []
-        while self._slots and self._slots[0].pieces is not None and not self._has_ended:
-            ready.append(slot := self._slots.popleft())
+        ready: list[InFlightRequest] = []
+        while self._in_flight and self._in_flight[0].pieces is not None and not self._has_ended:
+            ready.append(slot := self._in_flight.popleft())
             self._has_ended = slot.is_last
         self._enqueue(ready)
         while self._outgoing:
@@ -174,7 +174,7 @@ class Connection:
             self._frames.append(frame)
         return count, count == room
 
-    def _enqueue(self, slots: Iterable[Slot]) -> None:
+    def _enqueue(self, slots: Iterable[InFlightRequest]) -> None:
         """Let answers wait for the socket; small neighbours become one piece."""
         small: list[bytes] = []
         for slot in slots:

@@ -63,7 +63,7 @@ class Broker:
         while next_slice in effects:
             effects.remove(next_slice)
             effects += self.core.on_timer(next_slice.key, self.under_test.now)
-        effects += self.core.write_decided(self.under_test.now)
+        effects += self.core.write_batches(self.under_test.now)
         self.under_test.take([effect for effect in effects if not isinstance(effect, Reply)])
         self.under_test.run_jobs()
         mine = [

@@ -171,7 +171,7 @@ class CompactedLog(RuleBasedStateMachine):
         if not with_snapshots:
             for path in Path(self.folder.name).glob("t-0/*.snapshot"):
                 path.unlink()
-        points = {"recovery_point": self.log.recovery_point, "clean_point": self.log.clean_point}
+        points = {"recovery_point": self.log.recovery_point, "first_dirty_offset": self.log.first_dirty_offset}
         self.log, cut = reload(self.log, **points, now=self.now)
         assert cut is None
         assert (self.log.end_offset, self.log.last_stable_offset) == before
@@ -179,7 +179,7 @@ class CompactedLog(RuleBasedStateMachine):
 
     def _last_sequences(self) -> dict[int, int]:
         """Of each producer that has any. Who is known by a marker alone is forgotten with it, as in Kafka."""
-        known = {one: producer.last_sequence for one, producer in self.log.producers.known.items()}
+        known = {one: producer.last_sequence for one, producer in self.log.producers.entries.items()}
         return {one: sequence for one, sequence in known.items() if sequence >= 0}
 
     @precondition(lambda self: hasattr(self, "log"))

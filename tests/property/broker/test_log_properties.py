@@ -11,7 +11,7 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 
 from ottla.broker.log import PartitionLog
-from ottla.broker.producers import Producers
+from ottla.broker.producer_state import ProducerStateManager
 from ottla.broker.segment import Segment
 from ottla.coordinator.api_error import ApiError
 from ottla.records import BatchHeader, InvalidBatchError, iter_headers, iter_records
@@ -120,9 +120,9 @@ def test_a_lookup_finds_what_a_scan_finds(written: Written, shape: dict[str, int
             for segment in log.segments
             for record in iter_records(content(segment.file.range(0, segment.size)))
         ]
-        assert log.find_time(target) == next((record for record in records if record[1] >= target), None)
+        assert log.find_offset_by_timestamp(target) == next((record for record in records if record[1] >= target), None)
         largest = max(timestamp for _, timestamp in records)
-        assert log.find_largest_time() == next(record for record in records if record[1] == largest)
+        assert log.find_max_timestamp() == next(record for record in records if record[1] == largest)
 
 
 @given(batches, shapes, st.integers(0, 100), st.integers(-1, 3000))
@@ -130,7 +130,7 @@ def test_retention_keeps_offsets_in_order(written: Written, shape: dict[str, int
     with tempfile.TemporaryDirectory() as folder:
         log = _written(Path(folder), written, {**shape, "retention_ms": 50, "retention_bytes": size})
         end = log.end_offset
-        log.drop_expired(START.wall + age)
+        log.delete_old_segments(START.wall + age)
         assert log.end_offset == end
         _check_offsets(log)
         append(log, batch(3))
@@ -141,12 +141,12 @@ def test_retention_keeps_offsets_in_order(written: Written, shape: dict[str, int
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(1, 4), st.integers(0, 2)), max_size=30), st.integers(0, 29))
 def test_no_sequence_is_skipped_or_repeated(sent: list[tuple[int, int, int]], restart: int) -> None:
     """I28, for a producer that sends what it likes, over a restart that remembers its last batch alone."""
-    producers = Producers()
+    producers = ProducerStateManager()
     accepted: list[tuple[int, int, int]] = []
     offset = 0
     for number, (sequence, count, epoch) in enumerate(sent):
         if number == restart:
-            again = Producers.from_snapshot(producers.snapshot())
+            again = ProducerStateManager.from_snapshot(producers.snapshot())
             assert again is not None
             producers = again
         header = header_of(batch(count, producer_id=1, producer_epoch=epoch, base_sequence=sequence))
@@ -157,7 +157,7 @@ def test_no_sequence_is_skipped_or_repeated(sent: list[tuple[int, int, int]], re
         if repeated is not None:
             assert (epoch, sequence, sequence + count - 1) in accepted
             continue
-        producers.record(header, offset, now=0)
+        producers.append(header, offset, now=0)
         accepted.append((epoch, sequence, sequence + count - 1))
         offset += count
     for (epoch, _, last), (next_epoch, first, _) in pairwise(accepted):

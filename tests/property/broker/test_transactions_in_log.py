@@ -98,12 +98,12 @@ class TransactionsInLog(RuleBasedStateMachine):
             sealing = self.log.seal()
             sealing.job()
             self.log.sealed(sealing, None)
-        known = {one: producer.last_sequence for one, producer in self.log.producers.known.items()}
+        known = {one: producer.last_sequence for one, producer in self.log.producers.entries.items()}
         before = self.log.last_stable_offset
         self.log, cut = reload(self.log, clean=clean, recovery_point=self.log.recovery_point)
         assert cut is None
         assert self.log.last_stable_offset == before
-        assert {one: producer.last_sequence for one, producer in self.log.producers.known.items()} == known
+        assert {one: producer.last_sequence for one, producer in self.log.producers.entries.items()} == known
 
     @invariant()
     def nothing_open_is_before_the_last_stable_offset(self) -> None:

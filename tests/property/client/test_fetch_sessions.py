@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ottla.broker.fetch_sessions import FetchSessions
+from ottla.broker.fetch_sessions import FetchSessionCache
 from ottla.client.fetch.session import (
     FINAL_EPOCH,
     LAST_EPOCH,
@@ -41,7 +41,7 @@ class Sessions(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.numbers = 0
-        self.broker = FetchSessions(2, self.new_id)
+        self.broker = FetchSessionCache(2, self.new_id)
         self.client = FetchSession()
         self.ids: dict[str, uuid.UUID | None] = {"a": uuid.UUID(int=1), "b": uuid.UUID(int=2)}
         self.offsets: dict[TopicPartition, int] = {}
@@ -125,7 +125,7 @@ class Sessions(RuleBasedStateMachine):
         by_id = all(topic.topic_id for topic in named)
         assert by_id is session.by_id or session.epoch == FINAL_EPOCH
         try:
-            whole = self.broker.begin(_on_wire(request, by_id), by_id, NOW)
+            whole = self.broker.full_request(_on_wire(request, by_id), by_id, NOW)
         except ApiError as api_error:
             return _answer((), code=api_error.code)
         topics = tuple(
@@ -139,7 +139,7 @@ class Sessions(RuleBasedStateMachine):
             )
             for topic in whole.topics
         )
-        return self.broker.finish(whole, by_id, _answer(topics), NOW)
+        return self.broker.incremental_response(whole, by_id, _answer(topics), NOW)
 
     @precondition(lambda self: self.client.phase is Phase.OPEN)
     @rule()

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from ottla.protocol.apis import Api
 from ottla.protocol.codec import RequestHeader
-from ottla.runtime.server_connection import Connection, Slot
+from ottla.runtime.server_connection import Connection, InFlightRequest
 
 ANSWERS = st.sampled_from(["whole", "whole", "whole", "none", "last"])
 """An answer, a request that gets none (acks=0), and one after which the connection ends."""
@@ -27,9 +27,11 @@ def check_order(connection_class: type[Connection], kinds: list[str], order: lis
         ours.setblocking(False)
         theirs.setblocking(False)
         connection = connection_class(1, ours, "here", 1 << 20, 0)
-        slots = [Slot(connection, number, RequestHeader(Api.METADATA, 12, number, "client")) for number in range(len(kinds))]
+        slots = [
+            InFlightRequest(connection, number, RequestHeader(Api.METADATA, 12, number, "client")) for number in range(len(kinds))
+        ]
         for slot in slots:
-            connection.expect(slot)
+            connection.register(slot)
         received = b""
         for answered in range(1, len(order) + 1):
             number = order[answered - 1]
@@ -61,7 +63,7 @@ class Hasty(Connection):
     """Sends what is ready."""
 
     def send(self, mono: int) -> None:
-        self._slots.rotate(-next((place for place, slot in enumerate(self._slots) if slot.pieces is not None), 0))
+        self._in_flight.rotate(-next((place for place, slot in enumerate(self._in_flight) if slot.pieces is not None), 0))
         super().send(mono)
 
 

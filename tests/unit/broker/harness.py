@@ -1,4 +1,4 @@
-"""Logs on real files, and batches, for tests of the broker."""
+"""LogManager on real files, and batches, for tests of the broker."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ottla.broker.cleaner import Cleaner
 from ottla.broker.effects import Outbox, RunJob
 from ottla.broker.log import PartitionLog
-from ottla.broker.recovery import load_log
+from ottla.broker.log_cleaner import LogCleaner
+from ottla.broker.log_loader import load_log
 from ottla.broker.topic_config import TopicConfig
 from ottla.records import BatchHeader, NewRecord, encode_batch, read_header
 from ottla.runtime.log_files import OpenFiles, PartitionFolder
@@ -47,21 +47,21 @@ def reload(
     clean: bool = False,
     recovery_point: int = 0,
     now: int = START.wall,
-    clean_point: int = 0,
+    first_dirty_offset: int = 0,
     durable: bool = False,
 ) -> tuple[PartitionLog, str | None]:
     """The log as another process finds it, and what was damaged or cut."""
     fresh = open_log(log.files.path.parent, durable=durable, **{name: getattr(log.config, name) for name in log.config.__slots__})  # type: ignore[attr-defined]
-    lines = load_log(fresh, recovery_point=recovery_point, log_start=0, clean=clean, now=now, clean_point=clean_point)
+    lines = load_log(fresh, recovery_point=recovery_point, log_start=0, clean=clean, now=now, first_dirty_offset=first_dirty_offset)
     return fresh, "\n".join(lines) or None
 
 
 def clean(log: PartitionLog, now: int = START.wall, *, memory: int = 1 << 20) -> bool:
     """Compact a log once, as the disk thread does it; whether it was due. What fails is raised."""
     outbox = Outbox()
-    cleaner = Cleaner(lambda one: True, outbox)
+    cleaner = LogCleaner(lambda one: True, outbox)
     moment = Now(START.mono, now)
-    cleaner.look([log], memory, moment)
+    cleaner.clean_filthiest([log], memory, moment)
     due = False
     while jobs := [effect.job for effect in outbox.take() if isinstance(effect, RunJob)]:
         due = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ottla.broker.effects import Struck
+from ottla.broker.effects import FaultStruck
 from ottla.broker.faults import rules
 from ottla.broker.faults.rules import AddFault, Match, RemoveFaults, Rule
 from tests.simulation.broker import CoreUnderTest
@@ -23,4 +23,4 @@ def remove(broker: CoreUnderTest, number: int | None = None) -> None:
 
 
 def struck(broker: CoreUnderTest) -> list[int]:
-    return [effect.fault for effect in broker.others if isinstance(effect, Struck)]
+    return [effect.fault for effect in broker.others if isinstance(effect, FaultStruck)]

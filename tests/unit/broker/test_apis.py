@@ -11,7 +11,7 @@ import pytest
 
 from ottla.broker.api import produce as produce_api
 from ottla.broker.effects import CloseConnection, NoReply
-from ottla.broker.groups import OF_CLIENT_ASSIGNORS
+from ottla.broker.group_coordinator_service import CLIENT_ASSIGNOR_APIS
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import ADVERTISED_MINIMUM, SPOKEN, Api
 from ottla.protocol.messages import (
@@ -48,7 +48,7 @@ def test_api_versions_lists_what_has_a_handler_and_nothing_else(broker: CoreUnde
     request = api_versions_request.ApiVersionsRequest(client_software_name="tests", client_software_version="1.0")
     response = broker.ask(Api.API_VERSIONS, request)
     advertised = {Api(one.api_key): (one.min_version, one.max_version) for one in response.api_keys}
-    served = {api: versions for api, versions in SPOKEN.items() if api not in OF_CLIENT_ASSIGNORS | LOGIN}
+    served = {api: versions for api, versions in SPOKEN.items() if api not in CLIENT_ASSIGNOR_APIS | LOGIN}
     assert advertised == {api: (ADVERTISED_MINIMUM.get(api, low), high) for api, (low, high) in served.items()}
     levels = {feature.name: feature.max_version_level for feature in response.finalized_features}
     assert levels == {"metadata.version": 30, "group.version": 1, "transaction.version": 2}
@@ -217,7 +217,7 @@ def test_work_that_comes_late_does_not_touch_a_topic_of_the_same_name(tmp_path: 
         produce(broker, batch(size=700_000))
     broker.pass_time(broker.core.catalog.config.log_retention_check_interval_ms)
     late, broker.jobs = broker.jobs, []
-    assert {job.tag[0] for job in late} >= {"seal", "set-aside"}
+    assert {job.tag[0] for job in late} >= {"seal", "mark-deleted"}
     delete(broker, "orders")
     create(broker, "orders", 1)
     produce(broker, batch(3))
@@ -437,7 +437,7 @@ def test_a_fetch_waits_for_data(broker: CoreUnderTest) -> None:
     assert ticket not in broker.replies
     produce(broker, batch(2))
     assert fetched(broker.replies[ticket]).high_watermark == 2
-    assert len(broker.core.state.delayed) == 0
+    assert len(broker.core.state.fetch_purgatory) == 0
     broker.pass_time(1000)
 
 
@@ -465,7 +465,7 @@ def test_a_parked_fetch_goes_with_its_connection(broker: CoreUnderTest) -> None:
     broker.take(broker.core.on_disconnect(5, broker.now))
     produce(broker, batch())
     assert ticket not in broker.replies
-    assert len(broker.core.state.delayed) == 0
+    assert len(broker.core.state.fetch_purgatory) == 0
 
 
 def test_the_first_batch_may_be_larger_than_every_limit_the_second_not(broker: CoreUnderTest) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from ottla.assignors import GroupSpec
 from ottla.broker.config import BROKER_SETTINGS, GROUP_SETTINGS, TOPIC_SETTINGS, broker_config, topic_config
-from ottla.broker.groups import offered
+from ottla.broker.group_coordinator_service import configured_assignors
 from ottla.errors import ConfigError
 
 
@@ -119,13 +119,13 @@ def test_the_assignors_of_consumer_groups() -> None:
     def own(group: GroupSpec) -> dict[str, dict[UUID, tuple[int, ...]]]:
         return {}
 
-    assert list(offered(broker_config({}), {})) == ["uniform", "range"]
-    assert list(offered(broker_config({}), {"own": own})) == ["uniform", "range", "own"]
+    assert list(configured_assignors(broker_config({}), {})) == ["uniform", "range"]
+    assert list(configured_assignors(broker_config({}), {"own": own})) == ["uniform", "range", "own"]
     chosen = broker_config({"group.consumer.assignors": "own, range"})
-    assert list(offered(chosen, {"own": own})) == ["own", "range"]
+    assert list(configured_assignors(chosen, {"own": own})) == ["own", "range"]
     for names in ("own,sticky", "", " , "):
         with pytest.raises(ConfigError, match=r"group\.consumer\.assignors="):
-            offered(broker_config({"group.consumer.assignors": names}), {})
+            configured_assignors(broker_config({"group.consumer.assignors": names}), {})
 
 
 def test_the_documentation_lists_what_is_honoured() -> None:

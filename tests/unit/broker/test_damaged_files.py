@@ -134,9 +134,9 @@ def only(path: Path, pattern: str) -> list[Path]:
 
 
 CHECKPOINTS = ("recovery-point-offset-checkpoint", "log-start-offset-checkpoint", "cleaner-offset-checkpoint")
-ENDS = "replication-offset-checkpoint"
+HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
 KEPT = "kept-0/00000000000000000000"
-MADE_AGAIN = r"kept-0: the indexes of \d+.log were made again from its batches"
+MADE_AGAIN = r"kept-0: the indexes of \d+.log were rebuilt from its batches"
 
 CELLS: dict[str, tuple[Fault, str]] = {
     # The catalog: what one of the files lacks, the other has.
@@ -151,24 +151,33 @@ CELLS: dict[str, tuple[Fault, str]] = {
     **{f"{name} cut": (cut(name), rf"{name} (ends in the middle|lacks)") for name in ("topics.json", "topics.json.copy")},
     "meta.properties missing": (remove("meta.properties"), "meta.properties is missing: this broker has a new cluster.id"),
     # The checkpoints.
-    **{f"{name} missing": (remove(name), f"{name} is missing: its copy is used") for name in (*CHECKPOINTS, ENDS)},
+    **{
+        f"{name} missing": (remove(name), f"{name} is missing: its copy is used")
+        for name in (*CHECKPOINTS, HIGH_WATERMARK_CHECKPOINT)
+    },
     **{
         f"{name} empty": (write(name, b""), f"{name} was not written completely or is damaged: its copy")
-        for name in (*CHECKPOINTS, ENDS)
+        for name in (*CHECKPOINTS, HIGH_WATERMARK_CHECKPOINT)
     },
     **{
         f"{name} newer": (write(name, b"1\n0\n"), f"{name} was not written completely or is damaged: its copy")
-        for name in (*CHECKPOINTS, ENDS)
+        for name in (*CHECKPOINTS, HIGH_WATERMARK_CHECKPOINT)
     },
     **{
         f"{name} flipped": (flip(name, 2), f"{name} was not written completely or is damaged: its copy")
-        for name in (*CHECKPOINTS, ENDS)
+        for name in (*CHECKPOINTS, HIGH_WATERMARK_CHECKPOINT)
     },
-    **{f"{name}.copy missing": (remove(f"{name}.copy"), f"{name}.copy is missing or damaged") for name in (*CHECKPOINTS, ENDS)},
-    **{f"{name}.copy flipped": (flip(f"{name}.copy"), f"{name}.copy is missing or damaged") for name in (*CHECKPOINTS, ENDS)},
+    **{
+        f"{name}.copy missing": (remove(f"{name}.copy"), f"{name}.copy is missing or damaged")
+        for name in (*CHECKPOINTS, HIGH_WATERMARK_CHECKPOINT)
+    },
+    **{
+        f"{name}.copy flipped": (flip(f"{name}.copy"), f"{name}.copy is missing or damaged")
+        for name in (*CHECKPOINTS, HIGH_WATERMARK_CHECKPOINT)
+    },
     **{
         f"{name}.copy newer": (write(f"{name}.copy", with_crc(b"1\n0\n")), f"{name}.copy is missing or damaged")
-        for name in (*CHECKPOINTS, ENDS)
+        for name in (*CHECKPOINTS, HIGH_WATERMARK_CHECKPOINT)
     },
     # What is never read.
     "clean marker missing": (remove(".kafka_cleanshutdown"), ""),
@@ -225,7 +234,7 @@ def test_a_fault_of_one_file_costs_no_record_and_no_offset(
     assert not [topic.name for topic in broker.core.catalog.topics if topic.settings_unknown]
     clean(broker)
     check_all_is_there(broker)
-    broker.store.leftovers()()
+    broker.store.remove_leftovers()()
     broker.close()
     assert not [one.name for one in data.rglob("*") if one.name.endswith((".tmp", ".cleaned", ".swap", "-stray"))]
     caplog.clear()
@@ -309,17 +318,17 @@ def test_a_checkpoint_that_is_lost_with_its_copy_is_said(data: Path, name: str, 
 
 @pytest.mark.parametrize("how", LOSSES)
 def test_the_ends_of_logs_are_not_needed(data: Path, how: str) -> None:
-    lose(data, ENDS, how)
+    lose(data, HIGH_WATERMARK_CHECKPOINT, how)
     broker = CoreUnderTest(data, LATER)
     assert not broker.warnings
     check_all_is_there(broker)
     broker.close()
-    assert (data / ENDS).stat().st_size > len(b"0\n0\n")
+    assert (data / HIGH_WATERMARK_CHECKPOINT).stat().st_size > len(b"0\n0\n")
 
 
 @pytest.mark.parametrize("how", LOSSES)
 def test_all_checkpoints_may_be_lost_at_once(data: Path, how: str) -> None:
-    for name in (*CHECKPOINTS, ENDS):
+    for name in (*CHECKPOINTS, HIGH_WATERMARK_CHECKPOINT):
         lose(data, name, how)
     broker = CoreUnderTest(data, LATER)
     assert [warning.split()[0] for warning in broker.warnings] == list(CHECKPOINTS)
@@ -377,7 +386,7 @@ def test_topics_whose_settings_are_unknown_are_neither_deleted_nor_compacted(dat
         assert warning.endswith(": compacted, kept")
         clean(broker)
         check_all_is_there(broker)
-        held = {one.name: one.holds for one in describe(broker.core.catalog, ResourceType.TOPIC, "compacted")}
+        held = {one.name: one.effective for one in describe(broker.core.catalog, ResourceType.TOPIC, "compacted")}
         assert (held["cleanup.policy"].value, held["cleanup.policy"].source) == ("", 1)
         assert broker.core.catalog.topic(OFFSETS_TOPIC).partition_count == 50
         broker.close()
@@ -525,7 +534,7 @@ def test_a_setting_of_a_group_that_this_release_cannot_use_is_kept_and_has_no_ef
     for _ in range(2):
         broker = CoreUnderTest(data, LATER)
         assert "are kept: consumer.session.timeout.ms=long" in broker.warnings[0]
-        held = {one.name: one.holds.value for one in describe(broker.core.catalog, ResourceType.GROUP, "g")}
+        held = {one.name: one.effective.value for one in describe(broker.core.catalog, ResourceType.GROUP, "g")}
         assert held["consumer.session.timeout.ms"] == "45000"
         assert held["consumer.heartbeat.interval.ms"] == "700"
         changes = [("consumer.heartbeat.interval.ms", AlterConfigOp.SET, "700")]

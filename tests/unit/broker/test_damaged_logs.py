@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.logs import CHECK_TIMES
+from ottla.broker.log_manager import VERIFY_TIMESTAMPS
 from ottla.coordinator.api_error import ApiError
 from ottla.errors import StorageError
 from ottla.protocol import ErrorCode
@@ -37,7 +37,7 @@ def test_a_folder_that_is_gone_does_not_bring_the_offsets_back_to_zero(tmp_path:
         log = again.core.catalog.log("t", 0)
         assert bool(again.warnings) is (number == 0)
         assert (log.start_offset, log.end_offset) == (24, 24)
-        assert log.epochs.current == 1 << 16
+        assert log.leader_epochs.current == 1 << 16
         again.close() if number == 1 else again.kill()
     broker = CoreUnderTest(tmp_path)
     data = encode_batch([NewRecord(None, b"new")])
@@ -161,8 +161,8 @@ def test_files_of_others_are_named_and_left_alone(tmp_path: Path, caplog: pytest
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"mine")
     again = CoreUnderTest(tmp_path)
-    again.store.leftovers()()
-    again.core.catalog.log("t", 0).files.remove_set_aside()()
+    again.store.remove_leftovers()()
+    again.core.catalog.log("t", 0).files.remove_deleted()()
     (line,) = [warning for warning in again.warnings if "not the broker's" in warning]
     for name in others:
         assert (tmp_path / name).read_bytes() == b"mine"
@@ -223,7 +223,7 @@ def test_an_index_that_leads_to_the_middle_of_a_batch_is_not_taken_for_an_older_
     index.write_bytes(index.read_bytes()[:-4] + wrong.to_bytes(4, "big"))
     again = CoreUnderTest(tmp_path)
     reason = f"magic byte 0 instead of 2 at byte {wrong}"
-    assert again.warnings == [f"t-0: the indexes of {first.name} were made again from its batches: {reason}"]
+    assert again.warnings == [f"t-0: the indexes of {first.name} were rebuilt from its batches: {reason}"]
     again.close()
 
 
@@ -235,7 +235,7 @@ def test_retention_reads_the_batches_before_it_drops_a_segment(tmp_path: Path, c
     again = CoreUnderTest(tmp_path)
     log = again.core.catalog.log("t", 0)
     for segment in log.segments[:2]:  # as if the start had believed the files
-        segment.max_timestamp, segment.is_time_from_file = 1, True
+        segment.max_timestamp, segment.is_max_timestamp_from_file = 1, True
     again.pass_time(10 * 60_000)
     again.run_jobs()
     assert bases(again, "t") == ALL
@@ -276,8 +276,8 @@ def test_a_timestamp_that_only_an_index_has_does_not_hide_the_largest(tmp_path: 
     log = again.core.catalog.log("t", 0)
     expected = log.end_offset - 2, START.wall + BATCHES - 1
     for segment in log.segments[:2]:  # a start looks at the last batches only, and here that is enough
-        segment.max_timestamp, segment.is_time_from_file = START.wall + (1 << 40), True
-    assert log.find_largest_time() == expected
+        segment.max_timestamp, segment.is_max_timestamp_from_file = START.wall + (1 << 40), True
+    assert log.find_max_timestamp() == expected
     again.close()
 
 
@@ -286,7 +286,7 @@ def test_records_that_arrive_while_retention_reads_a_log_are_kept(tmp_path: Path
     filled(tmp_path, "t", segment_bytes=1 << 20, **{"retention.ms": "3600000"}).close()
     again = CoreUnderTest(tmp_path)
     again.pass_time(3_600_000 + 10 * 60_000)
-    (check,) = [job for job in again.jobs if job.tag[0] == CHECK_TIMES]
+    (check,) = [job for job in again.jobs if job.tag[0] == VERIFY_TIMESTAMPS]
     again.jobs.remove(check)
     outcome = check.job()
     data = encode_batch([NewRecord(b"new", b"v", timestamp=again.now.wall)])
@@ -513,9 +513,9 @@ def test_a_lookup_by_time_passes_over_a_damaged_batch_and_what_was_deleted(tmp_p
     flipped(tmp_path / "t-0" / f"{0:020d}.log", 80)
     again = CoreUnderTest(tmp_path)
     log = again.core.catalog.log("t", 0)
-    assert log.find_time(0) == (2, START.wall + 1)
+    assert log.find_offset_by_timestamp(0) == (2, START.wall + 1)
     again.core.catalog.delete_records(log, 3)
-    assert log.find_time(0) == (3, START.wall + 1), "the log begins in the middle of a batch"
+    assert log.find_offset_by_timestamp(0) == (3, START.wall + 1), "the log begins in the middle of a batch"
     again.close()
 
 
@@ -580,7 +580,7 @@ def test_an_emptied_folder_does_not_bring_the_offsets_back_to_zero(tmp_path: Pat
         log = again.core.catalog.log("t", 0)
         assert bool([line for line in again.warnings if "but had ended at" in line]) is (number == 0)
         assert log.start_offset == log.end_offset > 0
-        assert log.epochs.current > 1 << 16
+        assert log.leader_epochs.current > 1 << 16
         again.kill()
 
 

@@ -15,9 +15,9 @@ import pytest
 from ottla.broker.catalog import SYNC_CATALOG, BrokerCatalog
 from ottla.broker.effects import CloseConnection
 from ottla.broker.log import PartitionLog
-from ottla.broker.logs import Logs
+from ottla.broker.log_loader import load_log
+from ottla.broker.log_manager import LogManager
 from ottla.broker.ports import CatalogChange, TopicDeleted
-from ottla.broker.recovery import load_log
 from ottla.broker.segment import Segment
 from ottla.coordinator.api_error import ApiError
 from ottla.protocol import ErrorCode
@@ -290,7 +290,7 @@ def test_what_a_roll_leaves_to_do_is_done_at_once_also_where_the_write_after_it_
     assert broker.core.catalog.log("orders", 0).recovery_point == 1
 
 
-@pytest.mark.parametrize("kind", ["expire", "checkpoint", "clean"])
+@pytest.mark.parametrize("kind", ["start_retention", "checkpoint", "clean"])
 def test_periodic_work_is_due_again_whatever_it_raises(broker: CoreUnderTest, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     calls = []
 
@@ -299,7 +299,7 @@ def test_periodic_work_is_due_again_whatever_it_raises(broker: CoreUnderTest, mo
         raise RuntimeError("a defect")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Logs, kind, broken)
+        patch.setattr(LogManager, kind, broken)
         for count in (1, 2):
             with pytest.raises(RuntimeError, match="a defect"):
                 broker.pass_time(300_000)
@@ -374,12 +374,12 @@ def test_a_change_that_cannot_be_stored_is_in_the_log_once(
             patch.setattr(broker.store, "change_catalog", failing)
             for name in ("one", "two"):
                 with pytest.raises(ApiError):
-                    broker.core.catalog.topic_or_new(name)
+                    broker.core.catalog.get_or_create_topic(name)
         assert [record.getMessage() for record in caplog.records] == [
             "a change of topics or settings could not be stored: [Errno 5] Input/output error"
         ]
         caplog.clear()
-        broker.core.catalog.topic_or_new("one")
+        broker.core.catalog.get_or_create_topic("one")
         broker.core.catalog.delete_topic(broker.core.catalog.topic("one"))
 
 
@@ -389,14 +389,14 @@ def test_a_parked_fetch_that_fails_ends_its_connection_and_no_other(broker: Core
     bad = broker.send(Api.FETCH, fetch_message(1, wait=60_000, epoch=0), version=12, connection=7)
     good = broker.send(Api.FETCH, fetch_message(1, wait=60_000), version=12, connection=8)
     log = broker.core.catalog.log("orders", 0)
-    real = type(log).check_epoch
+    real = type(log).check_leader_epoch
 
     def check(self: object, epoch: int) -> None:
         if epoch == 0:
             raise RuntimeError("a defect")
         real(self, epoch)
 
-    monkeypatch.setattr(type(log), "check_epoch", check)
+    monkeypatch.setattr(type(log), "check_leader_epoch", check)
     produce(broker, batch())
     assert [effect.ticket for effect in broker.others if isinstance(effect, CloseConnection)] == [bad]
     assert len(fetched(broker.replies[good]).records) > 0
@@ -484,9 +484,9 @@ def retention_has_caught_up(broker: CoreUnderTest, path: Path) -> CoreUnderTest:
     """The files say where the log begins; the checkpoint that also says it has not been replaced yet."""
     for number in range(1, 5):
         produce(broker, stamped(number))
-    broker.core.catalog.logs.expire(broker.now, 1 << 40)
-    broker.core.catalog.log("orders", 0).surplus.clear()
-    assert not broker.core.catalog.log("orders", 0).starts_late
+    broker.core.catalog.logs.start_retention(broker.now, 1 << 40)
+    broker.core.catalog.log("orders", 0).pending_deletes.clear()
+    assert not broker.core.catalog.log("orders", 0).needs_start_checkpoint
     delete(broker, "orders")
     return broker
 
@@ -555,7 +555,7 @@ def test_what_was_known_of_a_deleted_log_s_disk_says_nothing_of_the_next_one_of_
     create(broker, "orders", 1, **{"cleanup.policy": "compact"})
     produce(broker, batch(3))
     log = broker.core.catalog.log("orders", 0)
-    log.recovery_point = log.clean_point = 3
+    log.recovery_point = log.first_dirty_offset = 3
     broker.pass_time(60_000)
     broker.run_jobs()
     assert broker.store.read_checkpoint("recovery-point-offset-checkpoint")[TopicPartition("orders", 0)] == 3
@@ -565,7 +565,7 @@ def test_what_was_known_of_a_deleted_log_s_disk_says_nothing_of_the_next_one_of_
     broker.kill()
     again = CoreUnderTest(tmp_path)
     log = again.core.catalog.log("orders", 0)
-    assert (log.recovery_point, log.clean_point, log.end_offset) == (0, 0, 3)
+    assert (log.recovery_point, log.first_dirty_offset, log.end_offset) == (0, 0, 3)
     again.close()
 
 
@@ -632,7 +632,7 @@ def test_groups_that_could_not_be_read_are_read_again(tmp_path: Path) -> None:
 def test_a_batch_that_cannot_be_written_at_all_does_not_block_its_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broker = started(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr("ottla.broker.groups.encode_batch", lambda *args, **keywords: 1 // 0)
+        patch.setattr("ottla.broker.group_coordinator_service.encode_batch", lambda *args, **keywords: 1 // 0)
         assert commit(broker, 1) is ErrorCode.unknown_server_error
     assert commit(broker, 2) is ErrorCode.none
     assert committed(broker)[0] == 2

@@ -11,11 +11,11 @@ import pytest
 
 from ottla.broker import slices
 from ottla.broker.api import HANDLERS
-from ottla.broker.effects import CloseConnection, HalfReply, NodeEndpoint
+from ottla.broker.effects import CloseConnection, NodeEndpoint, TruncatedReply
 from ottla.broker.faults import rules, table
-from ottla.broker.faults.answers import error_answer
+from ottla.broker.faults.answers import error_response
 from ottla.broker.faults.rules import Moment, RemoveFaults
-from ottla.broker.transactions import Transactions
+from ottla.broker.transaction_coordinator_service import TransactionCoordinatorService
 from ottla.coordinator.coordinator import GroupCoordinator
 from ottla.protocol import ErrorCode, duration
 from ottla.protocol.apis import SPOKEN, Api
@@ -39,7 +39,7 @@ from tests.unit.broker.harness import batch
 from tests.unit.broker.injected import add, remove, struck
 
 ERROR = ErrorCode.not_leader_or_follower
-SERVED = sorted({*HANDLERS, *GroupCoordinator.APIS, *Transactions.served})
+SERVED = sorted({*HANDLERS, *GroupCoordinator.APIS, *TransactionCoordinatorService.served})
 EVERY = [(api, version) for api in SERVED for version in range(SPOKEN[api].minimum, SPOKEN[api].maximum + 1)]
 
 
@@ -94,7 +94,7 @@ def codes(message: Any) -> list[ErrorCode]:
 @pytest.mark.parametrize(("api", "version"), EVERY, ids=lambda value: getattr(value, "name", str(value)))
 def test_every_version_of_every_api_can_be_answered_with_an_error(api: Api, version: int) -> None:
     header, request = decode_request(some_request(api, version)[4:])
-    pieces = encode_response(header, error_answer(api, request, ERROR))
+    pieces = encode_response(header, error_response(api, request, ERROR))
     _, answer = decode_response(api, version, b"".join(map(content, pieces))[4:])
     found = codes(answer)
     assert ERROR in found
@@ -107,11 +107,11 @@ def test_an_error_is_where_clients_look_for_it() -> None:
     request = fetch_request.FetchRequest(
         max_wait=duration(0), min_bytes=1, max_bytes=1, topics=topics, forgotten_topics_data=(), session_id=5
     )
-    answer = error_answer(Api.FETCH, request, ErrorCode.offset_out_of_range)
+    answer = error_response(Api.FETCH, request, ErrorCode.offset_out_of_range)
     (topic,) = answer.responses
     assert (answer.error_code, answer.session_id, topic.topic) == (ErrorCode.none, 5, "t")
     assert (topic.partitions[0].partition_index, topic.partitions[0].error_code) == (3, ErrorCode.offset_out_of_range)
-    answer = error_answer(Api.FETCH, request, ErrorCode.fetch_session_id_not_found)
+    answer = error_response(Api.FETCH, request, ErrorCode.fetch_session_id_not_found)
     assert (answer.error_code, answer.responses) == (ErrorCode.fetch_session_id_not_found, ())
 
 
@@ -252,7 +252,7 @@ def test_a_connection_is_dropped_before_or_after_the_work(broker: CoreUnderTest,
 def test_half_an_answer(broker: CoreUnderTest) -> None:
     add(broker, rules.Drop(Moment.HALFWAY))
     ticket = send_commit(broker)
-    assert [effect.ticket for effect in broker.others if isinstance(effect, HalfReply)] == [ticket]
+    assert [effect.ticket for effect in broker.others if isinstance(effect, TruncatedReply)] == [ticket]
     assert committed(broker)[0] == 7
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ottla.broker.coordinator_log import MAX_BATCH
 from ottla.broker.faults.rules import AddFault, FailAppends, Match, MoveCoordinator, RemoveFaults, Rule
-from ottla.broker.state_log import MAX_BATCH
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import (
@@ -251,7 +251,7 @@ def test_groups_whose_log_is_damaged_are_served_with_what_is_left(
         file.write_bytes(file.read_bytes() + encode_batch([NewRecord(b"\0\2\0", b"half a name")], base_offset=1))
     again = started(tmp_path)
     assert committed(again) == (41, "note")
-    assert "is damaged: an older state may be in force of g" in caplog.text
+    assert "is damaged: g may be in an older state" in caplog.text
     assert committed(again, other) == (7, "note")
     assert commit(again, 43) is ErrorCode.none
     again.close()
@@ -280,9 +280,8 @@ def test_groups_are_named_whose_commits_may_be_lost_with_the_end_of_their_log(
     again = started(tmp_path)
     known = [name for name in names if committed(again, name)[0] >= 0]
     assert len(known) == (120 if left else 0)
-    lines = [
-        line for line in caplog.messages if line.startswith("__consumer_offsets-0 is damaged: an older state may be in force of ")
-    ]
-    named = [name for line in lines for name in line.partition(" in force of ")[2].split(", ")]
-    assert named == (known or ["what was in it"])
+    start, end = "__consumer_offsets-0 is damaged: ", " may be in an older state"
+    lines = [line for line in caplog.messages if line.startswith(start) and line.endswith(end)]
+    named = [name for line in lines for name in line.removeprefix(start).removesuffix(end).split(", ")]
+    assert named == (known or ["all that it had"])
     again.close()

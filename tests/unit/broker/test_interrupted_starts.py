@@ -61,7 +61,7 @@ def test_a_lost_folder_has_a_new_leader_epoch(tmp_path: Path, fault: Callable[[P
     again = CoreUnderTest(tmp_path)
     log = again.core.catalog.log("t", 0)
     assert log.end_offset == 24
-    assert log.epochs.current >= 1 << 16
+    assert log.leader_epochs.current >= 1 << 16
     again.close()
 
 
@@ -77,8 +77,8 @@ def test_an_end_that_is_cut_off_has_a_new_leader_epoch(tmp_path: Path, owner: ty
     log = again.core.catalog.log("t", 0)
     assert bases(again, "t") == ALL[:-1]
     assert log.end_offset == 24
-    assert log.epochs.current > 0
-    assert log.epochs.end_of(0, log.end_offset) == (0, 22), "so consumers notice that 22 and 23 are lost"
+    assert log.leader_epochs.current > 0
+    assert log.leader_epochs.end_offset_for(0, log.end_offset) == (0, 22), "so consumers notice that 22 and 23 are lost"
     again.close()
 
 
@@ -92,7 +92,7 @@ def test_a_damaged_end_that_no_checkpoint_knows_has_a_new_leader_epoch(tmp_path:
     interrupted(tmp_path, owner, name)
     again = CoreUnderTest(tmp_path)
     assert bases(again, "t") == ALL[:-1]
-    assert again.core.catalog.log("t", 0).epochs.current > 0
+    assert again.core.catalog.log("t", 0).leader_epochs.current > 0
     again.close()
 
 

@@ -148,10 +148,10 @@ def test_retention_by_time_drops_old_segments_and_keeps_the_offsets_going(tmp_pa
     log = open_log(tmp_path, segment_bytes=size, retention_ms=HOUR)
     for hours in (0, 1, 3):
         append(log, batch(2, timestamp=START.wall + hours * HOUR))
-    dropped = log.drop_expired(START.wall + 2 * HOUR + 1)
+    dropped = log.delete_old_segments(START.wall + 2 * HOUR + 1)
     assert [segment.base_offset for segment in dropped] == [0, 2]
     assert (log.start_offset, log.end_offset) == (4, 6)
-    dropped = log.drop_expired(START.wall + 9 * HOUR)
+    dropped = log.delete_old_segments(START.wall + 9 * HOUR)
     assert [segment.base_offset for segment in dropped] == [4]
     assert log.take_sealings(), "the newest segment went too: what a roll leaves is to be done"
     assert (log.start_offset, log.end_offset) == (6, 6)
@@ -164,10 +164,10 @@ def test_retention_by_size_keeps_at_least_what_it_promises(tmp_path: Path) -> No
     log = open_log(tmp_path, segment_bytes=size, retention_bytes=2 * size, retention_ms=-1)
     for _ in range(5):
         append(log, batch(2))
-    dropped = log.drop_expired(START.wall)
+    dropped = log.delete_old_segments(START.wall)
     assert [segment.base_offset for segment in dropped] == [0, 2, 4]
     assert log.size == 2 * size
-    assert log.drop_expired(START.wall) == []
+    assert log.delete_old_segments(START.wall) == []
 
 
 def test_a_record_is_found_by_its_time(tmp_path: Path) -> None:
@@ -175,11 +175,11 @@ def test_a_record_is_found_by_its_time(tmp_path: Path) -> None:
     log = open_log(tmp_path, segment_bytes=2 * size, index_interval_bytes=0)
     for number in range(6):
         append(log, batch(3, timestamp=START.wall + number * 10, step=1))
-    assert log.find_time(0) == (0, START.wall)
-    assert log.find_time(START.wall + 31) == (10, START.wall + 31)
-    assert log.find_time(START.wall + 33) == (12, START.wall + 40)
-    assert log.find_time(START.wall + 53) is None
-    assert log.find_largest_time() == (17, START.wall + 52)
+    assert log.find_offset_by_timestamp(0) == (0, START.wall)
+    assert log.find_offset_by_timestamp(START.wall + 31) == (10, START.wall + 31)
+    assert log.find_offset_by_timestamp(START.wall + 33) == (12, START.wall + 40)
+    assert log.find_offset_by_timestamp(START.wall + 53) is None
+    assert log.find_max_timestamp() == (17, START.wall + 52)
 
 
 def test_the_broker_s_time_needs_a_new_checksum(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_the_broker_s_time_needs_a_new_checksum(tmp_path: Path) -> None:
     header = header_of(whole)
     verify_batch(whole)
     assert (header.timestamp_type, header.max_timestamp, header.base_timestamp) == (TimestampType.LOG_APPEND_TIME, START.wall, 5)
-    assert log.find_time(START.wall) == (0, START.wall)
+    assert log.find_offset_by_timestamp(START.wall) == (0, START.wall)
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), MemoryError("No space left in memory")])

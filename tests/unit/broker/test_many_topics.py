@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.effects import CloseConnection, GoOn, HoldBack, RunJob
-from ottla.broker.logs import SIZE as LOGS_IN_A_SLICE
+from ottla.broker.effects import CloseConnection, MuteConnection, RunJob, UnmuteConnection
+from ottla.broker.log_manager import SIZE as LOGS_IN_A_SLICE
 from ottla.broker.slices import DESCRIBED, SIZE
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
@@ -262,7 +262,11 @@ def test_a_failure_in_a_later_slice_closes_the_connection_and_leaves_the_others_
     with monkeypatch.context() as patch:
         patch.setattr(broker.core.catalog.topics, "check_new", None)
         broker.pass_time(1)
-    assert broker.others == [HoldBack(ticket), GoOn(ticket), CloseConnection(ticket, "the broker failed to serve it")]
+    assert broker.others == [
+        MuteConnection(ticket),
+        UnmuteConnection(ticket),
+        CloseConnection(ticket, "the broker failed to serve it"),
+    ]
     assert "could not be served to its end" in caplog.text
     assert len(ask_metadata(broker).topics) == SIZE
     broker.close()
@@ -307,11 +311,11 @@ def test_retention_looks_at_logs_in_slices_and_waits_for_the_disk_in_between(tmp
     broker.pass_time(300_000)
     assert sum(log.start_offset > 0 for log in logs) == LOGS_IN_A_SLICE, "a turn of the loop is a slice"
     # Every log of the slice may hold a few descriptors until its jobs are done.
-    assert sum(job.tag[0] in ("set-aside", "seal") for job in broker.jobs) <= 2 * LOGS_IN_A_SLICE
+    assert sum(job.tag[0] in ("mark-deleted", "seal") for job in broker.jobs) <= 2 * LOGS_IN_A_SLICE
     broker.run_jobs()
     assert all(log.start_offset > 0 for log in logs)
     broker.pass_time(300_000)
-    assert not [job for job in broker.jobs if job.tag[0] == "set-aside"], "the next round has nothing to do"
+    assert not [job for job in broker.jobs if job.tag[0] == "mark-deleted"], "the next round has nothing to do"
     broker.close()
 
 
@@ -321,7 +325,7 @@ def test_a_round_goes_on_after_a_log_that_fails_and_without_those_that_are_delet
     broker = expiring(tmp_path, 2 * LOGS_IN_A_SLICE)
     logs = list(broker.core.catalog.logs)
     with monkeypatch.context() as patch:
-        patch.setattr(logs[0].producers, "expire", None, raising=False)
+        patch.setattr(logs[0].producers, "remove_expired", None, raising=False)
         with pytest.raises(TypeError):
             broker.pass_time(300_000)
     broker.take([])
@@ -443,7 +447,7 @@ def test_records_are_written_and_read_while_files_are_scarce(tmp_path: Path, mon
         segments.append(log_files.DiskSegment(path, open_files))
         segments[-1].append([b"first" * 10_000])
     ranges = [segment.range(0, segment.size) for segment in segments]
-    assert open_files.is_crowded
+    assert open_files.has_too_many_open_files
     torn = log_files.DiskSegment(segments[0].path, open_files)
     for segment in segments:
         segment.append([b"second"])

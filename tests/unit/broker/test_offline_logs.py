@@ -101,7 +101,7 @@ def test_after_a_kill_an_index_of_the_wrong_kind_does_not_keep_the_others_from_a
     file = sorted((tmp_path / "bad-0").glob("*.log"))[-1].with_suffix(f".{suffix}")
     kind(file)
     again = CoreUnderTest(tmp_path)
-    (line,) = [line for line in again.warnings if "made again" not in line]
+    (line,) = [line for line in again.warnings if "rebuilt" not in line]
     assert line.startswith("bad-0 is offline until the next start, since its files cannot be read: ")
     assert str(file) in line
     assert bases(again, "good") == ALL
@@ -230,14 +230,14 @@ def test_a_largest_timestamp_that_cannot_be_looked_for_is_an_error(tmp_path: Pat
     name = tmp_path / "t-0" / f"{0:020d}"
     broker = CoreUnderTest(tmp_path)
     log = broker.core.catalog.log("t", 0)
-    largest = log.find_largest_time()
+    largest = log.find_max_timestamp()
     assert largest is not None
     position = log.segments[0].locate(6)
-    log.segments[0].max_timestamp, log.segments[0].is_time_from_file = largest[1] + 1, True  # as a damaged time index says
+    log.segments[0].max_timestamp, log.segments[0].is_max_timestamp_from_file = largest[1] + 1, True  # as a damaged time index says
     with_bad_sector(monkeypatch, name.with_suffix(".log"), (position or 0) + 80)
     for _ in range(2):
         with pytest.raises(ApiError) as refused:
-            log.find_largest_time()
+            log.find_max_timestamp()
         assert refused.value.code is ErrorCode.kafka_storage_error
     broker.kill()
 

@@ -140,14 +140,14 @@ def a_time_index(path: Path) -> Lines:
         one.write_bytes(struct.pack(">q", 1) + one.read_bytes()[8:12])
     broker = CoreUnderTest(path)
     for segment in broker.core.catalog.log("t", 0).segments[:2]:  # as if the start had believed the files
-        segment.max_timestamp, segment.is_time_from_file = 1, True
+        segment.max_timestamp, segment.is_max_timestamp_from_file = 1, True
     broker.pass_time(10 * 60_000)
     broker.run_jobs()
     broker.close()
     return broker.warnings
 
 
-def epochs(path: Path) -> Lines:
+def leader_epochs(path: Path) -> Lines:
     segments(path)
     file = path / "t-0" / "leader-epoch-checkpoint"
     file.write_bytes(b"x")
@@ -265,7 +265,7 @@ STAGED: dict[str, Callable[[Path], Lines]] = {
     "a segment cannot be read (I/O error, permissions, a folder of its name)": an_unreadable_segment,
     "an offset or time index is missing or wrong": indexes,
     "a time index that says that records are old": a_time_index,
-    "`leader-epoch-checkpoint` is missing or damaged": epochs,
+    "`leader-epoch-checkpoint` is missing or damaged": leader_epochs,
     "a producer snapshot is damaged": a_snapshot,
     "a list of aborted transactions is missing or damaged": aborted_transactions,
     "damage in `__consumer_offsets`": groups,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.faults.rules import AddFault, FailAppends, RemoveFaults, Rule
-from ottla.broker.markers import NewMarker
+from ottla.broker.markers import TxnMarkerEntry
 from ottla.coordinator.partitioner import partition_for
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
@@ -393,7 +393,7 @@ def test_a_marker_in_the_offsets_topic_decides_about_the_offsets(broker: CoreUnd
     producer = started(broker)
     assert producer.commit_offset(7) is NONE
     place = broker.core.state.groups.offsets_partition_of("readers")
-    marker = NewMarker(commit=True, producer_id=producer.producer_id, producer_epoch=producer.epoch, coordinator_epoch=0)
+    marker = TxnMarkerEntry(commit=True, producer_id=producer.producer_id, producer_epoch=producer.epoch, coordinator_epoch=0)
     broker.core.state.transactions.write_marker(broker.core.catalog.log(*place), marker, broker.now)
     broker.take([])
     assert committed_offset(broker, require_stable=True) == 7

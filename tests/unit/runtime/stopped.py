@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ottla.broker.findings import Finding, Kind
+from ottla.broker.findings import Finding, FindingKind
 from ottla.runtime.check import StoppedDirectory
 from tests.unit.broker.damage import filled
 from tests.unit.broker.transactional import Producer, make_topic
@@ -25,7 +25,7 @@ def check(path: Path) -> list[Finding]:
         directory.release()
 
 
-def damage(path: Path) -> list[tuple[Kind, str]]:
+def damage(path: Path) -> list[tuple[FindingKind, str]]:
     return [(finding.kind, finding.file) for finding in check(path) if finding.is_damage]
 
 

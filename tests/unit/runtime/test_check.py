@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.findings import Kind
+from ottla.broker.findings import FindingKind
 from ottla.errors import StorageError
 from ottla.runtime.check import StoppedDirectory
 from tests.simulation.broker import CoreUnderTest
@@ -48,7 +48,7 @@ def test_nothing_is_wrong_after_a_kill(tmp_path: Path) -> None:
     assert damage(tmp_path) == []
     with (tmp_path / "t-0" / f"{LAST}.log").open("ab") as file:
         file.write((tmp_path / "t-0" / f"{SECOND}.log").read_bytes()[:100])
-    (torn,) = [one for one in check(tmp_path) if one.kind is Kind.TORN]
+    (torn,) = [one for one in check(tmp_path) if one.kind is FindingKind.TORN]
     assert (torn.is_damage, torn.size, torn.first_offset) == (False, 100, 24)
     with (tmp_path / "t-0" / f"{LAST}.log").open("r+b") as file:
         file.truncate(file.seek(0, os.SEEK_END) - 100)
@@ -64,7 +64,7 @@ def test_nothing_is_wrong_after_a_kill(tmp_path: Path) -> None:
 def test_a_flipped_bit_in_a_batch(data: Path, at: int, bit: int, what: str) -> None:
     flipped(data / "t-0" / f"{SECOND}.log", at, bit)
     (found,) = check(data)
-    assert (found.kind, found.place, found.file) == (Kind.BATCHES, ("t", 0), f"{SECOND}.log")
+    assert (found.kind, found.topic_partition, found.file) == (FindingKind.BATCHES, ("t", 0), f"{SECOND}.log")
     assert (found.position, found.size, found.first_offset, found.next_offset) == (SIZE, SIZE, 8, 10)
     assert what in found.what
 
@@ -72,16 +72,16 @@ def test_a_flipped_bit_in_a_batch(data: Path, at: int, bit: int, what: str) -> N
 def test_a_damaged_end(data: Path) -> None:
     log = data / "t-0" / f"{LAST}.log"
     flipped(log, log.stat().st_size // 3 * 2 + 16)
-    assert damage(data) == [(Kind.END, f"{LAST}.log"), (Kind.LOST_END, f"{LAST}.log")]
+    assert damage(data) == [(FindingKind.END, f"{LAST}.log"), (FindingKind.LOST_END, f"{LAST}.log")]
     kill(data)
-    assert (Kind.END, f"{LAST}.log") in damage(data)
+    assert (FindingKind.END, f"{LAST}.log") in damage(data)
 
 
 def test_a_log_that_ends_too_early(data: Path) -> None:
     for one in (data / "t-0").glob(f"{LAST}.*"):
         one.unlink()
     (found,) = check(data)
-    assert (found.kind, found.first_offset, found.next_offset) == (Kind.LOST_END, 18, 24)
+    assert (found.kind, found.first_offset, found.next_offset) == (FindingKind.LOST_END, 18, 24)
 
 
 @pytest.mark.parametrize("how", ["removed", "empty", "cut"])
@@ -89,10 +89,10 @@ def test_a_hole(data: Path, how: str) -> None:
     log = data / "t-0" / f"{SECOND}.log"
     size = log.stat().st_size
     log.unlink() if how == "removed" else os.truncate(log, 0 if how == "empty" else size - SIZE)
-    holes = [one for one in check(data) if one.kind is Kind.HOLE]
+    holes = [one for one in check(data) if one.kind is FindingKind.HOLE]
     (found,) = holes
     assert (found.first_offset, found.next_offset) == (10 if how == "cut" else 6, 12)
-    orphans = {name for kind, name in damage(data) if kind is Kind.ORPHAN}
+    orphans = {name for kind, name in damage(data) if kind is FindingKind.ORPHAN}
     assert orphans == ({f"{SECOND}.index", f"{SECOND}.timeindex"} if how == "removed" else set())
 
 
@@ -129,14 +129,14 @@ def _entry(path: Path, number: int, *values: int) -> None:
 def test_an_index_that_contradicts_the_batches(data: Path, suffix: str, fault: Callable[[Path], object], what: str) -> None:
     fault(data / "t-0" / f"{SECOND}.{suffix}")
     (found,) = check(data)
-    assert (found.kind, found.file) == (Kind.INDEX, f"{SECOND}.{suffix}")
+    assert (found.kind, found.file) == (FindingKind.INDEX, f"{SECOND}.{suffix}")
     assert what in found.what
 
 
 def test_what_indexes_say_of_damage_is_not_wrong(data: Path) -> None:
     flipped(data / "t-0" / f"{SECOND}.log", SIZE + 80)
     flipped(data / "t-0" / f"{SECOND}.log", 2 * SIZE + 80)
-    assert {kind for kind, _ in damage(data)} == {Kind.BATCHES}
+    assert {kind for kind, _ in damage(data)} == {FindingKind.BATCHES}
 
 
 def test_an_index_in_use_may_have_zeros_at_its_end(data: Path) -> None:
@@ -145,12 +145,12 @@ def test_an_index_in_use_may_have_zeros_at_its_end(data: Path) -> None:
     for suffix in (INDEX, TIMES):
         with (data / "t-0" / f"{LAST}.{suffix}").open("ab") as file:
             file.write(bytes(2400))
-    assert damage(data) == [(Kind.CHECKPOINT, "recovery-point-offset-checkpoint")]
+    assert damage(data) == [(FindingKind.CHECKPOINT, "recovery-point-offset-checkpoint")]
 
 
 def test_a_snapshot(data: Path) -> None:
     flipped(data / "t-0" / f"{24:020d}.snapshot", 3)
-    assert damage(data) == [(Kind.SNAPSHOT, f"{24:020d}.snapshot")]
+    assert damage(data) == [(FindingKind.SNAPSHOT, f"{24:020d}.snapshot")]
 
 
 @pytest.mark.parametrize(
@@ -159,13 +159,13 @@ def test_a_snapshot(data: Path) -> None:
 def test_aborted_transactions(data: Path, fault: Callable[[Path], object]) -> None:
     (listed,) = [one for one in (data / "x-0").glob("*.txnindex") if one.stat().st_size]
     fault(listed)
-    assert damage(data) == [(Kind.TRANSACTIONS, listed.name)]
+    assert damage(data) == [(FindingKind.TRANSACTIONS, listed.name)]
 
 
 def test_a_copy_of_aborted_transactions_that_is_shorter_than_an_entry(data: Path) -> None:
     (copy,) = [one for one in (data / "x-0").glob("*.txnindex.copy") if one.stat().st_size]
     os.truncate(copy, 20)
-    assert damage(data) == [(Kind.TRANSACTIONS, copy.name)]
+    assert damage(data) == [(FindingKind.TRANSACTIONS, copy.name)]
     broker = CoreUnderTest(data)
     assert any(copy.name in warning for warning in broker.warnings)
     broker.close()
@@ -175,13 +175,13 @@ def test_a_copy_of_aborted_transactions_that_is_shorter_than_an_entry(data: Path
 def test_leader_epochs(data: Path, content: bytes | None) -> None:
     path = data / "t-0" / "leader-epoch-checkpoint"
     path.unlink() if content is None else path.write_bytes(content)
-    assert damage(data) == [(Kind.EPOCHS, path.name)]
+    assert damage(data) == [(FindingKind.EPOCHS, path.name)]
 
 
 def test_a_leader_epoch_in_a_batch(data: Path) -> None:
     flipped(data / "t-0" / f"{SECOND}.log", SIZE + 13)
     (found,) = check(data)
-    assert found.kind is Kind.EPOCHS
+    assert found.kind is FindingKind.EPOCHS
     assert f"byte {SIZE} of {SECOND}.log" in found.what
 
 
@@ -190,10 +190,10 @@ def test_a_draft_of_a_compaction(data: Path) -> None:
     shutil.copy(log, draft := log.with_name(log.name + ".swap"))
     log.rename(log.with_name(log.name + ".deleted"))
     (found,) = check(data)
-    assert (found.kind, found.is_damage) == (Kind.INTERRUPTED, False)
+    assert (found.kind, found.is_damage) == (FindingKind.INTERRUPTED, False)
     log.with_name(log.name + ".deleted").rename(log)
     flipped(draft, 80)
-    assert damage(data) == [(Kind.SWAP, draft.name)]
+    assert damage(data) == [(FindingKind.SWAP, draft.name)]
 
 
 def _folder(path: Path) -> None:
@@ -209,13 +209,13 @@ def _pipe(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        (f"t-0/{SECOND}.log", Kind.UNREADABLE_LOG),
-        (f"t-0/{SECOND}.index", Kind.UNREADABLE),
-        (f"t-0/{24:020d}.snapshot", Kind.UNREADABLE),
+        (f"t-0/{SECOND}.log", FindingKind.UNREADABLE_LOG),
+        (f"t-0/{SECOND}.index", FindingKind.UNREADABLE),
+        (f"t-0/{24:020d}.snapshot", FindingKind.UNREADABLE),
     ],
 )
 @pytest.mark.parametrize("fault", [_folder, _pipe])
-def test_a_part_of_a_log_that_is_not_a_file(data: Path, name: str, kind: Kind, fault: Callable[[Path], object]) -> None:
+def test_a_part_of_a_log_that_is_not_a_file(data: Path, name: str, kind: FindingKind, fault: Callable[[Path], object]) -> None:
     fault(data / name)
     assert (kind, Path(name).name) in damage(data)
 
@@ -223,13 +223,13 @@ def test_a_part_of_a_log_that_is_not_a_file(data: Path, name: str, kind: Kind, f
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("t-0/partition.metadata", Kind.UNREADABLE),
-        ("meta.properties", Kind.PROPERTIES),
-        ("recovery-point-offset-checkpoint", Kind.CHECKPOINT),
+        ("t-0/partition.metadata", FindingKind.UNREADABLE),
+        ("meta.properties", FindingKind.PROPERTIES),
+        ("recovery-point-offset-checkpoint", FindingKind.CHECKPOINT),
     ],
 )
 @pytest.mark.parametrize("fault", [_folder, _pipe])
-def test_another_file_that_is_not_one(data: Path, name: str, kind: Kind, fault: Callable[[Path], object]) -> None:
+def test_another_file_that_is_not_one(data: Path, name: str, kind: FindingKind, fault: Callable[[Path], object]) -> None:
     fault(data / name)
     assert damage(data).count((kind, name)) == 1
 
@@ -266,12 +266,12 @@ def test_a_folder_that_cannot_be_listed(data: Path, monkeypatch: pytest.MonkeyPa
     directory = StoppedDirectory(data)
     assert directory.size > 0
     directory.release()
-    assert damage(data) == [(Kind.UNREADABLE_LOG, ".")]
+    assert damage(data) == [(FindingKind.UNREADABLE_LOG, ".")]
 
 
 def test_a_file_in_the_place_of_the_folder_of_damaged_files(data: Path) -> None:
     (data / "t-0" / "damaged").write_bytes(b"abc")
-    assert [(one.kind, one.file, one.size) for one in check(data)] == [(Kind.KEPT, "damaged", 3)]
+    assert [(one.kind, one.file, one.size) for one in check(data)] == [(FindingKind.KEPT, "damaged", 3)]
 
 
 def test_an_emptied_folder_whose_topic_is_not_known(data: Path) -> None:
@@ -296,7 +296,7 @@ def test_what_this_user_may_not_read(data: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(os, "open", denying)
     directory = StoppedDirectory(data)
     kinds = [finding.kind for partition in directory.check(lambda size: None) for finding in partition.findings]
-    assert kinds == [Kind.UNREADABLE_LOG]
+    assert kinds == [FindingKind.UNREADABLE_LOG]
     assert directory.denied == [str(refused)]
     directory.release()
 
@@ -312,8 +312,8 @@ def test_a_sector_that_the_disk_cannot_read(data: Path, monkeypatch: pytest.Monk
         return real(fd, size, position)
 
     monkeypatch.setattr(os, "pread", failing)
-    assert damage(data) == [(Kind.BATCHES, log.name), (Kind.SECTORS, log.name)]
-    (sectors,) = [one for one in check(data) if one.kind is Kind.SECTORS]
+    assert damage(data) == [(FindingKind.BATCHES, log.name), (FindingKind.SECTORS, log.name)]
+    (sectors,) = [one for one in check(data) if one.kind is FindingKind.SECTORS]
     assert (sectors.position, sectors.size) == (0, len(content))
 
 
@@ -324,24 +324,24 @@ def test_a_sector_that_the_disk_cannot_read(data: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("copy", ["", ".copy"])
 def test_a_checkpoint(data: Path, name: str, copy: str) -> None:
     (data / (name + copy)).write_bytes(b"0\n7\n")
-    assert damage(data) == [(Kind.CHECKPOINT, name)]
+    assert damage(data) == [(FindingKind.CHECKPOINT, name)]
     (data / (name + copy)).unlink()
-    assert damage(data) == [(Kind.CHECKPOINT, name)]
+    assert damage(data) == [(FindingKind.CHECKPOINT, name)]
     (data / (name if copy else name + ".copy")).unlink()
-    assert (Kind.CHECKPOINT, name) in damage(data)
+    assert (FindingKind.CHECKPOINT, name) in damage(data)
 
 
 def test_a_catalog(data: Path) -> None:
     for name in ("topics.json", "topics.json.copy"):
         content = (data / name).read_bytes()
         flipped(data / name, 60)
-        assert damage(data) == [(Kind.CATALOG, "topics.json")]
+        assert damage(data) == [(FindingKind.CATALOG, "topics.json")]
         (data / name).unlink()
-        assert damage(data) == [(Kind.CATALOG, "topics.json")]
+        assert damage(data) == [(FindingKind.CATALOG, "topics.json")]
         (data / name).write_bytes(content)
     for name in ("topics.json", "topics.json.copy"):
         (data / name).unlink()
-    assert damage(data) == [(Kind.LOST_CATALOG, "topics.json")]
+    assert damage(data) == [(FindingKind.LOST_CATALOG, "topics.json")]
 
 
 @pytest.mark.parametrize("size", [0, SIZE])
@@ -350,7 +350,7 @@ def test_a_segment_of_a_compacted_log_that_is_shorter_than_its_indexes_say(tmp_p
     filled(tmp_path, "t", **{"index.interval.bytes": "0", "cleanup.policy": "compact"}).close()
     assert check(tmp_path) == []
     os.truncate(tmp_path / "t-0" / f"{SECOND}.log", size)
-    (hole,) = [finding for finding in check(tmp_path) if finding.kind is Kind.HOLE]
+    (hole,) = [finding for finding in check(tmp_path) if finding.kind is FindingKind.HOLE]
     assert (hole.file, hole.first_offset, hole.next_offset) == (f"{SECOND}.log", 8 if size else 6, 12)
     assert "its indexes name offset 11, and it ends at " in hole.what
     again = CoreUnderTest(tmp_path)
@@ -369,28 +369,28 @@ def test_a_change_of_the_catalog_that_a_kill_interrupted(data: Path) -> None:
     kill(data)
     with (data / "topics.json").open("ab") as file:
         file.write(b'{"topic": {')
-    (found,) = [one for one in check(data) if one.kind is Kind.CATALOG]
+    (found,) = [one for one in check(data) if one.kind is FindingKind.CATALOG]
     assert not found.is_damage
 
 
 def test_meta_properties(data: Path) -> None:
     for content in (None, b"", b"version=1\n"):
         (data / "meta.properties").unlink() if content is None else (data / "meta.properties").write_bytes(content)
-        assert damage(data) == [(Kind.PROPERTIES, "meta.properties")]
+        assert damage(data) == [(FindingKind.PROPERTIES, "meta.properties")]
 
 
 def test_partition_metadata_and_strays(data: Path) -> None:
     (data / "t-0" / "partition.metadata").write_bytes(b"")
-    assert damage(data) == [(Kind.METADATA, "t-0/partition.metadata")]
+    assert damage(data) == [(FindingKind.METADATA, "t-0/partition.metadata")]
     shutil.copy(data / "u-0" / "partition.metadata", data / "t-0" / "partition.metadata")
     flipped(data / "t-0" / "partition.metadata", 25, 1)
     flipped(data / "t-0" / "partition.metadata", 26, 1)
     found = damage(data)
-    assert (Kind.STRAY, "t-0") in found
+    assert (FindingKind.STRAY, "t-0") in found
     shutil.rmtree(data / "t-0")
-    assert damage(data) == [(Kind.LOST_FOLDER, "t-0")]
+    assert damage(data) == [(FindingKind.LOST_FOLDER, "t-0")]
     (data / "t-0").write_bytes(b"")
-    assert (Kind.UNREADABLE_LOG, "t-0") in damage(data)
+    assert (FindingKind.UNREADABLE_LOG, "t-0") in damage(data)
 
 
 def test_foreign_files_and_what_is_kept_are_notes(data: Path) -> None:
@@ -399,7 +399,11 @@ def test_foreign_files_and_what_is_kept_are_notes(data: Path) -> None:
     (data / "t-0" / "damaged").mkdir()
     (data / "t-0" / "damaged" / "x").write_bytes(b"123")
     found = check(data)
-    assert [(one.kind, one.is_damage) for one in found] == [(Kind.FOREIGN, False), (Kind.KEPT, False), (Kind.FOREIGN, False)]
+    assert [(one.kind, one.is_damage) for one in found] == [
+        (FindingKind.FOREIGN, False),
+        (FindingKind.KEPT, False),
+        (FindingKind.FOREIGN, False),
+    ]
     assert "'photos'" in found[0].what
     assert (found[1].file, found[1].size) == ("damaged/x", 3)
 
@@ -455,7 +459,7 @@ def test_large_files_are_read_in_pieces(data: Path, monkeypatch: pytest.MonkeyPa
         return real(fd, size, position)
 
     monkeypatch.setattr(os, "pread", noting)
-    assert {kind for kind, _ in damage(data)} == {Kind.BATCHES, Kind.INDEX}
+    assert {kind for kind, _ in damage(data)} == {FindingKind.BATCHES, FindingKind.INDEX}
     assert largest < 2 << 20
 
 

@@ -136,8 +136,8 @@ def test_what_waits_for_the_disk_does_not_reach_a_new_topic_of_the_same_name(tmp
     data = _opened(tmp_path)
     old = data.log_files("orders", ID, 0)
     waiting = [old.job(lambda folder: folder.write_small("00000000000000000000.index", b"old")) for _ in range(2)]
-    old.give_up()
-    data.set_aside_topic("orders", ID, [0])
+    old.mark_topic_deleted()
+    data.delete_topic_folders("orders", ID, [0])
     waiting[0]()
     _with_segment(data.log_files("orders", uuid.UUID(int=12), 0))
     waiting[1]()
@@ -148,13 +148,13 @@ def test_what_waits_for_the_disk_does_not_reach_a_new_topic_of_the_same_name(tmp
 def test_what_was_given_up_is_removed(tmp_path: Path) -> None:
     _with_topic(tmp_path)
     data = _opened(tmp_path)
-    data.set_aside_topic("orders", ID, [0])  # killed before the work was done
+    data.delete_topic_folders("orders", ID, [0])  # killed before the work was done
     files = data.log_files("orders", ID, 1)
-    files.set_aside([0])()
+    files.mark_deleted([0])()
     data.release()
     data = _opened(tmp_path)
     assert len(list(tmp_path.glob("*-delete"))) == 1
-    data.leftovers()()
+    data.remove_leftovers()()
     assert not list(tmp_path.glob("*-delete"))
     assert sorted(path.name for path in (tmp_path / "orders-1").iterdir()) == ["partition.metadata"]
     data.release()
@@ -171,7 +171,7 @@ def test_a_folder_that_could_not_be_renamed_is_set_aside_when_a_new_topic_needs_
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", failing)
-        assert data.set_aside_topic("orders", ID, [0, 1, 7]) is None
+        assert data.delete_topic_folders("orders", ID, [0, 1, 7]) is None
     assert caplog.text.count("could not be renamed") == 2
     fresh = uuid.UUID(int=12)
     data.change_catalog(TopicDeleted("orders"), TOPIC._replace(topic_id=fresh))
@@ -224,7 +224,7 @@ def test_files_and_folders_of_others_in_the_data_directory_are_left_alone(tmp_pa
     (tmp_path / "to-delete").mkdir()
     (tmp_path / "to-delete" / "1.deleted").touch()
     data = _opened(tmp_path)
-    data.leftovers()()
+    data.remove_leftovers()()
     data.release()
     assert (tmp_path / "thesis.tmp").read_bytes() == b"chapter one"
     assert (tmp_path / "build.tmp").is_dir()
@@ -349,7 +349,7 @@ def test_what_a_start_relies_on_is_on_disk_before_it_counts(tmp_path: Path, monk
         monkeypatch.setattr(os, what, partial(noting, what, getattr(os, what)))
     data = _opened(tmp_path / "data")
     data.write_checkpoint("points", {TopicPartition("a", 0): 5})()
-    data.end_well()
+    data.mark_clean_shutdown()
     for name in ("meta.properties", "points", "points.copy"):
         assert done.index(("fsync", f"{name}.tmp")) < done.index(("replace", f"{name}.tmp"))
     assert done[-2:] == [("replace", ".kafka_cleanshutdown.tmp"), ("fsync", "data")]
@@ -361,7 +361,7 @@ def test_what_a_start_relies_on_is_on_disk_before_it_counts(tmp_path: Path, monk
     temporary = DataDir(tmp_path / "temporary", 1, durable=False)
     temporary.change_catalog(TOPIC)
     temporary.write_checkpoint("points", {})()
-    temporary.end_well()
+    temporary.mark_clean_shutdown()
     temporary.release()
     assert "fsync" not in dict(done)
 
@@ -402,8 +402,8 @@ def test_a_topic_whose_folder_was_removed_by_hand_can_be_deleted_and_created_aga
     shutil.rmtree(tmp_path / "orders-0")
     with pytest.raises(FileNotFoundError):
         segment.append([b"lost"])
-    old.give_up()
-    data.set_aside_topic("orders", ID, [0])
+    old.mark_topic_deleted()
+    data.delete_topic_folders("orders", ID, [0])
     new = data.log_files("orders", uuid.UUID(int=12), 0)
     new.make()
     new.create(0).append([b"new"])
@@ -481,7 +481,7 @@ class _Replaced:
         files.make()
         files.create(0).append([b"content"])
         files.create(5)  # and not opened
-        files.draft(9)
+        files.create_cleaned(9)
         data.write_checkpoint("points", {TopicPartition("orders", 0): 1})()
 
 
@@ -494,15 +494,15 @@ WRITES: dict[str, Callable[[_Replaced], object]] = {
     "job": lambda old: old.prepared(),
     "make": lambda old: old.data.log_files("orders", ID, 1).make(),
     "make in place of another topic": lambda old: old.data.log_files("orders", uuid.UUID(int=12), 0).make(),
-    "set aside": lambda old: old.files.set_aside([0])(),
-    "draft": lambda old: old.files.draft(0),
-    "finish draft": lambda old: old.files.finish_draft(9, {"index": b""}),
-    "discard draft": lambda old: old.files.discard_draft(9),
+    "set aside": lambda old: old.files.mark_deleted([0])(),
+    "draft": lambda old: old.files.create_cleaned(0),
+    "finish draft": lambda old: old.files.finish_cleaned(9, {"index": b""}),
+    "discard draft": lambda old: old.files.discard_cleaned(9),
     "swap": lambda old: old.files.begin_swap(9),
     "truncate a file that is not open": lambda old: old.files.open(5).truncate(1),
     "checkpoint": lambda old: old.checkpoint(),
     "catalog": lambda old: old.data.change_catalog(TopicDeleted("orders")),
-    "clean end": lambda old: old.data.end_well(),
+    "clean end": lambda old: old.data.mark_clean_shutdown(),
 }
 
 
@@ -527,7 +527,7 @@ def test_nothing_is_written_to_a_data_directory_that_was_released(tmp_path: Path
     _with_segment(files)
     data.release()
     before = _contents(tmp_path)
-    for write in (data.end_well, data.write_checkpoint("points", {}), lambda: files.create(1)):
+    for write in (data.mark_clean_shutdown, data.write_checkpoint("points", {}), lambda: files.create(1)):
         with pytest.raises(OSError, match="the data directory was released"):
             write()
     assert _contents(tmp_path) == before
@@ -536,7 +536,7 @@ def test_nothing_is_written_to_a_data_directory_that_was_released(tmp_path: Path
 def test_a_deleted_topic_does_not_take_that_of_a_second_broker_with_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     old = _Replaced(tmp_path / "data")
     before = _contents(old.path)
-    assert old.data.set_aside_topic("orders", ID, [0]) is None
+    assert old.data.delete_topic_folders("orders", ID, [0]) is None
     assert "could not be renamed" in caplog.text
     assert _contents(old.path) == before
     old.other.release()
@@ -549,7 +549,7 @@ def test_a_lock_that_was_removed_and_not_replaced_stops_nothing(tmp_path: Path) 
     data.change_catalog(TOPIC)
     (tmp_path / ".lock").unlink()
     _with_segment(data.log_files("orders", ID, 0))
-    data.end_well()
+    data.mark_clean_shutdown()
     data.release()
 
 
@@ -560,7 +560,7 @@ def test_another_working_directory_changes_nothing(tmp_path: Path, monkeypatch: 
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     _with_segment(data.log_files("orders", ID, 0))
-    data.end_well()
+    data.mark_clean_shutdown()
     data.release()
     assert (tmp_path / "data" / "orders-0" / "00000000000000000000.log").exists()
 
@@ -587,8 +587,8 @@ def test_folders_of_others_among_the_files_of_a_partition_are_left_and_named_onc
     (tmp_path / "orders-0" / "00000000000000000000.index.tmp").write_bytes(b"half")
     (tmp_path / "orders-0" / "00000000000000000000.index.deleted").write_bytes(b"old")
     broker = CoreUnderTest(tmp_path)
-    broker.store.leftovers()()
-    broker.core.catalog.log("orders", 0).files.remove_set_aside()()
+    broker.store.remove_leftovers()()
+    broker.core.catalog.log("orders", 0).files.remove_deleted()()
     broker.close()
     for name in names:
         assert (tmp_path / "orders-0" / name / "thesis").read_bytes() == b"chapter one"

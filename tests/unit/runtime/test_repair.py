@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.findings import Kind
+from ottla.broker.findings import FindingKind
 from ottla.broker.scan import Batch, scan
 from ottla.errors import StorageError
 from ottla.records import iter_headers
@@ -124,7 +124,7 @@ def test_a_segment_of_which_nothing_is_left(data: Path, clean: bool) -> None:
     broker = started(out)
     log_of = broker.core.catalog.log("t", 0)
     assert log_of.end_offset == (24 if clean else 18)
-    assert log_of.epochs.current == 1
+    assert log_of.leader_epochs.current == 1
     broker.close()
 
 
@@ -132,12 +132,12 @@ def test_a_hole_that_appears_after_a_repair_is_reported(data: Path) -> None:
     (data / "t-0" / f"{12:020d}.log").unlink()
     out = repaired(data)
     broker = started(out)
-    assert broker.core.catalog.log("t", 0).clean_point == 0, "what was never compacted would not be compacted later"
+    assert broker.core.catalog.log("t", 0).first_dirty_offset == 0, "what was never compacted would not be compacted later"
     broker.close()
     for suffix in ("log", "index", "timeindex"):
         (out / "t-0" / f"{SECOND}.{suffix}").unlink()
     directory = StoppedDirectory(out)
-    what = [one.what for check in directory.check(lambda size: None) for one in check.findings if one.kind is Kind.HOLE]
+    what = [one.what for check in directory.check(lambda size: None) for one in check.findings if one.kind is FindingKind.HOLE]
     directory.release()
     broker = CoreUnderTest(out)
     (line,) = broker.warnings

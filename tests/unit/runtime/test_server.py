@@ -36,7 +36,7 @@ from ottla.protocol.messages import (
     produce_request,
 )
 from ottla.records import iter_headers
-from ottla.runtime import broker_node, clock, log_rate, server, server_connection
+from ottla.runtime import broker_node, clock, log_throttle, server, server_connection
 from ottla.runtime.server import Server
 from ottla.types import Now
 from tests.raw_client import RawClient
@@ -242,12 +242,12 @@ def test_a_client_that_repeats_its_mistake_gets_a_line_a_minute(
         assert len(caplog.messages) == 1
         send_bad_frames(2, "127.0.0.2")
         assert [message[:40] for message in caplog.messages[1:]] == ["closing the connection from 127.0.0.2: a"]
-        passed[0] += log_rate.INTERVAL_MS
+        passed[0] += log_throttle.INTERVAL_MS
         send_bad_frames(3)
         assert caplog.messages[2].startswith("closing the connection from 127.0.0.1: ")
         assert caplog.messages[2].endswith(" (as were 4 more from there since the last such line)")
         assert len(caplog.messages) == 3
-        passed[0] += 2 * log_rate.INTERVAL_MS
+        passed[0] += 2 * log_throttle.INTERVAL_MS
         with RawClient(broker.bootstrap_servers) as good:  # so that the loop has a turn
             assert good.ask(Api.METADATA, METADATA).error_code is ErrorCode.none
             assert good.ask(Api.METADATA, METADATA).error_code is ErrorCode.none
@@ -366,7 +366,7 @@ def test_an_effect_that_cannot_be_carried_out_does_not_take_the_others_with_it(
         broker.faults.delay("Metadata", 0.01)
         assert client.ask(Api.METADATA, METADATA).brokers
         assert client.ask(Api.METADATA, METADATA).brokers
-    assert "the broker failed to carry out Struck" in caplog.text
+    assert "the broker failed to carry out FaultStruck" in caplog.text
 
 
 def test_clients_have_their_turn_between_what_many_jobs_bring(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -387,8 +387,8 @@ def test_clients_have_their_turn_between_what_many_jobs_bring(broker: Broker, mo
         node = broker._node
         assert node is not None
         for _ in range(10):
-            node._server.tidy(lambda: None)
-        node._server.tidy(all_done.set)
+            node._server.run_in_background(lambda: None)
+        node._server.run_in_background(all_done.set)
         all_done.wait()
         sent = client.send(Api.METADATA, METADATA)
         asked.set()
@@ -529,7 +529,7 @@ def test_a_good_end_leaves_the_marker_and_the_next_start_takes_it(tmp_path: Path
 def test_an_end_that_takes_long_says_how_far_it_is(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker_node, "_SAY_EVERY", 0)
+    monkeypatch.setattr(broker_node, "_LOG_EVERY_MS", 0)
     with Broker(tmp_path) as broker, RawClient(broker.bootstrap_servers) as client:
         create(client, "t")
         produce(client, "t", batch())

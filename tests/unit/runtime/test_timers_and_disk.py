@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from ottla.runtime.disk import DiskThread, Helpers
+from ottla.runtime.disk import DiskThread, DiskWorkers
 from ottla.runtime.timers import Timers
 
 steps = st.lists(
@@ -110,9 +110,9 @@ def test_many_jobs_are_done_several_at_a_time() -> None:
         together.wait(10)
         done.append(number)
 
-    Helpers().do_all([partial(job, number) for number in range(20)])
+    DiskWorkers().run_all([partial(job, number) for number in range(20)])
     assert sorted(done) == list(range(20))
-    Helpers().do_all([])
+    DiskWorkers().run_all([])
 
 
 def test_many_jobs_are_done_where_no_thread_can_be_made_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +123,7 @@ def test_many_jobs_are_done_where_no_thread_can_be_made_any_more(monkeypatch: py
 
     monkeypatch.setattr(threading.Thread, "start", start)
     done: list[int] = []
-    Helpers().do_all([partial(done.append, number) for number in range(20)])
+    DiskWorkers().run_all([partial(done.append, number) for number in range(20)])
     assert done == list(range(20))
 
 
@@ -136,13 +136,13 @@ def test_of_many_jobs_one_that_fails_ends_the_others() -> None:
         done.append(number)
 
     with pytest.raises(OSError, match="Input/output"):
-        Helpers().do_all([partial(job, number) for number in range(10_000)])
+        DiskWorkers().run_all([partial(job, number) for number in range(10_000)])
     assert len(done) < 9_999
 
 
 def test_what_an_interruption_has_left_running_ends_before_the_next_jobs_begin() -> None:
     """Two threads would write the same file."""
-    helpers, go_on = Helpers(), threading.Event()
+    helpers, go_on = DiskWorkers(), threading.Event()
     begun, done = threading.Semaphore(0), list[str]()
 
     def slow() -> None:
@@ -157,9 +157,9 @@ def test_what_an_interruption_has_left_running_ends_before_the_next_jobs_begin()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(threading.Thread, "join", _interrupted)
         with pytest.raises(KeyboardInterrupt):
-            helpers.do_all([slow, slow])
+            helpers.run_all([slow, slow])
     threading.Timer(0.1, go_on.set).start()
-    helpers.do_all([partial(done.append, "second")])
+    helpers.run_all([partial(done.append, "second")])
     assert done == ["first", "second"]
 
 

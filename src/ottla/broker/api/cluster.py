@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ottla.broker.api.registry import serves
-from ottla.broker.effects import Effect, Reply, RequestContext
+from ottla.broker.effects import BrokerEffect, Reply, RequestContext
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import ADVERTISED_MINIMUM, SPOKEN, Api, VersionRule
 from ottla.protocol.messages import (
@@ -43,7 +43,7 @@ _BROKERS, _CONTROLLERS = 1, 2
 @serves(Api.DESCRIBE_CLUSTER)
 def describe_cluster(
     state: BrokerState, context: RequestContext, request: describe_cluster_request.DescribeClusterRequest, now: Now
-) -> list[Effect]:
+) -> list[BrokerEffect]:
     """This broker; controllers are not to be talked to here."""
     code, message = ErrorCode.none, None
     if request.endpoint_type == _CONTROLLERS:
@@ -77,7 +77,7 @@ LEADER_EPOCH = 1
 @serves(Api.DESCRIBE_QUORUM)
 def describe_quorum(
     state: BrokerState, context: RequestContext, request: describe_quorum_request.DescribeQuorumRequest, now: Now
-) -> list[Effect]:
+) -> list[BrokerEffect]:
     """The quorum of the metadata; a request for any other partition is refused as a whole, as by Kafka."""
     asked = [(topic.topic_name, [one.partition_index for one in topic.partitions]) for topic in request.topics]
     valid = asked == [(METADATA_TOPIC, [METADATA_PARTITION])]
@@ -149,7 +149,7 @@ FEATURES = {
 @serves(Api.API_VERSIONS)
 def api_versions(
     state: BrokerState, context: RequestContext, request: api_versions_request.ApiVersionsRequest, now: Now
-) -> list[Effect]:
+) -> list[BrokerEffect]:
     """Everything that is served; INVALID_REQUEST for a client that names itself in a way that could not be logged."""
     # Versions before 3 do not carry a name; the protocol's default for it is empty.
     named = request.client_software_name or request.client_software_version

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ottla.broker.api.registry import serves
-from ottla.broker.effects import Effect, Reply, RequestContext
+from ottla.broker.effects import BrokerEffect, Reply, RequestContext
 from ottla.broker.resources import KNOWN_TYPES, AlterConfigOp, Changes, DescribedConfig, ResourceType, alter, describe, names
 from ottla.broker.slices import SIZE, Slices
 from ottla.coordinator.api_error import ApiError
@@ -39,20 +39,20 @@ T = TypeVar("T")
 @serves(Api.ALTER_CONFIGS)
 def alter_configs(
     state: BrokerState, context: RequestContext, request: alter_configs_request.AlterConfigsRequest, now: Now
-) -> list[Effect]:
+) -> list[BrokerEffect]:
     """Give each resource the settings named and no others."""
-    return state.sliced.begin(context, _alter_configs_slices(state, context, request), now)
+    return state.sliced_requests.begin(context, _alter_configs_slices(state, context, request), now)
 
 
 def _altered(
     state: BrokerState,
     resources: Sequence[Any],
     changes_of: Callable[[Any], Changes],
-    told: Callable[..., T],
+    result_class: Callable[..., T],
     *,
     replacing: bool,
     validate_only: bool,
-) -> Generator[list[Effect], None, tuple[T, ...]]:
+) -> Generator[list[BrokerEffect], None, tuple[T, ...]]:
     """Change each resource, in slices, and return the results; a resource that occurs twice in the request is refused both
     times. ``changes_of``: the changes of one resource."""
     times = Counter((one.resource_type, one.resource_name) for one in resources)
@@ -69,7 +69,7 @@ def _altered(
             alter(state.catalog, kind, name, changes, state.alter_settings, replacing=replacing, validate_only=validate_only)
         except ApiError as api_error:
             code, message = api_error.code, api_error.message
-        responses.append(told(error_code=code, error_message=message, resource_type=kind, resource_name=name))
+        responses.append(result_class(error_code=code, error_message=message, resource_type=kind, resource_name=name))
     return tuple(responses)
 
 
@@ -105,17 +105,17 @@ def _incremental_alter_configs_slices(
 @serves(Api.INCREMENTAL_ALTER_CONFIGS)
 def incremental_alter_configs(
     state: BrokerState, context: RequestContext, request: incremental_alter_configs_request.IncrementalAlterConfigsRequest, now: Now
-) -> list[Effect]:
+) -> list[BrokerEffect]:
     """Set, delete, append to or subtract from settings."""
-    return state.sliced.begin(context, _incremental_alter_configs_slices(state, context, request), now)
+    return state.sliced_requests.begin(context, _incremental_alter_configs_slices(state, context, request), now)
 
 
 @serves(Api.DESCRIBE_CONFIGS)
 def describe_configs(
     state: BrokerState, context: RequestContext, request: describe_configs_request.DescribeConfigsRequest, now: Now
-) -> list[Effect]:
+) -> list[BrokerEffect]:
     """The settings of each resource; those asked for by name, or all."""
-    return state.sliced.begin(context, _describe_configs_slices(state, context, request), now)
+    return state.sliced_requests.begin(context, _describe_configs_slices(state, context, request), now)
 
 
 def _describe_configs_slices(
@@ -150,7 +150,7 @@ def _describe_configs_slices(
 def _described(
     described: DescribedConfig, request: describe_configs_request.DescribeConfigsRequest
 ) -> describe_configs_response.DescribeConfigsResourceResult:
-    holds = described.holds
+    holds = described.effective
     synonyms = tuple(
         describe_configs_response.DescribeConfigsSynonym(name=place.name, value=place.value, source=place.source)
         for place in described.synonyms
@@ -175,7 +175,7 @@ _WITHOUT_ANY = frozenset({_BROKER_LOGGER, _CLIENT_METRICS})
 @serves(Api.LIST_CONFIG_RESOURCES)
 def list_config_resources(
     state: BrokerState, context: RequestContext, request: list_config_resources_request.ListConfigResourcesRequest, now: Now
-) -> list[Effect]:
+) -> list[BrokerEffect]:
     """The resources of the types asked for, or of all; UNSUPPORTED_VERSION for an unknown type."""
     wanted = request.resource_types if VersionRule.ANY_RESOURCE in context.version_rules else (_CLIENT_METRICS,)
     code = ErrorCode.none if set(wanted) <= {*ResourceType, *_WITHOUT_ANY} else ErrorCode.unsupported_version

@@ -6,13 +6,13 @@ from collections.abc import Container, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from ottla.broker.aborted import AbortedTransaction
 from ottla.broker.api.registry import serves
-from ottla.broker.delayed import Parked
-from ottla.broker.effects import CancelTimer, Effect, Reply, RequestContext, SetTimer
+from ottla.broker.effects import BrokerEffect, CancelTimer, Reply, RequestContext, SetTimer
 from ottla.broker.fetch_sessions import FINAL_EPOCH, without_records
 from ottla.broker.log import PartitionLog
+from ottla.broker.purgatory import DelayedFetch
 from ottla.broker.topics import Topic
+from ottla.broker.transaction_index import AbortedTransaction
 from ottla.coordinator.api_error import ApiError
 from ottla.protocol import NO_THROTTLE, ErrorCode, milliseconds
 from ottla.protocol.apis import Api, VersionRule
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from ottla.broker.state import BrokerState
 
 
-_COPIED = 1 << 23
+_MAX_COPIED = 1 << 23
 """The number of bytes that an answer reads into memory where too many files are open: other clients wait meanwhile, and each client
 that is slow to read its answer takes as much memory."""
 
 
-class _Answer(NamedTuple):
+class _ReadResult(NamedTuple):
     """What could be answered now: ``enough`` if there is no reason to wait. ``logs``: one for each partition, unless one failed."""
 
     response: fetch_response.FetchResponse
     enough: bool
     logs: tuple[PartitionLog, ...]
 
-    def kept(self) -> _Answer:
+    def without_records(self) -> _ReadResult:
         """While a request is parked: without the records."""
         topics = tuple(
             replace(topic, partitions=tuple(map(without_records, topic.partitions))) for topic in self.response.responses
@@ -44,12 +44,12 @@ class _Answer(NamedTuple):
 
 
 @serves(Api.FETCH)
-def fetch(state: BrokerState, context: RequestContext, request: fetch_request.FetchRequest, now: Now) -> list[Effect]:
+def fetch(state: BrokerState, context: RequestContext, request: fetch_request.FetchRequest, now: Now) -> list[BrokerEffect]:
     """Answer, or park until there is enough to answer."""
     if request.isolation_level not in tuple(IsolationLevel):
         return [Reply(context.ticket, _no_isolation(request))]
     try:
-        request = state.fetch_sessions.begin(request, VersionRule.BY_TOPIC_ID in context.version_rules, now)
+        request = state.fetch_sessions.full_request(request, VersionRule.BY_TOPIC_ID in context.version_rules, now)
     except ApiError as api_error:
         return [Reply(context.ticket, _response(api_error.code, ()))]
     ended = _release(state, context, request, now) if request.session_epoch == FINAL_EPOCH else []
@@ -57,60 +57,66 @@ def fetch(state: BrokerState, context: RequestContext, request: fetch_request.Fe
     wait = milliseconds(request.max_wait)
     if answer.enough or wait <= 0:
         return [*ended, _reply(state, context, request, answer, now)]
-    state.delayed.park(Parked(context, request, tuple(dict.fromkeys(answer.logs)), answer.kept()))
+    state.fetch_purgatory.park(DelayedFetch(context, request, tuple(dict.fromkeys(answer.logs)), answer.without_records()))
     return [*ended, SetTimer(("fetch", context.ticket), now.mono + wait)]
 
 
-def _release(state: BrokerState, context: RequestContext, request: fetch_request.FetchRequest, now: Now) -> list[Effect]:
+def _release(state: BrokerState, context: RequestContext, request: fetch_request.FetchRequest, now: Now) -> list[BrokerEffect]:
     """A client that ends its session waits for no records: what it still has parked is answered, so that it can go at once."""
-    parked = [one for one in state.delayed.of_connection(context.connection) if one.request.session_id == request.session_id != 0]
+    parked = [
+        one for one in state.fetch_purgatory.of_connection(context.connection) if one.request.session_id == request.session_id != 0
+    ]
     return [
         effect for one in parked for effect in (CancelTimer(("fetch", one.context.ticket)), *retry(state, one, (), now, last=True))
     ]
 
 
-def retry(state: BrokerState, parked: Parked, changed: Container[PartitionLog], now: Now, *, last: bool) -> list[Effect]:
+def retry(
+    state: BrokerState, parked: DelayedFetch, changed: Container[PartitionLog], now: Now, *, last: bool
+) -> list[BrokerEffect]:
     """Look at a parked request again, because some of its logs have ``changed`` or (``last``) because its time is up."""
-    answer = _read(state, parked.context, parked.request, _Before(parked.found, changed))
+    answer = _read(state, parked.context, parked.request, _PreviousRead(parked.last_result, changed))
     if not (answer.enough or last):
-        state.delayed.note(parked.context.ticket, answer.kept())
+        state.fetch_purgatory.update_result(parked.context.ticket, answer.without_records())
         return []
     ticket = parked.context.ticket
-    state.delayed.take(ticket)
-    timer: list[Effect] = [] if last else [CancelTimer(("fetch", ticket))]
+    state.fetch_purgatory.take(ticket)
+    timer: list[BrokerEffect] = [] if last else [CancelTimer(("fetch", ticket))]
     return [*timer, _reply(state, parked.context, parked.request, answer, now)]
 
 
-def _reply(state: BrokerState, context: RequestContext, request: fetch_request.FetchRequest, answer: _Answer, now: Now) -> Reply:
+def _reply(
+    state: BrokerState, context: RequestContext, request: fetch_request.FetchRequest, answer: _ReadResult, now: Now
+) -> Reply:
     if state.catalog.faults.active:
         return Reply(context.ticket, answer.response)  # without sessions: a fault strikes what stands in a request
     by_id = VersionRule.BY_TOPIC_ID in context.version_rules
-    return Reply(context.ticket, state.fetch_sessions.finish(request, by_id, answer.response, now))
+    return Reply(context.ticket, state.fetch_sessions.incremental_response(request, by_id, answer.response, now))
 
 
-class _Before(NamedTuple):
+class _PreviousRead(NamedTuple):
     """What was found when the request was looked at last, and the logs that have changed since."""
 
-    answer: _Answer
+    answer: _ReadResult
     changed: Container[PartitionLog]
 
 
 def _read(
-    state: BrokerState, context: RequestContext, request: fetch_request.FetchRequest, before: _Before | None = None
-) -> _Answer:
+    state: BrokerState, context: RequestContext, request: fetch_request.FetchRequest, before: _PreviousRead | None = None
+) -> _ReadResult:
     """Look at all partitions that a request names, or, once more, at those alone of which more than ``before`` may be told."""
-    reading = _Reading(state, request, by_id=VersionRule.BY_TOPIC_ID in context.version_rules)
+    reading = _PartitionReads(state, request, by_id=VersionRule.BY_TOPIC_ID in context.version_rules)
     if before is None:
         topics = [reading.topic(topic) for topic in request.topics]
     else:
         logs = iter(before.answer.logs)
         known = before.answer.response.responses
-        topics = [reading.again(*pair, logs, before.changed) for pair in zip(request.topics, known, strict=True)]
+        topics = [reading.reread(*pair, logs, before.changed) for pair in zip(request.topics, known, strict=True)]
     enough = reading.failed or reading.is_cut or reading.taken >= min(request.min_bytes, request.max_bytes) or not reading.logs
-    return _Answer(_response(ErrorCode.none, tuple(topics)), enough, tuple(reading.logs))
+    return _ReadResult(_response(ErrorCode.none, tuple(topics)), enough, tuple(reading.logs))
 
 
-class _Reading:
+class _PartitionReads:
     """One look at the logs that a request asks for, in its order; keeps account of the bytes.
 
     A request may name a thousand partitions of which one has records: the others have to cost little.
@@ -139,7 +145,7 @@ class _Reading:
             partitions = [self._partition(topic, wanted) for wanted in asked.partitions]
         return fetch_response.FetchableTopicResponse(topic_id=asked.topic_id, topic=asked.topic, partitions=tuple(partitions))
 
-    def again(
+    def reread(
         self,
         asked: fetch_request.FetchTopic,
         known: fetch_response.FetchableTopicResponse,
@@ -160,7 +166,7 @@ class _Reading:
         try:
             log = self._state.catalog.log_of(topic, wanted.partition)
             self.logs.append(log)
-            log.check_epoch(wanted.current_leader_epoch)
+            log.check_leader_epoch(wanted.current_leader_epoch)
             end = log.high_watermark
             if wanted.fetch_offset == end:
                 return _at_end(log, wanted.partition, end, committed=self._committed)
@@ -175,8 +181,8 @@ class _Reading:
                 ErrorCode.offset_out_of_range, f"Offset {wanted.fetch_offset} is not between {log.start_offset} and {end}."
             )
         limit = max(0, min(wanted.partition_max_bytes, self._budget - self.taken))
-        if limit > _COPIED - self._copied and self._state.catalog.is_crowded:
-            limit, self.is_cut = max(0, _COPIED - self._copied), True
+        if limit > _MAX_COPIED - self._copied and self._state.catalog.has_too_many_open_files:
+            limit, self.is_cut = max(0, _MAX_COPIED - self._copied), True
         # A batch larger than every limit is still returned if it is the first: otherwise readers would be stuck before it.
         data, aborted = _data(log, wanted.fetch_offset, limit, at_least_one=not self.taken, committed=self._committed)
         self.taken += len(data)
@@ -186,10 +192,10 @@ class _Reading:
 
 def _at_end(log: PartitionLog, index: int, end: int, *, committed: bool) -> fetch_response.PartitionData:
     """The answer to a reader at the end: the same each time as long as the log does not change."""
-    known: fetch_response.PartitionData | None = log.told_at_end.get(committed)
+    known: fetch_response.PartitionData | None = log.responses_at_end.get(committed)
     # The last stable offset moves with the end alone: what ends a transaction is a batch, too.
     if known is None or known.high_watermark != end or known.log_start_offset != log.start_offset:
-        known = log.told_at_end[committed] = _partition(log, index, b"", [] if committed else None)
+        known = log.responses_at_end[committed] = _partition(log, index, b"", [] if committed else None)
     return known
 
 

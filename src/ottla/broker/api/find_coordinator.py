@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.broker.api.registry import serves
-from ottla.broker.effects import Effect, Reply, RequestContext
+from ottla.broker.effects import BrokerEffect, Reply, RequestContext
 from ottla.coordinator.api_error import ApiError
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Api
@@ -21,7 +21,7 @@ _GROUP, _TRANSACTION = 0, 1
 @serves(Api.FIND_COORDINATOR)
 def find_coordinator(
     state: BrokerState, context: RequestContext, request: find_coordinator_request.FindCoordinatorRequest, now: Now
-) -> list[Effect]:
+) -> list[BrokerEffect]:
     """This broker for groups and transactions; share groups have no coordinator here."""
     coordinators = tuple(_coordinator(state, key, request.key_type) for key in request.coordinator_keys)
     response = find_coordinator_response.FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=coordinators)

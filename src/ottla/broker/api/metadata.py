@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.api.cluster import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from ottla.broker.api.registry import serves
-from ottla.broker.effects import Effect, Reply, RequestContext
+from ottla.broker.effects import BrokerEffect, Reply, RequestContext
 from ottla.broker.slices import DESCRIBED, Slices
 from ottla.broker.topics import Topic, check_name
 from ottla.coordinator.api_error import ApiError
@@ -31,9 +31,11 @@ if TYPE_CHECKING:
 
 
 @serves(Api.METADATA)
-def metadata(state: BrokerState, context: RequestContext, request: metadata_request.MetadataRequest, now: Now) -> list[Effect]:
+def metadata(
+    state: BrokerState, context: RequestContext, request: metadata_request.MetadataRequest, now: Now
+) -> list[BrokerEffect]:
     """All topics, or those asked for. In a request that holds any id, only ids are looked at, as Kafka does it."""
-    return state.sliced.begin(context, _slices(state, context, request), now)
+    return state.sliced_requests.begin(context, _slices(state, context, request), now)
 
 
 def _slices(state: BrokerState, context: RequestContext, request: metadata_request.MetadataRequest) -> Slices:
@@ -99,7 +101,7 @@ def _by_id(state: BrokerState, one: metadata_request.MetadataRequestTopic) -> me
 def _by_name(state: BrokerState, name: str, create: bool) -> metadata_response.MetadataResponseTopic:
     try:
         check_name(name)
-        return _metadata_described(state, state.catalog.topic_or_new(name) if create else state.catalog.topic(name))
+        return _metadata_described(state, state.catalog.get_or_create_topic(name) if create else state.catalog.topic(name))
     except ApiError as api_error:
         return _metadata_refused(api_error.code, name, None)
 
@@ -137,7 +139,7 @@ MAX_PARTITIONS = 2_000
 @serves(Api.DESCRIBE_TOPIC_PARTITIONS)
 def describe_topic_partitions(
     state: BrokerState, context: RequestContext, request: describe_topic_partitions_request.DescribeTopicPartitionsRequest, now: Now
-) -> list[Effect]:
+) -> list[BrokerEffect]:
     """Topics in the order of their names, from the cursor on, up to the limit; the cursor in the answer says where to go on."""
     names = sorted({one.name for one in request.topics} if request.topics else {topic.name for topic in state.catalog.topics})
     cursor = request.cursor

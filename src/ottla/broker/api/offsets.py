@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ottla.broker.api.registry import serves
-from ottla.broker.effects import Effect, Reply, RequestContext
+from ottla.broker.effects import BrokerEffect, Reply, RequestContext
 from ottla.broker.log import PartitionLog
 from ottla.coordinator.api_error import ApiError
 from ottla.protocol import NO_THROTTLE, ErrorCode
@@ -37,7 +37,7 @@ _NO_EPOCH = -1
 @serves(Api.LIST_OFFSETS)
 def list_offsets(
     state: BrokerState, context: RequestContext, request: list_offsets_request.ListOffsetsRequest, now: Now
-) -> list[Effect]:
+) -> list[BrokerEffect]:
     """One offset a partition; -1 with timestamp -1 where no record fits."""
     committed = request.isolation_level == IsolationLevel.READ_COMMITTED
     times = Counter((topic.name, wanted.partition_index) for topic in request.topics for wanted in topic.partitions)
@@ -64,7 +64,7 @@ def list_offsets(
 def _answer(
     log: PartitionLog, wanted: list_offsets_request.ListOffsetsPartition, committed: bool
 ) -> list_offsets_response.ListOffsetsPartitionResponse:
-    log.check_epoch(wanted.current_leader_epoch)
+    log.check_leader_epoch(wanted.current_leader_epoch)
     end = log.last_stable_offset if committed else log.high_watermark
     offset, timestamp = _find(log, wanted.timestamp, end)
     return list_offsets_response.ListOffsetsPartitionResponse(
@@ -72,7 +72,7 @@ def _answer(
         error_code=ErrorCode.none,
         timestamp=timestamp,
         offset=offset,
-        leader_epoch=log.epochs.epoch_of(offset) if offset >= 0 else _NO_EPOCH,
+        leader_epoch=log.leader_epochs.epoch_for_offset(offset) if offset >= 0 else _NO_EPOCH,
     )
 
 
@@ -84,14 +84,14 @@ def _find(log: PartitionLog, timestamp: int, end: int) -> tuple[int, int]:
         return log.start_offset, _UNKNOWN
     if timestamp < MAX_TIMESTAMP:
         raise ApiError(ErrorCode.unsupported_version, f"Timestamp {timestamp} has no meaning here.")
-    found = log.find_largest_time() if timestamp == MAX_TIMESTAMP else log.find_time(timestamp)
+    found = log.find_max_timestamp() if timestamp == MAX_TIMESTAMP else log.find_offset_by_timestamp(timestamp)
     return found if found is not None and found[0] < end else (_UNKNOWN, _UNKNOWN)
 
 
 @serves(Api.OFFSET_FOR_LEADER_EPOCH)
 def offset_for_leader_epoch(
     state: BrokerState, context: RequestContext, request: offset_for_leader_epoch_request.OffsetForLeaderEpochRequest, now: Now
-) -> list[Effect]:
+) -> list[BrokerEffect]:
     """Of each partition the largest epoch that is not above the one asked for, and its end; -1 and -1 where there is none."""
     topics = []
     for topic in request.topics:
@@ -100,8 +100,8 @@ def offset_for_leader_epoch(
             code, epoch, offset = ErrorCode.none, -1, -1
             try:
                 log = state.catalog.log(topic.topic, wanted.partition)
-                log.check_epoch(wanted.current_leader_epoch)
-                epoch, offset = log.epochs.end_of(wanted.leader_epoch, log.end_offset)
+                log.check_leader_epoch(wanted.current_leader_epoch)
+                epoch, offset = log.leader_epochs.end_offset_for(wanted.leader_epoch, log.end_offset)
             except ApiError as api_error:
                 code = api_error.code
             partitions.append(
@@ -120,7 +120,7 @@ _ALL, _NONE = -1, -1
 @serves(Api.DELETE_RECORDS)
 def delete_records(
     state: BrokerState, context: RequestContext, request: delete_records_request.DeleteRecordsRequest, now: Now
-) -> list[Effect]:
+) -> list[BrokerEffect]:
     """Give up the records before an offset, -1 meaning all; the answer waits until the new beginnings are on disk."""
     topics = []
     done = False
@@ -144,7 +144,7 @@ def delete_records(
     if not done:
         return [Reply(context.ticket, response)]
     # Even if the logs already began there: an earlier request may have moved the beginning and failed to store it.
-    return state.answer_after(context.ticket, state.catalog.logs.checkpoint_starts(), response, _failed(response))
+    return state.reply_after(context.ticket, state.catalog.logs.checkpoint_starts(), response, _failed(response))
 
 
 def _checked(log: PartitionLog, offset: int) -> int:

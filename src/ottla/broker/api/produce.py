@@ -14,13 +14,13 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ottla.broker.api.registry import serves
-from ottla.broker.delayed import Flushing, Spot
-from ottla.broker.effects import CloseConnection, Effect, NoReply, Reply, RequestContext, RunJob
+from ottla.broker.effects import BrokerEffect, CloseConnection, NoReply, Reply, RequestContext, RunJob
 from ottla.broker.log import PartitionLog
-from ottla.broker.ports import Job
+from ottla.broker.ports import DiskJob
+from ottla.broker.purgatory import DelayedProduce, ResponsePosition
 from ottla.broker.topic_config import TopicConfig
 from ottla.broker.topics import INTERNAL_TOPICS
-from ottla.broker.verdicts import Writer, verdict_for
+from ottla.broker.transaction_errors import TransactionalWriter, error_for_client
 from ottla.coordinator.api_error import ApiError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api, VersionRule
@@ -59,8 +59,8 @@ class InvalidRecordsError(ApiError):
 
 
 _CODECS = {codec.name.lower(): codec for codec in Compression} | {"uncompressed": Compression.NONE}
-_AS_IT_CAME = "producer"
-_NO_STAMP = -1
+_PRODUCER_CODEC = "producer"
+_NO_TIMESTAMP = -1
 
 
 def check_records(config: TopicConfig, header: BatchHeader, batch: bytes, now: int) -> None:
@@ -74,23 +74,25 @@ def check_records(config: TopicConfig, header: BatchHeader, batch: bytes, now: i
     suspicious = by_client and (header.max_timestamp > latest or earliest > 0)
     if not suspicious and not config.compacted:
         return
-    stamps, keys = [], []
+    bad_timestamps, missing_keys = [], []
     for index, record in enumerate(iter_records(batch)):
-        if suspicious and record.timestamp != _NO_STAMP and not earliest <= record.timestamp <= latest:
-            stamps.append(RecordError(index, f"the stamp {record.timestamp} is not within [{earliest}, {latest}]"))
+        if suspicious and record.timestamp != _NO_TIMESTAMP and not earliest <= record.timestamp <= latest:
+            bad_timestamps.append(RecordError(index, f"the stamp {record.timestamp} is not within [{earliest}, {latest}]"))
         elif config.compacted and record.key is None:
-            keys.append(RecordError(index, "a compacted topic cannot accept a record without a key"))
-    if stamps or keys:
-        raise InvalidRecordsError(ErrorCode.invalid_timestamp if stamps else ErrorCode.invalid_record, sorted(stamps + keys))
+            missing_keys.append(RecordError(index, "a compacted topic cannot accept a record without a key"))
+    if bad_timestamps or missing_keys:
+        raise InvalidRecordsError(
+            ErrorCode.invalid_timestamp if bad_timestamps else ErrorCode.invalid_record, sorted(bad_timestamps + missing_keys)
+        )
     if by_client and header.max_timestamp > latest:
         raise ApiError(
             ErrorCode.invalid_timestamp, "The batch says that it holds a stamp too far ahead, but none of its records has it."
         )
 
 
-def as_stored(config: TopicConfig, batch: bytes, header: BatchHeader) -> tuple[bytes, BatchHeader]:
+def in_stored_codec(config: TopicConfig, batch: bytes, header: BatchHeader) -> tuple[bytes, BatchHeader]:
     """The batch with the codec that the topic is stored with."""
-    if config.compression_type == _AS_IT_CAME or header.compression is _CODECS[config.compression_type]:
+    if config.compression_type == _PRODUCER_CODEC or header.compression is _CODECS[config.compression_type]:
         return batch, header
     header, batch = recompressed(header, batch, _CODECS[config.compression_type], config.compression_level)
     return batch, header
@@ -105,7 +107,7 @@ _ACKS = (_ALL, 0, 1)
 
 
 @serves(Api.PRODUCE)
-def produce(state: BrokerState, context: RequestContext, request: produce_request.ProduceRequest, now: Now) -> list[Effect]:
+def produce(state: BrokerState, context: RequestContext, request: produce_request.ProduceRequest, now: Now) -> list[BrokerEffect]:
     """Append the batch of each partition; one that is refused does not keep the others from being written.
 
     A transactional batch that would be the first of its transaction in a log waits for the transaction coordinator's word.
@@ -113,7 +115,9 @@ def produce(state: BrokerState, context: RequestContext, request: produce_reques
     unknown = _first_of_transactions(state, context, request) if request.transactional_id is not None else None
     if not unknown:
         return _write(state, context, request, {}, now)
-    state.transactions.enlist(context, unknown, lambda said, at: _write(state, context, request, said, at), now)
+    state.transactions.add_or_verify_partitions(
+        context, unknown, lambda verified, at: _write(state, context, request, verified, at), now
+    )
     return []
 
 
@@ -121,21 +125,21 @@ def _write(
     state: BrokerState,
     context: RequestContext,
     request: produce_request.ProduceRequest,
-    said: Mapping[TopicPartition, ErrorCode],
+    verified: Mapping[TopicPartition, ErrorCode],
     now: Now,
-) -> list[Effect]:
+) -> list[BrokerEffect]:
     # What was in an open transaction a moment ago and is in none now is sent again; a producer without an id has no transactions.
     no_id = request.transactional_id is None
-    unasked = ErrorCode.transactional_id_authorization_failed if no_id else ErrorCode.coordinator_not_available
+    unverified = ErrorCode.transactional_id_authorization_failed if no_id else ErrorCode.coordinator_not_available
     responses: list[produce_response.TopicProduceResponse] = []
-    unflushed: dict[Spot, PartitionLog] = {}
+    unflushed: dict[ResponsePosition, PartitionLog] = {}
     for topic in request.topic_data:
         results: list[produce_response.PartitionProduceResponse] = []
         for data in topic.partition_data:
             try:
                 log = _log_of(state, context, topic, data)
                 _check_request(request)
-                word = said.get(log.topic_partition, unasked)
+                word = verified.get(log.topic_partition, unverified)
                 result = _append(state, context, log, data, now, word)
                 if result.error_code is ErrorCode.none and log.flush_due():
                     unflushed[len(responses), len(results)] = log
@@ -149,10 +153,12 @@ def _write(
     return _answer(state, context, request.acks, response, unflushed)
 
 
-def flushed(flushing: Flushing, outcome: object) -> list[Effect]:
+def flushed(flushing: DelayedProduce, outcome: object) -> list[BrokerEffect]:
     """What an answer was waiting for is on disk, or has failed for some partitions."""
-    failed: Mapping[Spot, Exception] = (
-        dict.fromkeys(flushing.logs, outcome) if isinstance(outcome, Exception) else cast("dict[Spot, Exception]", outcome)
+    failed: Mapping[ResponsePosition, Exception] = (
+        dict.fromkeys(flushing.logs, outcome)
+        if isinstance(outcome, Exception)
+        else cast("dict[ResponsePosition, Exception]", outcome)
     )
     for spot, (log, offset) in flushing.logs.items():
         if spot not in failed:
@@ -179,27 +185,27 @@ def _check_request(request: produce_request.ProduceRequest) -> None:
 
 def _first_of_transactions(
     state: BrokerState, context: RequestContext, request: produce_request.ProduceRequest
-) -> dict[Writer, list[TopicPartition]]:
+) -> dict[TransactionalWriter, list[TopicPartition]]:
     """The partitions in which a producer has no open transaction yet, by who writes there."""
-    found: dict[Writer, list[TopicPartition]] = {}
+    found: dict[TransactionalWriter, list[TopicPartition]] = {}
     for topic in request.topic_data:
         for data in topic.partition_data:
-            # What is wrong with one of these is said when it shall be written.
+            # What is wrong with one of these is verified when it shall be written.
             with suppress(ApiError, InvalidBatchError):
                 log = _log_of(state, context, topic, data)
                 header = read_header(data.records or b"")
-                if header.is_transactional and not log.producers.is_writing(header.producer_id, header.producer_epoch):
-                    writer = Writer(request.transactional_id or "", header.producer_id, header.producer_epoch)
+                if header.is_transactional and not log.producers.has_open_transaction(header.producer_id, header.producer_epoch):
+                    writer = TransactionalWriter(request.transactional_id or "", header.producer_id, header.producer_epoch)
                     found.setdefault(writer, []).append(log.topic_partition)
     return found
 
 
-def _check_said(context: RequestContext, log: PartitionLog, header: BatchHeader, said: ErrorCode) -> None:
+def _check_verified(context: RequestContext, log: PartitionLog, header: BatchHeader, verified: ErrorCode) -> None:
     """Whether the coordinator lets a transaction begin in a log; raises ``ApiError``, in words that the client's version knows."""
-    is_writing = log.producers.is_writing(header.producer_id, header.producer_epoch)
-    if said is ErrorCode.none or not header.is_transactional or is_writing:
+    has_transaction = log.producers.has_open_transaction(header.producer_id, header.producer_epoch)
+    if verified is ErrorCode.none or not header.is_transactional or has_transaction:
         return
-    raise ApiError(verdict_for(context, said), "The transaction coordinator does not let this producer write here now.")
+    raise ApiError(error_for_client(context, verified), "The transaction coordinator does not let this producer write here now.")
 
 
 def _log_of(
@@ -218,18 +224,18 @@ def _append(
     log: PartitionLog,
     data: produce_request.PartitionProduceData,
     now: Now,
-    said: ErrorCode,
+    verified: ErrorCode,
 ) -> produce_response.PartitionProduceResponse:
     header = _validated(log, data.records or b"", context, now)
     if log.topic_partition.topic in INTERNAL_TOPICS and context.client_id != _ADMIN_CLIENT:
         raise ApiError(ErrorCode.invalid_topic_exception, f"Only the broker writes to {log.topic_partition.topic}.")
-    _check_said(context, log, header, said)
+    _check_verified(context, log, header, verified)
     repeated = log.producers.check(header) if header.producer_id >= 0 else None
     append_time = -1
     if repeated is not None:
         base_offset = repeated.base_offset
     else:
-        appended = state.catalog.append(log, *as_stored(log.config, data.records or b"", header), now)
+        appended = state.catalog.append(log, *in_stored_codec(log.config, data.records or b"", header), now)
         base_offset, append_time = appended.base_offset, appended.append_time
     return produce_response.PartitionProduceResponse(
         index=data.index,
@@ -273,8 +279,8 @@ def _answer(
     context: RequestContext,
     acks: int,
     response: produce_response.ProduceResponse,
-    unflushed: Mapping[Spot, PartitionLog],
-) -> list[Effect]:
+    unflushed: Mapping[ResponsePosition, PartitionLog],
+) -> list[BrokerEffect]:
     if acks == 0:
         # There is no answer in which to say what went wrong: closing the connection is how Kafka says it.
         code = next((one.error_code for topic in response.responses for one in topic.partition_responses if one.error_code), None)
@@ -284,14 +290,14 @@ def _answer(
     if unflushed:
         jobs = {spot: log.flush() for spot, log in unflushed.items()}
         ends = {spot: (log, log.end_offset) for spot, log in unflushed.items()}
-        state.flushing[context.ticket] = Flushing(context, response, ends)
+        state.delayed_produces[context.ticket] = DelayedProduce(context, response, ends)
         return [RunJob(("flush", context.ticket), partial(_flush_each, jobs))]
     return [Reply(context.ticket, response)]
 
 
-def _flush_each(jobs: Mapping[Spot, Job]) -> dict[Spot, Exception]:
+def _flush_each(jobs: Mapping[ResponsePosition, DiskJob]) -> dict[ResponsePosition, Exception]:
     """Force each log to disk; return the errors, by their place in the answer."""
-    failed: dict[Spot, Exception] = {}
+    failed: dict[ResponsePosition, Exception] = {}
     for spot, job in jobs.items():
         try:
             job()

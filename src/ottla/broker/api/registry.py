@@ -15,10 +15,10 @@ from ottla.protocol.apis import Api
 from ottla.types import Now
 
 if TYPE_CHECKING:
-    from ottla.broker.effects import Effect, RequestContext
+    from ottla.broker.effects import BrokerEffect, RequestContext
     from ottla.broker.state import BrokerState
 
-    Handler = Callable[[BrokerState, RequestContext, Any, Now], list[Effect]]
+    Handler = Callable[[BrokerState, RequestContext, Any, Now], list[BrokerEffect]]
 
 HANDLERS: dict[Api, Handler] = {}
 

@@ -9,7 +9,7 @@ import enum
 from typing import TYPE_CHECKING
 
 from ottla.broker.api.registry import serves
-from ottla.broker.effects import Effect, Reply, RequestContext
+from ottla.broker.effects import BrokerEffect, Reply, RequestContext
 from ottla.coordinator.api_error import ApiError
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Api
@@ -41,7 +41,7 @@ class ElectionType(enum.IntEnum):
 @serves(Api.ELECT_LEADERS)
 def elect_leaders(
     state: BrokerState, context: RequestContext, request: elect_leaders_request.ElectLeadersRequest, now: Now
-) -> list[Effect]:
+) -> list[BrokerEffect]:
     """Say of each partition asked about that it needs no election; of all partitions, each topic is named and that is all."""
     known = request.election_type in list(ElectionType)
     if request.topic_partitions is None:
@@ -80,7 +80,7 @@ def alter_partition_reassignments(
     context: RequestContext,
     request: alter_partition_reassignments_request.AlterPartitionReassignmentsRequest,
     now: Now,
-) -> list[Effect]:
+) -> list[BrokerEffect]:
     """Check what is asked for partition by partition; where it can be, it is so already."""
     responses = tuple(
         alter_partition_reassignments_response.ReassignableTopicResponse(
@@ -127,7 +127,7 @@ def list_partition_reassignments(
     context: RequestContext,
     request: list_partition_reassignments_request.ListPartitionReassignmentsRequest,
     now: Now,
-) -> list[Effect]:
+) -> list[BrokerEffect]:
     """No reassignment is going on."""
     response = list_partition_reassignments_response.ListPartitionReassignmentsResponse(
         throttle_time=NO_THROTTLE, error_code=ErrorCode.none, error_message=None, topics=()
@@ -138,7 +138,7 @@ def list_partition_reassignments(
 @serves(Api.ALTER_REPLICA_LOG_DIRS)
 def alter_replica_log_dirs(
     state: BrokerState, context: RequestContext, request: alter_replica_log_dirs_request.AlterReplicaLogDirsRequest, now: Now
-) -> list[Effect]:
+) -> list[BrokerEffect]:
     """Let partitions stay where they are; of a partition that is named twice, the last directory counts."""
     wanted: dict[str, dict[int, str]] = {}
     for directory in request.dirs:
@@ -173,7 +173,7 @@ def _outcome(state: BrokerState, topic: str, partition: int) -> ErrorCode:
 @serves(Api.DESCRIBE_LOG_DIRS)
 def describe_log_dirs(
     state: BrokerState, context: RequestContext, request: describe_log_dirs_request.DescribeLogDirsRequest, now: Now
-) -> list[Effect]:
+) -> list[BrokerEffect]:
     """The partitions asked for, or all; those that do not exist are left out."""
     if request.topics is None:
         wanted = {topic.name: list(topic.partitions) for topic in state.catalog.topics}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.api.registry import check_time_left, serves
 from ottla.broker.config import TOPIC_SETTINGS
-from ottla.broker.effects import Effect, Reply, RequestContext
+from ottla.broker.effects import BrokerEffect, Reply, RequestContext
 from ottla.broker.slices import SIZE, Slices
 from ottla.broker.topic_config import TopicConfig
 from ottla.broker.topics import Topic
@@ -42,9 +42,9 @@ log = logging.getLogger("ottla.broker")
 @serves(Api.CREATE_TOPICS)
 def create_topics(
     state: BrokerState, context: RequestContext, request: create_topics_request.CreateTopicsRequest, now: Now
-) -> list[Effect]:
+) -> list[BrokerEffect]:
     """Create each topic if possible; a name that occurs twice in the request is refused once."""
-    return state.sliced.begin(context, _create_topics_slices(state, context, request), now)
+    return state.sliced_requests.begin(context, _create_topics_slices(state, context, request), now)
 
 
 def _create_topics_slices(
@@ -76,7 +76,7 @@ def _create(
             raise ApiError(ErrorCode.invalid_config, f"Null value not supported for topic configs: {config.name}")
         configs[config.name] = config.value
     requested = _requested_partitions(state, wanted)
-    partitions = state.catalog.partitions_of_new(wanted.name, requested)
+    partitions = state.catalog.initial_partition_count(wanted.name, requested)
     state.catalog.topics.check_new(wanted.name, partitions if requested is None else requested, configs)
     if validate_only:
         return create_topics_response.CreatableTopicResult(
@@ -153,9 +153,9 @@ def _described(config: TopicConfig, overrides: frozenset[str]) -> tuple[create_t
 @serves(Api.CREATE_PARTITIONS)
 def create_partitions(
     state: BrokerState, context: RequestContext, request: create_partitions_request.CreatePartitionsRequest, now: Now
-) -> list[Effect]:
+) -> list[BrokerEffect]:
     """Give each topic more partitions; a name that stands in the request twice is refused once."""
-    return state.sliced.begin(context, _create_partitions_slices(state, context, request), now)
+    return state.sliced_requests.begin(context, _create_partitions_slices(state, context, request), now)
 
 
 def _create_partitions_slices(
@@ -171,7 +171,7 @@ def _create_partitions_slices(
             if times[wanted.name] > 1:
                 raise ApiError(ErrorCode.invalid_request, "Duplicate topic name.")
             check_time_left(request.timeout)
-            topic = state.catalog.topics.widened(state.catalog.topic(wanted.name), wanted.count)
+            topic = state.catalog.topics.with_partitions(state.catalog.topic(wanted.name), wanted.count)
             _check_placement(state, wanted, topic.partition_count - state.catalog.topic(wanted.name).partition_count)
             if not request.validate_only:
                 state.catalog.replace_topic(topic)
@@ -203,9 +203,9 @@ def _check_placement(state: BrokerState, wanted: create_partitions_request.Creat
 @serves(Api.DELETE_TOPICS)
 def delete_topics(
     state: BrokerState, context: RequestContext, request: delete_topics_request.DeleteTopicsRequest, now: Now
-) -> list[Effect]:
+) -> list[BrokerEffect]:
     """Delete each topic, named by name or by id."""
-    return state.sliced.begin(context, _delete_topics_slices(state, context, request), now)
+    return state.sliced_requests.begin(context, _delete_topics_slices(state, context, request), now)
 
 
 def _delete_topics_slices(

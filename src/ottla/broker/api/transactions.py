@@ -10,10 +10,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ottla.broker.api.registry import serves
-from ottla.broker.effects import Effect, Reply, RequestContext
-from ottla.broker.markers import NewMarker
+from ottla.broker.effects import BrokerEffect, Reply, RequestContext
+from ottla.broker.markers import TxnMarkerEntry
 from ottla.broker.topics import check_name
-from ottla.broker.verdicts import Writer, verdict_for
+from ottla.broker.transaction_errors import TransactionalWriter, error_for_client
 from ottla.coordinator.api_error import ApiError
 from ottla.coordinator.transactional_offsets import commit_in_transaction_refused, has_only_unknown_partitions
 from ottla.protocol import NO_THROTTLE, ErrorCode
@@ -39,7 +39,7 @@ NO_PRODUCER_ID, NO_PRODUCER_EPOCH = -1, -1
 @serves(Api.INIT_PRODUCER_ID)
 def init_producer_id(
     state: BrokerState, context: RequestContext, request: init_producer_id_request.InitProducerIdRequest, now: Now
-) -> list[Effect]:
+) -> list[BrokerEffect]:
     """A fresh id with epoch 0; with a transactional id, whatever the transaction coordinator says."""
     if request.transactional_id is not None:
         state.transactions.handle(context, request, now)
@@ -60,7 +60,7 @@ def init_producer_id(
 @serves(Api.TXN_OFFSET_COMMIT)
 def txn_offset_commit(
     state: BrokerState, context: RequestContext, request: txn_offset_commit_request.TxnOffsetCommitRequest, now: Now
-) -> list[Effect]:
+) -> list[BrokerEffect]:
     """The group coordinator decides; a producer whose transaction is not known in the group's log is asked about first."""
     refused = partial(commit_in_transaction_refused, request, state.catalog.topics)
     if not request.group_id:
@@ -72,33 +72,33 @@ def txn_offset_commit(
         log.producers.check_epoch(request.producer_id, request.producer_epoch)
     except ApiError as api_error:
         return [Reply(context.ticket, refused(api_error.code))]
-    if has_only_unknown_partitions(request, state.catalog.topics) or log.producers.is_writing(
+    if has_only_unknown_partitions(request, state.catalog.topics) or log.producers.has_open_transaction(
         request.producer_id, request.producer_epoch
     ):
         state.groups.handle(context, request, now)
         return []
-    writer = Writer(request.transactional_id, request.producer_id, request.producer_epoch)
+    writer = TransactionalWriter(request.transactional_id, request.producer_id, request.producer_epoch)
 
-    def go_on(said: Mapping[TopicPartition, ErrorCode], at: Now) -> list[Effect]:
-        error = verdict_for(context, said[partition])
+    def go_on(said: Mapping[TopicPartition, ErrorCode], at: Now) -> list[BrokerEffect]:
+        error = error_for_client(context, said[partition])
         if error is not ErrorCode.none:
             return [Reply(context.ticket, refused(error))]
         state.groups.handle(context, request, at)
         return []
 
-    state.transactions.enlist(context, {writer: [partition]}, go_on, now)
+    state.transactions.add_or_verify_partitions(context, {writer: [partition]}, go_on, now)
     return []
 
 
 @serves(Api.WRITE_TXN_MARKERS)
 def write_txn_markers(
     state: BrokerState, context: RequestContext, request: write_txn_markers_request.WriteTxnMarkersRequest, now: Now
-) -> list[Effect]:
+) -> list[BrokerEffect]:
     """Write each marker to each of its partitions, or say why not; the answer has each producer once, with what was said last."""
     said: dict[int, dict[TopicPartition, ErrorCode]] = {}
     no_producer = any(wanted.producer_id < 0 or wanted.producer_epoch < 0 for wanted in request.markers)
     for wanted in request.markers:
-        marker = NewMarker(wanted.transaction_result, wanted.producer_id, wanted.producer_epoch, wanted.coordinator_epoch)
+        marker = TxnMarkerEntry(wanted.transaction_result, wanted.producer_id, wanted.producer_epoch, wanted.coordinator_epoch)
         of_producer = said.setdefault(wanted.producer_id, {})
         for partition in (TopicPartition(topic.name, number) for topic in wanted.topics for number in topic.partition_indexes):
             # There is no marker without a producer; Kafka fails at it, and the whole request with it.
@@ -122,7 +122,7 @@ def _result(producer_id: int, codes: Mapping[TopicPartition, ErrorCode]) -> writ
     )
 
 
-def _written(state: BrokerState, marker: NewMarker, partition: TopicPartition, now: Now) -> ErrorCode:
+def _written(state: BrokerState, marker: TxnMarkerEntry, partition: TopicPartition, now: Now) -> ErrorCode:
     try:
         log = state.catalog.log(*partition)
         log.producers.check_marker(marker.producer_id, marker.producer_epoch, marker.coordinator_epoch)
@@ -138,7 +138,7 @@ _NO_TRANSACTION = -1
 @serves(Api.DESCRIBE_PRODUCERS)
 def describe_producers(
     state: BrokerState, context: RequestContext, request: describe_producers_request.DescribeProducersRequest, now: Now
-) -> list[Effect]:
+) -> list[BrokerEffect]:
     """The producers that each partition remembers."""
     topics = tuple(
         describe_producers_response.TopicResponse(
@@ -158,8 +158,8 @@ def _described(state: BrokerState, topic: str, partition: int) -> describe_produ
             partition_index=partition, error_code=api_error.code, error_message=api_error.message, active_producers=()
         )
     active = []
-    for producer_id, producer in producers.known.items():
-        open_since = producers.open_since(producer_id)
+    for producer_id, producer in producers.entries.items():
+        transaction_start = producers.transaction_start(producer_id)
         active.append(
             describe_producers_response.ProducerState(
                 producer_id=producer_id,
@@ -167,7 +167,7 @@ def _described(state: BrokerState, topic: str, partition: int) -> describe_produ
                 last_sequence=producer.last_sequence,
                 last_timestamp=producer.last_seen,
                 coordinator_epoch=producer.coordinator_epoch,
-                current_txn_start_offset=_NO_TRANSACTION if open_since is None else open_since,
+                current_txn_start_offset=_NO_TRANSACTION if transaction_start is None else transaction_start,
             )
         )
     return describe_producers_response.PartitionResponse(

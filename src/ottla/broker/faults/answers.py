@@ -19,10 +19,10 @@ from ottla.protocol.apis import Api
 from ottla.protocol.messages import message_class
 from ottla.protocol.schema import cache, is_nullable, is_tuple, nested_class
 
-SAID = "as set by broker.faults"
+ERROR_MESSAGE = "as set by broker.faults"
 """What such an answer says where it can say more than a code."""
 
-_OF_THE_WHOLE = {
+_TOP_LEVEL_ERRORS = {
     Api.FETCH: frozenset(
         {
             ErrorCode.fetch_session_id_not_found,
@@ -39,13 +39,13 @@ _ALIASES = (frozenset({"partition", "partition_index", "index"}), frozenset({"na
 """Names of one thing in a request and in its response."""
 
 
-def error_answer(api: Api, request: Any, error: ErrorCode) -> Any:
+def error_response(api: Api, request: Any, error: ErrorCode) -> Any:
     """The response to a request in which nothing could be done because of ``error``."""
-    of_the_whole = _OF_THE_WHOLE.get(api)
+    top_level = _TOP_LEVEL_ERRORS.get(api)
     cls = message_class(api, "response")
-    if of_the_whole is None:
+    if top_level is None:
         return _mirrored(cls, request, error)
-    if error in of_the_whole:
+    if error in top_level:
         return _mirrored(cls, None, error)
     return dataclasses.replace(_mirrored(cls, request, error), error_code=ErrorCode.none)
 
@@ -87,7 +87,7 @@ def _mirrored(cls: type[Any], source: Any, error: ErrorCode) -> Any:
         if kind == "error_code":
             values[field.name] = error
         elif field.name == "error_message":
-            values[field.name] = SAID
+            values[field.name] = ERROR_MESSAGE
         elif field.name == filled:
             values[field.name] = source
         elif is_tuple(field.type) and inner is not None and carries_errors(field.type):

@@ -14,18 +14,19 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ottla.broker.effects import (
+    BrokerEffect,
     CloseConnection,
-    Effect,
-    HalfReply,
+    FaultStruck,
     NoReply,
+    ReceivedRequest,
     Reply,
     RequestContext,
     SetTimer,
-    Struck,
     Ticket,
     TimerKey,
+    TruncatedReply,
 )
-from ottla.broker.faults.answers import error_answer, joined, with_error
+from ottla.broker.faults.answers import error_response, joined, with_error
 from ottla.broker.faults.requests import NameOf, groups_in, split_by_topic, topics_in, transactional_ids_in
 from ottla.broker.faults.rules import Delay, Drop, Fail, FailAppends, Freeze, LoseReply, Match, Moment, MoveCoordinator, Rule
 from ottla.protocol import ErrorCode
@@ -66,15 +67,12 @@ class _Mark(NamedTuple):
 class _Late(NamedTuple):
     connection: int
     fault: int
-    effect: Effect
+    effect: BrokerEffect
 
 
 class _Lost(NamedTuple):
     connection: int
     fault: int
-
-
-Request = tuple[RequestContext, Any]
 
 
 def _moved(action: MoveCoordinator, request: Any) -> bool:
@@ -97,9 +95,9 @@ class FaultTable:
         self._marks: dict[Ticket, _Mark] = {}
         self._late: dict[Ticket, _Late] = {}
         self._lost: dict[Ticket, _Lost] = {}
-        self._requests: list[Request] = []
+        self._requests: list[ReceivedRequest] = []
         self._timers: dict[TimerKey, None] = {}
-        self._answers: list[Effect] = []
+        self._answers: list[BrokerEffect] = []
 
     @property
     def frozen(self) -> bool:
@@ -108,7 +106,7 @@ class FaultTable:
 
     # Setting and ending.
 
-    def add(self, rule: Rule, now: Now) -> list[Effect]:
+    def add(self, rule: Rule, now: Now) -> list[BrokerEffect]:
         """Set a fault."""
         self.active = True
         self._armed[rule.number] = _Armed(rule)
@@ -119,13 +117,13 @@ class FaultTable:
         armed = self._armed.pop(number, None)
         return armed.rule if armed is not None else None
 
-    def known(self) -> list[int]:
+    def numbers(self) -> list[int]:
         """The faults that are set, or still have hold of something, oldest first."""
         holding = [*(one.fault for one in self._late.values()), *(one.fault for one in self._lost.values())]
         marking = [fault for mark in self._marks.values() for fault in (mark.delayed_by, mark.fated_by) if fault]
         return sorted({*self._armed, *holding, *marking})
 
-    def let_go(self, fault: int) -> list[Effect]:
+    def let_go(self, fault: int) -> list[BrokerEffect]:
         """What a fault that has ended had hold of: late answers leave, connections with a lost one are closed."""
         self._marks = {ticket: mark.without(fault) for ticket, mark in self._marks.items()}
         late = [ticket for ticket, one in self._late.items() if one.fault == fault]
@@ -137,19 +135,19 @@ class FaultTable:
 
     # What happens while the broker is frozen.
 
-    def hold_request(self, context: RequestContext, request: Any) -> list[Effect]:
+    def hold_request(self, context: RequestContext, request: Any) -> list[BrokerEffect]:
         """Let a request wait."""
         self._requests.append((context, request))
         freezing = self._freezing()
         assert freezing is not None
         freezing.struck += 1
-        return [Struck(freezing.rule.number)]
+        return [FaultStruck(freezing.rule.number)]
 
     def hold_timer(self, key: TimerKey) -> None:
         """Let a timer wait."""
         self._timers[key] = None
 
-    def thawed(self) -> tuple[list[Request], list[TimerKey], list[Effect]]:
+    def take_held(self) -> tuple[list[ReceivedRequest], list[TimerKey], list[BrokerEffect]]:
         """What has waited: requests, timers, answers."""
         held = self._requests, list(self._timers), self._answers
         self._requests, self._timers, self._answers = [], {}, []
@@ -157,10 +155,10 @@ class FaultTable:
 
     # What the core asks.
 
-    def meet(self, context: RequestContext, request: Any) -> tuple[Any | None, list[Effect]]:
+    def apply(self, context: RequestContext, request: Any) -> tuple[Any | None, list[BrokerEffect]]:
         """What is left of a request for the core to carry out, ``None`` for nothing; and what happens before."""
         struck = [self._strike(context, request, kind) for kind in (Delay, MoveCoordinator, Fail | Drop | LoseReply)]
-        effects: list[Effect] = [Struck(rule.number) for rule in struck if rule is not None]
+        effects: list[BrokerEffect] = [FaultStruck(rule.number) for rule in struck if rule is not None]
         delaying, _, rule = struck
         mark = _Mark(context.connection)
         if delaying is not None and isinstance(delaying.action, Delay):
@@ -177,19 +175,19 @@ class FaultTable:
             self._marks[context.ticket] = mark
         return request, effects
 
-    def full(self, partition: TopicPartition) -> int | None:
+    def fail_append(self, partition: TopicPartition) -> int | None:
         """The fault because of which nothing can be written to a partition, if there is one; it has struck then."""
         for armed in self._armed.values():
             action = armed.rule.action
             if not isinstance(action, FailAppends) or action.topic != partition.topic:
                 continue
-            if action.partition in (None, partition.partition) and self._counts(armed):
+            if action.partition in (None, partition.partition) and self._count_strike(armed):
                 return armed.rule.number
         return None
 
-    def outgoing(self, effects: Iterable[Effect], now: Now) -> list[Effect]:
+    def outgoing(self, effects: Iterable[BrokerEffect], now: Now) -> list[BrokerEffect]:
         """What really goes out of what the core wants to."""
-        out: list[Effect] = []
+        out: list[BrokerEffect] = []
         for effect in effects:
             if not isinstance(effect, Reply | NoReply | CloseConnection):
                 out.append(effect)
@@ -204,7 +202,7 @@ class FaultTable:
         self.active = bool(self._armed or self._marks or self._late or self._lost)
         return out
 
-    def on_late(self, ticket: Ticket) -> list[Effect]:
+    def on_late(self, ticket: Ticket) -> list[BrokerEffect]:
         """The time of a late answer has come."""
         late = self._late.pop(ticket, None)
         return [late.effect] if late is not None else []
@@ -224,7 +222,7 @@ class FaultTable:
         """The oldest fault of some kinds that strikes this request."""
         for armed in list(self._armed.values()):
             rule = armed.rule
-            if isinstance(rule.action, kinds) and self._fits(rule, context, request) and self._counts(armed):
+            if isinstance(rule.action, kinds) and self._fits(rule, context, request) and self._count_strike(armed):
                 return rule
         return None
 
@@ -244,7 +242,7 @@ class FaultTable:
             return _moved(rule.action, request)
         return match.group is None or match.group in groups_in(request)
 
-    def _counts(self, armed: _Armed) -> bool:
+    def _count_strike(self, armed: _Armed) -> bool:
         """Whether a fault that fits strikes; the last of its strikes is its end."""
         if armed.spared < armed.rule.after:
             armed.spared += 1
@@ -256,7 +254,7 @@ class FaultTable:
 
     def _failed(
         self, context: RequestContext, request: Any, error: ErrorCode, match: Match, mark: _Mark
-    ) -> tuple[Any | None, _Mark, list[Effect]]:
+    ) -> tuple[Any | None, _Mark, list[BrokerEffect]]:
         """The rest of a request that has failed, what becomes of the answer to that rest, and what is answered at once."""
         if context.api is Api.METADATA and error is not ErrorCode.rebootstrap_required:
             topics = frozenset() if match.topic is None else frozenset({match.topic})
@@ -264,12 +262,12 @@ class FaultTable:
         failed, rest = (request, None) if match.topic is None else split_by_topic(request, match.topic, self._name_of)
         if getattr(request, "acks", None) == 0:
             return None, mark, [CloseConnection(context.ticket, f"{_REASON} fail a request that wants no answer")]
-        answer = error_answer(context.api, failed, error)
+        answer = error_response(context.api, failed, error)
         if rest is None:
             return None, mark, [Reply(context.ticket, answer)]
         return rest, mark._replace(change=partial(joined, answer)), []
 
-    def _answered(self, effect: Reply | NoReply | CloseConnection, now: Now) -> list[Effect]:
+    def _answered(self, effect: Reply | NoReply | CloseConnection, now: Now) -> list[BrokerEffect]:
         mark = self._marks.pop(effect.ticket, None)
         if mark is None or not isinstance(effect, Reply):
             return [effect]
@@ -279,12 +277,12 @@ class FaultTable:
         self._late[effect.ticket] = _Late(mark.connection, mark.delayed_by, answer)
         return [SetTimer((FAULT, "late", effect.ticket), now.mono + mark.delay)]
 
-    def _at_last(self, reply: Reply, mark: _Mark) -> Effect | None:
+    def _at_last(self, reply: Reply, mark: _Mark) -> BrokerEffect | None:
         match mark.fate:
             case Drop(Moment.REPLY):
                 return CloseConnection(reply.ticket, f"{_REASON} drop it before an answer")
             case Drop():
-                return HalfReply(reply.ticket, reply.response)
+                return TruncatedReply(reply.ticket, reply.response)
             case LoseReply():
                 self._lost[reply.ticket] = _Lost(mark.connection, mark.fated_by)
                 return None

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.cleaner import Cleaner
 from ottla.broker.effects import Outbox, RunJob
 from ottla.broker.log import PartitionLog
+from ottla.broker.log_cleaner import LogCleaner
 from ottla.errors import CorruptRecordError
 from ottla.records import NewRecord, encode_batch, iter_records, read_header
 from ottla.types import Now
@@ -45,7 +45,7 @@ def test_the_newest_segment_is_never_touched(tmp_path: Path) -> None:
     write(log, b"a", b"a", b"b", b"a", b"a")
     assert clean(log)
     assert kept(log) == [(2, b"b"), (3, b"a"), (4, b"a")]
-    assert (log.clean_point, log.end_offset, log.segments[-1].base_offset) == (4, 5, 4)
+    assert (log.first_dirty_offset, log.end_offset, log.segments[-1].base_offset) == (4, 5, 4)
     assert not clean(log), "nothing is new"
 
 
@@ -94,7 +94,7 @@ def test_memory_bounds_what_one_cleaning_takes_on(tmp_path: Path) -> None:
     log = compacted_log(tmp_path)
     write(log, b"a", b"b", b"a", b"b", b"c")
     assert clean(log, memory=1)
-    assert log.clean_point == 1
+    assert log.first_dirty_offset == 1
     while clean(log, memory=1):
         pass
     assert kept(log) == [(2, b"a"), (3, b"b"), (4, b"c")]
@@ -104,9 +104,9 @@ def test_a_log_that_changed_meanwhile_keeps_what_it_has(tmp_path: Path) -> None:
     log = compacted_log(tmp_path, cleanup_policy="compact,delete", retention_bytes=100)
     write(log, b"a", b"a", b"b", b"c")
     outbox = Outbox()
-    cleaner = Cleaner(lambda one: True, outbox)
-    cleaner.look([log], MEMORY, START)
-    dropped = log.drop_expired(START.wall)
+    cleaner = LogCleaner(lambda one: True, outbox)
+    cleaner.clean_filthiest([log], MEMORY, START)
+    dropped = log.delete_old_segments(START.wall)
     assert dropped
     before = kept(log)
     while jobs := [one.job for one in outbox.take() if isinstance(one, RunJob)]:
@@ -127,8 +127,8 @@ def test_a_segment_whose_old_indexes_are_about_to_be_written_again_is_not_replac
         log.sealed(sealing, OSError("full"))
     log.flushed(log.end_offset)
     outbox = Outbox()
-    cleaner = Cleaner(lambda one: True, outbox)
-    cleaner.look([log], MEMORY, START)
+    cleaner = LogCleaner(lambda one: True, outbox)
+    cleaner.clean_filthiest([log], MEMORY, START)
     sealing = log.seal(end=log.segments[-1].base_offset)
     while jobs := [one.job for one in outbox.take() if isinstance(one, RunJob)]:
         cleaner.on_step(jobs[0](), START)
@@ -148,14 +148,14 @@ def test_a_disk_that_fails_is_tried_again_and_a_damaged_log_is_not(tmp_path: Pat
     log = compacted_log(tmp_path)
     write(log, b"a", b"a", b"b")
     outbox = Outbox()
-    cleaner = Cleaner(lambda one: True, outbox)
-    cleaner.look([log], MEMORY, START)
+    cleaner = LogCleaner(lambda one: True, outbox)
+    cleaner.clean_filthiest([log], MEMORY, START)
     assert outbox.take()
-    cleaner.look([log], MEMORY, START)
+    cleaner.clean_filthiest([log], MEMORY, START)
     assert outbox.take() == [], "one at a time"
     assert cleaner.on_step(error, START) is False
     assert outbox.take() == []
-    cleaner.look([log], MEMORY, Now(START.mono + 1, START.wall))
+    cleaner.clean_filthiest([log], MEMORY, Now(START.mono + 1, START.wall))
     assert bool(outbox.take()) is again
     assert kept(log) == [(0, b"a"), (1, b"a"), (2, b"b")]
 
@@ -165,14 +165,14 @@ def test_a_log_whose_disk_fails_again_and_again_does_not_keep_others_from_being_
     write(bad, b"a", b"a", b"b")
     write(good, b"a", b"a", b"b")
     outbox = Outbox()
-    cleaner = Cleaner(lambda one: True, outbox)
+    cleaner = LogCleaner(lambda one: True, outbox)
     for _ in range(3):
-        cleaner.look([bad, good], MEMORY, START)
+        cleaner.clean_filthiest([bad, good], MEMORY, START)
         while jobs := [one.job for one in outbox.take() if isinstance(one, RunJob)]:
             fails = jobs[0].__self__._files is bad.files  # type: ignore[attr-defined]
             cleaner.on_step(OSError("full") if fails else jobs[0](), START)
     assert kept(good) == [(1, b"a"), (2, b"b")]
-    cleaner.look([bad, good], MEMORY, START)
+    cleaner.clean_filthiest([bad, good], MEMORY, START)
     assert outbox.take(), "it is still tried again"
 
 
@@ -181,7 +181,7 @@ def test_segments_that_compaction_emptied_do_not_keep_others_from_expiring(tmp_p
     write(log, b"a", b"b", b"a", b"b", b"c", b"d")
     assert clean(log)
     write(log, b"e", stamp=START.wall + 2 * HOUR)
-    dropped = log.drop_expired(START.wall + 2 * HOUR)
+    dropped = log.delete_old_segments(START.wall + 2 * HOUR)
     assert any(not segment.size for segment in dropped)
     assert kept(log) == [(6, b"e")]
     assert log.start_offset == 6

@@ -1,7 +1,7 @@
-"""The group coordinator inside the broker: its appends go to ``__consumer_offsets``, what was appended comes back to it.
+"""The group coordinator in the broker: its appends go to ``__consumer_offsets``, and their outcomes back to it.
 
-Owns the translation of the coordinator's effects into the broker's, and the batches of appends. Must not know what a group is.
-Invariant: what groups decide in one turn of the event loop is written at its end, in order.
+Owns the translation of the coordinator's effects into the broker's, and the batches of appends. Must not know the content of a
+group. Invariant: the appends of one turn of the event loop are written at its end, in order.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 from ottla.assignors import SERVER_ASSIGNORS, PartitionAssignor
 from ottla.broker.catalog import BrokerCatalog
 from ottla.broker.config import BrokerConfig
+from ottla.broker.coordinator_log import CoordinatorLog
 from ottla.broker.coordinator_partitions import CoordinatorPartitions
 from ottla.broker.effects import JobTag, NodeEndpoint, RequestContext, RunJob, TimerKey
 from ottla.broker.group_log import read_groups
 from ottla.broker.ports import Ids
-from ottla.broker.state_log import StateLog
 from ottla.broker.stored_settings import StoredGroupConfigs
 from ottla.broker.topics import OFFSETS_TOPIC
 from ottla.coordinator.api_error import ApiError
@@ -32,29 +32,29 @@ from ottla.protocol.apis import Api
 from ottla.records import encode_batch
 from ottla.types import Now, TopicPartition
 
-OF_CLIENT_ASSIGNORS = {Api.CONSUMER_GROUP_PREPARE_ASSIGNMENT, Api.CONSUMER_GROUP_INSTALL_ASSIGNMENT}
+CLIENT_ASSIGNOR_APIS = {Api.CONSUMER_GROUP_PREPARE_ASSIGNMENT, Api.CONSUMER_GROUP_INSTALL_ASSIGNMENT}
 
 
-class Groups:
+class GroupCoordinatorService:
     """The coordinator of all groups of this broker."""
 
     @property
     def served(self) -> frozenset[Api]:
-        """The APIs that the coordinator answers: those of client-side assignors if enabled."""
+        """The APIs that the coordinator serves; those of client-side assignors only if they are enabled."""
         if self._config.group_consumer_client_assignors_enable:
             return frozenset(GroupCoordinator.APIS)
-        return frozenset(GroupCoordinator.APIS) - OF_CLIENT_ASSIGNORS
+        return frozenset(GroupCoordinator.APIS) - CLIENT_ASSIGNOR_APIS
 
     def __init__(self, catalog: BrokerCatalog, config: BrokerConfig, ids: Ids, assignors: Mapping[str, PartitionAssignor]) -> None:
         self._catalog = catalog
         self._assignors = assignors
         self._config = config
         self._ids = ids
-        self._log = StateLog(catalog, OFFSETS_TOPIC, config.offsets_topic_num_partitions, "group")
-        self._renew()
+        self._log = CoordinatorLog(catalog, OFFSETS_TOPIC, config.offsets_topic_num_partitions, "group")
+        self._create_coordinator()
 
-    def _renew(self) -> None:
-        """Begin with a coordinator that has no partition yet."""
+    def _create_coordinator(self) -> None:
+        """Create a coordinator without partitions."""
         self._coordinator = GroupCoordinator(
             self._group_config(),
             self._catalog.topics,
@@ -67,39 +67,43 @@ class Groups:
         )
 
     def start(self, now: Now) -> None:
-        """Take over every partition: the empty ones at once, the others when the disk thread has read them."""
-        self._renew()
-        self._partitions.take_over_all(now)
+        """Load every partition: the empty ones at once, the others when the disk thread has read them."""
+        self._create_coordinator()
+        self._partitions.load_all(now)
 
     def reconfigure(self) -> None:
-        """The broker's settings have changed: those of groups hold at once."""
+        """Apply the broker's current settings to groups."""
         self._coordinator.reconfigure(self._group_config())
 
     def offsets_partition_of(self, group_id: str) -> TopicPartition:
-        """The partition of ``__consumer_offsets`` that a group lives in."""
+        """Return the partition of ``__consumer_offsets`` that stores a group."""
         return TopicPartition(OFFSETS_TOPIC, self._coordinator.partition_for(group_id))
 
     def check_loaded(self, partition: int) -> None:
-        """Check that the log of a partition is not being read: the reader might or might not see the write. Raises ``ApiError``."""
+        """Raise ``ApiError`` while the log of a partition is being loaded.
+
+        1. The disk thread reads the log. 2. Meanwhile a marker is appended. 3. Whether the reader reaches it is not known, and so
+        not whether the loaded state includes it. So nothing is appended until the partition is loaded.
+        """
         if self._partitions.ownership.is_loading(partition):
-            raise ApiError(ErrorCode.coordinator_load_in_progress, f"{OFFSETS_TOPIC}-{partition} is being read.")
+            raise ApiError(ErrorCode.coordinator_load_in_progress, f"{OFFSETS_TOPIC}-{partition} is being loaded.")
 
     def end_transaction(self, partition: int, producer_id: int, commit: bool, now: Now) -> None:
-        """The marker of a transaction is in a partition: its offsets count from now on, or never did."""
+        """Apply the marker of a transaction to its pending offsets in a partition: commit or drop them."""
         self._partitions.execute(self._coordinator.end_transaction(partition, producer_id, commit, now), now)
 
     def coordinator_of(self, group_id: str) -> NodeEndpoint | None:
-        """The coordinator of a group: this broker, unless a scripted fault names another, or none (``None``)."""
-        return self._partitions.ownership.endpoint_of(self._coordinator.partition_for(group_id), self._catalog.place)
+        """Return the coordinator of a group: this broker, the one that a scripted fault names, or ``None``."""
+        return self._partitions.ownership.endpoint_of(self._coordinator.partition_for(group_id), self._catalog.node_endpoint)
 
-    def move_away(self, fault: int, group_id: str | None, to: NodeEndpoint | None, now: Now) -> None:
-        """Give up the partition of a group, or all; ``to`` is the new owner in answers."""
-        self.write_decided(now)
-        self._partitions.move_away(fault, group_id, to, now)
+    def resign(self, fault: int, group_id: str | None, to: NodeEndpoint | None, now: Now) -> None:
+        """Give up the partition of a group, or all; responses name ``to`` as the new owner."""
+        self.write_batches(now)
+        self._partitions.resign(fault, group_id, to, now)
 
-    def come_back(self, fault: int, now: Now) -> None:
-        """Take over again what was given up because of a fault."""
-        self._partitions.come_back(fault, now)
+    def reclaim(self, fault: int, now: Now) -> None:
+        """Load the partitions again that were given up because of a fault."""
+        self._partitions.reclaim(fault, now)
 
     def expire_members(self, group_id: str, fits: Callable[[Any], bool], now: Now) -> int:
         """Expire the sessions of some members of a group; return their number."""
@@ -108,41 +112,41 @@ class Groups:
         return count
 
     def ensure_topic(self) -> None:
-        """Create ``__consumer_offsets`` if it is not there yet; ``ApiError`` where that fails."""
+        """Create ``__consumer_offsets`` if it does not exist. Raises ``ApiError``."""
         self._log.ensure_topic()
 
     def handle(self, context: RequestContext, message: Any, now: Now) -> None:
-        """A request of one of the ``served`` APIs."""
+        """Handle a request of one of the ``served`` APIs."""
         self._partitions.execute(self._coordinator.handle(context, message, now), now)
 
     @property
-    def has_decided(self) -> bool:
-        """Whether anything was decided that is not written yet."""
-        return self._log.has_gathered
+    def has_pending_writes(self) -> bool:
+        """Whether appends are queued."""
+        return self._log.has_queued
 
-    def write_decided(self, now: Now) -> None:
-        """Append what was decided since the last time, one batch a partition, and what follows from that, until nothing is left."""
-        while self._log.has_gathered:
+    def write_batches(self, now: Now) -> None:
+        """Write the queued appends, one batch per partition, and those that follow from them, until the queue is empty."""
+        while self._log.has_queued:
             self._partitions.execute(self._write(self._log.take_batch(), now), now)
 
     def on_timer(self, key: TimerKey, now: Now) -> None:
-        """One of the coordinator's timers has come."""
+        """Handle one of the coordinator's timers."""
         self._partitions.execute(self._coordinator.on_timer(key, now), now)
 
     def on_topics_changed(self, topics: Collection[str], now: Now) -> None:
-        """Topics were created, were deleted or have more partitions."""
+        """Handle created, deleted and extended topics."""
         self._partitions.execute(self._coordinator.on_topics_changed(topics, now), now)
 
     def on_disconnect(self, connection: int, now: Now) -> None:
-        """A connection is gone."""
+        """Handle a closed connection."""
         self._partitions.execute(self._coordinator.on_disconnect(connection, now), now)
 
-    def load_again(self, partition: int, now: Now) -> None:
-        """Try again to read a partition that could not be read."""
-        self._partitions.load_again(partition, now)
+    def retry_load(self, partition: int, now: Now) -> None:
+        """Retry a failed load."""
+        self._partitions.retry_load(partition, now)
 
     def on_job(self, tag: JobTag, outcome: object, now: Now) -> None:
-        """The disk thread has read a partition, has forced a batch to disk, or has matched regular expressions."""
+        """Handle the outcome of a job: a load, a flush, or the resolution of regular expressions."""
         match tag:
             case ("load", int(partition)):
                 self._partitions.on_loaded(partition, outcome, now)
@@ -181,11 +185,11 @@ class Groups:
         )
 
     def _perform(self, effect: GroupCoordinatorEffect, now: Now) -> Iterable[GroupCoordinatorEffect]:
-        """Put an effect into the outbox, except appends: those are collected or written."""
+        """Perform an effect: queue or write appends, put all others into the outbox."""
         if isinstance(effect, Append):
-            if effect.producer is not None:  # a batch has one producer: it would have to wait alone
+            if effect.producer is not None:  # a batch has one producer, so it cannot be combined with others
                 return self._write([effect], now)
-            self._log.gather(effect)
+            self._log.enqueue(effect)
         elif isinstance(effect, ResolveRegexes):
             self._catalog.outbox.put(RunJob(("group", "regexes", effect.group_id), partial(resolve_all, effect)))
         else:
@@ -193,11 +197,11 @@ class Groups:
         return ()
 
     def _write(self, appends: Sequence[Append], now: Now) -> list[GroupCoordinatorEffect]:
-        """Write one atomic batch; returns what the coordinator says to the outcome, where that is known at once."""
-        return self._log.append(self._coordinator, appends, partial(_encoded, appends, now.wall), now)
+        """Write one atomic batch; return the coordinator's effects if the outcome is known at once."""
+        return self._log.append(self._coordinator, appends, partial(_encode, appends, now.wall), now)
 
 
-def _encoded(appends: Sequence[Append], wall: int) -> bytes:
+def _encode(appends: Sequence[Append], wall: int) -> bytes:
     records = [(key, value, (), wall) for append in appends for key, value in append.records]
     # Always sequence 0, with or without a producer id, as Kafka's coordinator writes them.
     producer = appends[0].producer
@@ -211,9 +215,9 @@ def _encoded(appends: Sequence[Append], wall: int) -> bytes:
     )
 
 
-def offered(config: BrokerConfig, own: Mapping[str, PartitionAssignor]) -> dict[str, PartitionAssignor]:
-    """The assignors that members of consumer groups may ask for, the default first: those of ``group.consumer.assignors``, then
-    the user's own that are not among them. Raises ``ConfigError`` for an unknown name."""
+def configured_assignors(config: BrokerConfig, own: Mapping[str, PartitionAssignor]) -> dict[str, PartitionAssignor]:
+    """Return the assignors of consumer groups, the default first: those of ``group.consumer.assignors``, then the user's other
+    ones. Raises ``ConfigError`` for an unknown name."""
     known: dict[str, PartitionAssignor] = {**SERVER_ASSIGNORS, **own}
     wanted = [name.strip() for name in config.group_consumer_assignors.split(",") if name.strip()]
     unknown = [name for name in wanted if name not in known]

@@ -17,19 +17,19 @@ from ottla.runtime.descriptors import is_reserve_reached, limit
 
 _AT_ONCE = 64
 _PAUSE_MS = 1_000
-_SAY_EVERY_MS = 60_000
+_LOG_EVERY_MS = 60_000
 _LACKS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 log = logging.getLogger("ottla.broker")
 
 
-class Accepting:
-    """Accepts what connects to ``listener``. ``make_room`` closes files that need not be open."""
+class Acceptor:
+    """Accepts what connects to ``listener``. ``close_idle_files`` closes files that need not be open."""
 
-    def __init__(self, listener: socket.socket, selector: selectors.BaseSelector, make_room: Callable[[], object]) -> None:
+    def __init__(self, listener: socket.socket, selector: selectors.BaseSelector, close_idle_files: Callable[[], object]) -> None:
         self._listener = listener
         self._selector = selector
-        self._make_room = make_room
+        self._close_idle_files = close_idle_files
         self._on_ready: Callable[[int], None] | None = None
         self._resumes_at: int | None = None
         self._said_at: int | None = None
@@ -39,7 +39,7 @@ class Accepting:
         self._on_ready = on_ready
         self._selector.register(self._listener, selectors.EVENT_READ, on_ready)
 
-    def accepted(self, mono: int, present: int) -> Iterator[tuple[socket.socket, str]]:
+    def accept(self, mono: int, present: int) -> Iterator[tuple[socket.socket, str]]:
         """Accept what waits, each with the address of the client. ``present``: how many connections there are."""
         for _ in range(_AT_ONCE):
             if self._lacks_descriptors():
@@ -71,12 +71,12 @@ class Accepting:
     def _lacks_descriptors(self) -> bool:
         if not is_reserve_reached(self._listener.fileno()):
             return False
-        self._make_room()
+        self._close_idle_files()
         return is_reserve_reached(self._listener.fileno())
 
     def _pause(self, reason: str, mono: int, present: int) -> None:
         self._selector.unregister(self._listener)
         self._resumes_at = mono + _PAUSE_MS
-        if self._said_at is None or mono - self._said_at >= _SAY_EVERY_MS:
+        if self._said_at is None or mono - self._said_at >= _LOG_EVERY_MS:
             self._said_at = mono
             log.error("%d connections are open, and new ones have to wait until some are closed: %s", present, reason)

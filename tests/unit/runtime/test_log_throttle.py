@@ -6,11 +6,11 @@ from itertools import pairwise
 
 from hypothesis import given, strategies as st
 
-from ottla.runtime.log_rate import INTERVAL_MS, LogRate
+from ottla.runtime.log_throttle import INTERVAL_MS, LogThrottle
 
 
 def test_the_first_line_after_a_minute_counts_those_that_were_left_out() -> None:
-    rate = LogRate()
+    rate = LogThrottle()
     assert rate.admit("a", 1000) == 0
     assert [rate.admit("a", 1000 + late) for late in (0, 1, INTERVAL_MS - 1)] == [None] * 3
     assert rate.admit("b", 1001) == 0, "each address has its own"
@@ -20,7 +20,7 @@ def test_the_first_line_after_a_minute_counts_those_that_were_left_out() -> None
 
 
 def test_what_nothing_more_comes_of_is_counted_when_it_is_forgotten() -> None:
-    rate = LogRate()
+    rate = LogThrottle()
     rate.admit("quiet", 0)
     rate.admit("loud", 0)
     rate.admit("loud", 1)
@@ -33,7 +33,7 @@ def test_what_nothing_more_comes_of_is_counted_when_it_is_forgotten() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, INTERVAL_MS))))
 def test_each_is_written_or_counted_and_lines_are_a_minute_apart(events: list[tuple[str, int]]) -> None:
-    rate, mono, counted = LogRate(), 0, 0
+    rate, mono, counted = LogThrottle(), 0, 0
     written: dict[str, list[int]] = {"a": [], "b": []}
     for address, pause in events:
         mono += pause

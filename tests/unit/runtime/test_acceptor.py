@@ -8,17 +8,17 @@ import socket
 
 import pytest
 
-from ottla.runtime import accepting
-from ottla.runtime.accepting import Accepting
+from ottla.runtime import acceptor
+from ottla.runtime.acceptor import Acceptor
 
 
 def test_accepting_goes_on_when_the_socket_can_be_watched_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The system may lack memory for that at first: then it is tried again, and the broker goes on with the connections it has."""
-    monkeypatch.setattr(accepting, "is_reserve_reached", lambda fd: True)
+    monkeypatch.setattr(acceptor, "is_reserve_reached", lambda fd: True)
     with socket.create_server(("127.0.0.1", 0)) as listener, selectors.DefaultSelector() as selector:
-        one = Accepting(listener, selector, lambda: None)
+        one = Acceptor(listener, selector, lambda: None)
         one.watch(lambda events: None)
-        assert not list(one.accepted(0, 7))
+        assert not list(one.accept(0, 7))
         assert not selector.get_map()
 
         def register(*arguments: object) -> None:

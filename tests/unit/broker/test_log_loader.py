@@ -71,7 +71,7 @@ def test_a_sealed_segment_without_usable_indexes_is_read_all_the_same(tmp_path: 
     assert reload(log, clean=True)[1] is None, "they were written again"
     assert stored(again) == stored(log)
     assert [again.segments[0].locate(offset) for offset in range(4)] == [log.segments[0].locate(offset) for offset in range(4)]
-    assert again.find_time(START.wall + 3) == (6, START.wall + 3)
+    assert again.find_offset_by_timestamp(START.wall + 3) == (6, START.wall + 3)
 
 
 @pytest.mark.parametrize("content", [None, b""])
@@ -86,7 +86,7 @@ def test_a_missing_or_empty_index_is_made_from_the_batches(tmp_path: Path, clean
         path.unlink() if content is None else path.write_bytes(content)
     again, cut = reload(log, clean=clean, recovery_point=log.recovery_point)
     assert cut is not None
-    assert cut.count("were made again from its batches: one of them was ") == len(log.segments) - 1
+    assert cut.count("were rebuilt from its batches: one of them was ") == len(log.segments) - 1
     assert [segment.index.to_bytes() for segment in again.segments] == expected
 
 
@@ -101,14 +101,14 @@ def test_the_newest_segment_without_a_time_index_knows_its_largest_timestamp(tmp
     path.unlink() if damage is None else path.write_bytes(damage)
     again, cut = reload(log, clean=True)
     assert cut is None
-    assert again.find_largest_time() == log.find_largest_time() == (0, START.wall)
+    assert again.find_max_timestamp() == log.find_max_timestamp() == (0, START.wall)
     assert again.segments[0].time_index.to_bytes() == log.segments[0].time_index.to_bytes()
 
 
 def test_epochs_are_read_from_the_batches_before_a_damaged_one(tmp_path: Path) -> None:
     log = open_log(tmp_path, segment_bytes=2 * header_of(batch(2)).size)
     for number in range(4):
-        log.epochs.advance(log.end_offset)
+        log.leader_epochs.start_next_epoch(log.end_offset)
         append(log, batch(2, timestamp=START.wall + number))
     log.seal().job()
     path = _segment(tmp_path, 0)
@@ -119,7 +119,7 @@ def test_epochs_are_read_from_the_batches_before_a_damaged_one(tmp_path: Path) -
     again, cut = reload(log, clean=True)
     assert cut is not None
     assert "leader-epoch-checkpoint was missing and was written again from the batches: 4" in cut
-    assert [again.epochs.epoch_of(offset) for offset in range(0, 8, 2)] == [1, 1, 3, 4]
+    assert [again.leader_epochs.epoch_for_offset(offset) for offset in range(0, 8, 2)] == [1, 1, 3, 4]
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -146,8 +146,8 @@ def test_a_missing_segment_is_reported(tmp_path: Path, base: int, left: list[int
     assert ("it ends at offset 8, but had ended at 12, where it goes on" in cut) == (base == 8)
     assert [header.base_offset for header in stored(again)] == left
     assert (again.start_offset, again.end_offset) == (left[0], 12)
-    assert again.epochs.current == (1 if base == 8 else 0)
-    assert again.epochs.end_of(0, again.end_offset) == (0, end)
+    assert again.leader_epochs.current == (1 if base == 8 else 0)
+    assert again.leader_epochs.end_offset_for(0, again.end_offset) == (0, end)
     assert append(again, batch()) == 12
     assert [header.base_offset for header in stored(reload(again)[0])] == [*left, 12]
 
@@ -176,11 +176,11 @@ def test_a_log_that_lost_bytes_begins_a_new_leader_epoch(tmp_path: Path) -> None
     path = _segment(tmp_path, 8)
     path.write_bytes(path.read_bytes()[:-1])
     again, _ = reload(log)
-    assert again.epochs.current == 1
-    assert (again.epochs.epoch_of(7), again.epochs.epoch_of(8)) == (0, 1)
+    assert again.leader_epochs.current == 1
+    assert (again.leader_epochs.epoch_for_offset(7), again.leader_epochs.epoch_for_offset(8)) == (0, 1)
     append(again, batch())
     assert stored(again)[-1].leader_epoch == 1
-    assert reload(again)[0].epochs.current == 1
+    assert reload(again)[0].leader_epochs.current == 1
 
 
 @pytest.mark.parametrize(("at", "reason"), [(-1, "fails its checksum"), (MAGIC, "magic byte 3 instead of 2")])
@@ -196,7 +196,7 @@ def test_after_a_kill_a_flipped_bit_costs_one_batch(tmp_path: Path, at: int, rea
     assert reason in cut
     assert again.end_offset == 12
     assert [header.base_offset for header in stored(again)] == [0, 2, 4, 8, 10]
-    assert again.epochs.current == 0
+    assert again.leader_epochs.current == 0
     assert path.read_bytes() == data
     for offset in (6, 7):
         with pytest.raises(ApiError, match="the next offset that can be read is 8"):
@@ -238,7 +238,7 @@ def test_a_damaged_snapshot_is_not_believed(tmp_path: Path) -> None:
     for path in (tmp_path / "t-0").glob("*.snapshot"):
         path.write_bytes(path.read_bytes()[:-1])
     again, _ = reload(log)
-    assert [stamp.base_offset for stamp in again.producers.known[9].batches] == [2, 4, 6, 8, 10]
+    assert [stamp.base_offset for stamp in again.producers.entries[9].batches] == [2, 4, 6, 8, 10]
     assert not list((tmp_path / "t-0").glob("*.snapshot"))
 
 
@@ -248,14 +248,14 @@ def test_a_snapshot_of_what_was_cut_off_is_not_believed(tmp_path: Path) -> None:
     path = _segment(tmp_path, 8)
     path.write_bytes(path.read_bytes()[:-1])
     again, _ = reload(log)
-    assert again.producers.known[9].batches[-1].last_offset == 7
+    assert again.producers.entries[9].batches[-1].last_offset == 7
 
 
 def test_an_empty_newest_segment_keeps_the_end(tmp_path: Path) -> None:
     log = open_log(tmp_path, retention_ms=0)
     append(log, batch(3))
-    dropped = log.drop_expired(START.wall + 1)
-    log.files.set_aside([segment.base_offset for segment in dropped])()
+    dropped = log.delete_old_segments(START.wall + 1)
+    log.files.mark_deleted([segment.base_offset for segment in dropped])()
     for clean in (False, True):
         again, cut = reload(log, clean=clean)
         assert (cut, again.start_offset, again.end_offset) == (None, 3, 3)
@@ -290,8 +290,8 @@ def test_a_damaged_segment_does_not_keep_a_log_without_snapshots_from_loading(tm
     again, cut = reload(log, clean=clean, recovery_point=12)
     assert cut is not None
     assert again.end_offset == 12
-    assert "what producers wrote at offsets 4 to 7 is not known" in cut
-    assert again.producers.known[9].batches[-1].last_offset == 11
+    assert "the producer state of offsets 4 to 7 is lost" in cut
+    assert again.producers.entries[9].batches[-1].last_offset == 11
 
 
 class Transactions:

@@ -21,7 +21,7 @@ class _Written:
         self.left_out = 0
 
 
-class LogRate:
+class LogThrottle:
     """Decides which lines are written. Times are in milliseconds on the monotonic clock."""
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
-"""Which leader epoch wrote which offsets of a partition.
+"""The leader epochs of a partition: which epoch wrote which offsets.
 
-Owns the list of (epoch, first offset) and its checkpoint's format. Must not know logs or clients. Invariant: epochs and offsets
-ascend together. A broker alone never elects a leader; the epoch only moves when a log lost bytes, so that a client that has
-read those can tell that their offsets mean other records now.
+Owns the list of (epoch, start offset) and its checkpoint's format. Must not know logs or clients. Invariant: epochs and offsets
+ascend together. A single broker elects no leader: the epoch changes only when a log has lost records, so that clients that have
+read them notice that their offsets now belong to other records (KIP-320).
 """
 
 from __future__ import annotations
@@ -12,45 +12,45 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 
-class LeaderEpochs:
-    """The epochs of one partition."""
+class LeaderEpochCache:
+    """The leader epochs of one partition (Kafka's ``LeaderEpochFileCache``)."""
 
     def __init__(self, entries: Iterable[tuple[int, int]] = ((0, 0),)) -> None:
         self._entries = list(entries)
 
     @property
     def current(self) -> int:
-        """The epoch of what is written now."""
+        """The epoch of new records."""
         return self._entries[-1][0]
 
-    def epoch_of(self, offset: int) -> int:
-        """The epoch that wrote ``offset``."""
+    def epoch_for_offset(self, offset: int) -> int:
+        """Return the epoch that wrote ``offset``."""
         row = bisect_right(self._entries, offset, key=lambda entry: entry[1]) - 1
         return self._entries[max(row, 0)][0]
 
-    def end_of(self, epoch: int, log_end: int) -> tuple[int, int]:
-        """The largest epoch up to ``epoch``, and the offset after its last record; (-1, -1) where that cannot be said.
+    def end_offset_for(self, epoch: int, log_end: int) -> tuple[int, int]:
+        """Return the largest known epoch up to ``epoch`` and the offset after its last record; (-1, -1) for an unknown epoch.
 
-        An epoch before the first that is known ends where that one begins.
+        An epoch before the first known one ends where that one starts.
         """
         if epoch < 0 or epoch > self.current:
             return -1, -1
         later = next((first for known, first in self._entries if known > epoch), log_end)
         return max((known for known, _ in self._entries if known <= epoch), default=epoch), later
 
-    def advance(self, offset: int) -> None:
-        """A new epoch begins at ``offset``; what was written at or after it is gone."""
+    def start_next_epoch(self, offset: int) -> None:
+        """Start a new epoch at ``offset``; the records at or after it are lost."""
         kept = [entry for entry in self._entries if entry[1] < offset]
         self._entries = [*kept, (self.current + 1, offset)]
 
     def to_bytes(self) -> bytes:
-        """As ``leader-epoch-checkpoint`` holds it."""
+        """Return the content of ``leader-epoch-checkpoint``."""
         lines = [f"{epoch} {offset}" for epoch, offset in self._entries]
         return "\n".join(["0", str(len(lines)), *lines, ""]).encode()
 
     @classmethod
-    def from_batches(cls, batches: Iterable[tuple[int, int]]) -> LeaderEpochs:
-        """What the headers of a log's batches say: (epoch, base offset) of each, in their order."""
+    def from_batches(cls, batches: Iterable[tuple[int, int]]) -> LeaderEpochCache:
+        """Rebuild the epochs from the (epoch, base offset) of a log's batches, in their order."""
         entries: list[tuple[int, int]] = []
         for epoch, offset in batches:
             if epoch > (entries[-1][0] if entries else -1):
@@ -58,8 +58,8 @@ class LeaderEpochs:
         return cls(entries) if entries else cls()
 
     @classmethod
-    def from_bytes(cls, content: bytes) -> LeaderEpochs | None:
-        """What the checkpoint says; ``None`` where it is damaged."""
+    def from_bytes(cls, content: bytes) -> LeaderEpochCache | None:
+        """Parse the checkpoint; return ``None`` if it is damaged."""
         try:
             version, count, *lines = content.decode("ascii").splitlines()
             entries = [(int(epoch), int(offset)) for epoch, offset in (line.split() for line in lines)]

@@ -1,8 +1,8 @@
-"""All partition logs of a broker: found by topic and partition, loaded, expired, forced to disk, given up.
+"""All partition logs of a broker: their loading, retention, flushing, checkpoints and deletion.
 
 Owns the map of logs and the jobs that belong to them. Must not know requests or replies. Invariants: a log exists for every
-requested partition, with or without files; each job's outcome reaches its log; a log whose files fail does not keep other logs from
-their work, and is tried again the next time; what a checkpoint says of a deleted topic's log is never applied to another log.
+requested partition, with or without files; each job's outcome reaches its log; a log whose files fail does not block the work on
+others, and is retried later; the checkpointed offset of a deleted topic's log is never applied to another log.
 
 Apache Kafka takes a whole log directory offline after one ``IOException``, and relies on other replicas. This broker has the only
 copy, so it goes on: a failed request is answered with KAFKA_STORAGE_ERROR, background work is retried later.
@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import cast
 
-from ottla.broker.checkpoints import Checkpoint
-from ottla.broker.cleaner import Cleaner
+from ottla.broker.checkpoints import OffsetCheckpoint
 from ottla.broker.effects import JobTag, Outbox, RunJob, SetTimer
-from ottla.broker.epochs import LeaderEpochs
-from ottla.broker.log import Appended, PartitionLog, Sealing, prepared
-from ottla.broker.ports import Job, Store
-from ottla.broker.recovery import load_log, lost_log, offline_log
+from ottla.broker.leader_epochs import LeaderEpochCache
+from ottla.broker.log import LogAppendInfo, PartitionLog, Sealing, job_or_failure
+from ottla.broker.log_cleaner import LogCleaner
+from ottla.broker.log_loader import load_log, log_without_folder, offline_log
+from ottla.broker.ports import DiskJob, Store
 from ottla.broker.segment import Segment, file_name
 from ottla.broker.setting import LONG_MAX
 from ottla.broker.topics import Topic, Topics
@@ -33,8 +33,9 @@ SIZE = 100
 """Logs in one slice: about a millisecond of work if there is nothing to do."""
 
 
-class Round:
-    """One kind of work on all logs. A job with the tag ``(kind,)`` returns when it is time for the next slice."""
+class IncrementalPass:
+    """One kind of work on all logs, in slices, so that requests are served in between. An empty job with the tag ``(kind,)``
+    triggers the next slice."""
 
     def __init__(self, kind: str, outbox: Outbox) -> None:
         self._kind = kind
@@ -42,57 +43,57 @@ class Round:
         self._left: deque[PartitionLog] = deque()
 
     def begin(self, logs: Iterable[PartitionLog]) -> list[PartitionLog]:
-        """Begin a round, unless one is in progress; return the logs of the first slice."""
+        """Begin a pass, unless one is in progress; return the logs of the first slice."""
         if self._left:
             return []
         self._left.extend(logs)
         return self.next_slice()
 
     def next_slice(self) -> list[PartitionLog]:
-        """The logs of the next slice. The following slice is scheduled before the work on these, which may raise."""
+        """Return the logs of the next slice. The slice after it is scheduled before the work on these, which may raise."""
         slice_ = [self._left.popleft() for _ in range(min(SIZE, len(self._left)))]
         if self._left:
-            self._outbox.put(RunJob((self._kind,), _nothing))
+            self._outbox.put(RunJob((self._kind,), _do_nothing))
         return slice_
 
 
-def _nothing() -> None:
-    """No work: it only matters that the job has had its turn."""
+def _do_nothing() -> None:
+    """Do nothing: only the outcome of the job matters, which triggers the next slice."""
 
 
-RECOVERY_POINTS = "recovery-point-offset-checkpoint"
-LOG_STARTS = "log-start-offset-checkpoint"
-CLEANED = "cleaner-offset-checkpoint"
-ENDS = "replication-offset-checkpoint"
+RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
+LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
+CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
+HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
 """The ends of the logs: Kafka's high watermarks. A log that ends earlier at the next start has lost records."""
-EXPIRE, RESEAL, CHECK_TIMES, FLUSH_LOG = "expire", "reseal", "check-times", "flush-log"
-"""The first elements of the tags of jobs; the last of them is also that of timer keys."""
+EXPIRE, RESEAL, VERIFY_TIMESTAMPS, FLUSH_LOG = "expire", "reseal", "verify-timestamps", "flush-log"
+"""The first elements of the tags of jobs; ``FLUSH_LOG`` is also that of timer keys."""
 
 _IF_LOST = {
-    RECOVERY_POINTS: "after an unclean end all logs are scanned from their beginning",
-    LOG_STARTS: "logs start with their first segments, so records deleted by DeleteRecords may be readable again",
-    CLEANED: "compaction starts over at the beginning of each log",
+    RECOVERY_POINT_CHECKPOINT: "after an unclean end all logs are scanned from their beginning",
+    LOG_START_CHECKPOINT: "logs start with their first segments, so records deleted by DeleteRecords may be readable again",
+    CLEANER_CHECKPOINT: "compaction starts over at the beginning of each log",
 }
-"""What follows from the loss of a checkpoint. That of ``ENDS`` has no consequence by itself."""
+"""The consequence of the loss of a checkpoint. That of ``HIGH_WATERMARK_CHECKPOINT`` has none by itself."""
 
-_LEAST_PATIENCE_MS = 1_000
-"""Milliseconds before a retry, if the topic's setting is shorter."""
+_MIN_RETRY_BACKOFF_MS = 1_000
+"""The minimum time before a retry, in milliseconds, if the topic's setting is shorter."""
 
-_NEW = LeaderEpochs()
+_NEW = LeaderEpochCache()
 """The epochs of a partition without records."""
 
 
-class Logs:
-    """The partition logs. Effects go into ``outbox``."""
+class LogManager:
+    """The partition logs (Kafka's ``LogManager``). Effects go into ``outbox``."""
 
     def __init__(self, store: Store, outbox: Outbox) -> None:
         self._store = store
         self._outbox = outbox
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         self._sealings: dict[JobTag, tuple[PartitionLog, Sealing]] = {}
-        self._set_aside: dict[JobTag, tuple[PartitionLog, frozenset[int]]] = {}
-        self._expiring, self._resealing = Round(EXPIRE, outbox), Round(RESEAL, outbox)
-        self._checking: dict[JobTag, PartitionLog] = {}
+        self._marking_deleted: dict[JobTag, tuple[PartitionLog, frozenset[int]]] = {}
+        self._retention_pass, self._resealing_pass = IncrementalPass(EXPIRE, outbox), IncrementalPass(RESEAL, outbox)
+        self._verifying: dict[JobTag, PartitionLog] = {}
         self._unflushed: set[TopicPartition] = set()
         """The logs whose timer of ``flush.ms`` is set."""
         self._flush_due: dict[TopicPartition, None] = {}
@@ -100,28 +101,32 @@ class Logs:
         """The log being forced to disk because of ``flush.ms``, and its end at that time. One at a time, since each needs
         descriptors."""
         self._jobs = 0
-        self._recovery_points = Checkpoint(RECOVERY_POINTS, store)
-        self._starts = Checkpoint(LOG_STARTS, store)
-        self._clean_points = Checkpoint(CLEANED, store)
-        self._ends = Checkpoint(ENDS, store)
-        self._checkpoints: dict[Checkpoint, Callable[[], Mapping[TopicPartition, int]]] = {
+        self._recovery_points = OffsetCheckpoint(RECOVERY_POINT_CHECKPOINT, store)
+        self._starts = OffsetCheckpoint(LOG_START_CHECKPOINT, store)
+        self._first_dirty_offsets = OffsetCheckpoint(CLEANER_CHECKPOINT, store)
+        self._ends = OffsetCheckpoint(HIGH_WATERMARK_CHECKPOINT, store)
+        self._checkpoints: dict[OffsetCheckpoint, Callable[[], Mapping[TopicPartition, int]]] = {
             self._recovery_points: lambda: {log.topic_partition: log.recovery_point for log in self if log.segments or log.offline},
-            self._starts: lambda: {log.topic_partition: log.start_offset for log in self if log.starts_late or log.offline},
-            self._clean_points: lambda: {log.topic_partition: log.clean_point for log in self if log.clean_point},
+            self._starts: lambda: {
+                log.topic_partition: log.start_offset for log in self if log.needs_start_checkpoint or log.offline
+            },
+            self._first_dirty_offsets: lambda: {
+                log.topic_partition: log.first_dirty_offset for log in self if log.first_dirty_offset
+            },
             self._ends: lambda: {
-                log.topic_partition: log.known_end if log.offline else log.high_watermark
+                log.topic_partition: log.last_known_end if log.offline else log.high_watermark
                 for log in self
                 if log.segments or log.offline
             },
         }
         """The checkpoints, and their current content."""
-        self._cleaner = Cleaner(lambda log: self._logs.get(log.topic_partition) is log, outbox)
+        self._cleaner = LogCleaner(lambda log: self._logs.get(log.topic_partition) is log, outbox)
 
     def __iter__(self) -> Iterator[PartitionLog]:
         return iter(self._logs.values())
 
     def get(self, topic: Topic, partition: int) -> PartitionLog:
-        """The log of a partition, which need not have been written to."""
+        """Return the log of a partition, which may not have been written to yet."""
         log = self._logs.get((topic.name, partition))
         if log is None:
             topic_partition = TopicPartition(topic.name, partition)
@@ -130,9 +135,9 @@ class Logs:
         return log
 
     def leader_epoch(self, topic: Topic, partition: int) -> int:
-        """The leader epoch of a partition. This creates no log for a partition that has none."""
+        """Return the leader epoch of a partition. This creates no log for a partition that has none."""
         log = self._logs.get((topic.name, partition))
-        return _NEW.current if log is None else log.epochs.current
+        return _NEW.current if log is None else log.leader_epochs.current
 
     def reconfigure(self, topics: Iterable[Topic]) -> None:
         """Apply the current settings of these topics to their logs."""
@@ -146,50 +151,52 @@ class Logs:
                 if log.config.flush_ms not in (flush_ms, LONG_MAX) and log.recovery_point < log.end_offset:
                     self._set_flush(log, 0)  # at once: it is not known how long its records have waited
 
-    def forget_earlier(self, topic: str, partitions: int) -> None:
-        """Before a topic gets so many partitions: replace the checkpoints with an offset of an earlier topic of its name. Raises
-        ``OSError``.
+    def replace_outdated_checkpoints(self, topic: str, partitions: int) -> None:
+        """Replace the checkpoints that have an offset of a deleted topic with this name. Raises ``OSError``.
 
-        After a kill, an end would make the log begin there, and a start offset would hide its first records. This happens once for
-        all topics deleted in a minute, the interval between checkpoints.
+        1. A topic is deleted, and the checkpoints on disk still have its offsets. 2. A topic with the same name is created and
+        written to. 3. The broker is killed. 4. The next start applies the old offsets to the new log: it begins at the old end, or
+        the old start offset hides its first records.
+
+        So this is called before step 2. It writes once for all topics deleted in a minute, the interval between checkpoints.
         """
         for checkpoint, content in self._checkpoints.items():
             if checkpoint.is_outdated(topic, partitions):
                 checkpoint.replace_now(content())
 
     def load(self, topics: Topics, now: Now) -> list[str]:
-        """Bring back all logs that have files; returns what was damaged, lost or cut, in words. Raises ``OSError``."""
+        """Load all logs that have files; return a message for each damage, loss or truncation. Raises ``OSError``."""
         stored = [checkpoint.read() for checkpoint in self._checkpoints]
         found = [line for topic in topics for partition in topic.partitions for line in self._load(topic, partition, stored, now)]
         lost: list[str] = []
         for checkpoint, offsets in zip(self._checkpoints, stored, strict=True):
-            checkpoint.forget_others(log.topic_partition for log in self)
+            checkpoint.mark_others_outdated(log.topic_partition for log in self)
             if offsets is None:
                 self._begin_write(checkpoint)  # a new directory has all of them at once, so one that is missing later was lost
-                if self._logs and checkpoint.name in _IF_LOST and not self._store.is_earlier:
+                if self._logs and checkpoint.name in _IF_LOST and not self._store.is_from_earlier_release:
                     lost.append(f"{checkpoint.name} is missing or damaged: {_IF_LOST[checkpoint.name]}")
         return [*lost, *found]
 
     def _load(self, topic: Topic, partition: int, stored: Sequence[Mapping[TopicPartition, int] | None], now: Now) -> list[str]:
-        """Bring back a log, if it has files; returns what was damaged, lost or cut. A log that cannot be loaded is offline: one bad
-        folder does not keep the broker from serving the others."""
+        """Load a log, if it has files; return a message for each damage, loss or truncation. A log that cannot be loaded is
+        offline, and the broker serves the others."""
         place = TopicPartition(topic.name, partition)
-        recovery_point, log_start, clean_point, known_end = ((offsets or {}).get(place, 0) for offsets in stored)
-        known_end = max(known_end, recovery_point)
+        recovery_point, log_start, first_dirty_offset, last_known_end = ((offsets or {}).get(place, 0) for offsets in stored)
+        last_known_end = max(last_known_end, recovery_point)
         exists = self._store.log_files(topic.name, topic.topic_id, partition).exists()
-        if not exists and not known_end:
+        if not exists and not last_known_end:
             return []
         log = self.get(topic, partition)
         try:
             if not exists:
-                return lost_log(log, known_end)
+                return log_without_folder(log, last_known_end)
             found = load_log(
                 log,
                 recovery_point=recovery_point,
                 log_start=log_start,
-                known_end=known_end,
-                clean_point=clean_point,
-                clean_point_lost=stored[2] is None,
+                last_known_end=last_known_end,
+                first_dirty_offset=first_dirty_offset,
+                first_dirty_offset_lost=stored[2] is None,
                 clean=self._store.clean and (recovery_point > 0 or place not in (stored[0] or ())),  # 0: it was offline
                 now=now.wall,
             )
@@ -197,15 +204,15 @@ class Logs:
             if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
                 raise  # this says nothing about the partition
             reason = f"{place} is offline until the next start, since its files cannot be read: {error}"
-            points = {"recovery_point": recovery_point, "log_start": log_start, "clean_point": clean_point}
-            self._logs[place] = offline_log(log, reason, known_end=known_end, **points)
+            points = {"recovery_point": recovery_point, "log_start": log_start, "first_dirty_offset": first_dirty_offset}
+            self._logs[place] = offline_log(log, reason, last_known_end=last_known_end, **points)
             return [reason]
         if log.config.flush_ms != LONG_MAX and log.recovery_point < log.end_offset:
             self._set_flush(log, now.mono + log.config.flush_ms)
         return found
 
-    def append(self, log: PartitionLog, batch: bytes, header: BatchHeader, now: Now) -> Appended:
-        """Write a validated batch; if it raises ``OSError``, nothing was written."""
+    def append(self, log: PartitionLog, batch: bytes, header: BatchHeader, now: Now) -> LogAppendInfo:
+        """Append a validated batch; if it raises ``OSError``, nothing was written."""
         try:
             appended = log.append(batch, header, now.wall)
         finally:
@@ -215,156 +222,156 @@ class Logs:
         return appended
 
     def flush(self, topic_partition: TopicPartition) -> None:
-        """Records have been in a log for ``flush.ms``: force it to disk when its turn comes, unless that has already happened."""
+        """Queue a flush of a log whose records have waited for ``flush.ms``, unless it was flushed meanwhile."""
         self._unflushed.discard(topic_partition)
         self._flush_due[topic_partition] = None
         self._flush_next()
 
     def on_flushed(self, outcome: object, now: Now) -> None:
-        """A log was forced to disk, or that failed and is retried; the next one has its turn."""
+        """Handle the end of a flush: retry it if it failed, then flush the next log."""
         assert self._flushing is not None
         (log, end), self._flushing = self._flushing, None
         is_live = self._logs.get(log.topic_partition) is log
         if not isinstance(outcome, Exception):
             log.flushed(end)
         elif is_live and log.config.flush_ms != LONG_MAX:
-            self._set_flush(log, now.mono + max(_LEAST_PATIENCE_MS, log.config.flush_ms))
+            self._set_flush(log, now.mono + max(_MIN_RETRY_BACKOFF_MS, log.config.flush_ms))
         self._flush_next()
 
-    def drop(self, topic: Topic) -> list[PartitionLog]:
-        """Give up the logs of a deleted topic."""
+    def delete_logs(self, topic: Topic) -> list[PartitionLog]:
+        """Remove the logs of a deleted topic, and return them."""
         known = [TopicPartition(topic.name, partition) for partition in topic.partitions if (topic.name, partition) in self._logs]
         dropped = [self._logs.pop(topic_partition) for topic_partition in known]
         for log in dropped:
-            log.files.give_up()
+            log.files.mark_topic_deleted()
         for checkpoint in self._checkpoints:
-            checkpoint.forget(known)
-        job = self._store.set_aside_topic(topic.name, topic.topic_id, [partition for _, partition in known])
+            checkpoint.mark_outdated(known)
+        job = self._store.delete_topic_folders(topic.name, topic.topic_id, [partition for _, partition in known])
         if job is not None:
             self._outbox.put(RunJob(("delete-topic", topic.name), job))
         return dropped
 
-    def expire(self, now: Now, producer_expiration: int) -> None:
-        """Begin to drop what retention does not keep, and producers that were idle for long."""
-        self._expire(self._expiring.begin(self._logs.values()), now, producer_expiration)
+    def start_retention(self, now: Now, producer_expiration: int) -> None:
+        """Begin a pass of retention, which also removes idle producers."""
+        self._apply_retention(self._retention_pass.begin(self._logs.values()), now, producer_expiration)
 
-    def go_on_expiring(self, now: Now, producer_expiration: int) -> None:
+    def continue_retention(self, now: Now, producer_expiration: int) -> None:
         """Do the next slice of retention."""
-        self._expire(self._expiring.next_slice(), now, producer_expiration)
+        self._apply_retention(self._retention_pass.next_slice(), now, producer_expiration)
 
-    def _expire(self, logs: Iterable[PartitionLog], now: Now, producer_expiration: int) -> None:
+    def _apply_retention(self, logs: Iterable[PartitionLog], now: Now, producer_expiration: int) -> None:
         for log in logs:
             if self._logs.get(log.topic_partition) is not log:
-                continue  # deleted since the round began
-            log.producers.expire(now.wall - producer_expiration)
-            if unchecked := self._drop_expired(log, now):
-                self._check_times(log, unchecked)
+                continue  # deleted since the pass began
+            log.producers.remove_expired(now.wall - producer_expiration)
+            if unchecked := self._delete_old_segments(log, now):
+                self._verify_timestamps(log, unchecked)
 
-    def _drop_expired(self, log: PartitionLog, now: Now) -> Sequence[Segment]:
-        """Drop what retention does not keep; returns the segments of which the batches have to be read before that."""
+    def _delete_old_segments(self, log: PartitionLog, now: Now) -> Sequence[Segment]:
+        """Apply retention to a log; return the segments whose batches must be read before they expire."""
         swap, unchecked = log.swap, list[Segment]()
         try:
-            log.drop_expired(now.wall)
-            unchecked = log.unchecked_times(now.wall)
+            log.delete_old_segments(now.wall)
+            unchecked = log.unverified_timestamps(now.wall)
         except (OSError, InvalidBatchError) as error:
-            log.complain(f"retention of {log.topic_partition} failed and will be tried again the next time: {error}")
+            log.log_once(f"retention of {log.topic_partition} failed; the next check retries it: {error}")
         if log.swap is not swap:  # its old files were renamed
             self._remove_later(log, now)
         self._seal_rolled(log)
-        if log.surplus:
-            tag = self._tag("set-aside")
-            self._set_aside[tag] = (log, frozenset(log.surplus))
-            self._outbox.put(RunJob(tag, log.set_surplus_aside()))
+        if log.pending_deletes:
+            tag = self._tag("mark-deleted")
+            self._marking_deleted[tag] = (log, frozenset(log.pending_deletes))
+            self._outbox.put(RunJob(tag, log.mark_segments_deleted()))
         return unchecked
 
-    def _check_times(self, log: PartitionLog, segments: Sequence[Segment]) -> None:
-        """Read the batches of segments before retention drops them: a damaged index must not cost records that are kept."""
-        if log not in self._checking.values():
-            self._checking[tag := self._tag(CHECK_TIMES)] = log
-            self._outbox.put(RunJob(tag, partial(_times_of, [(segment, segment.size) for segment in segments])))
+    def _verify_timestamps(self, log: PartitionLog, segments: Sequence[Segment]) -> None:
+        """Read the batches of segments before they expire: a damaged time index must not delete records that have not expired."""
+        if log not in self._verifying.values():
+            self._verifying[tag := self._tag(VERIFY_TIMESTAMPS)] = log
+            self._outbox.put(RunJob(tag, partial(_scan_max_timestamps, [(segment, segment.size) for segment in segments])))
 
-    def on_times_checked(self, tag: JobTag, outcome: object, now: Now) -> None:
-        """Batches have been read, and retention goes on with what their headers say; a failure is retried the next time."""
-        log = self._checking.pop(tag)
+    def on_timestamps_verified(self, tag: JobTag, outcome: object, now: Now) -> None:
+        """Continue retention with the timestamps in the batches; the next check retries a failure."""
+        log = self._verifying.pop(tag)
         if self._logs.get(log.topic_partition) is not log:
             return
         if isinstance(outcome, Exception):
-            log.complain(f"retention of {log.topic_partition} failed and will be tried again the next time: {outcome}")
+            log.log_once(f"retention of {log.topic_partition} failed; the next check retries it: {outcome}")
             return
         for (segment, size), (timestamp, offset) in cast("dict[tuple[Segment, int], tuple[int, int]]", outcome).items():
             if segment.size != size:
-                continue  # the newest has got batches meanwhile, and they may be the latest
+                continue  # the active segment has grown meanwhile, and the new batches may have later timestamps
             if timestamp != segment.max_timestamp:
                 index = file_name(segment.base_offset, "timeindex")
                 stated = segment.max_timestamp
-                log.complain(
+                log.log_once(
                     f"{log.topic_partition}: {index} is damaged: it says {stated} for the largest timestamp, which is {timestamp}"
                 )
-            segment.max_timestamp, segment.offset_of_max_timestamp, segment.is_time_from_file = timestamp, offset, False
+            segment.max_timestamp, segment.offset_of_max_timestamp, segment.is_max_timestamp_from_file = timestamp, offset, False
         log.find_damage()
-        self._drop_expired(log, now)
+        self._delete_old_segments(log, now)
 
     def clean(self, memory: int, now: Now) -> None:
         """Begin to compact the log that needs it most, in ``memory`` bytes, unless one is being compacted."""
-        self._cleaner.look(self._logs.values(), memory, now)
+        self._cleaner.clean_filthiest(self._logs.values(), memory, now)
 
     def on_clean_step(self, outcome: object, memory: int, now: Now) -> None:
-        """A part of a compaction is done. After the last, another log has its turn."""
+        """Handle the end of a step of the cleaner. After the last one, begin with the next log."""
         if self._cleaner.on_step(outcome, now):
-            self._begin_write(self._clean_points)
+            self._begin_write(self._first_dirty_offsets)
             self.clean(memory, now)
 
-    def on_set_aside(self, tag: JobTag, outcome: object, now: Now) -> None:
-        """The files of dropped segments were renamed; a failure is retried with the next retention."""
-        log, base_offsets = self._set_aside.pop(tag)
+    def on_marked_deleted(self, tag: JobTag, outcome: object, now: Now) -> None:
+        """Handle the renaming of deleted segments' files; the next check of retention retries a failure."""
+        log, base_offsets = self._marking_deleted.pop(tag)
         if not isinstance(outcome, Exception):
-            log.surplus_gone(base_offsets)
+            log.on_segments_marked_deleted(base_offsets)
             self._remove_later(log, now)
 
     def _remove_later(self, log: PartitionLog, now: Now) -> None:
         self._outbox.put(SetTimer(("remove-files", log.topic_partition), now.mono + log.config.file_delete_delay_ms))
 
-    def remove_set_aside(self, topic_partition: TopicPartition) -> None:
-        """Now remove the files that were given up a while ago."""
+    def remove_deleted(self, topic_partition: TopicPartition) -> None:
+        """Remove the ``.deleted`` files of a log, after ``file.delete.delay.ms``."""
         log = self._logs.get(topic_partition)
         if log is not None:
-            self._outbox.put(RunJob(("remove-files", topic_partition), prepared(log.files.remove_set_aside)))
+            self._outbox.put(RunJob(("remove-files", topic_partition), job_or_failure(log.files.remove_deleted)))
 
     def on_removed(self, topic_partition: TopicPartition, outcome: object, now: Now) -> None:
-        """Renamed files have been removed; a failure is retried."""
+        """Handle the removal of ``.deleted`` files; a failure is retried."""
         log = self._logs.get(topic_partition)
         if log is not None and isinstance(outcome, Exception):
-            delay = max(_LEAST_PATIENCE_MS, log.config.file_delete_delay_ms)
+            delay = max(_MIN_RETRY_BACKOFF_MS, log.config.file_delete_delay_ms)
             self._outbox.put(SetTimer(("remove-files", topic_partition), now.mono + delay))
 
     def checkpoint(self) -> None:
-        """Record up to which offset logs are safe on disk, where they start and what was compacted; failed sealings are retried."""
+        """Write all checkpoints, and begin a pass that retries failed sealings."""
         for checkpoint in self._checkpoints:
             self._begin_write(checkpoint)
-        self._reseal(self._resealing.begin([log for log in self._logs.values() if log.is_unsealed]))
+        self._reseal(self._resealing_pass.begin([log for log in self._logs.values() if log.is_unsealed]))
 
-    def go_on_resealing(self) -> None:
+    def continue_resealing(self) -> None:
         """Retry the next slice of failed sealings."""
-        self._reseal(self._resealing.next_slice())
+        self._reseal(self._resealing_pass.next_slice())
 
     def _reseal(self, logs: Iterable[PartitionLog]) -> None:
         for log in logs:
             if self._logs.get(log.topic_partition) is log and log.is_unsealed:
                 self._run(log, log.seal(end=log.segments[-1].base_offset))
 
-    def checkpoint_starts(self) -> Job:
-        """Note where logs start, unless the files say so."""
+    def checkpoint_starts(self) -> DiskJob:
+        """Return the job that writes the checkpoint of start offsets."""
         return self._write(self._starts)
 
     def on_checkpoint(self, name: str, number: int, outcome: object) -> None:
-        """A checkpoint was replaced, or that failed."""
+        """Handle the end of a checkpoint's write."""
         for checkpoint in self._checkpoints:
             if checkpoint.name == name:
                 checkpoint.on_written(number, outcome)
 
-    def close(self) -> Iterator[list[Job]]:
-        """Everything that must be done, so that the next start needs no scan. The jobs of a list may be done at the same time; the
-        next list is asked for when they are done: each holds the indexes of a log."""
+    def close(self) -> Iterator[list[DiskJob]]:
+        """Yield lists of jobs, after which the next start needs no scan. The jobs of one list may run at the same time; request the
+        next list when they are done, since each holds the indexes of a log."""
         for log in self._logs.values():
             # A sealing whose outcome is unknown may have failed.
             log.seal_point = min(log.seal_point, log.recovery_point)
@@ -377,7 +384,7 @@ class Logs:
         yield [self._write(checkpoint) for checkpoint in self._checkpoints]
 
     def on_sealed(self, tag: JobTag, outcome: object) -> None:
-        """A sealing ended."""
+        """Handle the end of a sealing."""
         log, sealing = self._sealings.pop(tag)
         log.sealed(sealing, outcome if isinstance(outcome, Exception) else None)
 
@@ -408,20 +415,20 @@ class Logs:
         self._jobs += 1
         return (kind, self._jobs)
 
-    def _write(self, checkpoint: Checkpoint) -> Job:
+    def _write(self, checkpoint: OffsetCheckpoint) -> DiskJob:
         return checkpoint.write(self._checkpoints[checkpoint]())
 
-    def _begin_write(self, checkpoint: Checkpoint) -> None:
+    def _begin_write(self, checkpoint: OffsetCheckpoint) -> None:
         self._outbox.put(checkpoint.begin_write(self._checkpoints[checkpoint]()))
 
 
-def _times_of(segments: Iterable[tuple[Segment, int]]) -> dict[tuple[Segment, int], tuple[int, int]]:
-    """The largest timestamp of each of these segments, with their sizes, up to one that cannot be read. Raises ``OSError`` if that
-    is the first."""
+def _scan_max_timestamps(segments: Iterable[tuple[Segment, int]]) -> dict[tuple[Segment, int], tuple[int, int]]:
+    """Return the largest timestamp of each of these segments (with their sizes), up to one that cannot be read. Raises ``OSError``
+    if that is the first."""
     found: dict[tuple[Segment, int], tuple[int, int]] = {}
     for one in segments:
         try:
-            found[one] = one[0].check_time()
+            found[one] = one[0].scan_max_timestamp()
         except OSError:
             if not found:
                 raise

@@ -1,11 +1,11 @@
-"""The aborted transactions of a segment: what a reader of committed records must leave out.
+"""The transaction index of a segment: the aborted transactions that a ``read_committed`` reader skips.
 
-Owns the list and its layout, that of Kafka's ``.txnindex`` files, and that of their copies. Must not know segments, producers or
-readers. Invariant: the entries stand in the order of their markers; what is read from bytes obeys that or is refused.
+Owns the list, and the layouts of Kafka's ``.txnindex`` files and of their copies. Must not know segments, producers or readers.
+Invariant: entries are in the order of their markers; parsing rejects any other order.
 
-The copy, ``.txnindex.copy``, is there because Kafka's format has no checksum and a segment without entries has no file: a file that
-is lost, or in which one bit is flipped, would give consumers of committed records what was aborted. In the copy a checksum follows
-each entry.
+The copy, ``.txnindex.copy``, exists because Kafka's format has no checksum and a segment without entries has no file: if a file
+were lost or a bit in it flipped, ``read_committed`` consumers would receive aborted records. In the copy, a checksum follows each
+entry.
 
 Source: KIP-98; the layout is that of Apache Kafka 4.3 (version 0).
 """
@@ -28,7 +28,7 @@ TXNINDEX, TXNINDEX_COPY = "txnindex", "txnindex.copy"
 
 
 class AbortedTransaction(NamedTuple):
-    """``last_offset`` is that of the marker; ``last_stable_offset`` is how far committed records could be read with it."""
+    """``last_offset`` is the offset of the marker; ``last_stable_offset``, the last stable offset after the marker was written."""
 
     producer_id: int
     first_offset: int
@@ -36,8 +36,8 @@ class AbortedTransaction(NamedTuple):
     last_stable_offset: int
 
 
-class AbortedTransactions:
-    """The transactions whose abort markers lie in one segment."""
+class TransactionIndex:
+    """The aborted transactions whose markers are in one segment (Kafka's ``TransactionIndex``)."""
 
     __slots__ = ("_entries", "_stored")
 
@@ -49,26 +49,26 @@ class AbortedTransactions:
         return len(self._entries)
 
     def append(self, aborted: AbortedTransaction) -> None:
-        """Note one whose marker was just written."""
+        """Add a transaction whose abort marker was just written."""
         self._entries.append(aborted)
 
-    def between(self, start: int, end: int) -> list[AbortedTransaction]:
-        """Those that have records from offset ``start`` on and before ``end``, as far as their markers lie in this segment."""
+    def collect_aborted(self, start: int, end: int) -> list[AbortedTransaction]:
+        """Return the transactions with records from ``start`` to ``end`` (exclusive) whose markers are in this segment."""
         first = bisect_left(self._entries, start, key=lambda entry: entry.last_offset)
         return [entry for entry in self._entries[first:] if entry.first_offset < end]
 
     @property
-    def whole(self) -> bool:
-        """Whether all of them are in the file."""
+    def is_stored(self) -> bool:
+        """Whether the files contain all entries."""
         return self._stored == len(self._entries)
 
-    def compare(self, content: bytes, copy: bytes) -> None:
-        """The content of the files; if it is anything else, the next ``store`` rewrites them."""
+    def compare_with_files(self, content: bytes, copy: bytes) -> None:
+        """Compare the entries with the content of the files; if these differ, the next ``store`` rewrites them."""
         is_right = content == self.to_bytes() and copy == self.to_copy()
         self._stored = len(self._entries) if is_right else None
 
     def store(self, folder: PinnedFolder, name: str, copy: str) -> None:
-        """Write what is not yet in the files. Raises ``OSError``; then the next call rewrites them."""
+        """Append new entries to the files. Raises ``OSError``; then the next call rewrites the files."""
         stored, self._stored = self._stored, None
         if stored is None:
             folder.write_small(name, self.to_bytes())
@@ -79,18 +79,18 @@ class AbortedTransactions:
         self._stored = len(self._entries)
 
     def to_bytes(self) -> bytes:
-        """As ``.txnindex`` holds them."""
+        """Return the content of ``.txnindex``."""
         return b"".join(map(_packed, self._entries))
 
     def to_copy(self) -> bytes:
-        """As the copy holds them."""
+        """Return the content of ``.txnindex.copy``."""
         return b"".join(map(_checked, self._entries))
 
     @classmethod
-    def from_bytes(cls, content: bytes, before: int) -> AbortedTransactions | None:
-        """Those in a ``.txnindex`` file whose markers lie before an offset, or ``None`` where it is none.
+    def from_bytes(cls, content: bytes, before: int) -> TransactionIndex | None:
+        """Parse a ``.txnindex`` file; return the entries whose markers are before an offset, or ``None`` if the file is invalid.
 
-        An entry at its end that was not written whole is left out.
+        An incomplete last entry is ignored.
         """
         rows = list(_ENTRY.iter_unpack(content[: len(content) - len(content) % _ENTRY.size]))
         entries = [AbortedTransaction(*row[1:]) for row in rows]
@@ -99,9 +99,9 @@ class AbortedTransactions:
         return cls(entry for entry in entries if entry.last_offset < before)
 
     @staticmethod
-    def in_copy(copy: bytes, base_offset: int, limit: int | None) -> bytes | None:
-        """What ``.txnindex`` has by its copy; ``None`` where an entry is damaged, or its marker is not between the base offset of
-        the segment and that of the next one, ``limit``. An entry at the end that was not written whole is left out."""
+    def read_copy(copy: bytes, base_offset: int, limit: int | None) -> bytes | None:
+        """Return the content of ``.txnindex`` according to its copy; ``None`` if an entry is damaged or its marker is not in the
+        segment, which ends before ``limit``, the base offset of the next segment. An incomplete last entry is ignored."""
         size = _ENTRY.size + _CHECKSUM.size
         rows = [copy[start : start + size] for start in range(0, len(copy) - size + 1, size)]
         if any(_with_checksum(row[: _ENTRY.size]) != row for row in rows):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ottla.broker.markers import marker_batch
-from ottla.broker.producers import EndedTransaction, Producers
+from ottla.broker.producer_state import CompletedTransaction, ProducerStateManager
 from ottla.coordinator.api_error import ApiError
 from ottla.protocol import ErrorCode
 from ottla.records import BatchHeader
@@ -18,17 +18,17 @@ def _header(sequence: int, count: int = 1, *, epoch: int = 0, producer_id: int =
     return header_of(batch(count, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence))
 
 
-def _producers(*headers: BatchHeader) -> Producers:
-    producers = Producers()
+def _producers(*headers: BatchHeader) -> ProducerStateManager:
+    producers = ProducerStateManager()
     offset = 0
     for header in headers:
         assert producers.check(header) is None
-        producers.record(header, offset, now=100)
+        producers.append(header, offset, now=100)
         offset += header.last_offset_delta + 1
     return producers
 
 
-def _refused(producers: Producers, header: BatchHeader) -> ErrorCode:
+def _refused(producers: ProducerStateManager, header: BatchHeader) -> ErrorCode:
     with pytest.raises(ApiError) as api_error:
         producers.check(header)
     return api_error.value.code
@@ -53,7 +53,7 @@ def test_a_new_epoch_begins_with_sequence_zero() -> None:
     producers = _producers(_header(0, 3))
     assert _refused(producers, _header(3, epoch=1)) is ErrorCode.out_of_order_sequence_number
     assert producers.check(_header(0, epoch=1)) is None
-    producers.record(_header(0, epoch=1), 3, now=100)
+    producers.append(_header(0, epoch=1), 3, now=100)
     assert _refused(producers, _header(3)) is ErrorCode.invalid_producer_epoch
 
 
@@ -70,9 +70,9 @@ def test_an_unknown_producer_may_begin_anywhere() -> None:
 
 def test_a_silent_producer_is_forgotten() -> None:
     producers = _producers(_header(0))
-    producers.expire(100)
+    producers.remove_expired(100)
     assert len(producers) == 1
-    producers.expire(101)
+    producers.remove_expired(101)
     assert producers.check(_header(77)) is None
 
 
@@ -81,7 +81,7 @@ def test_a_snapshot_is_kafka_s_46_bytes_a_producer() -> None:
     content = producers.snapshot()
     assert len(content) == 2 + 4 + 4 + 2 * 46
     assert content[:2] == b"\x00\x01"
-    again = Producers.from_snapshot(content)
+    again = ProducerStateManager.from_snapshot(content)
     assert again is not None
     assert again.snapshot() == content
     assert again.check(_header(5)) is None
@@ -96,7 +96,7 @@ def test_a_snapshot_is_kafka_s_46_bytes_a_producer() -> None:
     [lambda data: data[:-1], lambda data: data[:20] + b"!" + data[21:], lambda data: b"\x00\x02" + data[2:], lambda data: b""],
 )
 def test_a_damaged_snapshot_is_refused(damage) -> None:  # type: ignore[no-untyped-def]
-    assert Producers.from_snapshot(damage(_producers(_header(0)).snapshot())) is None
+    assert ProducerStateManager.from_snapshot(damage(_producers(_header(0)).snapshot())) is None
 
 
 # Transactions
@@ -114,16 +114,16 @@ def _marker(*, epoch: int = 0, producer_id: int = 1) -> BatchHeader:
 
 def test_the_first_open_offset_is_that_of_the_oldest_open_transaction() -> None:
     producers = _producers(_in_transaction(0), _in_transaction(0, producer_id=2), _in_transaction(1))
-    assert producers.first_open_offset == 0
-    ended = producers.end(_marker(), 3, 0, now=100)
-    assert ended == EndedTransaction(1, 0, 3)
-    assert producers.first_open_offset == 1
-    assert producers.end(_marker(), 4, 0, now=100) is None
+    assert producers.first_unstable_offset == 0
+    ended = producers.complete_transaction(_marker(), 3, 0, now=100)
+    assert ended == CompletedTransaction(1, 0, 3)
+    assert producers.first_unstable_offset == 1
+    assert producers.complete_transaction(_marker(), 4, 0, now=100) is None
 
 
 def test_a_marker_with_a_new_epoch_fences_the_old_one_and_begins_anew() -> None:
     producers = _producers(_in_transaction(0))
-    producers.end(_marker(epoch=1), 1, 0, now=100)
+    producers.complete_transaction(_marker(epoch=1), 1, 0, now=100)
     assert _refused(producers, _in_transaction(1)) is ErrorCode.invalid_producer_epoch
     assert _refused(producers, _in_transaction(1, epoch=1)) is ErrorCode.out_of_order_sequence_number
     assert producers.check(_in_transaction(0, epoch=1)) is None
@@ -131,7 +131,7 @@ def test_a_marker_with_a_new_epoch_fences_the_old_one_and_begins_anew() -> None:
 
 def test_sequences_go_on_after_a_marker_of_the_same_epoch() -> None:
     producers = _producers(_in_transaction(0))
-    producers.end(_marker(), 1, 0, now=100)
+    producers.complete_transaction(_marker(), 1, 0, now=100)
     assert producers.check(_in_transaction(1)) is None
     assert _refused(producers, _in_transaction(2)) is ErrorCode.out_of_order_sequence_number
 
@@ -143,7 +143,7 @@ def test_what_is_not_of_an_open_transaction_is_refused() -> None:
 
 def test_a_marker_of_an_older_coordinator_or_an_older_producer_is_refused() -> None:
     producers = _producers(_in_transaction(0, epoch=3))
-    producers.end(_marker(epoch=3), 1, 7, now=100)
+    producers.complete_transaction(_marker(epoch=3), 1, 7, now=100)
     producers.check_marker(1, 3, 7)
     for epoch, coordinator, code in (
         (2, 7, ErrorCode.invalid_producer_epoch),
@@ -156,16 +156,16 @@ def test_a_marker_of_an_older_coordinator_or_an_older_producer_is_refused() -> N
 
 def test_a_producer_with_an_open_transaction_is_not_forgotten() -> None:
     producers = _producers(_in_transaction(0), _header(0, producer_id=2))
-    producers.expire(1000)
-    assert list(producers.known) == [1]
+    producers.remove_expired(1000)
+    assert list(producers.entries) == [1]
 
 
 def test_a_snapshot_keeps_open_transactions_in_the_order_of_their_offsets() -> None:
     producers = _producers(*(_in_transaction(0, producer_id=one) for one in (3, 1, 2)))
-    producers.end(_marker(producer_id=3), 3, 5, now=100)
-    again = Producers.from_snapshot(producers.snapshot())
+    producers.complete_transaction(_marker(producer_id=3), 3, 5, now=100)
+    again = ProducerStateManager.from_snapshot(producers.snapshot())
     assert again is not None
-    assert (again.open_since(3), again.open_since(1), again.open_since(2)) == (None, 1, 2)
-    assert again.first_open_offset == 1
-    assert again.known[3].coordinator_epoch == 5
+    assert (again.transaction_start(3), again.transaction_start(1), again.transaction_start(2)) == (None, 1, 2)
+    assert again.first_unstable_offset == 1
+    assert again.entries[3].coordinator_epoch == 5
     assert again.snapshot() == producers.snapshot()

@@ -1,8 +1,8 @@
-"""The transaction coordinator inside the broker: its appends go to ``__transaction_state``, its markers to the logs.
+"""The transaction coordinator in the broker: its appends go to ``__transaction_state``, its markers to the logs.
 
-Owns the translation of the coordinator's effects into the broker's, and the markers that are on their way. Must not know what a
-transaction may do. Invariants: each ``WriteMarkers`` is answered by one ``on_markers_written``, when every partition that still
-exists has its marker; a batch of a transaction is written only after the coordinator has said that its partition belongs to it.
+Owns the translation of the coordinator's effects into the broker's, and the pending markers. Must not know the states of a
+transaction. Invariants: each ``WriteMarkers`` gets one ``on_markers_written``, when every partition that still exists has its
+marker; a transactional batch is written only after the coordinator has confirmed that its partition is part of the transaction.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from typing import Any
 
 from ottla.broker.catalog import BrokerCatalog
 from ottla.broker.config import BrokerConfig
+from ottla.broker.coordinator_log import CoordinatorLog, Entry, StoredSegment, latest_entries
 from ottla.broker.coordinator_partitions import CoordinatorPartitions, LoadedLog
 from ottla.broker.effects import (
+    BrokerEffect,
     CloseConnection,
-    Effect,
     JobTag,
     NodeEndpoint,
     Reply,
@@ -28,12 +29,11 @@ from ottla.broker.effects import (
     Ticket,
     TimerKey,
 )
-from ottla.broker.groups import Groups
+from ottla.broker.group_coordinator_service import GroupCoordinatorService
 from ottla.broker.log import PartitionLog
-from ottla.broker.markers import NewMarker, marker_batch
-from ottla.broker.state_log import Entry, StateLog, StoredSegment, latest_entries
+from ottla.broker.markers import TxnMarkerEntry, marker_batch
 from ottla.broker.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from ottla.broker.verdicts import Writer
+from ottla.broker.transaction_errors import TransactionalWriter
 from ottla.coordinator.api_error import ApiError
 from ottla.coordinator.effects import Append
 from ottla.coordinator.transactions.config import TransactionConfig
@@ -48,33 +48,33 @@ from ottla.records import NewRecord, encode_batch, read_header
 from ottla.types import Now, TopicPartition
 
 MARKERS = "markers"
-"""The first element of the keys of timers after which markers are tried again."""
+"""The first element of the keys of the timers that retry markers."""
 
 _MARKER_RETRY_BACKOFF_MS = 100
 
 logger = logging.getLogger("ottla.broker")
 
-Enlisted = Callable[[Mapping[TopicPartition, ErrorCode], Now], list[Effect]]
-"""What goes on when the coordinator has said which partitions belong to a transaction."""
+OnPartitionErrors = Callable[[Mapping[TopicPartition, ErrorCode], Now], list[BrokerEffect]]
+"""Continues a request with the coordinator's error code for each partition."""
 
 
-class Transactions:
+class TransactionCoordinatorService:
     """The coordinator of all transactions of this broker."""
 
     served: frozenset[Api] = TransactionCoordinator.APIS
-    """The APIs that the coordinator answers."""
+    """The APIs that the coordinator serves."""
 
-    def __init__(self, catalog: BrokerCatalog, groups: Groups, config: BrokerConfig) -> None:
+    def __init__(self, catalog: BrokerCatalog, groups: GroupCoordinatorService, config: BrokerConfig) -> None:
         self._catalog = catalog
         self._groups = groups
         self._config = config
-        self._log = StateLog(catalog, TRANSACTIONS_TOPIC, config.transaction_state_log_num_partitions, "transactions")
+        self._log = CoordinatorLog(catalog, TRANSACTIONS_TOPIC, config.transaction_state_log_num_partitions, "transactions")
         self._markers: dict[str, WriteMarkers] = {}
-        self._enlisting: dict[int, Enlisted] = {}
-        self._renew()
+        self._waiting_requests: dict[int, OnPartitionErrors] = {}
+        self._create_coordinator()
 
-    def _renew(self) -> None:
-        """Begin with a coordinator that has no partition yet."""
+    def _create_coordinator(self) -> None:
+        """Create a coordinator without partitions."""
         config = self._config
         self._coordinator = TransactionCoordinator(
             TransactionContext(
@@ -94,64 +94,74 @@ class Transactions:
         )
 
     def start(self, now: Now) -> None:
-        """Take over every partition: the empty ones at once, the others when the disk thread has read them."""
-        self._renew()
-        self._partitions.take_over_all(now)
+        """Load every partition: the empty ones at once, the others when the disk thread has read them."""
+        self._create_coordinator()
+        self._partitions.load_all(now)
 
     def coordinator_of(self, transactional_id: str) -> NodeEndpoint | None:
-        """The coordinator of a transactional id: this broker, unless a scripted fault names another, or none (``None``)."""
-        return self._partitions.ownership.endpoint_of(self._coordinator.partition_for(transactional_id), self._catalog.place)
+        """Return the coordinator of a transactional id: this broker, the one that a scripted fault names, or ``None``."""
+        return self._partitions.ownership.endpoint_of(
+            self._coordinator.partition_for(transactional_id), self._catalog.node_endpoint
+        )
 
-    def move_away(self, fault: int, transactional_id: str | None, to: NodeEndpoint | None, now: Now) -> None:
-        """Give up the partition of a transactional id, or all; ``to`` is the new owner in answers."""
-        self._partitions.move_away(fault, transactional_id, to, now)
+    def resign(self, fault: int, transactional_id: str | None, to: NodeEndpoint | None, now: Now) -> None:
+        """Give up the partition of a transactional id, or all; responses name ``to`` as the new owner."""
+        self._partitions.resign(fault, transactional_id, to, now)
         ownership = self._partitions.ownership
         for name in [name for name, order in self._markers.items() if ownership.is_away(order.state_partition)]:
             del self._markers[name]  # the next owner of the id writes them
 
-    def come_back(self, fault: int, now: Now) -> None:
-        """Take over again what was given up because of a fault."""
-        self._partitions.come_back(fault, now)
+    def reclaim(self, fault: int, now: Now) -> None:
+        """Load the partitions again that were given up because of a fault."""
+        self._partitions.reclaim(fault, now)
 
     def ensure_topic(self) -> None:
-        """Create ``__transaction_state`` if it is not there yet; ``ApiError`` where that fails."""
+        """Create ``__transaction_state`` if it does not exist. Raises ``ApiError``."""
         self._log.ensure_topic()
 
     def handle(self, context: RequestContext, message: Any, now: Now) -> None:
-        """A request of one of the ``served`` APIs."""
+        """Handle a request of one of the ``served`` APIs."""
         self._partitions.execute(self._coordinator.handle(context, message, now), now)
 
-    def enlist(self, context: RequestContext, wanted: Mapping[Writer, Iterable[TopicPartition]], then: Enlisted, now: Now) -> None:
-        """Have partitions belong to the transactions of ``wanted``, then go on with what was said to each.
+    def add_or_verify_partitions(
+        self,
+        context: RequestContext,
+        wanted: Mapping[TransactionalWriter, Iterable[TopicPartition]],
+        then: OnPartitionErrors,
+        now: Now,
+    ) -> None:
+        """Add partitions to the transactions of ``wanted``, or verify that they were added, then call ``then`` with the error code
+        of each.
 
-        A client of version 2 adds them by writing; of all others it is only asked whether they did.
+        For clients of transaction version 2 the broker adds a partition when they write to it; older clients must have added it
+        themselves (KIP-890).
         """
         adds = VersionRule.TRANSACTION_V2 in context.version_rules
         request = add_partitions_to_txn_request.AddPartitionsToTxnRequest(
             transactions=tuple(_part(writer, partitions, verify_only=not adds) for writer, partitions in wanted.items())
         )
         ticket = _counterpart(context.ticket)
-        self._enlisting[ticket] = then
+        self._waiting_requests[ticket] = then
         version_rules = frozenset({VersionRule.FROM_BROKER, *([VersionRule.TRANSACTION_V2] if adds else ())})
         asked = replace(context, ticket=ticket, api=Api.ADD_PARTITIONS_TO_TXN, version_rules=version_rules)
         self.handle(asked, request, now)
 
     def on_timer(self, key: TimerKey, now: Now) -> None:
-        """One of the coordinator's timers has come."""
+        """Handle one of the coordinator's timers."""
         self._partitions.execute(self._coordinator.on_timer(key, now), now)
 
     def retry_markers(self, key: tuple[Any, ...], now: Now) -> None:
-        """It is time to try again what could not be written."""
+        """Retry markers that could not be written."""
         order = self._markers.get(key[0])
         if order is not None:
             self._partitions.execute([order], now)
 
-    def load_again(self, partition: int, now: Now) -> None:
-        """Try again to read a partition that could not be read."""
-        self._partitions.load_again(partition, now)
+    def retry_load(self, partition: int, now: Now) -> None:
+        """Retry a failed load."""
+        self._partitions.retry_load(partition, now)
 
     def on_job(self, tag: JobTag, outcome: object, now: Now) -> None:
-        """The disk thread has read a partition, or has forced a batch to disk."""
+        """Handle the outcome of a job: a load or a flush."""
         match tag:
             case ("load", int(partition)):
                 self._partitions.on_loaded(partition, outcome, now)
@@ -160,8 +170,8 @@ class Transactions:
             case _:
                 raise AssertionError(f"no such job: {tag}")
 
-    def write_marker(self, log: PartitionLog, marker: NewMarker, now: Now) -> None:
-        """End a transaction in one log, and in the groups whose offsets are in it; ``ApiError`` where that is not possible now."""
+    def write_marker(self, log: PartitionLog, marker: TxnMarkerEntry, now: Now) -> None:
+        """Write a marker to one log, and apply it to the groups whose offsets are in it. Raises ``ApiError``."""
         topic, partition = log.topic_partition
         if topic == OFFSETS_TOPIC:
             self._groups.check_loaded(partition)
@@ -173,37 +183,38 @@ class Transactions:
             self._groups.end_transaction(partition, marker.producer_id, marker.commit, now)
 
     def new_producer_id(self) -> int | None:
-        """For the coordinator: an id that was never given out."""
+        """Return an id that was never assigned, for the coordinator; ``None`` if the disk fails."""
         try:
             return self._catalog.producer_ids.allocate()
         except ApiError:
             return None
 
     def _perform(self, effect: TransactionCoordinatorEffect, now: Now) -> Iterable[TransactionCoordinatorEffect]:
-        """Put an effect into the outbox; write appends and markers, and go on with what waited for an internal answer."""
+        """Perform an effect: write appends and markers, continue requests that waited for an internal reply, put all others into
+        the outbox."""
         if isinstance(effect, Append):
-            return self._log.append(self._coordinator, [effect], partial(_encoded, effect, now.wall), now)
+            return self._log.append(self._coordinator, [effect], partial(_encode, effect, now.wall), now)
         if isinstance(effect, WriteMarkers):
             return self._write_markers(effect, now)
-        if isinstance(effect, Reply) and effect.ticket in self._enlisting:
-            self._go_on(effect, now)
+        if isinstance(effect, Reply) and effect.ticket in self._waiting_requests:
+            self._continue_request(effect, now)
         else:
             self._catalog.outbox.put(effect)
         return ()
 
-    def _go_on(self, said: Reply, now: Now) -> None:
-        """Continue a request that waited for the coordinator's answer. A failure only closes the connection of the request."""
+    def _continue_request(self, reply: Reply, now: Now) -> None:
+        """Continue a request that waited for the coordinator's answer. A failure closes only the connection of the request."""
         try:
-            effects = self._enlisting.pop(said.ticket)(_errors(said.response), now)
+            effects = self._waiting_requests.pop(reply.ticket)(_errors(reply.response), now)
         except Exception:
             logger.exception("closing a connection: the broker failed to serve a request in a transaction")
-            effects = [CloseConnection(_counterpart(said.ticket), "the broker failed to serve it")]
+            effects = [CloseConnection(_counterpart(reply.ticket), "the broker failed to serve it")]
         self._catalog.outbox.put(*effects)
 
     def _write_markers(self, order: WriteMarkers, now: Now) -> list[TransactionCoordinatorEffect]:
-        """Write the markers that can be written now; the coordinator hears of it when none is missing."""
+        """Write the markers that can be written now; notify the coordinator when none is missing."""
         epoch = self._coordinator_epoch(order.state_partition)
-        marker = NewMarker(order.commit, order.producer_id, order.producer_epoch, epoch)
+        marker = TxnMarkerEntry(order.commit, order.producer_id, order.producer_epoch, epoch)
         missing: list[TopicPartition] = []
         for topic_partition in order.partitions:
             topic = self._catalog.topics.get(topic_partition.topic)
@@ -211,7 +222,7 @@ class Transactions:
                 continue  # deleted: there are no readers
             log = self._catalog.logs.get(topic, topic_partition.partition)
             if log.producers.is_fenced(order.producer_id, order.producer_epoch):
-                continue  # a newer epoch writes there: what this one left open was ended for it
+                continue  # a newer epoch writes there: the transaction that this one had left open was ended for it
             try:
                 self.write_marker(log, marker, now)
             except ApiError:
@@ -226,7 +237,7 @@ class Transactions:
 
     def _coordinator_epoch(self, state_partition: int) -> int:
         topic = self._catalog.topics.get(TRANSACTIONS_TOPIC)
-        return self._catalog.logs.get(topic, state_partition).epochs.current if topic is not None else 0
+        return self._catalog.logs.get(topic, state_partition).leader_epochs.current if topic is not None else 0
 
 
 def _counterpart(ticket: Ticket) -> Ticket:
@@ -234,12 +245,12 @@ def _counterpart(ticket: Ticket) -> Ticket:
     return -ticket - 1
 
 
-def _encoded(append: Append, wall: int) -> bytes:
+def _encode(append: Append, wall: int) -> bytes:
     return encode_batch([NewRecord(key, value, timestamp=wall) for key, value in append.records])
 
 
 def _part(
-    writer: Writer, partitions: Iterable[TopicPartition], *, verify_only: bool
+    writer: TransactionalWriter, partitions: Iterable[TopicPartition], *, verify_only: bool
 ) -> add_partitions_to_txn_request.AddPartitionsToTxnTransaction:
     by_topic: dict[str, list[int]] = {}
     for topic, partition in partitions:
@@ -266,7 +277,7 @@ def _errors(response: Any) -> dict[TopicPartition, ErrorCode]:
 
 
 def _read(segments: Sequence[StoredSegment]) -> LoadedLog[Sequence[Entry]]:
-    """What a log says. For the disk thread; raises ``OSError``."""
+    """Read the records of a partition, on the disk thread. Raises ``OSError``."""
     readable: list[Entry] = []
     transactional_ids: set[str] = set()
     entries, damages = latest_entries(segments)
@@ -274,7 +285,7 @@ def _read(segments: Sequence[StoredSegment]) -> LoadedLog[Sequence[Entry]]:
         try:
             event = event_of(key, value)
         except ProtocolError as error:
-            damages.append(f"a record cannot be understood: {error}")
+            damages.append(f"a record cannot be decoded: {error}")
             continue
         readable.append((key, value))
         if event is not None:
