@@ -105,10 +105,10 @@ def test_older_versions_have_defaults(blob: str, expected: Subscription) -> None
     ],
     ids=["empty", "half a version", "negative version", "lying count", "lying length", "null name", "cut off", "null topics"],
 )
-def test_lying_blobs_are_refused(blob: str) -> None:
+def test_inconsistent_blobs_are_refused(blob: str) -> None:
     with pytest.raises(ProtocolError):
         decode_subscription(bytes.fromhex(blob))
 
 
-def test_no_bytes_are_no_partitions() -> None:
+def test_an_empty_assignment_has_no_partitions() -> None:
     assert decode_assignment(b"") == Assignment(())

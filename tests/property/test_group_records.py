@@ -50,7 +50,7 @@ def bytes_of(one: dict[str, str]) -> tuple[bytes, bytes | None]:
 
 
 @pytest.mark.parametrize("one", OF_KAFKA, ids=lambda one: one["meaning"][:50])
-def test_what_kafka_wrote_is_read_and_written_again_byte_for_byte(one: dict[str, str]) -> None:
+def test_kafka_s_records_are_read_and_rewritten_byte_for_byte(one: dict[str, str]) -> None:
     key, value = decode_record(*bytes_of(one))
     if isinstance(key, Unknown):
         assert value is None
@@ -58,7 +58,7 @@ def test_what_kafka_wrote_is_read_and_written_again_byte_for_byte(one: dict[str,
         assert encode_record(key, value) == bytes_of(one)
 
 
-def test_an_offset_that_says_how_long_it_is_kept_can_say_nothing_newer() -> None:
+def test_an_offset_with_an_expire_timestamp_cannot_have_newer_fields() -> None:
     key = OffsetCommitKey(group="g", topic="t", partition=0)
     value = OffsetCommitValue(offset=42, metadata="note", commit_timestamp=1795256642637, expire_timestamp=1795260242637)
     assert decode_record(*encode_record(key, value)) == (key, value)
@@ -104,7 +104,7 @@ def test_a_member_without_the_tag_is_one_of_the_classic_protocol() -> None:
     assert decoded == ConsumerGroupMemberMetadataValue(classic_member_metadata=ClassicMemberMetadata())
 
 
-def test_what_older_brokers_kept_of_topics_is_passed_over() -> None:
+def test_topic_metadata_of_older_brokers_is_skipped() -> None:
     assert decode_record(b"\0\4\0\1g", b"\0\0whatever") == (ConsumerGroupPartitionMetadataKey(group_id="g"), None)
 
 
@@ -113,7 +113,7 @@ def test_what_older_brokers_kept_of_topics_is_passed_over() -> None:
     st.binary(max_size=20),
     st.none() | st.binary(max_size=20),
 )
-def test_unknown_types_are_passed_over(key_type: int, key: bytes, value: bytes | None) -> None:
+def test_unknown_types_are_skipped(key_type: int, key: bytes, value: bytes | None) -> None:
     assert decode_record(struct.pack(">h", key_type) + key, value) == (Unknown(key_type), None)
 
 
@@ -208,13 +208,13 @@ def test_a_value_that_does_not_fit_is_refused() -> None:
         encode_record(OffsetCommitKey(group="g", topic="t", partition=2**31), None)
 
 
-def test_an_array_that_announces_more_than_there_is_is_refused() -> None:
+def test_an_array_with_an_excessive_count_is_refused() -> None:
     """kio would reserve memory for all of it first, and end the process."""
     with pytest.raises(ProtocolError, match="announces 2147483647 items"):
         decode_record(b"\0\2\0\1g", b"\0\3\0\0\0\0\0\1\xff\xff\xff\xff" + bytes(8) + b"\x7f\xff\xff\xff")
 
 
-def test_a_classic_member_with_assignors_of_its_own_survives() -> None:
+def test_a_classic_member_with_client_assignors_survives() -> None:
     """No member has both; two tagged fields are read and written all the same."""
     key = ConsumerGroupMemberMetadataKey(group_id="g", member_id="m")
     for classic in (None, ClassicMemberMetadata(), ClassicMemberMetadata(session_timeout_ms=5)):

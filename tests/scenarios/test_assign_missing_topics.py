@@ -54,7 +54,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= 30]
 
 
-def test_a_topic_that_is_deleted_is_raised_after_the_grace_and_logged_once(
+def test_a_deleted_topic_raises_after_a_grace_period_and_is_logged_once(
     world: World, settings: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     world.produce("t", 0, 5)
@@ -78,7 +78,7 @@ def test_a_topic_that_is_deleted_is_raised_after_the_grace_and_logged_once(
 
 
 @pytest.mark.parametrize("absent", [ELSEWHERE, TopicPartition("t", 7)])
-def test_what_never_existed_is_raised_after_the_grace(
+def test_a_topic_that_never_existed_raises_after_a_grace_period(
     world: World, settings: dict[str, Any], absent: TopicPartition, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = assigned(world, absent, **settings)
@@ -93,7 +93,7 @@ def test_what_never_existed_is_raised_after_the_grace(
     assert not Probe(app).look().healthy
 
 
-def test_what_exists_is_read_on_beside_what_does_not(world: World, settings: dict[str, Any]) -> None:
+def test_existing_partitions_are_read_beside_a_missing_topic(world: World, settings: dict[str, Any]) -> None:
     world.create_topic("u", 1)
     world.produce("u", 0, 3)
     app = reader(world, settings, TP0, ELSEWHERE)
@@ -106,7 +106,7 @@ def test_what_exists_is_read_on_beside_what_does_not(world: World, settings: dic
     assert {tp: part.waits_for is WaitsFor.PROBLEM for tp, part in health.partitions.items()} == {TP0: False, ELSEWHERE: True}
 
 
-def test_a_topic_that_comes_back_is_read_from_its_beginning_and_all_is_well(world: World, settings: dict[str, Any]) -> None:
+def test_a_recreated_topic_is_read_from_its_beginning(world: World, settings: dict[str, Any]) -> None:
     world.produce("t", 0, 5)
     app = reader(world, settings, TP0, TP1)
     world.delete_topic("t")
@@ -139,7 +139,7 @@ def test_assign_commits_nothing_of_a_topic_that_was_recreated_since_the_last_cal
 
 
 @pytest.mark.parametrize("paused", [False, True])
-def test_a_topic_that_is_made_late_is_read(world: World, settings: dict[str, Any], paused: bool) -> None:
+def test_a_topic_created_after_assign_is_read(world: World, settings: dict[str, Any], paused: bool) -> None:
     app = assigned(world, ELSEWHERE, **settings)
     if paused:
         world.call(app, app.calls.positions.pause([ELSEWHERE], world.now))

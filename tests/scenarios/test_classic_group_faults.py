@@ -28,7 +28,7 @@ def group(tmp_path: Path) -> Group:
 
 @pytest.mark.parametrize("api", [*FORMING, *WORKING], ids=lambda api: api.name)
 @pytest.mark.parametrize("action", NO_ANSWER.values(), ids=NO_ANSWER)
-def test_answers_that_do_not_come(group: Group, action: Action, api: Api) -> None:
+def test_responses_that_do_not_arrive(group: Group, action: Action, api: Api) -> None:
     play(group, action, api, times=3, forming=api in FORMING)
 
 
@@ -78,11 +78,11 @@ ERRORS = {
 
 
 @each_of(ERRORS)
-def test_answers_with_an_error(group: Group, api: Api, error: str) -> None:
+def test_responses_with_an_error(group: Group, api: Api, error: str) -> None:
     play(group, Fail(ErrorCode[error]), api, times=None, forming=api in FORMING)
 
 
-def test_an_offset_that_is_said_to_be_out_of_range_is_read_again_from_the_start(group: Group) -> None:
+def test_a_scripted_offset_out_of_range_resets_to_the_beginning(group: Group) -> None:
     working(group).world.broker.set_fault(Fail(ErrorCode.offset_out_of_range), Api.FETCH, client_id="a")
     group.run(3_000)
     first, second = group.apps
@@ -101,7 +101,7 @@ def test_an_offset_that_is_said_to_be_out_of_range_is_read_again_from_the_start(
         (Api.JOIN_GROUP, "group_authorization_failed"),
     ],
 )
-def test_an_error_that_no_retry_mends_reaches_the_application(group: Group, api: Api, error: str) -> None:
+def test_a_permanent_error_reaches_the_application(group: Group, api: Api, error: str) -> None:
     group.world.broker.set_fault(Fail(ErrorCode[error]), api)
     group.join("a")
     group.run(5_000)

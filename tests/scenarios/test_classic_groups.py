@@ -28,7 +28,7 @@ def world(tmp_path: Path) -> World:
     return filled(tmp_path)
 
 
-def test_the_dialogue_is_that_of_kafka(world: World) -> None:
+def test_the_requests_are_those_of_kafka_s_consumer(world: World) -> None:
     app = join(world, "a")
     settle(world, app)
     first, second = (message for _, message in sent(world, Api.JOIN_GROUP))
@@ -43,7 +43,7 @@ def test_the_dialogue_is_that_of_kafka(world: World) -> None:
     assert len(sent(world, Api.FIND_COORDINATOR)) == 1
 
 
-def test_a_second_member_shares_and_nothing_is_handled_twice(world: World) -> None:
+def test_a_second_member_takes_a_share_and_no_record_is_handled_twice(world: World) -> None:
     first = join(world, "a", max_poll_records=10)
     settle(world, first)
     second = join(world, "b", max_poll_records=10)
@@ -77,7 +77,7 @@ def test_a_rebalance_waits_for_the_handler_and_then_for_the_commit(world: World)
     assert sorted(revoked + offsets(second.handled, 3)) == list(range(100))
 
 
-def test_a_commit_while_the_group_rebalances_says_so(world: World) -> None:
+def test_a_commit_during_a_rebalance_raises_rebalance_in_progress(world: World) -> None:
     first = join(world, "a", work=10)
     settle(world, first)
     app = world.app("b", group_id="g")
@@ -92,7 +92,7 @@ def test_a_commit_while_the_group_rebalances_says_so(world: World) -> None:
         world.call(app, program())
 
 
-def test_auto_commit_covers_only_what_an_earlier_poll_handed_out(world: World) -> None:
+def test_auto_commit_covers_only_records_of_earlier_polls(world: World) -> None:
     app = world.app("a", group_id="g", max_poll_records=10, auto_commit_interval_ms=100)
 
     def program() -> Program:
@@ -127,7 +127,7 @@ def test_commits_of_a_manual_assignment_go_to_the_group_too(world: World) -> Non
     assert world.call(other, other.calls.positions.position(ALL[1], 5_000, world.now)) == 0
 
 
-def test_callbacks_of_asynchronous_commits_come_in_order_and_before_a_later_commit_returns(world: World) -> None:
+def test_commit_callbacks_run_in_order_and_before_a_later_commit_returns(world: World) -> None:
     app = world.app("a", group_id="g", enable_auto_commit=False)
     world.call(app, app.calls.assign(ALL, world.now))
     heard: list[object] = []
@@ -150,7 +150,7 @@ def test_too_much_metadata_is_refused_with_a_hint(world: World) -> None:
         world.call(app, app.calls.commits.commit({ALL[0]: OffsetAndMetadata(1, "x" * 5_000)}, 5_000, world.now))
 
 
-def test_a_commit_without_a_coordinator_ends_in_time_and_says_why(world: World) -> None:
+def test_a_commit_without_a_coordinator_times_out_with_the_reason(world: World) -> None:
     app = world.app("a", group_id="g", enable_auto_commit=False)
     world.call(app, app.calls.assign(ALL[:1], world.now))
     world.call(app, app.calls.poll(1_000, world.now))
@@ -161,7 +161,7 @@ def test_a_commit_without_a_coordinator_ends_in_time_and_says_why(world: World) 
     assert 3_000 <= world.now.mono - before <= 4_000
 
 
-def test_changing_the_subscription_rejoins_with_it(world: World) -> None:
+def test_a_changed_subscription_triggers_a_join(world: World) -> None:
     world.create_topic("u", 1)
     world.produce("u", 0, 3)
     app = world.app("a", group_id="g")
@@ -179,7 +179,7 @@ def test_changing_the_subscription_rejoins_with_it(world: World) -> None:
     assert app.told == [("assign", ALL), ("revoke", ALL), ("assign", [TopicPartition("u", 0)])]
 
 
-def test_leaving_does_not_wait_for_a_join_that_is_parked(world: World) -> None:
+def test_leaving_does_not_wait_for_a_parked_join(world: World) -> None:
     slow = join(world, "a", work=15_000)
     settle(world, slow)
     app = world.app("b", group_id="g")
@@ -210,7 +210,7 @@ def test_a_static_member_comes_back_without_a_rebalance(world: World) -> None:
     assert [what for what, _ in second.told][-1] == "assign"
 
 
-def test_two_members_with_one_instance_id_the_older_one_is_fenced_for_good(world: World) -> None:
+def test_the_older_of_two_members_with_one_instance_id_is_fenced(world: World) -> None:
     older = join(world, "a", group_instance_id="one")
     settle(world, older)
     newer = join(world, "b", group_instance_id="one")
@@ -226,7 +226,7 @@ def test_two_members_with_one_instance_id_the_older_one_is_fenced_for_good(world
     assert len(sent(world, Api.JOIN_GROUP)) == joins
 
 
-def test_members_that_share_no_assignor_are_told(world: World) -> None:
+def test_members_without_a_common_assignor_raise(world: World) -> None:
     first = join(world, "a", partition_assignment_strategy=["range"])
     settle(world, first)
     second = join(world, "b", partition_assignment_strategy=["roundrobin"])
@@ -252,7 +252,7 @@ def test_a_seek_in_on_assign_wins_over_the_committed_offset(world: World) -> Non
     assert {record.offset for record in app.handled} <= {42, 43, 44, 45}
 
 
-def test_a_group_without_any_of_its_topics_says_so(tmp_path: Path) -> None:
+def test_a_group_with_a_missing_topic_raises(tmp_path: Path) -> None:
     world = World(tmp_path, **{"auto.create.topics.enable": False})
     app = join(world, "a", topics=("nope",), timeout=5_000)
     world.run(20_000)

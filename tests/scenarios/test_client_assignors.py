@@ -40,7 +40,7 @@ def world(tmp_path: Path) -> World:
     return world
 
 
-def test_one_member_computes_and_every_member_is_told(world: World) -> None:
+def test_one_member_computes_and_every_member_receives_the_assignment(world: World) -> None:
     heavy, light = Weighted(3), Weighted(1)
     first = start(world, "a", heavy)
     settle(world, first)
@@ -88,7 +88,7 @@ def test_the_assignors_are_in_a_heartbeat_only_when_they_change(world: World) ->
 
 
 @pytest.mark.parametrize("other", [{"group_client_assignors": ["range"]}, {"group_remote_assignor": "range"}, {}])
-def test_members_without_an_assignor_in_common_have_one_of_the_broker(world: World, other: dict[str, Any]) -> None:
+def test_members_without_a_common_assignor_use_one_of_the_broker(world: World, other: dict[str, Any]) -> None:
     mine = Weighted()
     first = start(world, "a", mine)
     settle(world, first)
@@ -103,7 +103,7 @@ def test_members_without_an_assignor_in_common_have_one_of_the_broker(world: Wor
     assert not first.errors + second.errors
 
 
-def test_an_assignor_is_told_of_the_assignment_before_the_listener_is(world: World) -> None:
+def test_on_assignment_runs_before_the_listener(world: World) -> None:
     told: list[str] = []
 
     class Telling(Weighted):
@@ -130,7 +130,7 @@ def never_shared(world: World, duration: int) -> None:
         assert len(owned) == len(set(owned)), {app.name: sorted(app.calls.owned) for app in world.apps.values()}
 
 
-def test_nobody_shares_a_partition_while_members_come_and_go(world: World) -> None:
+def test_no_partition_has_two_owners_while_members_join_and_leave(world: World) -> None:
     apps = []
     for number in range(4):
         apps.append(start(world, f"m{number}", Weighted))
@@ -146,7 +146,7 @@ def test_nobody_shares_a_partition_while_members_come_and_go(world: World) -> No
 
 
 @pytest.mark.parametrize("name", ["range", "roundrobin", "sticky", "cooperative-sticky"])
-def test_the_assignors_that_ottla_brings_along(world: World, name: str) -> None:
+def test_the_built_in_assignors(world: World, name: str) -> None:
     first = start(world, "a", name)
     settle(world, first)
     second, third = start(world, "b", name), start(world, "c", name)
@@ -163,7 +163,7 @@ def test_the_assignors_that_ottla_brings_along(world: World, name: str) -> None:
     assert len(installs(world)) == count, "no member has anything new to tell"
 
 
-def test_a_cooperative_assignor_of_the_user_gives_the_whole_assignment_at_once(world: World) -> None:
+def test_a_cooperative_assignor_of_the_user_sets_the_whole_assignment_at_once(world: World) -> None:
     class Polite(ConsumerPartitionAssignor):
         """As the interface asks of a cooperative assignor: what another member owns is left out."""
 
@@ -185,7 +185,7 @@ def test_a_cooperative_assignor_of_the_user_gives_the_whole_assignment_at_once(w
     assert len(installs(world)) == 2
 
 
-def test_a_member_that_leaves_in_the_middle_gets_nothing_and_the_others_go_on(world: World) -> None:
+def test_a_member_that_leaves_during_the_computation_gets_nothing(world: World) -> None:
     slow = Slow(world, "a")
     first, second = start(world, "a", slow), start(world, "b", Weighted)
     settle(world, first, second)
@@ -199,7 +199,7 @@ def test_a_member_that_leaves_in_the_middle_gets_nothing_and_the_others_go_on(wo
     assert not any(app.errors for app in (first, second, third))
 
 
-def test_a_member_that_joins_in_the_middle_is_part_of_the_next_assignment(world: World) -> None:
+def test_a_member_that_joins_during_the_computation_is_in_the_next_assignment(world: World) -> None:
     slow = Slow(world, "a", takes=4_000)
     first = start(world, "a", slow)
     computing(world, first)
@@ -209,7 +209,7 @@ def test_a_member_that_joins_in_the_middle_is_part_of_the_next_assignment(world:
     assert [len(one.members) for one in installs(world)] == [1, 2]
 
 
-def test_an_assignor_that_is_slower_than_heartbeats_costs_none(world: World) -> None:
+def test_a_slow_assignor_delays_no_heartbeat(world: World) -> None:
     slow = Slow(world, "a", takes=10_000)
     first = start(world, "a", slow)
     world.run_until(lambda: bool(first.calls.owned))
@@ -219,7 +219,7 @@ def test_an_assignor_that_is_slower_than_heartbeats_costs_none(world: World) -> 
     assert not first.errors
 
 
-def test_an_assignor_that_is_slower_than_the_rebalance_timeout_is_not_waited_for(world: World) -> None:
+def test_an_assignor_slower_than_the_rebalance_timeout_is_given_up(world: World) -> None:
     slow = Slow(world, "a")
     first, second = start(world, "a", slow), start(world, "b", Weighted)
     settle(world, first, second)
@@ -235,7 +235,7 @@ def test_an_assignor_that_is_slower_than_the_rebalance_timeout_is_not_waited_for
 
 
 @pytest.mark.parametrize("goes", ["dies", "closes", "is fenced"])
-def test_another_member_computes_when_the_first_is_gone(world: World, goes: str) -> None:
+def test_another_member_computes_after_the_first_has_left(world: World, goes: str) -> None:
     asked, other = Slow(world, "a"), Weighted()
     first, second = start(world, "a", asked), start(world, "b", other)
     settle(world, first, second)
@@ -256,7 +256,7 @@ def test_another_member_computes_when_the_first_is_gone(world: World, goes: str)
     assert assignor_of(second) == "weighted"
 
 
-def test_a_member_that_does_not_poll_in_time_is_not_waited_for(world: World) -> None:
+def test_a_member_that_does_not_poll_within_the_rebalance_timeout_is_given_up(world: World) -> None:
     """It announces a long job, so that it stays in the group: its rebalance timeout is what ends the run."""
     first, second = new(world, "a", group_client_assignors=[Weighted]), start(world, "b", Weighted)
     settle(world, second)
@@ -285,7 +285,7 @@ def test_a_member_that_does_not_poll_in_time_is_not_waited_for(world: World) -> 
     assert not third.errors
 
 
-def test_what_was_computed_in_an_earlier_epoch_is_never_sent(world: World) -> None:
+def test_an_assignment_of_an_earlier_epoch_is_never_sent(world: World) -> None:
     """The member acknowledges an assignment, and so reaches its epoch, while its assignor computes the next one."""
     slow = Slow(world, "a")
     first = new(world, "a", group_client_assignors=[slow])

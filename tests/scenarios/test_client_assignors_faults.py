@@ -67,7 +67,7 @@ class Moody(Weighted):
         return super().assign(cluster, members)
 
 
-def test_what_an_assignor_raises_is_raised_by_the_poll_of_every_member_and_the_group_assigns_again(world: World) -> None:
+def test_every_member_raises_the_error_of_an_assignor_and_the_group_assigns_again(world: World) -> None:
     moody = Moody()
     first, second = start(world, "a", moody), start(world, "b", Weighted)
     settle(world, first, second)
@@ -88,7 +88,7 @@ def test_what_an_assignor_raises_is_raised_by_the_poll_of_every_member_and_the_g
     assert [len(app.errors) for app in (first, second, third)] == [1, 1, 1]
 
 
-def test_an_assignor_that_keeps_failing_is_asked_less_and_less_often(world: World) -> None:
+def test_a_failing_assignor_runs_with_growing_back_off(world: World) -> None:
     moody = Moody()
     moody.fails = 1_000
     app = start(world, "a", moody)
@@ -144,7 +144,7 @@ TWICE = "the assignor 'mine' gave member .* partitions \\[0\\] of t, which it ga
         "no mapping",
     ],
 )
-def test_an_answer_that_makes_no_sense_is_an_error_of_every_member(world: World, answer: Any, message: str) -> None:
+def test_an_invalid_assignment_is_an_error_of_every_member(world: World, answer: Any, message: str) -> None:
     class Mine(ConsumerPartitionAssignor):
         name = "mine"
 
@@ -160,7 +160,7 @@ def test_an_answer_that_makes_no_sense_is_an_error_of_every_member(world: World,
 
 
 @pytest.mark.parametrize("method", ["subscription_user_data", "on_assignment"])
-def test_what_the_other_methods_raise_comes_out_of_poll_and_the_rebalance_goes_on(world: World, method: str) -> None:
+def test_poll_raises_errors_of_the_other_assignor_methods_and_the_rebalance_goes_on(world: World, method: str) -> None:
     class Broken(Weighted):
         pass
 
@@ -176,7 +176,7 @@ def test_what_the_other_methods_raise_comes_out_of_poll_and_the_rebalance_goes_o
     assert all(f"'weighted' failed in {method}(): KeyError('oh')" in str(error) for error in first.errors)
 
 
-def test_an_error_in_words_that_cannot_be_sent_is_sent_even_so(world: World) -> None:
+def test_an_error_text_that_cannot_be_encoded_is_sent_with_replacements(world: World) -> None:
     class Odd(Weighted):
         def assign(self, cluster: Cluster, members: Members) -> Any:
             raise ValueError("\udc80" + "x" * 100_000)
@@ -195,7 +195,7 @@ def codes(*reactions: RunReaction) -> list[int]:
 
 @APIS
 @pytest.mark.parametrize("code", codes(RunReaction.LATER, RunReaction.LOOK_UP))
-def test_a_refusal_that_passes_is_tried_again(world: World, api: Api, code: int) -> None:
+def test_a_retriable_error_is_retried(world: World, api: Api, code: int) -> None:
     first = start(world, "a", Weighted)
     settle(world, first)
     world.broker.set_fault(Fail(ErrorCode(code)), api, times=2)
@@ -209,7 +209,7 @@ def test_a_refusal_that_passes_is_tried_again(world: World, api: Api, code: int)
 
 @APIS
 @pytest.mark.parametrize("code", codes(RunReaction.VOID))
-def test_who_is_not_waited_for_gives_up(world: World, api: Api, code: int) -> None:
+def test_a_member_that_is_no_longer_awaited_gives_up(world: World, api: Api, code: int) -> None:
     """Who was not shown the group is asked again by the next heartbeat; else another member when the time is over."""
     first = start(world, "a", Weighted)
     settle(world, first)
@@ -225,7 +225,7 @@ def test_who_is_not_waited_for_gives_up(world: World, api: Api, code: int) -> No
 
 @APIS
 @pytest.mark.parametrize("code", ["group_authorization_failed", "unknown_server_error", "invalid_group_id"])
-def test_any_other_refusal_is_an_error_of_the_member_and_another_computes(world: World, api: Api, code: str) -> None:
+def test_any_other_error_is_raised_by_the_member_and_another_computes(world: World, api: Api, code: str) -> None:
     first = start(world, "a", Weighted)
     settle(world, first)
     world.broker.set_fault(Fail(ErrorCode[code]), api, times=1)
@@ -247,7 +247,7 @@ def test_an_assignment_that_the_coordinator_calls_invalid_is_an_error_of_every_m
     settle(world, first, second)
 
 
-def test_an_error_that_the_coordinator_calls_invalid_as_well_is_given_up(world: World) -> None:
+def test_an_error_report_that_the_coordinator_calls_invalid_is_given_up(world: World) -> None:
     first = start(world, "a", Weighted)
     settle(world, first)
     world.broker.set_fault(Fail(ErrorCode.invalid_request), INSTALL, times=2)
@@ -283,7 +283,7 @@ NO_ANSWER: dict[str, Action] = {
 
 @APIS
 @pytest.mark.parametrize("fault", NO_ANSWER)
-def test_an_answer_that_does_not_come(world: World, api: Api, fault: str) -> None:
+def test_a_response_that_does_not_arrive(world: World, api: Api, fault: str) -> None:
     first = start(world, "a", Weighted, request_timeout_ms=3_000)
     settle(world, first)
     world.broker.set_fault(NO_ANSWER[fault], api, times=1)
@@ -299,7 +299,7 @@ def test_an_answer_that_does_not_come(world: World, api: Api, fault: str) -> Non
 
 
 @pytest.mark.parametrize("when", [RunState.PREPARING, RunState.COMPUTING, RunState.INSTALLING], ids=lambda state: state.name)
-def test_a_broker_that_dies_and_comes_back_in_the_middle(world: World, when: RunState) -> None:
+def test_a_broker_that_restarts_during_the_computation(world: World, when: RunState) -> None:
     """It does not know any more who was asked, and asks again: what members can run is in its log."""
     slow = Slow(world, "a")
     first, second = start(world, "a", slow), start(world, "b", Weighted)
@@ -322,7 +322,7 @@ def test_a_broker_that_dies_and_comes_back_in_the_middle(world: World, when: Run
         check_told(app)
 
 
-def test_a_broker_that_was_started_again_without_the_setting_assigns_itself(world: World) -> None:
+def test_a_broker_restarted_without_the_setting_assigns_by_itself(world: World) -> None:
     first = start(world, "a", Weighted)
     settle(world, first)
     world.broker.kill()
@@ -342,7 +342,7 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("protocol", ["consumer", "auto"])
-def test_a_broker_that_does_not_offer_it_is_said_once_and_assigns_itself(
+def test_a_broker_without_client_assignors_is_logged_once_and_assigns_by_itself(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, protocol: str
 ) -> None:
     world = filled(tmp_path, records=10, **QUICK_GROUPS)
@@ -404,7 +404,7 @@ def test_which_assignor_a_mixed_group_uses(world: World, offers: list[list[Any] 
         assert assignor_of(apps[0]) == "weighted", "now all can again"
 
 
-def test_a_group_of_whom_nobody_delivers_is_assigned_by_the_server(world: World) -> None:
+def test_the_server_assigns_when_no_member_delivers(world: World) -> None:
     world.broker.set_fault(Fail(ErrorCode.unknown_member_id), PREPARE, times=None)
     first, second = start(world, "a", Weighted), start(world, "b", Weighted)
     settle(world, first, second, limit=100_000)
@@ -415,7 +415,7 @@ def test_a_group_of_whom_nobody_delivers_is_assigned_by_the_server(world: World)
 @pytest.mark.parametrize(
     "more", [{}, {"partition_assignment_strategy": ["range"]}], ids=["alone", "beside those of classic groups"]
 )
-def test_auto_finds_out_and_offers_them(world: World, more: dict[str, Any]) -> None:
+def test_auto_detects_support_and_offers_the_assignors(world: World, more: dict[str, Any]) -> None:
     world.protocol = "auto"
     more["max_poll_interval_ms"] = 60_000
     apps = [start(world, name, Weighted, **more) for name in ("a", "b")]
@@ -433,7 +433,7 @@ def test_auto_finds_out_and_offers_them(world: World, more: dict[str, Any]) -> N
     assert assignor_of(new) == "range", "a classic group stays one"
 
 
-def test_other_user_data_makes_the_group_assign_again(world: World) -> None:
+def test_changed_user_data_starts_another_assignment(world: World) -> None:
     heavy = Weighted(1)
     first = new(world, "a", group_client_assignors=[heavy])
     subscribe: list[bool] = [True]
@@ -462,7 +462,7 @@ def test_other_user_data_makes_the_group_assign_again(world: World) -> None:
     assert len(installs(world)) == before + 1
 
 
-def test_a_pattern_and_a_topic_that_is_made_later(world: World) -> None:
+def test_a_pattern_matches_a_topic_created_later(world: World) -> None:
     class Everything(ConsumerPartitionAssignor):
         name = "everything"
 
@@ -478,7 +478,7 @@ def test_a_pattern_and_a_topic_that_is_made_later(world: World) -> None:
     assert not app.errors
 
 
-def test_racks_are_shown(world: World) -> None:
+def test_the_assignor_sees_racks(world: World) -> None:
     near = Weighted()
     app = start(world, "a", near, client_rack="r1")
     settle(world, app)
@@ -486,7 +486,7 @@ def test_racks_are_shown(world: World) -> None:
     assert [one.rack for one in members.values()] == ["r1"]
 
 
-def test_a_static_member_that_comes_back_takes_no_new_assignment(world: World) -> None:
+def test_a_returning_static_member_triggers_no_new_assignment(world: World) -> None:
     first = start(world, "a", Weighted, group_instance_id="i1")
     second = start(world, "b", Weighted, group_instance_id="i2")
     settle(world, first, second)

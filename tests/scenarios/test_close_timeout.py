@@ -142,14 +142,14 @@ def by_hand(world: World) -> App:
         by_hand,
     ],
 )
-def test_it_is_over_in_time(world: World, case: Callable[[World], App], timeout: int) -> None:
+def test_close_ends_within_its_timeout(world: World, case: Callable[[World], App], timeout: int) -> None:
     app = case(world)
     assert closing(world, app, timeout) <= timeout
     assert bool(app.errors) is (case is silent_asynchronous_commit)
 
 
 @pytest.mark.parametrize("timeout", [0, 1, 50])
-def test_all_is_said_even_if_there_is_no_time_for_answers(world: World, timeout: int) -> None:
+def test_close_sends_all_requests_even_without_time_for_responses(world: World, timeout: int) -> None:
     app = a_reader(world)
     world.broker.set_fault(Delay(1_000), Api.OFFSET_COMMIT, times=1)
     assert closing(world, app, timeout) <= timeout
@@ -158,16 +158,14 @@ def test_all_is_said_even_if_there_is_no_time_for_answers(world: World, timeout:
     assert len(goodbyes(world)) == 1
 
 
-def test_a_slow_coordinator_gets_the_time_that_it_is_given(world: World) -> None:
+def test_close_gives_a_slow_coordinator_the_whole_timeout(world: World) -> None:
     app = a_reader(world)
     world.broker.set_fault(Delay(5_500), Api.OFFSET_COMMIT, times=1)
     assert 5_500 <= closing(world, app, 10_000) < 7_000
     assert world.committed("g", "t", PARTITIONS) == dict.fromkeys(range(PARTITIONS), 100)
 
 
-def test_a_topic_that_was_deleted_keeps_neither_close_nor_the_other_partitions_waiting(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_deleted_topic_delays_neither_close_nor_the_other_partitions(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.create_topic("u", 1)
     world.produce("u", 0, 10)
     app = new(world, "a", **MANUAL)
@@ -186,7 +184,7 @@ def test_a_topic_that_was_deleted_keeps_neither_close_nor_the_other_partitions_w
 
 
 @pytest.mark.parametrize("timeout", [0, 100, 1_000])
-def test_a_commit_does_not_wait_for_earlier_ones_beyond_its_own_time(world: World, timeout: int) -> None:
+def test_a_commit_waits_for_earlier_ones_no_longer_than_its_timeout(world: World, timeout: int) -> None:
     app = silent_asynchronous_commit(world)
     began = world.now.mono
     with pytest.raises(OttlaTimeoutError):
@@ -213,7 +211,7 @@ def replacing(world: World, **settings: Any) -> App:
     return app
 
 
-def test_assign_commits_the_progress_of_what_it_replaces_and_does_not_wait_for_that(world: World) -> None:
+def test_assign_commits_the_replaced_partitions_without_waiting(world: World) -> None:
     app = replacing(world)
     world.broker.set_fault(Delay(5_000), Api.OFFSET_COMMIT, times=1)
     began = world.now.mono
@@ -223,7 +221,7 @@ def test_assign_commits_the_progress_of_what_it_replaces_and_does_not_wait_for_t
     assert world.committed("g", "t", PARTITIONS) == {0: 100}
 
 
-def test_assign_leaves_out_what_may_be_unprocessed(world: World) -> None:
+def test_assign_does_not_commit_records_that_may_be_unprocessed(world: World) -> None:
     app = replacing(world)
     for done, expected in ((False, 0), (True, 110), (False, 110)):
         world.call(app, app.calls.assign([OLD], app.now, lambda done=done: done))  # type: ignore[misc]
@@ -234,7 +232,7 @@ def test_assign_leaves_out_what_may_be_unprocessed(world: World) -> None:
             assert len(world.call(app, app.calls.poll(5_000, app.now))) == 10
 
 
-def test_a_record_that_may_be_unprocessed_is_not_committed_by_assign_while_records_are_walked(world: World) -> None:
+def test_assign_during_an_iteration_does_not_commit_the_current_record(world: World) -> None:
     app = new(world, "a", **MANUAL)
 
     def program(done: bool) -> Program:
@@ -253,21 +251,21 @@ def test_a_record_that_may_be_unprocessed_is_not_committed_by_assign_while_recor
     assert world.committed("g", "t", PARTITIONS) == {0: 6}
 
 
-def test_without_automatic_commits_assign_commits_nothing(world: World) -> None:
+def test_without_auto_commit_assign_commits_nothing(world: World) -> None:
     app = replacing(world, enable_auto_commit=False)
     world.call(app, app.calls.assign([NEW], app.now))
     world.run(1_000)
     assert world.committed("g", "t", PARTITIONS) == {}
 
 
-def test_what_is_assigned_first_replaces_nothing(world: World) -> None:
+def test_the_first_assign_commits_nothing(world: World) -> None:
     app = new(world, "a", **MANUAL)
     world.call(app, app.calls.assign([OLD], app.now))
     world.run(1_000)
     assert all(api is not Api.OFFSET_COMMIT for _, api, _ in world.broker.seen)
 
 
-def test_a_close_that_follows_at_once_waits_for_that_commit(world: World) -> None:
+def test_close_waits_for_the_commit_of_assign(world: World) -> None:
     app = replacing(world)
     world.broker.set_fault(Delay(2_000), Api.OFFSET_COMMIT, times=1)
 
@@ -297,7 +295,7 @@ def test_the_commit_of_assign_is_tried_once_since_another_process_may_have_commi
     assert "an asynchronous commit of group 'g' failed" in caplog.text
 
 
-def test_the_commit_of_assign_does_not_wait_long_for_a_coordinator(world: World) -> None:
+def test_the_commit_of_assign_waits_briefly_for_a_coordinator(world: World) -> None:
     app = replacing(world)
     world.broker.set_fault(Fail(ErrorCode.not_coordinator), Api.OFFSET_FETCH, times=1)
     world.broker.set_fault(Fail(ErrorCode.coordinator_not_available), Api.FIND_COORDINATOR, times=None)
@@ -310,9 +308,7 @@ def test_the_commit_of_assign_does_not_wait_long_for_a_coordinator(world: World)
     assert world.committed("g", "t", PARTITIONS) == {}
 
 
-def test_a_commit_that_assign_has_made_and_nobody_answers_is_no_error_of_close(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unanswered_commit_of_assign_is_not_an_error_of_close(world: World, caplog: pytest.LogCaptureFixture) -> None:
     app = replacing(world)
     world.broker.set_fault(FOR_EVER, Api.OFFSET_COMMIT, times=None)
     world.call(app, app.calls.assign([NEW], app.now))
@@ -322,7 +318,7 @@ def test_a_commit_that_assign_has_made_and_nobody_answers_is_no_error_of_close(
     assert "was not answered before the end" in caplog.text
 
 
-def test_what_is_assigned_after_another_is_committed_in_this_order(world: World) -> None:
+def test_successive_assigns_commit_in_order(world: World) -> None:
     """What is read again after a seek takes nothing back that was committed later."""
     app = replacing(world)
 
@@ -338,7 +334,7 @@ def test_what_is_assigned_after_another_is_committed_in_this_order(world: World)
     assert world.committed("g", "t", PARTITIONS)[0] == 70
 
 
-def test_a_topic_that_was_deleted_is_replaced_and_close_waits_for_nothing(world: World) -> None:
+def test_close_does_not_wait_after_a_deleted_topic_was_replaced(world: World) -> None:
     world.create_topic("u", 1)
     world.produce("u", 0, 10)
     app = new(world, "a", **MANUAL)

@@ -56,7 +56,7 @@ def read_by(app: App) -> list[tuple[int, int]]:
     return sorted((record.partition, record.offset) for record in app.handled)
 
 
-def test_what_was_read_is_committed_before_a_partition_goes(world: World, kind: str) -> None:
+def test_returned_records_are_committed_before_a_revocation(world: World, kind: str) -> None:
     first = reading(world, kind)
     second = join(world, "b", kind)
     settle(world, first, second)
@@ -65,7 +65,7 @@ def test_what_was_read_is_committed_before_a_partition_goes(world: World, kind: 
 
 
 @pytest.mark.parametrize("error", ["coordinator_load_in_progress", "not_coordinator"])
-def test_a_commit_before_a_rebalance_is_tried_again_after_what_passes(world: World, kind: str, error: str) -> None:
+def test_a_commit_before_a_rebalance_is_retried_after_retriable_errors(world: World, kind: str, error: str) -> None:
     first = reading(world, kind)
     world.broker.set_fault(Fail(ErrorCode[error]), Api.OFFSET_COMMIT, times=2)
     second = join(world, "b", kind)
@@ -76,7 +76,7 @@ def test_a_commit_before_a_rebalance_is_tried_again_after_what_passes(world: Wor
 
 
 @pytest.mark.parametrize("error", ["group_authorization_failed", "unknown_topic_or_partition"])
-def test_a_commit_before_a_rebalance_that_cannot_succeed_holds_nobody_up(world: World, kind: str, error: str) -> None:
+def test_a_commit_before_a_rebalance_that_cannot_succeed_does_not_delay_it(world: World, kind: str, error: str) -> None:
     first = reading(world, kind)
     world.broker.set_fault(Fail(ErrorCode[error]), Api.OFFSET_COMMIT, times=None)
     began = world.now.mono
@@ -88,9 +88,7 @@ def test_a_commit_before_a_rebalance_that_cannot_succeed_holds_nobody_up(world: 
     assert set(read_by(second)) == again, "repeated, not lost"
 
 
-def test_a_commit_before_a_rebalance_that_is_never_answered_well_does_not_outlast_the_group_s_patience(
-    world: World, kind: str
-) -> None:
+def test_a_commit_before_a_rebalance_is_given_up_within_the_rebalance_timeout(world: World, kind: str) -> None:
     first = join(world, "a", kind, max_poll_interval_ms=8_000)
     settle(world, first)
     world.run(3_000)
@@ -104,9 +102,7 @@ def test_a_commit_before_a_rebalance_that_is_never_answered_well_does_not_outlas
     assert set(read_by(first)) | set(read_by(second)) == {(tp.partition, offset) for tp in ALL for offset in range(100)}
 
 
-def test_a_commit_of_the_interval_that_is_under_way_does_not_take_the_place_of_the_one_before_a_rebalance(
-    world: World, kind: str
-) -> None:
+def test_an_interval_commit_in_flight_does_not_replace_the_commit_before_a_rebalance(world: World, kind: str) -> None:
     first = join(world, "a", kind, auto_commit_interval_ms=5_000, max_poll_records=20)
     settle(world, first)
     world.broker.set_fault(Delay(1_500), Api.OFFSET_COMMIT, times=1)
@@ -119,7 +115,7 @@ def test_a_commit_of_the_interval_that_is_under_way_does_not_take_the_place_of_t
     assert sorted(read_by(first) + read_by(second)) == [(tp.partition, offset) for tp in ALL for offset in range(110)]
 
 
-def test_wakeups_in_the_middle_of_a_join_repeat_nothing(world: World, kind: str) -> None:
+def test_wakeups_during_a_join_repeat_no_request(world: World, kind: str) -> None:
     first = reading(world, kind)
     second = world.app("b", group_id="g", **KINDS[kind])
     woken: list[WakeupError] = []

@@ -66,7 +66,7 @@ def eager_committer(app: App, refused: list[OttlaError]) -> Program:
     yield from app.calls.close(10_000, app.now)
 
 
-def test_no_position_jumps_back_and_nobody_stalls_while_members_come_and_go(world: World, apps: Iterator[App]) -> None:
+def test_no_committed_offset_goes_back_while_members_join_and_leave(world: World, apps: Iterator[App]) -> None:
     refused: list[OttlaError] = []
     members = [next(apps)]
     members[0].start(eager_committer(members[0], refused))
@@ -99,7 +99,7 @@ def test_no_position_jumps_back_and_nobody_stalls_while_members_come_and_go(worl
     assert len(handled) == PARTITIONS * RECORDS
 
 
-def test_a_commit_that_nobody_waits_for_any_more_takes_nothing_back_from_others(world: World, apps: Iterator[App]) -> None:
+def test_an_abandoned_commit_does_not_rewind_another_member(world: World, apps: Iterator[App]) -> None:
     first, other = next(apps), next(apps)
 
     def work(app: App, committing: int, held: int) -> Program:
@@ -128,7 +128,7 @@ def test_a_commit_that_nobody_waits_for_any_more_takes_nothing_back_from_others(
     assert 0 < len(others) < PARTITIONS
 
 
-def test_a_commit_just_after_the_assignment_takes_nothing_back(world: World, apps: Iterator[App]) -> None:
+def test_a_commit_just_after_the_assignment_does_not_rewind(world: World, apps: Iterator[App]) -> None:
     """What the group has committed and this member has not looked up yet is nothing to commit."""
     app = next(apps)
     world.call(app, app.calls.assign([TopicPartition("t", p) for p in range(PARTITIONS)], app.now))

@@ -125,7 +125,7 @@ def by_partition(app: App) -> dict[int, list[int]]:
 
 
 @pytest.mark.parametrize("seed", range(examples(5)))
-def test_one_reads_and_others_ask_commit_pause_cancel_and_wake(world: World, seed: int) -> None:
+def test_one_task_reads_while_others_look_up_commit_pause_cancel_and_wake(world: World, seed: int) -> None:
     chance = random.Random(seed)
     app = world.app("a", group_id="g", group_protocol=world.protocol, max_poll_records=7)
     world.call(app, app.calls.subscribe(["t"], app.listeners(), app.now))
@@ -141,7 +141,7 @@ def test_one_reads_and_others_ask_commit_pause_cancel_and_wake(world: World, see
 
 
 @pytest.mark.parametrize("seed", range(examples(5)))
-def test_others_ask_and_commit_while_the_group_rebalances(world: World, seed: int) -> None:
+def test_tasks_look_up_and_commit_while_the_group_rebalances(world: World, seed: int) -> None:
     chance = random.Random(seed)
     app = world.app("a", group_id="g", group_protocol=world.protocol, max_poll_records=7)
     other = world.app("b", group_id="g", group_protocol=world.protocol)

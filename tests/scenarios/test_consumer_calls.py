@@ -66,7 +66,7 @@ def test_a_wakeup_does_not_end_the_last_commit(world: World) -> None:
     assert world.committed("g", "t", 2) == {0: 5, 1: 5}
 
 
-def test_a_wakeup_that_comes_when_a_commit_is_done_ends_the_next_call(world: World) -> None:
+def test_a_wakeup_after_a_finished_commit_ends_the_next_call(world: World) -> None:
     app = by_hand(world)
     app.start(app.calls.commits.commit({T0: OffsetAndMetadata(1)}, 5_000, app.now))
     world.run_until(lambda: world.committed("g", "t", 2) == {0: 1})
@@ -82,14 +82,14 @@ def test_a_wakeup_that_comes_when_a_commit_is_done_ends_the_next_call(world: Wor
 # -- liveness -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_poll_that_waits_for_long_is_a_sign_of_life_all_the_while(world: World) -> None:
+def test_a_long_poll_counts_as_polling_throughout(world: World) -> None:
     app = joined(world, app_of(world))
     empty = world.call(app, app.calls.poll(60_000, app.now))
     assert len(empty) == 0
     assert [what for what, _ in app.told] == ["assign"]
 
 
-def test_a_look_up_of_commits_has_as_long_as_its_request(world: World) -> None:
+def test_an_offset_fetch_lasts_as_long_as_its_request_timeout(world: World) -> None:
     """``default.api.timeout.ms`` may be the shorter one: it is for calls that wait, and no call waits for this."""
     world.broker.set_fault(Delay(150_000), Api.OFFSET_FETCH)
     app = by_hand(world, request_timeout_ms=200_000)
@@ -181,7 +181,7 @@ def test_an_asynchronous_commit_that_fails_does_not_fail_the_one_after_it(world:
 
 
 @pytest.mark.parametrize("world", ["classic"], indirect=True)
-def test_who_was_fenced_learns_it_from_every_call(world: World) -> None:
+def test_every_call_of_a_fenced_member_raises(world: World) -> None:
     older = joined(world, app_of(world, "a", group_instance_id="one"))
     newer = app_of(world, "b", group_instance_id="one")
     newer.start(member(newer))
@@ -196,7 +196,7 @@ def test_who_was_fenced_learns_it_from_every_call(world: World) -> None:
 
 
 @pytest.mark.parametrize("epoch", [1_000, 2**31 - 1, -7])
-def test_a_strange_epoch_in_a_commit_holds_up_nothing(world: World, epoch: int) -> None:
+def test_a_foreign_leader_epoch_in_a_commit_does_not_block(world: World, epoch: int) -> None:
     app = by_hand(world)
     world.call(app, app.calls.poll(5_000, app.now))
     world.call(app, app.calls.commits.commit({T0: OffsetAndMetadata(1, leader_epoch=epoch)}, 5_000, app.now))
@@ -211,7 +211,7 @@ def test_a_strange_epoch_in_a_commit_holds_up_nothing(world: World, epoch: int) 
 # -- errors from behind ---------------------------------------------------------------------------------------------------
 
 
-def test_of_several_errors_from_behind_the_first_is_raised_and_the_rest_is_logged(
+def test_the_first_of_several_background_errors_is_raised_and_the_rest_are_logged(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = by_hand(world)
@@ -222,7 +222,7 @@ def test_of_several_errors_from_behind_the_first_is_raised_and_the_rest_is_logge
     world.call(app, app.calls.poll(0, app.now))
 
 
-def test_what_was_wrong_with_a_subscription_is_no_matter_to_who_leaves(world: World) -> None:
+def test_unsubscribe_discards_errors_of_the_old_subscription(world: World) -> None:
     app = joined(world, app_of(world))
     app._notifications.append(ErrorNotification(error_class(17)("invalid topic")))
     world.call(app, app.calls.unsubscribe(app.now))
@@ -232,7 +232,7 @@ def test_what_was_wrong_with_a_subscription_is_no_matter_to_who_leaves(world: Wo
 # -- subscriptions --------------------------------------------------------------------------------------------------------
 
 
-def test_to_subscribe_to_nothing_is_to_unsubscribe(world: World) -> None:
+def test_subscribing_to_no_topics_unsubscribes(world: World) -> None:
     app = joined(world, app_of(world))
     world.call(app, app.calls.subscribe([], Listeners(), app.now))
     assert app.calls.owned == frozenset()
@@ -241,7 +241,7 @@ def test_to_subscribe_to_nothing_is_to_unsubscribe(world: World) -> None:
         world.call(app, app.calls.poll(0, app.now))
 
 
-def test_after_unsubscribe_it_is_nobody_of_the_group(world: World) -> None:
+def test_after_unsubscribe_the_consumer_is_not_a_member(world: World) -> None:
     app = joined(world, app_of(world))
     assert app.calls.group_metadata().generation_id > 0
     world.call(app, app.calls.unsubscribe(app.now))
@@ -253,13 +253,13 @@ def test_after_unsubscribe_it_is_nobody_of_the_group(world: World) -> None:
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_close_commits_what_was_handed_out_only_if_that_is_automatic(world: World, enabled: bool) -> None:
+def test_close_commits_returned_records_only_with_auto_commit(world: World, enabled: bool) -> None:
     app = joined(world, app_of(world, enable_auto_commit=enabled, auto_commit_interval_ms=3_600_000))
     world.call(app, app.calls.close(5_000, app.now))
     assert world.committed("g", "t", 2) == ({0: 5, 1: 5} if enabled else {})
 
 
-def test_close_says_if_an_asynchronous_commit_was_not_answered_and_is_over_in_time(world: World) -> None:
+def test_close_raises_for_an_unanswered_asynchronous_commit_within_its_timeout(world: World) -> None:
     app = by_hand(world)
     world.call(app, app.calls.commits.committed([T0], 5_000, app.now))
     world.broker.set_fault(Delay(60_000), Api.OFFSET_COMMIT)
@@ -270,7 +270,7 @@ def test_close_says_if_an_asynchronous_commit_was_not_answered_and_is_over_in_ti
     assert world.now.mono - began <= 3_000
 
 
-def test_a_listener_that_fails_in_close_is_heard_and_the_member_leaves_all_the_same(world: World) -> None:
+def test_close_raises_the_error_of_a_listener_and_the_member_still_leaves(world: World) -> None:
     def fail(partitions: list[TopicPartition]) -> None:
         raise ValueError("cannot let go")
 
@@ -283,7 +283,7 @@ def test_a_listener_that_fails_in_close_is_heard_and_the_member_leaves_all_the_s
 
 
 @pytest.mark.parametrize("failures", [1, 2])
-def test_a_commit_callback_that_fails_in_close_is_heard_and_the_member_leaves_all_the_same(
+def test_close_raises_the_error_of_a_commit_callback_and_the_member_still_leaves(
     world: World, failures: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(offsets: object, error: object) -> None:
@@ -305,7 +305,7 @@ def test_a_commit_callback_that_fails_in_close_is_heard_and_the_member_leaves_al
     world.run_until(lambda: len(other.calls.owned) == 2, 3_000)
 
 
-def test_a_question_without_time_ends_at_once_and_says_so(world: World) -> None:
+def test_a_lookup_with_timeout_zero_raises_at_once(world: World) -> None:
     """``None`` would say that there is no such offset, so it is no answer to a question that was not asked."""
     app = by_hand(world)
     world.call(app, app.calls.poll(5_000, app.now))

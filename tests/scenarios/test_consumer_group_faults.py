@@ -30,7 +30,7 @@ def group(tmp_path: Path) -> Group:
     ],
     ids=["first-heartbeats", "heartbeats", "look-ups", "commits"],
 )
-def test_answers_that_do_not_come(group: Group, action: Action, api: Api, forming: bool) -> None:
+def test_responses_that_do_not_arrive(group: Group, action: Action, api: Api, forming: bool) -> None:
     play(group, action, api, times=3, forming=forming)
 
 
@@ -53,13 +53,13 @@ ERRORS = {
 
 
 @each_of(ERRORS)
-def test_answers_with_an_error(group: Group, api: Api, error: str) -> None:
+def test_responses_with_an_error(group: Group, api: Api, error: str) -> None:
     joins_at_once = api is Api.CONSUMER_GROUP_HEARTBEAT and error in ("unknown_member_id", "fenced_member_epoch")
     # Such a member joins with the next heartbeat, without back-off: seven virtual seconds would be 7,000 of them, all alike.
     play(group, Fail(ErrorCode[error]), api, times=500 if joins_at_once else None, forming=api is Api.OFFSET_FETCH)
 
 
-def test_a_group_that_is_gone_is_joined_anew(group: Group) -> None:
+def test_a_deleted_group_is_joined_again(group: Group) -> None:
     """It was deleted, or the others made a classic one of it while this member was away."""
     working(group).world.broker.set_fault(Fail(ErrorCode.group_id_not_found), Api.CONSUMER_GROUP_HEARTBEAT, client_id="a")
     group.run(3_000)
@@ -82,7 +82,7 @@ FATAL = (
 
 
 @pytest.mark.parametrize("error", FATAL)
-def test_an_error_that_ends_a_membership_says_what_to_do(group: Group, error: str) -> None:
+def test_a_fatal_error_has_a_hint(group: Group, error: str) -> None:
     app = group.join("a")
     group.run(3_000)
     group.world.broker.set_fault(Fail(ErrorCode[error]), Api.CONSUMER_GROUP_HEARTBEAT)

@@ -50,7 +50,7 @@ class Slowly:
         self.ran.append((what, state_of(self.app), began, self.app.now.mono))
 
 
-def test_heartbeats_go_on_between_revocation_and_assignment_and_acknowledge_nothing_before_both(world: World) -> None:
+def test_heartbeats_continue_between_revocation_and_assignment_and_acknowledge_only_after_both(world: World) -> None:
     first = new(world, "a")
     slowly = Slowly(first)
 
@@ -75,7 +75,7 @@ def test_heartbeats_go_on_between_revocation_and_assignment_and_acknowledge_noth
     assert acknowledged_at - given[3] <= 5, "at once after on_assign has returned"
 
 
-def test_giving_up_and_taking_on_are_steps_of_one_state(world: World) -> None:
+def test_revocation_and_assignment_are_steps_of_one_state(world: World) -> None:
     first = new(world, "a")
     slowly = Slowly(first)
 
@@ -92,7 +92,7 @@ def test_giving_up_and_taking_on_are_steps_of_one_state(world: World) -> None:
     assert {state for _, state, *_ in slowly.ran} == {State.RECONCILING}
 
 
-def test_a_member_that_ends_says_good_bye_and_is_no_member_when_that_is_answered(world: World) -> None:
+def test_a_member_leaves_with_a_last_heartbeat_and_is_no_member_after_its_response(world: World) -> None:
     first, second = join(world, "a"), join(world, "b")
     settle(world, first, second)
     seen: list[State] = []
@@ -107,7 +107,7 @@ def test_a_member_that_ends_says_good_bye_and_is_no_member_when_that_is_answered
     assert world.now.mono - said.at < 3_000
 
 
-def test_a_member_whose_application_does_not_poll_ends_in_a_state_from_which_it_can_join_again(world: World) -> None:
+def test_an_expelled_member_can_rejoin(world: World) -> None:
     app = new(world, "a")
 
     def program() -> Program:
@@ -124,7 +124,7 @@ def test_a_member_whose_application_does_not_poll_ends_in_a_state_from_which_it_
     assert [what for what, _ in app.told] == ["assign", "lost", "assign"]
 
 
-def test_the_look_up_of_the_coordinator_has_the_request_timeout_and_no_poll_waits_for_it(world: World) -> None:
+def test_the_coordinator_lookup_has_the_request_timeout_and_poll_does_not_wait_for_it(world: World) -> None:
     world.broker.set_fault(LoseReply(), Api.FIND_COORDINATOR, times=2)
     app = new(world, "a", request_timeout_ms=3_000)
     polled: list[int] = []
@@ -143,7 +143,7 @@ def test_the_look_up_of_the_coordinator_has_the_request_timeout_and_no_poll_wait
     assert max(polled) <= 201
 
 
-def test_a_commit_has_the_time_that_its_caller_gives(world: World) -> None:
+def test_a_commit_has_the_timeout_of_its_caller(world: World) -> None:
     app = join(world, "a")
     settle(world, app)
     app.stop = True
@@ -165,7 +165,7 @@ def test_a_commit_has_the_time_that_its_caller_gives(world: World) -> None:
     assert len(sent(world, Api.OFFSET_COMMIT)) > 1, "within that time it is tried again"
 
 
-def test_a_rebalance_waits_for_as_long_as_the_application_may_take_between_polls(world: World) -> None:
+def test_a_rebalance_waits_for_up_to_the_poll_interval(world: World) -> None:
     first = join(world, "a", max_poll_interval_ms=40_000, request_timeout_ms=2_000)
     settle(world, first)
     (_, joined), *_ = sent(world, HEARTBEAT)
@@ -173,7 +173,7 @@ def test_a_rebalance_waits_for_as_long_as_the_application_may_take_between_polls
 
 
 @pytest.mark.parametrize("interval", [1_000, 2_000])
-def test_intervals_are_the_broker_s_settings_and_follow_it_while_members_run(world: World, interval: int) -> None:
+def test_heartbeat_intervals_follow_the_broker_s_settings_at_run_time(world: World, interval: int) -> None:
     with pytest.warns(OttlaConfigWarning, match=r"group.protocol=consumer ignores heartbeat.interval.ms, session.timeout.ms"):
         first = join(world, "a", heartbeat_interval_ms=100, session_timeout_ms=500)
     settle(world, first)

@@ -43,7 +43,7 @@ def owned_in(message: Any) -> list[int] | None:
     return [number for item in message.topic_partitions for number in item.partitions]
 
 
-def test_the_dialogue_of_a_member_alone(world: World) -> None:
+def test_the_requests_of_a_single_member(world: World) -> None:
     app = join(world, "a")
     settle(world, app)
     world.run(3_000)
@@ -55,7 +55,7 @@ def test_the_dialogue_of_a_member_alone(world: World) -> None:
     assert app.membership.metadata().generation_id == acknowledgement.member_epoch > 0
 
 
-def test_what_stays_is_read_on_while_the_rest_goes(world: World) -> None:
+def test_retained_partitions_are_read_while_others_are_revoked(world: World) -> None:
     first = join(world, "a", max_poll_records=10)
     settle(world, first)
     start = world.now.mono
@@ -97,7 +97,7 @@ def test_a_pause_survives_a_rebalance_that_keeps_the_partition(world: World) -> 
     assert all(first.calls.snapshot.partitions[tp].paused for tp in first.calls.owned)
 
 
-def test_heartbeats_go_on_while_a_listener_takes_its_time(world: World) -> None:
+def test_heartbeats_continue_during_a_slow_listener(world: World) -> None:
     first = new(world, "a")
 
     def slowly(partitions: list[TopicPartition]) -> None:
@@ -124,7 +124,7 @@ def test_heartbeats_go_on_while_a_listener_takes_its_time(world: World) -> None:
     assert len(set(both)) == 400
 
 
-def test_a_fenced_member_loses_everything_and_joins_again_as_itself(world: World) -> None:
+def test_a_fenced_member_loses_its_partitions_and_rejoins_with_its_member_id(world: World) -> None:
     first, second = join(world, "a", commits=True), join(world, "b", commits=True)
     settle(world, first, second)
     before = world.now.mono
@@ -137,7 +137,7 @@ def test_a_fenced_member_loses_everything_and_joins_again_as_itself(world: World
     check_told(second)
 
 
-def test_a_lost_acknowledgement_is_sent_again_with_everything(world: World) -> None:
+def test_a_lost_acknowledgement_is_resent_as_a_full_heartbeat(world: World) -> None:
     world.broker.set_fault(Drop(Moment.REQUEST), HEARTBEAT, times=1, after=1)
     app = join(world, "a")
     settle(world, app)
@@ -148,7 +148,7 @@ def test_a_lost_acknowledgement_is_sent_again_with_everything(world: World) -> N
     assert app.told == [("assign", ALL)]
 
 
-def test_a_commit_with_an_epoch_that_is_out_of_date_is_signed_anew(world: World) -> None:
+def test_a_commit_with_a_stale_epoch_is_resent_with_the_current_one(world: World) -> None:
     app = new(world, "a", enable_auto_commit=False)
 
     def program() -> Program:
@@ -165,7 +165,7 @@ def test_a_commit_with_an_epoch_that_is_out_of_date_is_signed_anew(world: World)
     assert world.committed("g", "t", PARTITIONS)
 
 
-def test_changing_the_subscription_lets_go_of_what_is_not_wanted_and_keeps_the_rest(world: World) -> None:
+def test_a_changed_subscription_revokes_only_unsubscribed_topics(world: World) -> None:
     world.create_topic("u", 1)
     world.produce("u", 0, 3)
     app = new(world, "a")
@@ -218,7 +218,7 @@ def test_a_pattern_is_matched_by_the_coordinator(world: World) -> None:
     check_told(app)
 
 
-def test_a_static_member_comes_back_to_what_it_had(world: World) -> None:
+def test_a_returning_static_member_gets_its_partitions_back(world: World) -> None:
     first = join(world, "a", group_instance_id="one", commits=True)
     second = join(world, "b", group_instance_id="two", commits=True)
     settle(world, first, second)
@@ -233,7 +233,7 @@ def test_a_static_member_comes_back_to_what_it_had(world: World) -> None:
     assert second.told == told
 
 
-def test_of_two_members_with_one_instance_id_the_newer_one_is_refused_for_good(world: World) -> None:
+def test_the_newer_of_two_members_with_one_instance_id_is_refused(world: World) -> None:
     older = join(world, "a", group_instance_id="one")
     settle(world, older)
     newer = join(world, "b", group_instance_id="one")
@@ -245,7 +245,7 @@ def test_of_two_members_with_one_instance_id_the_newer_one_is_refused_for_good(w
     assert len(beats(world, newer)) == 1
 
 
-def test_a_remote_assignor_that_the_broker_does_not_know_is_named(world: World) -> None:
+def test_the_error_names_an_unknown_remote_assignor(world: World) -> None:
     ranged = join(world, "a", group_remote_assignor="range")
     settle(world, ranged)
     odd = join(world, "b", group_remote_assignor="odd")

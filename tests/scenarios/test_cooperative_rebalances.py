@@ -93,7 +93,7 @@ def settle(world: World, *apps: App) -> None:
     assert even()
 
 
-def test_only_what_goes_is_revoked_and_whoever_gave_something_up_joins_once_more(world: World) -> None:
+def test_only_moved_partitions_are_revoked_and_their_owner_rejoins(world: World) -> None:
     ledger = Ledger()
     first = join(world, ledger, "a")
     settle(world, first)
@@ -108,7 +108,7 @@ def test_only_what_goes_is_revoked_and_whoever_gave_something_up_joins_once_more
     assert reasons.count("need to revoke partitions and re-join") == 1
 
 
-def test_the_join_says_what_is_still_owned_and_since_when(world: World) -> None:
+def test_join_group_names_owned_partitions_and_their_generation(world: World) -> None:
     ledger = Ledger()
     first = join(world, ledger, "a")
     settle(world, first)
@@ -125,7 +125,7 @@ def test_the_join_says_what_is_still_owned_and_since_when(world: World) -> None:
     assert of_first[0].generation == generation
 
 
-def test_what_is_kept_is_read_while_the_group_waits_for_somebody_slow(world: World) -> None:
+def test_retained_partitions_are_read_while_the_group_waits_for_a_slow_member(world: World) -> None:
     ledger = Ledger()
     first, slow = join(world, ledger, "a"), join(world, ledger, "slow")
     settle(world, first, slow)
@@ -145,7 +145,7 @@ def test_what_is_kept_is_read_while_the_group_waits_for_somebody_slow(world: Wor
     assert len(first.handled) - handled == 50 * len(kept)
 
 
-def test_when_a_member_leaves_the_others_only_gain(world: World) -> None:
+def test_when_a_member_leaves_the_others_revoke_nothing(world: World) -> None:
     ledger = Ledger()
     apps = [join(world, ledger, name) for name in "abc"]
     settle(world, *apps)
@@ -158,7 +158,7 @@ def test_when_a_member_leaves_the_others_only_gain(world: World) -> None:
         assert all(what == "assign" for what, _ in app.told[told[app.name] :])
 
 
-def test_a_member_that_was_dropped_loses_everything_and_comes_back(world: World) -> None:
+def test_a_removed_member_loses_its_partitions_and_rejoins(world: World) -> None:
     ledger = Ledger()
     first, second = join(world, ledger, "a"), join(world, ledger, "b")
     settle(world, first, second)
@@ -169,7 +169,7 @@ def test_a_member_that_was_dropped_loses_everything_and_comes_back(world: World)
     settle(world, first, second)
 
 
-def test_a_dropped_member_in_the_middle_of_a_join_loses_what_it_kept(world: World) -> None:
+def test_a_member_removed_during_a_join_loses_its_retained_partitions(world: World) -> None:
     ledger = Ledger()
     first, slow = join(world, ledger, "a"), join(world, ledger, "b", work=10_000)
     world.run_until(lambda: settled(first, slow))
@@ -181,7 +181,7 @@ def test_a_dropped_member_in_the_middle_of_a_join_loses_what_it_kept(world: Worl
     settle(world, first, slow, world.apps["c"])
 
 
-def test_a_changed_subscription_gives_up_only_what_is_not_wanted_any_more(world: World) -> None:
+def test_a_changed_subscription_gives_up_only_unsubscribed_topics(world: World) -> None:
     world.create_topic("u", 2)
     app = world.app("a", group_id="g", group_protocol="classic", partition_assignment_strategy=COOPERATIVE)
 
@@ -200,7 +200,7 @@ def test_a_changed_subscription_gives_up_only_what_is_not_wanted_any_more(world:
     assert sorted(app.calls.owned) == ALL
 
 
-def test_what_was_read_before_a_revocation_is_committed(world: World) -> None:
+def test_records_returned_before_a_revocation_are_committed(world: World) -> None:
     """Nothing is handled twice, although partitions move while they are read."""
     ledger = Ledger()
     first = join(world, ledger, "a")
@@ -291,7 +291,7 @@ def test_a_rolling_upgrade_from_eager_to_cooperative(tmp_path: Path, seed: int, 
 
 
 @pytest.mark.parametrize("place", [0, 1], ids=["the leader", "another one"])
-def test_a_static_member_comes_back_to_what_it_had_and_nobody_else_notices(world: World, place: int) -> None:
+def test_a_returning_static_member_gets_its_partitions_back_without_a_rebalance(world: World, place: int) -> None:
     """KIP-345; to the leader the coordinator says that the assignment stands (KIP-814)."""
     ledger = Ledger()
     apps = [join(world, ledger, "a", group_instance_id="a")]
@@ -313,7 +313,7 @@ def test_a_static_member_comes_back_to_what_it_had_and_nobody_else_notices(world
 
 
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 60))])
-def test_members_come_go_die_stall_and_are_dropped_in_any_order(tmp_path: Path, seed: int) -> None:
+def test_members_join_leave_die_stall_and_are_removed_in_any_order(tmp_path: Path, seed: int) -> None:
     """No one is ever given what another one still has, and in the end everything was read."""
     dice = random.Random(seed)
     world = World(tmp_path, seed)

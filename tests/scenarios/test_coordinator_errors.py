@@ -46,7 +46,7 @@ def at_work(world: World, app: App) -> App:
 
 @pytest.mark.parametrize("kind", ["range", "cooperative"])
 @pytest.mark.parametrize("api", [Api.HEARTBEAT, Api.FIND_COORDINATOR])
-def test_who_may_not_read_the_group_any_more_is_told_loses_its_partitions_and_joins_again_when_it_may(
+def test_a_member_without_authorization_raises_loses_its_partitions_and_rejoins_once_authorized(
     world: World, kind: str, api: Api
 ) -> None:
     app = at_work(world, app_of(world, kind))
@@ -71,7 +71,7 @@ def test_who_may_not_read_the_group_any_more_is_told_loses_its_partitions_and_jo
     assert [what for what, _ in app.told] == ["assign", "lost", "assign"]
 
 
-def test_a_member_of_a_consumer_group_that_may_not_read_it_any_more_is_over(world: World) -> None:
+def test_a_consumer_group_member_without_authorization_fails_for_good(world: World) -> None:
     app = at_work(world, app_of(world, "consumer"))
     world.broker.set_fault(Fail(ErrorCode.group_authorization_failed), Api.CONSUMER_GROUP_HEARTBEAT, times=1)
     world.run_until(lambda: bool(app.errors), 10_000)
@@ -102,7 +102,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("kind", "api", "error"), REFUSED)
-def test_what_is_refused_for_ever_is_told_in_the_end(world: World, kind: str, api: Api, error: str) -> None:
+def test_a_request_that_is_always_refused_raises_eventually(world: World, kind: str, api: Api, error: str) -> None:
     """Not before a broker has had the time to start, and a group to rebalance."""
     world.broker.set_fault(Fail(ErrorCode[error]), api, times=None)
     settings = {"group_protocol": "auto"} if kind == "auto" else KINDS[kind]

@@ -62,7 +62,7 @@ def settled(*apps: App) -> bool:
     return owned == ALL and all(app.membership.state is State.STABLE for app in apps)
 
 
-def test_user_data_goes_to_the_leader_and_comes_back_with_the_assignment(world: World) -> None:
+def test_the_leader_receives_user_data_and_members_receive_the_leader_s(world: World) -> None:
     heavy, light = Weighted(3), Weighted(1)
     first, second = join(world, "a", heavy), join(world, "b", light)
     world.run_until(lambda: settled(first, second))
@@ -75,7 +75,7 @@ def test_user_data_goes_to_the_leader_and_comes_back_with_the_assignment(world: 
     assert leader.clusters[-1] == Cluster({"t": PARTITIONS})
 
 
-def test_each_consumer_has_an_instance_of_a_class_of_its_own(world: World) -> None:
+def test_each_consumer_instantiates_an_assignor_class(world: World) -> None:
     first, second = join(world, "a", Weighted), join(world, "b", Weighted)
     world.run_until(lambda: settled(first, second))
     (one,), (other,) = (
@@ -87,7 +87,7 @@ def test_each_consumer_has_an_instance_of_a_class_of_its_own(world: World) -> No
     assert len(one.heard) >= 1 <= len(other.heard)
 
 
-def test_a_slow_assignor_costs_no_heartbeat(world: World) -> None:
+def test_a_slow_assignor_delays_no_heartbeat(world: World) -> None:
     class Slow(Weighted):
         def assign(self, cluster: Cluster, members: Members) -> dict[str, MemberAssignment]:
             app = next(app for app in world.apps.values() if app.membership.state is State.ASSIGNING)
@@ -122,7 +122,7 @@ def test_an_assignor_that_raises_is_an_error_of_poll_and_is_asked_again(world: W
 
 
 @pytest.mark.parametrize("method", ["subscription_user_data", "on_assignment"])
-def test_what_the_other_methods_raise_comes_out_of_poll_and_the_rebalance_goes_on(world: World, method: str) -> None:
+def test_poll_raises_errors_of_the_other_assignor_methods_and_the_rebalance_goes_on(world: World, method: str) -> None:
     class Broken(Weighted):
         def assign(self, cluster: Cluster, members: Members) -> Any:
             return dict.fromkeys(members, ALL)
@@ -195,7 +195,7 @@ TWICE = "the assignor 'mine' gave t-0 to .* and to "
         "absent",
     ],
 )
-def test_an_answer_that_makes_no_sense_is_refused(world: World, answer: Any, message: str) -> None:
+def test_an_invalid_assignment_is_refused(world: World, answer: Any, message: str) -> None:
     world.create_topic("extra", 1)
 
     class Mine(ConsumerPartitionAssignor):
@@ -212,7 +212,7 @@ def test_an_answer_that_makes_no_sense_is_refused(world: World, answer: Any, mes
     assert not any(app.calls.owned for app in apps)
 
 
-def test_a_cooperative_assignor_may_not_take_and_give_in_one_round(world: World) -> None:
+def test_a_cooperative_assignor_may_not_move_a_partition_in_one_round(world: World) -> None:
     """Kafka checks that as well: two members would read the same partition."""
 
     class Hasty(ConsumerPartitionAssignor):
@@ -235,7 +235,7 @@ def test_a_cooperative_assignor_may_not_take_and_give_in_one_round(world: World)
     assert second.calls.owned == frozenset()
 
 
-def test_a_topic_of_another_member_is_refused(world: World) -> None:
+def test_an_assignment_of_an_unsubscribed_topic_is_refused(world: World) -> None:
     """The member would not take it, and join again and again."""
     world.create_topic("extra", 1)
 
@@ -257,7 +257,7 @@ def test_a_topic_of_another_member_is_refused(world: World) -> None:
     assert not second.errors
 
 
-def test_partitions_that_are_added_while_an_assignor_works_are_assigned_as_well(world: World) -> None:
+def test_partitions_added_while_an_assignor_runs_are_assigned(world: World) -> None:
     class Slow(Weighted):
         def assign(self, cluster: Cluster, members: Members) -> Any:
             shares = super().assign(cluster, members)

@@ -368,17 +368,17 @@ def sweep(path: Path, disk: FailingDisk, every: int, first: int, width: int) -> 
 
 
 @pytest.mark.parametrize(("width", "first", "every"), [(1, 5, 13), (3, 17, 37)])
-def test_an_operation_that_fails_is_made_up_for(tmp_path: Path, disk: FailingDisk, width: int, first: int, every: int) -> None:
+def test_the_broker_recovers_from_a_failed_operation(tmp_path: Path, disk: FailingDisk, width: int, first: int, every: int) -> None:
     sweep(tmp_path, disk, every, first, width)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(4))
-def test_each_operation_that_fails_is_made_up_for(tmp_path: Path, disk: FailingDisk, first: int) -> None:
+def test_the_broker_recovers_from_each_failed_operation(tmp_path: Path, disk: FailingDisk, first: int) -> None:
     sweep(tmp_path, disk, 4, first, 1)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(2))
-def test_a_disk_that_fails_for_a_moment_is_made_up_for(tmp_path: Path, disk: FailingDisk, first: int) -> None:
+def test_the_broker_recovers_from_a_disk_that_fails_briefly(tmp_path: Path, disk: FailingDisk, first: int) -> None:
     sweep(tmp_path, disk, 6, first, 3)

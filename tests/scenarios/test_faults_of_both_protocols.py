@@ -23,7 +23,7 @@ def group(tmp_path: Path, request: pytest.FixtureRequest) -> Group:
 
 
 @pytest.mark.parametrize("lasts", [500, 5_000, 15_000])
-def test_a_coordinator_that_moves_away_and_comes_back(group: Group, lasts: int) -> None:
+def test_the_coordinator_moves_away_and_comes_back(group: Group, lasts: int) -> None:
     working(group).world.broker.set_fault(MoveCoordinator("g"), times=None)
     group.produce(50)
     group.run(lasts)
@@ -34,13 +34,13 @@ def test_a_coordinator_that_moves_away_and_comes_back(group: Group, lasts: int) 
 
 
 @pytest.mark.parametrize("lasts", [500, 5_000, 15_000])
-def test_a_broker_that_stands_still(group: Group, lasts: int) -> None:
+def test_the_broker_stalls(group: Group, lasts: int) -> None:
     working(group).world.broker.set_fault(Freeze(), times=None)
     group.run(lasts)
     group.heal()
 
 
-def test_a_member_that_is_thrown_out_comes_back(group: Group) -> None:
+def test_an_expired_member_rejoins(group: Group) -> None:
     first, second = working(group).apps
     member_id = first.membership.metadata().member_id
     assert group.world.broker.expire(ExpireMember("g", client_id="a")) == 1
@@ -63,7 +63,7 @@ def kept_waiting(group: Group) -> App:
     return app
 
 
-def test_a_commit_that_was_given_up_does_not_come_after_the_next(group: Group) -> None:
+def test_an_abandoned_commit_does_not_overtake_the_next(group: Group) -> None:
     app, world = kept_waiting(group), group.world
     with pytest.raises(OttlaTimeoutError):
         world.call(app, app.calls.commits.commit({ALL[0]: OffsetAndMetadata(10)}, 1_000, app.now))
@@ -72,7 +72,7 @@ def test_a_commit_that_was_given_up_does_not_come_after_the_next(group: Group) -
     assert world.committed("g", "t", PARTITIONS) == {0: 20}
 
 
-def test_a_look_up_that_is_given_up_does_not_put_commits_out_of_order(group: Group) -> None:
+def test_an_abandoned_offset_fetch_does_not_reorder_commits(group: Group) -> None:
     app, world = kept_waiting(group), group.world
     world.call(app, app.calls.commits.commit_async({ALL[0]: OffsetAndMetadata(10)}, None, app.now))
     with pytest.raises(OttlaTimeoutError):
@@ -82,7 +82,7 @@ def test_a_look_up_that_is_given_up_does_not_put_commits_out_of_order(group: Gro
     assert world.committed("g", "t", PARTITIONS) == {0: 20}
 
 
-def test_a_full_disk_under_the_groups(group: Group) -> None:
+def test_a_full_disk_of_the_coordinator(group: Group) -> None:
     working(group).world.broker.set_fault(FailAppends("__consumer_offsets"), times=None)
     group.produce(50)
     group.run(10_000)

@@ -29,7 +29,7 @@ def named(message: Any) -> int:
 # -- sessions ---------------------------------------------------------------------------------------------------------------
 
 
-def test_many_idle_partitions_are_named_once(world: World) -> None:
+def test_idle_partitions_are_named_in_one_fetch_only(world: World) -> None:
     world.create_topic("many", MANY)
     app = assigned(world, *(TopicPartition("many", number) for number in range(MANY)))
     poll(world, app)
@@ -43,7 +43,7 @@ def test_many_idle_partitions_are_named_once(world: World) -> None:
     assert [message.session_epoch for message in later] == list(range(1, len(later) + 1))
 
 
-def test_a_session_that_the_broker_lost_costs_no_record(world: World) -> None:
+def test_a_lost_fetch_session_loses_no_record(world: World) -> None:
     world.produce("t", 0, 40)
     app = assigned(world, TP0, TP1, max_poll_records=10)
     seen = poll(world, app)
@@ -57,7 +57,7 @@ def test_a_session_that_the_broker_lost_costs_no_record(world: World) -> None:
     assert [message.session_id for message in requests(world) if message.session_epoch == 0] == [0, 0]
 
 
-def test_sessions_end_with_the_consumer(world: World) -> None:
+def test_close_closes_the_fetch_sessions(world: World) -> None:
     app = assigned(world, TP0)
     poll(world, app)
     assert len(world.broker.core.state.fetch_sessions) == 1
@@ -98,7 +98,7 @@ def watch(world: World, app: App) -> Callable[[], int]:
     return lambda: most
 
 
-def test_a_backlog_is_read_one_record_at_a_time_within_the_bound(world: World) -> None:
+def test_a_backlog_is_read_one_record_at_a_time_within_fetch_buffer_bytes(world: World) -> None:
     for partition in (0, 1):
         for _ in range(20):
             world.produce("t", partition, 25)
@@ -111,7 +111,7 @@ def test_a_backlog_is_read_one_record_at_a_time_within_the_bound(world: World) -
     assert 1_000 < most() <= 2_000
 
 
-def test_a_batch_beyond_the_bound_is_read_and_the_rest_after_it(world: World) -> None:
+def test_a_batch_larger_than_fetch_buffer_bytes_is_read(world: World) -> None:
     world.produce("t", 0, 5)
     world.produce("t", 0, 400)
     world.produce("t", 1, 5)
@@ -127,7 +127,7 @@ def test_a_batch_beyond_the_bound_is_read_and_the_rest_after_it(world: World) ->
 # -- where reading begins ---------------------------------------------------------------------------------------------------
 
 
-def test_a_topic_made_anew_is_read_from_its_first_record(world: World) -> None:
+def test_a_recreated_topic_is_read_from_its_first_record(world: World) -> None:
     world.produce("t", 0, 8)
     app = assigned(world, TP0, auto_offset_reset="latest", allow_auto_create_topics=False)
     assert poll(world, app) == []
@@ -141,7 +141,7 @@ def test_a_topic_made_anew_is_read_from_its_first_record(world: World) -> None:
 
 
 @pytest.mark.parametrize("policy", ["earliest", "latest", "none"])
-def test_a_seek_is_of_the_topic_made_anew_also_where_only_the_old_one_is_known_yet(world: World, policy: str) -> None:
+def test_a_seek_applies_to_the_recreated_topic_even_before_metadata_names_it(world: World, policy: str) -> None:
     """A consumer that rests between two jobs does not look at the cluster for minutes."""
     world.produce("t", 0, 8)
     app = assigned(world, TP0, auto_offset_reset=policy, allow_auto_create_topics=False)
@@ -157,7 +157,7 @@ def test_a_seek_is_of_the_topic_made_anew_also_where_only_the_old_one_is_known_y
     assert poll(world, app, timeout=10_000) == [(0, 3), (0, 4)]
 
 
-def test_a_reset_by_duration_begins_with_what_is_as_young(world: World) -> None:
+def test_a_reset_by_duration_begins_at_the_first_record_of_that_age(world: World) -> None:
     app = assigned(world, TP0, TP1, auto_offset_reset="by_duration:PT1H")
     stamped = world.now.wall
     produce_at(world, [stamped - 7_200_000, stamped - 1_800_000, stamped - 1_000])
@@ -182,7 +182,7 @@ def produce_at(world: World, timestamps: list[int]) -> None:
 # -- pauses and rebalances --------------------------------------------------------------------------------------------------
 
 
-def test_a_pause_survives_a_rebalance_that_leaves_the_partition(world: World) -> None:
+def test_a_pause_survives_a_rebalance_that_retains_the_partition(world: World) -> None:
     world.create_topic("p", 2)
     first = world.app("one", group_id="g")
     kept = TopicPartition("p", 0)
@@ -226,7 +226,7 @@ def picky(data: bytes | None) -> int:
     return int(data)
 
 
-def test_a_record_that_cannot_be_deserialized_is_gone_past(world: World) -> None:
+def test_poll_can_go_past_a_record_that_cannot_be_deserialized(world: World) -> None:
     world.produce("t", 0, 5)
     app = assigned(world, TP0, value_deserializer=picky)
     values: list[int] = []
@@ -245,7 +245,7 @@ def test_a_record_that_cannot_be_deserialized_is_gone_past(world: World) -> None
     assert [record.value for record in world.call(app, app.calls.poll(1_000, world.now))] == [3, 4]
 
 
-def test_walking_goes_on_behind_a_record_that_cannot_be_deserialized(world: World) -> None:
+def test_an_iteration_continues_after_a_record_that_cannot_be_deserialized(world: World) -> None:
     world.produce("t", 0, 5)
     app = assigned(world, TP0, value_deserializer=picky)
 

@@ -47,7 +47,7 @@ def read(app: App, count: int) -> Program:
 
 
 @pytest.mark.parametrize("epoch", EPOCHS)
-def test_a_member_reads_on_from_a_commit_of_a_strange_epoch(world: World, epoch: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_member_reads_from_a_commit_with_a_foreign_epoch(world: World, epoch: int, caplog: pytest.LogCaptureFixture) -> None:
     commit(world, 5, epoch)
     app = world.app("a", group_id="g", group_protocol=world.protocol, enable_auto_commit=False)
     began = world.now.mono
@@ -60,7 +60,7 @@ def test_a_member_reads_on_from_a_commit_of_a_strange_epoch(world: World, epoch:
     assert {position.leader_epoch for position in committed.values()} <= {None, 0}
 
 
-def test_what_is_committed_without_having_read_anything_names_no_strange_epoch(world: World) -> None:
+def test_a_commit_without_any_read_names_no_foreign_epoch(world: World) -> None:
     commit(world, RECORDS, 1_000)
     app = world.app("a", group_id="g", group_protocol=world.protocol, enable_auto_commit=False)
     app.start(member(app))
@@ -74,7 +74,7 @@ def test_what_is_committed_without_having_read_anything_names_no_strange_epoch(w
     assert committed == {TP0: OffsetAndMetadata(RECORDS)}
 
 
-def test_a_seek_with_a_strange_epoch_is_a_seek(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_seek_with_a_foreign_epoch_takes_effect(world: World, caplog: pytest.LogCaptureFixture) -> None:
     app = assigned(world, TP0)
     assert len(poll(world, app)) == RECORDS
     for offset in (3, 7):
@@ -86,7 +86,7 @@ def test_a_seek_with_a_strange_epoch_is_a_seek(world: World, caplog: pytest.LogC
     assert len(dropped(caplog)) == 1
 
 
-def test_a_seek_to_the_end_after_one_of_a_strange_epoch_finds_the_end(world: World) -> None:
+def test_a_seek_to_the_end_after_a_foreign_epoch_finds_the_end(world: World) -> None:
     app = assigned(world, TP0)
     world.call(app, app.calls.positions.seek({TP0: OffsetAndMetadata(3, leader_epoch=1_000)}, world.now))
     world.call(app, app.calls.positions.seek_to_end([TP0], world.now))
@@ -95,7 +95,7 @@ def test_a_seek_to_the_end_after_one_of_a_strange_epoch_finds_the_end(world: Wor
     assert world.now.mono - began < 5_000
 
 
-def test_a_commit_of_a_topic_that_was_made_anew_is_read_on(world: World) -> None:
+def test_reading_continues_from_a_commit_of_a_recreated_topic(world: World) -> None:
     """Its epochs begin again at 0."""
     world.broker.core.catalog.logs.get(world.broker.core.catalog.topic(TOPIC), 0).leader_epochs.start_next_epoch(10)
     reader = world.app("a", group_id="g", group_protocol=world.protocol)
@@ -113,9 +113,7 @@ def test_a_commit_of_a_topic_that_was_made_anew_is_read_on(world: World) -> None
 
 
 @pytest.mark.parametrize("api", [Api.OFFSET_FOR_LEADER_EPOCH, Api.FETCH, Api.LIST_OFFSETS])
-def test_a_leader_that_knows_its_epoch_a_little_later_is_asked_with_it(
-    world: World, api: Api, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_leader_that_learns_its_epoch_late_is_queried_with_it(world: World, api: Api, caplog: pytest.LogCaptureFixture) -> None:
     log = world.broker.core.catalog.logs.get(world.broker.core.catalog.topic(TOPIC), 0)
     log.leader_epochs.start_next_epoch(RECORDS)
     world.produce(TOPIC, 0, 5)

@@ -67,7 +67,7 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [line for line in caplog.messages if "group.protocol=auto chose" in line]
 
 
-def test_a_new_group_is_a_consumer_group_and_one_line_says_so(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_new_group_is_a_consumer_group_and_is_logged_in_one_line(world: World, caplog: pytest.LogCaptureFixture) -> None:
     first, second = join(world, "a"), join(world, "b")
     settle(world, first, second)
     assert {speaks(first), speaks(second)} == {ConsumerMembership}
@@ -88,19 +88,19 @@ def test_a_live_classic_group_is_joined_as_it_is(world: World, caplog: pytest.Lo
     assert [api for _, api, _ in world.broker.seen if api is Api.CONSUMER_GROUP_HEARTBEAT] == []
 
 
-def test_a_classic_assignor_that_was_set_means_a_classic_group(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_partition_assignment_strategy_selects_the_classic_protocol(world: World, caplog: pytest.LogCaptureFixture) -> None:
     app = join(world, "a", partition_assignment_strategy=["roundrobin"])
     settle(world, app)
     assert speaks(app) is ClassicMembership
     assert "chose classic: partition.assignment.strategy is set" in said(caplog)[0]
 
 
-def test_what_the_choice_ignores_is_said(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_settings_that_the_chosen_protocol_ignores_are_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
     settle(world, join(world, "a", session_timeout_ms=20_000))
     assert said(caplog)[0].endswith("it ignores session.timeout.ms")
 
 
-def test_where_the_group_cannot_be_asked_the_member_is_a_classic_one(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_describe_groups_the_member_is_a_classic_one(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.broker.set_fault(Fail(ErrorCode.unknown_server_error), Api.DESCRIBE_GROUPS)
     app = join(world, "a")
     settle(world, app)
@@ -109,9 +109,7 @@ def test_where_the_group_cannot_be_asked_the_member_is_a_classic_one(world: Worl
 
 
 @pytest.mark.parametrize("error", ["not_coordinator", "coordinator_not_available", "coordinator_load_in_progress"])
-def test_a_question_that_meets_a_moving_coordinator_is_asked_again(
-    world: World, error: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_describe_groups_is_retried_while_the_coordinator_moves(world: World, error: str, caplog: pytest.LogCaptureFixture) -> None:
     world.broker.set_fault(Fail(ErrorCode[error]), Api.DESCRIBE_GROUPS, times=3)
     app = join(world, "a")
     settle(world, app)
@@ -119,7 +117,7 @@ def test_a_question_that_meets_a_moving_coordinator_is_asked_again(
     assert len(said(caplog)) == 1
 
 
-def test_the_choice_is_made_anew_with_the_next_join(world: World) -> None:
+def test_each_join_chooses_the_protocol_again(world: World) -> None:
     first = join(world, "a", "classic")
     settle(world, first)
     app = world.app("b", group_id="g", group_protocol="auto")
@@ -143,7 +141,7 @@ def test_the_choice_is_made_anew_with_the_next_join(world: World) -> None:
     world.call(app, program())
 
 
-def test_who_is_thrown_out_does_not_convert_a_group_that_went_classic(world: World) -> None:
+def test_an_expired_member_does_not_convert_a_group_that_became_classic(world: World) -> None:
     first = join(world, "a")
     settle(world, first)
     second = join(world, "b", "classic")
@@ -209,9 +207,7 @@ def test_a_group_moves_to_the_consumer_protocol_and_back_member_by_member(world:
         ("classic", {"partition_assignment_strategy": ["range"]}),
     ],
 )
-def test_what_was_revoked_is_handed_out_no_more_however_quick_the_application_is(
-    world: World, protocol: str, settings: dict[str, Any]
-) -> None:
+def test_poll_returns_no_record_of_a_revoked_partition(world: World, protocol: str, settings: dict[str, Any]) -> None:
     """The network thread tells of an answer before it goes on with its pass: the application may act on it meanwhile."""
     for partition in range(PARTITIONS):
         world.produce("t", partition, 5_000)

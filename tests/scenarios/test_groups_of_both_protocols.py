@@ -47,7 +47,7 @@ def subscribed(app: App) -> Program:
         pass
 
 
-def test_one_member_gets_everything_and_reads_it(world: World) -> None:
+def test_a_single_member_reads_all_partitions(world: World) -> None:
     app = join(world, "a")
     settle(world, app)
     world.run(3_000)
@@ -56,7 +56,7 @@ def test_one_member_gets_everything_and_reads_it(world: World) -> None:
         assert offsets(app.handled, partition) == list(range(100))
 
 
-def test_a_member_that_closes_commits_and_hands_over(world: World) -> None:
+def test_a_closing_member_commits_and_its_partitions_move(world: World) -> None:
     first, second = join(world, "a"), join(world, "b")
     settle(world, first, second)
     world.run(1_000)
@@ -81,7 +81,7 @@ def test_a_member_that_closes_commits_and_hands_over(world: World) -> None:
     check_told(second)
 
 
-def test_a_member_that_dies_is_missed_after_its_session(world: World) -> None:
+def test_a_dead_member_is_removed_after_its_session(world: World) -> None:
     first, second = join(world, "a", commits=True), join(world, "b", commits=True)
     settle(world, first, second)
     world.run(2_000)
@@ -96,7 +96,7 @@ def test_a_member_that_dies_is_missed_after_its_session(world: World) -> None:
     assert offsets(second.handled, 3)[-1] == 100
 
 
-def test_heartbeats_go_on_however_slow_the_handler_is(world: World) -> None:
+def test_heartbeats_continue_during_a_slow_handler(world: World) -> None:
     app = join(world, "a", work=15_000)
     settle(world, app)
     start = world.now.mono
@@ -106,7 +106,7 @@ def test_heartbeats_go_on_however_slow_the_handler_is(world: World) -> None:
     assert [what for what, _ in app.told] == ["assign"]
 
 
-def test_a_handler_beyond_the_poll_interval_leaves_once_and_is_told_why(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_handler_beyond_the_poll_interval_is_expelled_once_with_a_reason(world: World, caplog: pytest.LogCaptureFixture) -> None:
     slow = new(world, "slow", max_poll_records=7)
     quick = join(world, "quick")
 
@@ -158,14 +158,14 @@ def test_commit_in_on_revoke_is_accepted(world: World) -> None:
     assert world.committed("g", "t", PARTITIONS) == dict.fromkeys(range(PARTITIONS), 100)
 
 
-def test_a_commit_by_nobody_of_the_group_is_refused(world: World) -> None:
+def test_a_commit_of_a_non_member_is_refused(world: World) -> None:
     app = new(world, "a")
     world.call(app, app.calls.subscribe(["t"], app.listeners(), world.now))
     with pytest.raises(CommitFailedError, match="no longer a member of group 'g'"):
         world.call(app, app.calls.commits.commit({ALL[0]: OffsetAndMetadata(1)}, 2_000, world.now))
 
 
-def test_a_topic_that_appears_later_is_assigned(world: World) -> None:
+def test_a_topic_created_later_is_assigned(world: World) -> None:
     # A classic member finds it with the next metadata refresh; the members of a consumer group learn it from the coordinator.
     ages = {"metadata_max_age_ms": 2_000} if world.protocol == "classic" else {}
     app = join(world, "a", topics=("t", "later"), allow_auto_create_topics=False, **ages)
@@ -175,7 +175,7 @@ def test_a_topic_that_appears_later_is_assigned(world: World) -> None:
     check_told(app)
 
 
-def test_who_gains_partitions_again_and_again_commits_by_itself_all_the_same(world: World) -> None:
+def test_repeated_assignments_do_not_postpone_auto_commit(world: World) -> None:
     """Topics appear more often than an automatic commit comes: no rebalance that keeps partitions may put it off."""
     later = [f"later-{number}" for number in range(6)]
     ages: dict[str, Any] = {"metadata_max_age_ms": 500, "partition_assignment_strategy": "cooperative-sticky"}
@@ -213,7 +213,7 @@ def test_unsubscribe_leaves_at_once_and_subscribing_joins_again(world: World) ->
 
 
 @pytest.mark.parametrize("timeout", [0, 300, 10_000])
-def test_close_leaves_and_commits_even_with_little_time(world: World, timeout: int) -> None:
+def test_close_commits_and_leaves_even_with_a_short_timeout(world: World, timeout: int) -> None:
     app = new(world, "a")
 
     def program() -> Program:
@@ -229,7 +229,7 @@ def test_close_leaves_and_commits_even_with_little_time(world: World, timeout: i
         assert sum(world.committed("g", "t", PARTITIONS).values()) > 0
 
 
-def test_close_ends_within_its_time_without_a_coordinator(world: World) -> None:
+def test_close_ends_within_its_timeout_without_a_coordinator(world: World) -> None:
     app = new(world, "a")
 
     def program() -> Program:
@@ -260,7 +260,7 @@ def test_a_listener_that_raises_does_not_stop_the_rebalance(world: World) -> Non
     assert sorted(app.calls.owned) == ALL
 
 
-def test_a_restarted_broker_finds_the_group_as_it_was(world: World) -> None:
+def test_a_restarted_broker_restores_the_group(world: World) -> None:
     first, second = join(world, "a", commits=True), join(world, "b", commits=True)
     settle(world, first, second)
     world.run(2_000)
@@ -277,7 +277,7 @@ def test_a_restarted_broker_finds_the_group_as_it_was(world: World) -> None:
         assert offsets(first.handled + second.handled, partition) == list(range(120))
 
 
-def test_a_member_that_was_cut_off_loses_its_partitions_and_comes_back(world: World) -> None:
+def test_a_disconnected_member_loses_its_partitions_and_rejoins(world: World) -> None:
     first, second = join(world, "a", commits=True), join(world, "b", commits=True)
     settle(world, first, second)
     first.cut()

@@ -23,7 +23,7 @@ def assigned(app: App, *partitions: TopicPartition, work: int = 10) -> Program:
         yield Sleep(work)
 
 
-def test_a_member_that_reads_everything_is_well(world: World) -> None:
+def test_a_member_that_reads_everything_is_healthy(world: World) -> None:
     app = world.app("a", group_id="g")
     probe = Probe(app)
     before = probe.look()
@@ -46,7 +46,7 @@ def test_a_member_that_reads_everything_is_well(world: World) -> None:
     assert health.partitions[T1].last_progress is None
 
 
-def test_until_it_has_joined_it_is_not_ready_and_says_so(world: World) -> None:
+def test_a_consumer_is_not_ready_until_it_has_joined(world: World) -> None:
     world.broker.set_fault(Fail(ErrorCode.coordinator_load_in_progress), Api.JOIN_GROUP, times=None)
     app = world.app("a", group_id="g", group_protocol="classic")
     app.start(member(app))
@@ -56,7 +56,7 @@ def test_until_it_has_joined_it_is_not_ready_and_says_so(world: World) -> None:
     assert health.reasons == ("it is not a member of group 'g' now: JOINING",)
 
 
-def test_an_application_that_hangs_is_not_live(world: World) -> None:
+def test_a_stuck_application_is_not_live(world: World) -> None:
     app = world.app("a", group_id="g")
     app.start(member(app, work=1_000_000))
     world.run(40_000)
@@ -83,7 +83,7 @@ def test_a_long_job_is_live_and_ready(world: World) -> None:
     assert (health.live, health.ready, health.processing) == (True, True, True)
 
 
-def test_one_partition_that_stands_still_is_seen(world: World) -> None:
+def test_a_single_stuck_partition_is_reported(world: World) -> None:
     """The others go on: a lag, or a sign of life, of the consumer as a whole would not show it."""
     world.create_topic("u", 1)
     elsewhere = TopicPartition("u", 0)
@@ -110,7 +110,7 @@ def test_one_partition_that_stands_still_is_seen(world: World) -> None:
     assert reason.startswith("u-0 has been stuck at 5 for 60.0 s: it waits for leader")
 
 
-def test_what_the_application_does_not_take_or_does_not_want_is_no_illness(world: World) -> None:
+def test_paused_and_unconsumed_partitions_are_healthy(world: World) -> None:
     world.produce("t", 0, 5)
     world.produce("t", 1, 5)
     app = world.app("a", max_poll_records=1)
@@ -132,7 +132,7 @@ def test_what_the_application_does_not_take_or_does_not_want_is_no_illness(world
     assert health.partitions[T1].waits_for is WaitsFor.RESUME
 
 
-def test_a_problem_is_named_at_once(world: World) -> None:
+def test_the_verdict_names_a_problem_at_once(world: World) -> None:
     world.broker.set_fault(Fail(ErrorCode.topic_authorization_failed), Api.FETCH, times=None)
     app = world.app("a")
     app.start(assigned(app))
@@ -143,7 +143,7 @@ def test_a_problem_is_named_at_once(world: World) -> None:
     assert "TOPIC_AUTHORIZATION_FAILED" in (health.partitions[T0].problem or "").upper().replace(" ", "_")
 
 
-def test_a_cluster_that_is_away_makes_it_not_ready(world: World) -> None:
+def test_a_consumer_is_not_ready_while_the_cluster_is_unreachable(world: World) -> None:
     app = world.app("a", group_id="g")
     app.start(member(app))
     world.run_until(lambda: bool(app.calls.owned))
@@ -154,7 +154,7 @@ def test_a_cluster_that_is_away_makes_it_not_ready(world: World) -> None:
     assert any("127.0.0.1:9092" in reason for reason in health.reasons)
 
 
-def test_it_is_plain_data_for_json(world: World) -> None:
+def test_health_can_be_serialized_as_json(world: World) -> None:
     import json
 
     app = world.app("a", group_id="g")
@@ -165,7 +165,7 @@ def test_it_is_plain_data_for_json(world: World) -> None:
     assert plain["healthy"] is True
 
 
-def test_metrics_go_by_kafkas_names(world: World) -> None:
+def test_metrics_have_kafka_s_names(world: World) -> None:
     app = world.app("a", group_id="g")
     world.produce("t", 0, 50)
     app.start(member(app, commits=True))

@@ -38,7 +38,7 @@ def settle(world: World, apps: list[App]) -> None:
     world.run_until(settled, 120_000)
 
 
-def test_members_of_a_large_group_come_and_go_and_no_record_is_left_out(world: World) -> None:
+def test_members_of_a_large_group_join_and_leave_and_no_record_is_skipped(world: World) -> None:
     chance = random.Random(1)
     apps = []
     for number in range(MEMBERS):

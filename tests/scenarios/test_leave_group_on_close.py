@@ -57,7 +57,7 @@ def a_reader(world: World, name: str, **settings: Any) -> App:
         (REMAIN, "one", False),
     ],
 )
-def test_who_leaves_is_replaced_at_once_and_who_remains_after_its_session(
+def test_a_leaving_member_is_replaced_at_once_and_a_remaining_one_after_its_session(
     world: World, operation: GroupMembershipOperation, instance: str | None, leaves: bool
 ) -> None:
     app = a_reader(world, "a", group_instance_id=instance)
@@ -70,7 +70,7 @@ def test_who_leaves_is_replaced_at_once_and_who_remains_after_its_session(
     assert (world.now.mono - ended < SESSION - 1_000) is leaves
 
 
-def test_a_static_member_that_left_for_good_comes_back_as_a_new_one(world: World) -> None:
+def test_a_static_member_that_left_the_group_joins_as_a_new_one(world: World) -> None:
     app = a_reader(world, "a", group_instance_id="one")
     world.call(app, closing(app, LEAVE))
     again = join(world, "a2", group_instance_id="one")
@@ -78,13 +78,13 @@ def test_a_static_member_that_left_for_good_comes_back_as_a_new_one(world: World
     assert again.errors == []
 
 
-def test_who_remains_has_committed_all_the_same(world: World) -> None:
+def test_a_member_that_remains_in_the_group_commits_at_close(world: World) -> None:
     app = a_reader(world, "a")
     world.call(app, closing(app, REMAIN))
     assert world.committed("g", "t", 4) == dict.fromkeys(range(4), 100)
 
 
-def test_brokers_keep_no_session_of_fetches_for_a_consumer_that_is_closed(world: World) -> None:
+def test_brokers_keep_no_fetch_session_of_a_closed_consumer(world: World) -> None:
     app = a_reader(world, "a")
     sessions = world.broker.core.state.fetch_sessions
     assert len(sessions) == 1
@@ -94,7 +94,7 @@ def test_brokers_keep_no_session_of_fetches_for_a_consumer_that_is_closed(world:
     assert world.now.mono - before < 1_000
 
 
-def test_a_consumer_without_a_group_ends_its_session_too(world: World) -> None:
+def test_a_consumer_without_a_group_closes_its_fetch_session(world: World) -> None:
     app = world.app("a")
 
     def program() -> Program:
@@ -107,7 +107,7 @@ def test_a_consumer_without_a_group_ends_its_session_too(world: World) -> None:
     assert len(world.broker.core.state.fetch_sessions) == 0
 
 
-def test_without_time_nothing_is_waited_for_and_the_rest_is_said_all_the_same(world: World) -> None:
+def test_close_with_timeout_zero_sends_its_requests_and_does_not_wait(world: World) -> None:
     app = a_reader(world, "a", enable_auto_commit=False)
     world.run(200)
     before = world.now.mono
@@ -117,7 +117,7 @@ def test_without_time_nothing_is_waited_for_and_the_rest_is_said_all_the_same(wo
     assert len(world.broker.core.state.fetch_sessions) == 0
 
 
-def test_a_broker_that_is_gone_is_not_waited_for_longer_than_a_fetch_takes(world: World) -> None:
+def test_close_waits_for_a_lost_broker_no_longer_than_a_fetch(world: World) -> None:
     app = a_reader(world, "a", enable_auto_commit=False)
     app.cut()
     before = world.now.mono
@@ -125,7 +125,7 @@ def test_a_broker_that_is_gone_is_not_waited_for_longer_than_a_fetch_takes(world
     assert world.now.mono - before <= 500 + 1_000
 
 
-def test_what_a_listener_raises_does_not_keep_the_session(world: World) -> None:
+def test_an_error_of_a_listener_does_not_keep_the_fetch_session(world: World) -> None:
     app = new(world, "a")
 
     def refuse(_: object) -> None:
@@ -143,7 +143,7 @@ def test_what_a_listener_raises_does_not_keep_the_session(world: World) -> None:
     assert len(world.broker.core.state.fetch_sessions) == 0
 
 
-def test_the_member_of_a_group_that_others_read_ends_its_session(world: World) -> None:
+def test_a_member_closes_its_fetch_session_while_others_read(world: World) -> None:
     one, two = join(world, "a"), join(world, "b")
     settle(world, one, two)
     world.run(1_000)
@@ -156,7 +156,7 @@ def test_the_member_of_a_group_that_others_read_ends_its_session(world: World) -
 # -- unsubscribe() --------------------------------------------------------------------------------------------------------
 
 
-def test_unsubscribe_waits_no_longer_than_close_for_a_coordinator_that_is_silent(world: World) -> None:
+def test_unsubscribe_waits_for_a_silent_coordinator_no_longer_than_close(world: World) -> None:
     app = a_reader(world, "a")
     world.broker.set_fault(Delay(600_000), Api.LEAVE_GROUP, Api.CONSUMER_GROUP_HEARTBEAT, times=None)
     before = world.now.mono
@@ -170,7 +170,7 @@ def test_unsubscribe_waits_no_longer_than_close_for_a_coordinator_that_is_silent
     assert [what for what, _ in app.told] == ["assign", "revoke", "assign"]
 
 
-def test_after_an_unsubscribe_that_was_cancelled_nothing_more_is_handed_out(world: World) -> None:
+def test_after_a_cancelled_unsubscribe_poll_returns_nothing(world: World) -> None:
     app = new(world, "a", max_poll_records=1)
 
     def program() -> Program:
@@ -191,7 +191,7 @@ def test_after_an_unsubscribe_that_was_cancelled_nothing_more_is_handed_out(worl
     assert [what for what, _ in app.told] == ["assign", "revoke", "assign"]
 
 
-def test_what_a_listener_takes_does_not_count_for_the_coordinator(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_time_of_a_listener_does_not_count_against_the_coordinator(world: World, caplog: pytest.LogCaptureFixture) -> None:
     app = new(world, "a")
 
     def program() -> Program:

@@ -96,7 +96,7 @@ def meet(world: World, kind: str, when: str, act: Act) -> tuple[App, App]:
 @pytest.mark.parametrize("what", HARMLESS)
 @pytest.mark.parametrize("when", ["assign", "revoke"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_a_listener_does_with_its_consumer_holds_nothing_up(world: World, kind: str, when: str, what: str) -> None:
+def test_calls_of_a_listener_do_not_block_the_rebalance(world: World, kind: str, when: str, what: str) -> None:
     app, other = meet(world, kind, when, HARMLESS[what])
     assert app.calls.owned
     assert other.calls.owned
@@ -112,7 +112,7 @@ def test_what_a_listener_does_with_its_consumer_holds_nothing_up(world: World, k
 @pytest.mark.parametrize("what", OUT)
 @pytest.mark.parametrize("when", ["assign", "revoke"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_listener_that_wants_out_is_told_once_of_what_goes(world: World, kind: str, when: str, what: str) -> None:
+def test_a_listener_that_unsubscribes_gets_each_revocation_once(world: World, kind: str, when: str, what: str) -> None:
     app, other = meet(world, kind, when, OUT[what])
     world.run_until(lambda: not app.running and other.calls.owned == set(ALL))
     assert app.error is None
@@ -123,7 +123,7 @@ def test_a_listener_that_wants_out_is_told_once_of_what_goes(world: World, kind:
 
 @pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_asynchronous_commit_of_a_listener_leaves_before_the_partitions_do(world: World, kind: str, lag: int) -> None:
+def test_an_asynchronous_commit_of_a_listener_is_sent_before_the_revocation_ends(world: World, kind: str, lag: int) -> None:
     outcomes: list[Exception | None] = []
 
     def commit(app: App, held: list[TopicPartition]) -> Program:
@@ -145,7 +145,7 @@ def test_an_asynchronous_commit_of_a_listener_leaves_before_the_partitions_do(wo
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_asynchronous_commit_of_a_listener_leaves_before_the_member_does(world: World, kind: str) -> None:
+def test_an_asynchronous_commit_of_a_listener_is_sent_before_the_member_leaves(world: World, kind: str) -> None:
     def commit(app: App, held: list[TopicPartition]) -> Program:
         return app.calls.commits.commit_async({tp: OffsetAndMetadata(33) for tp in held}, None, app.now)
 

@@ -119,7 +119,7 @@ def slow_handler(app: App, work: int) -> Program:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_who_comes_back_after_an_expulsion_is_not_expelled_again(world: World, expulsions: Expulsions, kind: str) -> None:
+def test_a_member_that_rejoins_after_an_expulsion_is_not_expelled_again(world: World, expulsions: Expulsions, kind: str) -> None:
     """Its first answer is that it has given up what was lost: the word of its poll comes behind that."""
     app = app_of(world, "a", kind)
     app.eager = True
@@ -202,7 +202,9 @@ def test_a_callback_of_a_commit_does_not_add_to_the_time_before_the_poll(world: 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_each_exceedance_is_one_expulsion_and_one_line(world: World, expulsions: Expulsions, kind: str, seed: int) -> None:
+def test_each_exceeded_interval_is_one_expulsion_and_one_log_line(
+    world: World, expulsions: Expulsions, kind: str, seed: int
+) -> None:
     """However the commands of the application and the passes of the network thread interleave."""
     chance = random.Random(seed)
     slow = Busy(app_of(world, "slow", kind, enable_auto_commit=chance.random() < 0.5), seed)

@@ -51,7 +51,7 @@ def reader(app: App, *, timeout: int = 500, work: int = 0, until: Callable[[], b
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_the_names_are_those_of_the_table(world: World, protocol: str) -> None:
+def test_metric_names_are_those_of_the_table(world: World, protocol: str) -> None:
     app = world.app("a", group_id="g", group_protocol=protocol)
     world.produce("t", 0, 5)
     world.produce("t", 1, 5)
@@ -66,7 +66,7 @@ def test_the_names_are_those_of_the_table(world: World, protocol: str) -> None:
     assert given == table
 
 
-def test_what_is_handed_out_is_counted_by_topic_in_records_and_bytes(world: World) -> None:
+def test_returned_records_are_counted_by_topic_in_records_and_bytes(world: World) -> None:
     app = world.app("a", max_poll_records=4)
     world.produce("t", 0, 10)
     world.produce("t", 1, 6)
@@ -92,7 +92,7 @@ def test_what_is_handed_out_is_counted_by_topic_in_records_and_bytes(world: Worl
     assert fetch(app, "fetch-size-max", of_topic) == 0
 
 
-def test_an_answer_counts_once_it_was_consumed_whole(world: World) -> None:
+def test_a_fetch_response_counts_once_it_is_fully_consumed(world: World) -> None:
     app = world.app("a", max_poll_records=4)
     world.produce("t", 0, 10)
     app.start(reader(app))
@@ -102,7 +102,7 @@ def test_an_answer_counts_once_it_was_consumed_whole(world: World) -> None:
     assert fetch(app, "records-per-request-avg", ("topic", "t")) == 10
 
 
-def test_records_that_are_walked_again_count_once(world: World) -> None:
+def test_records_that_are_iterated_again_count_once(world: World) -> None:
     app = world.app("a")
     world.produce("t", 0, 10)
 
@@ -135,7 +135,7 @@ def test_lag_and_lead_are_the_distances_to_both_ends(world: World) -> None:
     assert fetch(app, "records-consumed-total", ("topic", "t")) == 4
 
 
-def test_a_topic_that_is_read_no_more_is_forgotten_after_a_while(world: World) -> None:
+def test_metrics_of_a_topic_that_is_not_read_any_more_expire(world: World) -> None:
     app = world.app("a")
     world.create_topic("other", 1)
     world.produce("t", 0, 1)
@@ -155,7 +155,7 @@ def test_a_topic_that_is_read_no_more_is_forgotten_after_a_while(world: World) -
     assert fetch(app, "records-consumed-total") == 1
 
 
-def test_the_pace_of_polls_tells_waiting_from_working(world: World) -> None:
+def test_poll_metrics_distinguish_waiting_from_processing(world: World) -> None:
     app = world.app("a")
     assert consumer(app, "last-poll-seconds-ago") == -1
     app.start(reader(app, timeout=300, work=100))
@@ -186,7 +186,7 @@ def test_listeners_and_commits_are_timed(world: World) -> None:
     assert consumer(app, "committed-time-ns-total") >= 1_000_000
 
 
-def test_partitions_that_were_lost_are_timed_as_such(world: World) -> None:
+def test_lost_partitions_are_timed_separately(world: World) -> None:
     app = world.app("a", group_id="g", max_poll_interval_ms=6_000)
     lost: list[Any] = []
     listeners = Listeners(None, None, lambda partitions: (app.busy(50), lost.append(partitions)))
@@ -204,7 +204,7 @@ def test_partitions_that_were_lost_are_timed_as_such(world: World) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_who_goes_has_failed_at_nothing_but_who_gives_up_half_way_has(world: World, protocol: str) -> None:
+def test_leaving_is_not_a_failed_rebalance_but_giving_one_up_is(world: World, protocol: str) -> None:
     app = world.app("a", group_id="g", group_protocol=protocol)
     app.start(member(app))
     world.run_until(lambda: app.membership.state in STABLE and bool(app.calls.owned))

@@ -41,7 +41,7 @@ def settle(world: World, app: App, expected: set[str], limit: int = 30_000) -> N
     world.run_until(settled, limit)
 
 
-def test_a_pattern_is_the_topics_whose_whole_name_it_matches(world: World) -> None:
+def test_a_pattern_must_match_the_whole_topic_name(world: World) -> None:
     app = join(world)
     settle(world, app, {"orders-eu", "orders-us"})
     world.run_until(lambda: len(app.handled) == 20)
@@ -52,7 +52,7 @@ def test_a_pattern_is_the_topics_whose_whole_name_it_matches(world: World) -> No
     assert not any(b"other" in protocol.metadata for message in joins for protocol in message.protocols)
 
 
-def test_a_topic_that_is_made_later_is_found_when_the_metadata_is_refreshed(world: World) -> None:
+def test_a_topic_created_later_is_matched_at_the_next_metadata_refresh(world: World) -> None:
     app = join(world, metadata_max_age_ms=5_000)
     settle(world, app, {"orders-eu", "orders-us"})
     world.create_topic("orders-as", 1)
@@ -60,7 +60,7 @@ def test_a_topic_that_is_made_later_is_found_when_the_metadata_is_refreshed(worl
     settle(world, app, {"orders-eu", "orders-us", "orders-as"}, 6_500)
 
 
-def test_a_join_finds_out_first_what_is_there(world: World) -> None:
+def test_a_join_refreshes_the_metadata_first(world: World) -> None:
     first = join(world, "a")
     settle(world, first, {"orders-eu", "orders-us"})
     world.create_topic("orders-as", 1)
@@ -69,14 +69,14 @@ def test_a_join_finds_out_first_what_is_there(world: World) -> None:
     assert first.calls.snapshot.topics == second.calls.snapshot.topics == {"orders-eu", "orders-us", "orders-as"}
 
 
-def test_a_topic_that_is_deleted_goes(world: World) -> None:
+def test_a_deleted_topic_is_revoked(world: World) -> None:
     app = join(world, metadata_max_age_ms=5_000)
     settle(world, app, {"orders-eu", "orders-us"})
     world.delete_topic("orders-us")
     settle(world, app, {"orders-eu"}, 10_000)
 
 
-def test_a_pattern_that_matches_nothing_yet_waits(world: World) -> None:
+def test_a_pattern_without_a_match_waits(world: World) -> None:
     app = join(world, pattern="later-.*", metadata_max_age_ms=5_000)
     world.run(10_000)
     assert app.membership.state is State.STABLE
@@ -94,7 +94,7 @@ def test_internal_topics_are_left_out_unless_wanted(world: World, excluded: bool
     world.run_until(lambda: app.membership.state is State.STABLE and topics(app) == expected)
 
 
-def test_members_with_different_patterns_share_what_both_want(world: World) -> None:
+def test_members_with_different_patterns_share_common_topics(world: World) -> None:
     first, second = join(world, "a", "orders-(eu|us)"), join(world, "b", ".*eu|other")
 
     def shared() -> bool:
@@ -128,13 +128,13 @@ def test_names_and_patterns_do_not_mix_without_unsubscribe(world: World) -> None
     assert app.calls.snapshot.topics == {"other"}
 
 
-def test_what_is_no_regular_expression_is_refused_at_once(world: World) -> None:
+def test_an_invalid_regular_expression_raises_at_once(world: World) -> None:
     app = world.app("a", group_id="g", group_protocol="classic")
     with pytest.raises(ConfigError, match=r"pattern='orders-\(' is not a regular expression: missing \), .* at position 7"):
         world.call(app, app.calls.subscribe((), app.listeners(), app.now, "orders-("))
 
 
-def test_what_a_pattern_matches_is_said_once_each_time_it_changes(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_change_of_matched_topics_is_logged_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "ottla.client.cluster.patterns")
     app = join(world, metadata_max_age_ms=2_000)
     settle(world, app, {"orders-eu", "orders-us"})

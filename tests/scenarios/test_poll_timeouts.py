@@ -132,7 +132,7 @@ def share(world: World, first: App, second: App) -> str:
 
 
 @pytest.mark.parametrize("timeout", [0, 1, 30, 100, 700])
-def test_a_poll_ends_in_time_and_the_next_one_goes_on_with_the_same_commit(world: World, kind: str, timeout: int) -> None:
+def test_a_poll_ends_within_its_timeout_and_the_next_continues_the_same_commit(world: World, kind: str, timeout: int) -> None:
     first = reading(world, kind)
     world.broker.set_fault(FOR_EVER, Api.OFFSET_COMMIT, times=None, client_id="a")
     second = another(world, kind)
@@ -210,7 +210,7 @@ def test_a_poll_may_end_at_any_step_and_neither_commit_nor_listener_is_repeated(
     assert second.handled == []
 
 
-def test_who_polls_is_not_expelled_while_the_commit_is_on_its_way(
+def test_a_polling_application_is_not_expelled_while_the_commit_is_in_flight(
     world: World, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Neither by itself nor by the coordinator, which waits for ``max_poll_interval``; the commit is given up before."""
@@ -230,7 +230,7 @@ def test_who_polls_is_not_expelled_while_the_commit_is_on_its_way(
     assert "not answered in time" in line.getMessage()
 
 
-def test_an_application_that_polls_now_and_then_loses_nothing_either(world: World, kind: str) -> None:
+def test_an_application_that_polls_rarely_loses_nothing(world: World, kind: str) -> None:
     """Each poll is short and counts as one, though no poll is long enough for the commit."""
     first = reading(world, kind, **impatient(kind))
     world.broker.set_fault(Delay(3_000), Api.OFFSET_COMMIT, times=None, client_id="a")
@@ -245,7 +245,7 @@ def test_an_application_that_polls_now_and_then_loses_nothing_either(world: Worl
     assert second.handled == []
 
 
-def test_a_membership_that_is_lost_meanwhile_is_not_waited_for(world: World, kind: str) -> None:
+def test_poll_does_not_wait_for_a_membership_lost_meanwhile(world: World, kind: str) -> None:
     first = reading(world, kind)
     world.broker.set_fault(FOR_EVER, Api.OFFSET_COMMIT, times=1, client_id="a")
     second = another(world, kind)
@@ -260,7 +260,7 @@ def test_a_membership_that_is_lost_meanwhile_is_not_waited_for(world: World, kin
 
 
 @pytest.mark.parametrize("how", ["unsubscribe", "close"])
-def test_whoever_leaves_meanwhile_is_told_once_and_waits_for_no_rebalance(world: World, kind: str, how: str) -> None:
+def test_leaving_meanwhile_calls_the_listener_once_and_waits_for_no_rebalance(world: World, kind: str, how: str) -> None:
     first, second = pending(world, kind)
     world.broker.clear_faults()
     world.call(first, first.calls.unsubscribe(first.now) if how == "unsubscribe" else first.calls.close(5_000, first.now))
@@ -269,7 +269,7 @@ def test_whoever_leaves_meanwhile_is_told_once_and_waits_for_no_rebalance(world:
     world.run_until(lambda: second.calls.owned == set(ALL))
 
 
-def test_partitions_that_stay_are_read_on_meanwhile_and_those_that_go_are_not(world: World, kind: str) -> None:
+def test_retained_partitions_are_read_meanwhile_and_revoked_ones_are_not(world: World, kind: str) -> None:
     first, second = pending(world, kind)
     for partition in range(PARTITIONS):
         world.produce("t", partition, 10)
@@ -284,7 +284,7 @@ def test_partitions_that_stay_are_read_on_meanwhile_and_those_that_go_are_not(wo
     assert sorted(handled) == [(partition, offset) for partition in range(PARTITIONS) for offset in range(100, 110)]
 
 
-def test_a_commit_that_ends_soon_is_waited_for_before_anything_else_is_handed_out(world: World, kind: str) -> None:
+def test_poll_waits_briefly_for_the_commit_before_it_returns_other_records(world: World, kind: str) -> None:
     """Otherwise the group would wait until the application is done with the records of partitions that stay."""
     first = reading(world, kind)
     world.broker.set_fault(Delay(COMMIT_HOLD // 2), Api.OFFSET_COMMIT, times=None, client_id="a")
@@ -300,7 +300,7 @@ def test_a_commit_that_ends_soon_is_waited_for_before_anything_else_is_handed_ou
     share(world, first, second)
 
 
-def test_records_that_are_walked_one_by_one_are_no_reason_to_wait_longer(world: World, kind: str) -> None:
+def test_an_iteration_does_not_lengthen_the_wait(world: World, kind: str) -> None:
     first, second = pending(world, kind)
     for _ in range(5):
         began = world.now.mono
@@ -326,7 +326,9 @@ def test_records_that_are_walked_one_by_one_are_no_reason_to_wait_longer(world: 
     ids=["loading", "not coordinator", "dropped before", "dropped after", "moving"],
 )
 @pytest.mark.parametrize("timeout", [0, 100])
-def test_polls_are_over_in_time_whatever_becomes_of_the_commit(world: World, kind: str, fault: Any, timeout: int) -> None:
+def test_polls_end_within_their_timeout_whatever_the_outcome_of_the_commit(
+    world: World, kind: str, fault: Any, timeout: int
+) -> None:
     first = reading(world, kind)
     if isinstance(fault, MoveCoordinator):
         world.broker.set_fault(Delay(500), Api.OFFSET_COMMIT, times=1, client_id="a")
@@ -344,7 +346,7 @@ def test_polls_are_over_in_time_whatever_becomes_of_the_commit(world: World, kin
     assert second.handled == []
 
 
-def test_polls_are_over_in_time_when_the_broker_is_gone(world: World, kind: str) -> None:
+def test_polls_end_within_their_timeout_without_a_broker(world: World, kind: str) -> None:
     first, second = pending(world, kind)
     world.broker.kill()
     poll_until(world, first, lambda: revoked(first) == 1, 100)
@@ -353,7 +355,7 @@ def test_polls_are_over_in_time_when_the_broker_is_gone(world: World, kind: str)
     share(world, first, second)
 
 
-def test_polls_are_over_in_time_when_nothing_goes_through(world: World, kind: str) -> None:
+def test_polls_end_within_their_timeout_on_a_silent_network(world: World, kind: str) -> None:
     first, second = pending(world, kind)
     first.cut()
     for timeout in (0, 1, 100) * 10:
@@ -363,7 +365,7 @@ def test_polls_are_over_in_time_when_nothing_goes_through(world: World, kind: st
     share(world, first, second)
 
 
-def test_a_poll_that_is_longer_than_the_poll_interval_costs_no_membership(
+def test_a_poll_longer_than_the_poll_interval_keeps_the_membership(
     world: World, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """While it waits for the commit, and then for records: who is inside a poll is alive."""
@@ -383,7 +385,7 @@ def test_a_poll_that_is_longer_than_the_poll_interval_costs_no_membership(
 
 
 @pytest.mark.parametrize("timeout", [0, 1, 100, 700])
-def test_polls_are_over_in_time_when_the_network_thread_does_nothing(world: World, kind: str, timeout: int) -> None:
+def test_polls_end_within_their_timeout_with_a_stuck_network_thread(world: World, kind: str, timeout: int) -> None:
     """It may be busy, or not get the GIL."""
     first, second = pending(world, kind)
     first.lag = 5_000

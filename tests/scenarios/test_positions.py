@@ -52,7 +52,7 @@ def test_a_poll_returns_as_soon_as_a_record_is_there(world: World) -> None:
     assert world.now.mono - produced_at < 10
 
 
-def test_latest_starts_behind_what_is_there(world: World) -> None:
+def test_latest_starts_after_existing_records(world: World) -> None:
     world.produce("t", 0, 5)
     app = assigned(world, TP0, auto_offset_reset="latest")
     assert poll(world, app) == []
@@ -60,7 +60,7 @@ def test_latest_starts_behind_what_is_there(world: World) -> None:
     assert poll(world, app) == [(0, 5), (0, 6)]
 
 
-def test_seek_takes_effect_at_once_and_drops_what_was_fetched(world: World) -> None:
+def test_seek_takes_effect_at_once_and_drops_fetched_records(world: World) -> None:
     world.produce("t", 0, 100)
     app = assigned(world, TP0, max_poll_records=10)
     assert poll(world, app)[-1] == (0, 9)
@@ -83,7 +83,7 @@ def test_seek_to_the_ends(world: World) -> None:
     assert world.call(app, app.calls.positions.position(TP0, 5_000, world.now)) == 4
 
 
-def test_what_is_paused_is_not_delivered_and_goes_on_where_it_was(world: World) -> None:
+def test_a_paused_partition_is_not_delivered_and_continues_at_its_position(world: World) -> None:
     world.produce("t", 0, 30)
     world.produce("t", 1, 30)
     app = assigned(world, TP0, TP1, max_poll_records=10)
@@ -99,7 +99,7 @@ def test_what_is_paused_is_not_delivered_and_goes_on_where_it_was(world: World) 
     assert sorted(first + seen) == [(partition, offset) for partition in (0, 1) for offset in range(30)]
 
 
-def test_a_seek_after_a_pause_drops_what_was_fetched_before_both(world: World) -> None:
+def test_a_seek_after_a_pause_drops_earlier_fetched_records(world: World) -> None:
     world.produce("t", 0, 30)
     app = assigned(world, TP0, max_poll_records=10)
     assert poll(world, app)[-1] == (0, 9)
@@ -111,7 +111,7 @@ def test_a_seek_after_a_pause_drops_what_was_fetched_before_both(world: World) -
     assert poll(world, app) == [(0, offset) for offset in range(25, 30)]
 
 
-def test_reassigning_keeps_the_position_of_what_stays(world: World) -> None:
+def test_assign_keeps_the_position_of_retained_partitions(world: World) -> None:
     world.produce("t", 0, 20)
     world.produce("t", 1, 20)
     app = assigned(world, TP0, max_poll_records=5)
@@ -134,7 +134,7 @@ def test_the_position_of_a_partition_whose_topic_is_known_is_looked_up_at_once(w
     assert world.now.mono - began < 100
 
 
-def test_out_of_range_resets_after_what_was_fetched_is_delivered(world: World) -> None:
+def test_out_of_range_resets_after_fetched_records_are_delivered(world: World) -> None:
     world.produce("t", 0, 10)
     app = assigned(world, TP0)
     world.call(app, app.calls.positions.seek({TP0: OffsetAndMetadata(500)}, world.now))
@@ -167,7 +167,7 @@ def commit(world: World, by: App, committed: dict[TopicPartition, int]) -> None:
     world.call(by, by.calls.commits.commit({tp: OffsetAndMetadata(offset) for tp, offset in committed.items()}, 5_000, world.now))
 
 
-def test_an_offset_that_is_committed_after_the_error_is_where_the_next_poll_begins(world: World) -> None:
+def test_the_next_poll_begins_at_an_offset_committed_after_the_error(world: World) -> None:
     """As Java's consumer does: it looks commits up at every poll."""
     world.produce("t", 0, 10)
     world.produce("t", 1, 10)
@@ -186,7 +186,7 @@ def test_an_offset_that_is_committed_after_the_error_is_where_the_next_poll_begi
     assert [offset for partition, offset in seen if partition == 1] == [7, 8, 9]
 
 
-def test_what_the_application_commits_before_it_polls_is_where_it_begins(world: World) -> None:
+def test_reading_begins_at_an_offset_committed_before_the_first_poll(world: World) -> None:
     world.produce("t", 0, 10)
     app = assigned(world, TP0, group_id="g", auto_offset_reset="none")
     world.run(1_000)  # nothing is committed yet, and that is known by now
@@ -194,7 +194,7 @@ def test_what_the_application_commits_before_it_polls_is_where_it_begins(world: 
     assert poll(world, app)[0] == (0, 6)
 
 
-def test_polls_without_time_tell_of_a_missing_offset_and_ask_for_it_again(world: World) -> None:
+def test_polls_with_timeout_zero_raise_for_a_missing_offset_and_look_it_up_again(world: World) -> None:
     world.produce("t", 0, 10)
     app = assigned(world, TP0, group_id="g", auto_offset_reset="none")
     raised = 0
@@ -216,7 +216,7 @@ def test_polls_without_time_tell_of_a_missing_offset_and_ask_for_it_again(world:
     assert seen == [(0, offset) for offset in range(6, 10)]
 
 
-def test_a_partition_with_a_problem_does_not_keep_back_the_records_of_the_others(world: World) -> None:
+def test_a_partition_with_an_error_does_not_block_the_others(world: World) -> None:
     world.produce("t", 0, 20)
     app = world.app("a", group_id="manual", group_protocol="classic", auto_offset_reset="none", max_poll_records=1)
     well, ill = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -234,13 +234,13 @@ def test_a_partition_with_a_problem_does_not_keep_back_the_records_of_the_others
     assert raised
 
 
-def test_an_unknown_partition_is_named(world: World) -> None:
+def test_the_error_names_an_unknown_partition(world: World) -> None:
     app = assigned(world, TopicPartition("t", 7))
     with pytest.raises(error_class(3), match=r"t-7.*2 partitions"):
         poll(world, app, timeout=5_000)
 
 
-def test_questions_about_offsets(world: World) -> None:
+def test_offset_lookups(world: World) -> None:
     world.produce("t", 0, 12)
     app = world.app("a")
     ask = app.calls.positions.list_offsets
@@ -253,7 +253,7 @@ def test_questions_about_offsets(world: World) -> None:
         world.call(app, ask({TopicPartition("t", 9): -1}, 2_000, world.now))
 
 
-def test_lag_counts_what_is_still_to_come(world: World) -> None:
+def test_lag_counts_unread_records(world: World) -> None:
     world.produce("t", 0, 30)
     app = assigned(world, TP0, max_poll_records=10)
     assert world.call(app, app.calls.positions.lag(TP0, 5_000, world.now)) == 30
@@ -261,7 +261,7 @@ def test_lag_counts_what_is_still_to_come(world: World) -> None:
     assert world.call(app, app.calls.positions.lag(TP0, 5_000, world.now)) == 20
 
 
-def test_topics_are_described_and_not_created_by_asking(world: World) -> None:
+def test_describing_a_topic_does_not_create_it(world: World) -> None:
     app = world.app("a")
     topics = world.call(app, app.calls.describe_topics(None, 5_000, world.now))
     assert [len(topics[name].partitions) for name in topics] == [2]
@@ -270,7 +270,7 @@ def test_topics_are_described_and_not_created_by_asking(world: World) -> None:
     assert list(world.call(app, app.calls.describe_topics(None, 5_000, world.now))) == ["t"]
 
 
-def test_polling_nothing_is_a_mistake(world: World) -> None:
+def test_polling_without_a_subscription_raises(world: World) -> None:
     app = world.app("a")
     with pytest.raises(IllegalStateError, match="neither subscribed nor assigned"):
         poll(world, app)
@@ -278,7 +278,7 @@ def test_polling_nothing_is_a_mistake(world: World) -> None:
         world.call(app, app.calls.positions.seek({TP0: OffsetAndMetadata(0)}, world.now))
 
 
-def test_partitions_by_hand_and_a_subscription_do_not_mix(world: World) -> None:
+def test_assign_and_subscribe_exclude_each_other(world: World) -> None:
     app = world.app("a", group_id="g")
     world.call(app, app.calls.assign((TP0,), world.now))
     with pytest.raises(IllegalStateError, match=r"by hand .*unsubscribe"):
@@ -289,7 +289,7 @@ def test_partitions_by_hand_and_a_subscription_do_not_mix(world: World) -> None:
         world.call(app, app.calls.assign((TP0,), world.now))
 
 
-def test_an_unreachable_cluster_is_named_within_the_time_given(world: World) -> None:
+def test_an_unreachable_cluster_raises_within_the_timeout(world: World) -> None:
     world.broker.kill()
     app = assigned(world, TP0)
     before = world.now.mono
@@ -302,7 +302,7 @@ def test_an_unreachable_cluster_is_named_within_the_time_given(world: World) -> 
         world.call(app, app.calls.describe_topics(None, 2_000, world.now))
 
 
-def test_a_cluster_that_does_not_even_refuse_is_named_after_a_while(world: World) -> None:
+def test_a_cluster_that_drops_packets_raises_after_a_while(world: World) -> None:
     app = world.app("a")
     app.cut()
     world.call(app, app.calls.assign((TP0,), world.now))
@@ -311,7 +311,7 @@ def test_a_cluster_that_does_not_even_refuse_is_named_after_a_while(world: World
         poll(world, app, timeout=2_000)
 
 
-def test_a_cluster_that_went_away_is_waited_for_but_not_for_ever(world: World) -> None:
+def test_a_lost_cluster_is_retried_for_a_limited_time(world: World) -> None:
     app = assigned(world, TP0, default_api_timeout_ms=30_000)
     poll(world, app)
     world.broker.kill()
@@ -322,7 +322,7 @@ def test_a_cluster_that_went_away_is_waited_for_but_not_for_ever(world: World) -
         poll(world, app, timeout=5_000)
 
 
-def test_a_broker_that_comes_back_is_read_on_without_a_gap(world: World) -> None:
+def test_reading_continues_without_a_gap_after_a_broker_restart(world: World) -> None:
     world.produce("t", 0, 50)
     app = assigned(world, TP0, max_poll_records=20)
     seen = poll(world, app)
@@ -339,7 +339,7 @@ def test_a_broker_that_comes_back_is_read_on_without_a_gap(world: World) -> None
     assert seen == [(0, offset) for offset in range(60)]
 
 
-def test_wakeup_ends_the_waiting_poll_once(world: World) -> None:
+def test_wakeup_ends_one_waiting_poll(world: World) -> None:
     app = assigned(world, TP0)
     app.start(app.calls.poll(30_000, world.now))
     world.run(1_000)
@@ -349,7 +349,7 @@ def test_wakeup_ends_the_waiting_poll_once(world: World) -> None:
     assert poll(world, app) == []
 
 
-def test_wakeup_before_a_poll_is_remembered_and_swallows_no_records(world: World) -> None:
+def test_a_wakeup_before_a_poll_ends_it_and_loses_no_records(world: World) -> None:
     world.produce("t", 0, 3)
     app = assigned(world, TP0)
     world.run(100)
@@ -360,7 +360,7 @@ def test_wakeup_before_a_poll_is_remembered_and_swallows_no_records(world: World
     assert len(poll(world, app)) == 3
 
 
-def test_walking_records_one_by_one(world: World) -> None:
+def test_iterating_over_records_one_by_one(world: World) -> None:
     world.produce("t", 0, 10)
     app = assigned(world, TP0)
 

@@ -62,7 +62,7 @@ def test_close_commits_the_position_of_a_cancelled_seek(world: World, app: App, 
     assert world.committed("g", "t", 1) == {0: target}
 
 
-def test_a_commit_after_a_cancelled_seek_commits_the_position_that_was_sought(world: World, app: App) -> None:
+def test_a_commit_after_a_cancelled_seek_commits_the_sought_position(world: World, app: App) -> None:
     def step() -> Program:
         cancelled(app.calls.positions.seek({TP0: OffsetAndMetadata(50)}, app.now))
         return (yield from app.calls.commits.commit(None, 5_000, app.now))
@@ -70,7 +70,7 @@ def test_a_commit_after_a_cancelled_seek_commits_the_position_that_was_sought(wo
     assert world.call(app, ten_polled_then(app, step)) == {TP0: OffsetAndMetadata(50), TP1: OffsetAndMetadata(0)}
 
 
-def test_an_asynchronous_commit_after_a_cancelled_seek_commits_the_position_that_was_sought(world: World, app: App) -> None:
+def test_an_asynchronous_commit_after_a_cancelled_seek_commits_the_sought_position(world: World, app: App) -> None:
     def step() -> Program:
         cancelled(app.calls.positions.seek({TP0: OffsetAndMetadata(50)}, app.now))
         yield from app.calls.commits.commit_async(None, None, app.now)
@@ -80,7 +80,7 @@ def test_an_asynchronous_commit_after_a_cancelled_seek_commits_the_position_that
     assert world.committed("g", "t", 1) == {0: 50}
 
 
-def test_the_position_after_a_cancelled_seek_is_the_one_that_was_sought(world: World, app: App) -> None:
+def test_the_position_after_a_cancelled_seek_is_the_sought_one(world: World, app: App) -> None:
     def step() -> Program:
         cancelled(app.calls.positions.seek({TP0: OffsetAndMetadata(50)}, app.now))
         return (yield from app.calls.positions.position(TP0, 5_000, app.now))
@@ -88,7 +88,7 @@ def test_the_position_after_a_cancelled_seek_is_the_one_that_was_sought(world: W
     assert world.call(app, ten_polled_then(app, step)) == 50
 
 
-def test_another_assignment_after_a_cancelled_seek_commits_the_position_that_was_sought(world: World, app: App) -> None:
+def test_assign_after_a_cancelled_seek_commits_the_sought_position(world: World, app: App) -> None:
     def step() -> Program:
         cancelled(app.calls.positions.seek({TP0: OffsetAndMetadata(50)}, app.now))
         yield from app.calls.assign((TP1,), app.now)
@@ -98,7 +98,7 @@ def test_another_assignment_after_a_cancelled_seek_commits_the_position_that_was
     assert world.committed("g", "t", 1) == {0: 50}
 
 
-def test_a_close_without_time_never_commits_the_position_before_a_cancelled_seek(world: World, app: App) -> None:
+def test_a_close_with_timeout_zero_never_commits_the_position_before_a_cancelled_seek(world: World, app: App) -> None:
     def step() -> Program:
         app.lag = 10_000
         cancelled(app.calls.positions.seek({TP0: OffsetAndMetadata(50)}, app.now))
@@ -111,7 +111,7 @@ def test_a_close_without_time_never_commits_the_position_before_a_cancelled_seek
     assert world.committed("g", "t", 1) in ({}, {0: 50})
 
 
-def test_a_commit_without_time_fails_after_a_seek_that_may_not_be_done(world: World, app: App) -> None:
+def test_a_commit_with_timeout_zero_fails_after_an_unsettled_seek(world: World, app: App) -> None:
     def step() -> Program:
         app.lag = 10_000
         cancelled(app.calls.positions.seek({TP0: OffsetAndMetadata(50)}, app.now))
@@ -123,7 +123,7 @@ def test_a_commit_without_time_fails_after_a_seek_that_may_not_be_done(world: Wo
     assert world.committed("g", "t", 1) == {}
 
 
-def test_an_unsubscribe_that_was_cancelled_commits_nothing_at_close(world: World) -> None:
+def test_a_cancelled_unsubscribe_commits_nothing_at_close(world: World) -> None:
     """As one that was not: docs/consumer.md says so."""
     world.produce("t", 0, 10)
     app = world.app("a", group_id="g")
@@ -176,7 +176,7 @@ def two_batches(tmp_path: Path) -> World:
     return world
 
 
-def test_close_does_not_commit_records_in_hand_that_a_truncation_has_spared(two_batches: World, tmp_path: Path) -> None:
+def test_close_does_not_commit_unconsumed_records_after_a_truncation(two_batches: World, tmp_path: Path) -> None:
     world, app, seen = two_batches, reader(two_batches), list[Record]()
 
     def program() -> Program:
@@ -188,7 +188,7 @@ def test_close_does_not_commit_records_in_hand_that_a_truncation_has_spared(two_
     assert world.committed("g", "t", 1) == {0: 2}
 
 
-def test_an_iteration_goes_on_after_a_truncation_and_skips_nothing(two_batches: World, tmp_path: Path) -> None:
+def test_an_iteration_continues_after_a_truncation_and_skips_nothing(two_batches: World, tmp_path: Path) -> None:
     world, app, seen = two_batches, reader(two_batches), list[Record]()
 
     def program() -> Program:
@@ -202,7 +202,7 @@ def test_an_iteration_goes_on_after_a_truncation_and_skips_nothing(two_batches: 
     assert [record.offset for record in seen] == [*range(10), 5, 6, 7]
 
 
-def test_what_an_iteration_left_over_is_committed_by_no_truncation(two_batches: World, tmp_path: Path) -> None:
+def test_records_left_over_by_an_iteration_are_not_committed_after_a_truncation(two_batches: World, tmp_path: Path) -> None:
     """The rest of an iteration comes with the next poll. If that is not processed, none of it is committed."""
     world, app, seen = two_batches, reader(two_batches), list[Record]()
 

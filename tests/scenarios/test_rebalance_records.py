@@ -49,7 +49,7 @@ def join(world: World, name: str) -> App:
     return app
 
 
-def test_the_first_one_tells_who_joined_and_what_came(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_first_rebalance_records_the_member_and_its_partitions(world: World, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "ottla.client.groups.rebalances")
     began = world.now.wall
     app = join(world, "a")
@@ -69,7 +69,7 @@ def test_the_first_one_tells_who_joined_and_what_came(world: World, caplog: pyte
     )
 
 
-def test_one_that_somebody_else_set_off_tells_what_stood_still_and_for_how_long(world: World) -> None:
+def test_a_rebalance_by_another_member_records_unfetched_partitions_and_durations(world: World) -> None:
     first = join(world, "a")
     second = join(world, "b")
     world.run_until(lambda: len(first.calls.owned) == len(second.calls.owned) == 1)
@@ -92,7 +92,7 @@ def test_one_that_somebody_else_set_off_tells_what_stood_still_and_for_how_long(
         assert kept not in unfetched, "what stays is fetched all the time"
 
 
-def test_the_time_that_listeners_took_is_told_whatever_they_raise(world: World) -> None:
+def test_the_time_of_listeners_is_recorded_even_if_they_raise(world: World) -> None:
     app = app_of(world, "a")
 
     def failing(partitions: list[TopicPartition]) -> None:
@@ -120,7 +120,7 @@ def test_the_time_that_listeners_took_is_told_whatever_they_raise(world: World) 
     assert ended.member_id == rebalances(app)[0].member_id
 
 
-def test_a_member_that_was_too_slow_lost_its_partitions_and_when_it_came_back(world: World) -> None:
+def test_an_expelled_member_records_lost_partitions_and_its_rejoin(world: World) -> None:
     app = app_of(world, "a")
 
     def program() -> Program:
@@ -146,7 +146,7 @@ def test_without_a_rebalance_there_is_no_record(world: World) -> None:
     assert app.assembly.recorder is None
 
 
-def test_only_the_latest_are_kept(world: World) -> None:
+def test_only_the_latest_rebalances_are_kept(world: World) -> None:
     app = join(world, "a")
     world.run_until(lambda: len(rebalances(app)) == 1)
     recorder = app.assembly.recorder

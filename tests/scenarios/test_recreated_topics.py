@@ -36,7 +36,7 @@ def committed(world: World) -> int:
 
 
 @pytest.mark.parametrize("offset", [1, OLD])
-def test_an_offset_of_the_records_of_the_last_poll_is_not_committed(world: World, app: App, offset: int) -> None:
+def test_offsets_of_the_last_poll_s_records_are_not_committed(world: World, app: App, offset: int) -> None:
     assert len(poll(world, app)) == OLD
     recreate(world)
     world.run(10_000)
@@ -45,7 +45,7 @@ def test_an_offset_of_the_records_of_the_last_poll_is_not_committed(world: World
     assert committed(world) == 0
 
 
-def test_an_offset_of_a_record_in_hand_is_not_committed_in_an_iteration(world: World, app: App) -> None:
+def test_the_offset_of_an_unconsumed_record_is_not_committed_in_an_iteration(world: World, app: App) -> None:
     def program() -> Program:
         delivery = None
         while delivery is None:
@@ -65,7 +65,7 @@ def test_an_offset_of_a_record_in_hand_is_not_committed_in_an_iteration(world: W
     assert committed(world) == 0
 
 
-def test_an_offset_that_is_committed_after_the_next_poll_is_one_of_the_new_topic(world: World, app: App) -> None:
+def test_an_offset_committed_after_the_next_poll_is_of_the_new_topic(world: World, app: App) -> None:
     """It might be meant so: docs/consumer.md says what to do."""
     assert len(poll(world, app)) == OLD
     recreate(world)
@@ -114,7 +114,7 @@ def test_after_an_interruption_nothing_is_committed_to_a_topic_of_the_same_name(
     assert committed(world) == 0
 
 
-def test_after_an_interruption_nothing_is_read_twice_or_left_out(world: World, app: App) -> None:
+def test_after_an_interruption_no_record_is_repeated_or_skipped(world: World, app: App) -> None:
     seen: list[Record] = []
     for count in range(1, 40):
         if count % 2:

@@ -51,7 +51,7 @@ def class_of(api: str) -> tuple[Any, str]:
 
 @pytest.mark.parametrize("first", [1, 2])
 @pytest.mark.parametrize(("protocol", "api"), [(protocol, api) for protocol, apis in OF_PROTOCOL.items() for api in apis])
-def test_a_request_that_cannot_be_made_is_made_later(
+def test_a_request_that_cannot_be_built_is_built_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str, api: str, first: int
 ) -> None:
     world = filled(tmp_path)
@@ -72,7 +72,7 @@ def test_a_request_that_cannot_be_made_is_made_later(
 
 
 @pytest.mark.parametrize(("protocol", "api"), [("classic", "leave_group"), ("consumer", "consumer_group_heartbeat")])
-def test_a_member_whose_last_request_cannot_be_made_leaves_later(
+def test_a_member_whose_leave_request_cannot_be_built_leaves_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str, api: str
 ) -> None:
     world = filled(tmp_path)

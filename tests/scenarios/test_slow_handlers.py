@@ -78,7 +78,7 @@ def everything(app: App) -> dict[int, list[int]]:
 ALL = {partition: list(range(RECORDS)) for partition in range(PARTITIONS)}
 
 
-def test_an_announced_job_keeps_its_place_for_as_long_as_it_said(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_announced_job_keeps_its_membership_for_its_limit(world: World, caplog: pytest.LogCaptureFixture) -> None:
     app = app_of(world, "a")
     app.start(job(app, busy(90_000), limit=100_000))
     world.run_until(lambda: everything(app) == ALL, 150_000)
@@ -89,7 +89,7 @@ def test_an_announced_job_keeps_its_place_for_as_long_as_it_said(world: World, c
     world.run_until(lambda: not app.running)
 
 
-def test_heartbeats_go_on_while_user_code_runs(world: World) -> None:
+def test_heartbeats_continue_while_user_code_runs(world: World) -> None:
     app = app_of(world, "a")
     app.start(job(app, busy(60_000), limit=100_000))
     world.run(70_000)
@@ -98,7 +98,7 @@ def test_heartbeats_go_on_while_user_code_runs(world: World) -> None:
     assert max(later - earlier for earlier, later in itertools.pairwise(beats)) < 6_000
 
 
-def test_a_job_that_hangs_is_caught_and_nothing_is_lost_or_committed(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stuck_job_is_expelled_and_nothing_is_lost_or_committed(world: World, caplog: pytest.LogCaptureFixture) -> None:
     app = app_of(world, "a")
     app.start(job(app, busy(60_000), limit=30_000))
     world.run_until(lambda: everything(app) == ALL, 150_000)
@@ -111,7 +111,7 @@ def test_a_job_that_hangs_is_caught_and_nothing_is_lost_or_committed(world: Worl
     assert [name for name, _ in app.told] == ["assign", "lost", "assign"]
 
 
-def test_progress_lets_the_limit_count_again(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_progress_restarts_the_limit(world: World, caplog: pytest.LogCaptureFixture) -> None:
     def steps(app: App, job: ProcessingJob) -> Program:
         for _ in range(6):
             yield Sleep(12_000)
@@ -123,7 +123,7 @@ def test_progress_lets_the_limit_count_again(world: World, caplog: pytest.LogCap
     assert (app.errors, lines(caplog)) == ([], [])
 
 
-def test_a_handler_that_announced_nothing_is_told_what_it_held(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_names_the_records_of_an_unannounced_slow_handler(world: World, caplog: pytest.LogCaptureFixture) -> None:
     app = app_of(world, "a", max_poll_records=7)
 
     def program() -> Program:
@@ -155,7 +155,7 @@ def slow_once(app: App, work: int) -> Program:
 
 @pytest.mark.filterwarnings("ignore::ottla.OttlaConfigWarning")
 @pytest.mark.parametrize(("interval", "session"), [(15_000, 30_000), (30_000, 15_000)])
-def test_a_classic_group_counts_the_longer_of_poll_interval_and_session(
+def test_a_classic_group_applies_the_longer_of_poll_interval_and_session(
     world: World, interval: int, session: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Seen by the member itself, and by the others, whose rebalance waits for it."""
@@ -198,7 +198,7 @@ def test_progress_that_another_thread_reports_while_the_job_ends_does_not_bring_
     assert not app.assembly.polls.processing
 
 
-def test_a_rebalance_waits_for_the_end_of_the_job_and_the_commit_after_it_counts(world: World) -> None:
+def test_a_rebalance_waits_for_the_end_of_a_job_and_accepts_the_commit_after_it(world: World) -> None:
     waited: list[bool] = []
 
     def attentive(app: App, job: ProcessingJob) -> Program:
@@ -221,7 +221,7 @@ def test_a_rebalance_waits_for_the_end_of_the_job_and_the_commit_after_it_counts
     assert both == [(partition, offset) for partition in range(PARTITIONS) for offset in range(RECORDS)]
 
 
-def test_a_group_that_did_not_wait_refuses_the_commit_and_nothing_jumps_back(world: World) -> None:
+def test_a_group_that_did_not_wait_refuses_the_commit_and_no_offset_goes_back(world: World) -> None:
     first = app_of(world, "a")
     first.start(job(first, busy(60_000), limit=100_000))
     world.run_until(lambda: bool(first.calls.owned))
@@ -245,7 +245,7 @@ def test_a_group_that_did_not_wait_refuses_the_commit_and_nothing_jumps_back(wor
     assert [name for name, _ in first.told][:2] == ["assign", "lost"]
 
 
-def test_nothing_is_polled_inside_a_job(world: World) -> None:
+def test_poll_inside_a_job_raises(world: World) -> None:
     app = app_of(world, "a")
 
     def program() -> Program:
@@ -262,7 +262,7 @@ def test_nothing_is_polled_inside_a_job(world: World) -> None:
     world.call(app, program())
 
 
-def test_a_late_word_of_progress_does_no_harm(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_late_progress_is_ignored(world: World, caplog: pytest.LogCaptureFixture) -> None:
     app = app_of(world, "a")
     with app.calls.jobs.job(5_000) as ended:
         pass

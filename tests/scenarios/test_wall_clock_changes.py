@@ -42,7 +42,7 @@ def history(path: Path, protocol: str, *jumps: int) -> tuple[list[Any], list[Any
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_group_does_at_each_moment_what_it_does_without_the_jumps(protocol: str, tmp_path: Path) -> None:
+def test_a_group_behaves_the_same_without_clock_jumps(protocol: str, tmp_path: Path) -> None:
     """Heartbeats, sessions, commits, fetches, refreshes: each request is the same, and leaves in the same millisecond."""
     jumps = (HOUR, -HOUR, -HOUR, 2 * HOUR)
     quiet = history(tmp_path / "quiet", protocol, *[0 for _ in jumps])
@@ -50,7 +50,7 @@ def test_a_group_does_at_each_moment_what_it_does_without_the_jumps(protocol: st
 
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
-def test_who_asks_for_what_is_younger_than_a_minute_goes_by_the_clock_that_there_is(world: World, jump: int) -> None:
+def test_a_reset_by_age_uses_the_current_wall_clock(world: World, jump: int) -> None:
     world.produce("t", 0, 3)
     world.clock.set_wall(jump)
     app = assigned(world, TP0, auto_offset_reset=timedelta(minutes=1))

@@ -44,7 +44,7 @@ def reading(app: App) -> Program:
 
 @pytest.mark.parametrize("question", QUESTIONS)
 @pytest.mark.parametrize("connected", [False, True])
-def test_what_has_to_be_asked_for_is_an_error_at_once(world: World, question: str, connected: bool) -> None:
+def test_a_lookup_that_needs_a_broker_raises_at_once(world: World, question: str, connected: bool) -> None:
     app = world.app("a", group_id="g")
     if connected:
         world.call(app, reading(app))
@@ -56,7 +56,7 @@ def test_what_has_to_be_asked_for_is_an_error_at_once(world: World, question: st
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_a_network_thread_that_is_stuck_costs_a_tenth_of_a_second(world: World, question: str) -> None:
+def test_a_stuck_network_thread_delays_a_call_by_a_tenth_of_a_second(world: World, question: str) -> None:
     app = world.app("a", group_id="g")
     world.call(app, reading(app))
     app.pause = 60_000
@@ -78,20 +78,20 @@ def test_a_network_thread_that_is_stuck_costs_a_tenth_of_a_second(world: World, 
     ],
     ids=["offsets", "committed", "commit"],
 )
-def test_who_asks_for_nothing_gets_it_without_a_broker(world: World, question: Callable[[App], Any]) -> None:
+def test_an_empty_lookup_needs_no_broker(world: World, question: Callable[[App], Any]) -> None:
     app = world.app("a", group_id="g")
     world.broker.kill()
     assert world.call(app, question(app)) == {}
 
 
-def test_what_is_known_is_told(world: World) -> None:
+def test_known_values_are_returned(world: World) -> None:
     app = world.app("a")
     world.call(app, reading(app))
     assert world.call(app, app.calls.positions.position(T0, 0, app.now)) == 10
     assert world.call(app, app.calls.positions.lag(T0, 0, app.now)) == 0
 
 
-def test_what_is_not_known_yet_is_not_guessed(world: World) -> None:
+def test_unknown_values_are_not_guessed(world: World) -> None:
     app = world.app("a")
     world.call(app, app.calls.assign([T0], app.now))
     for question in (app.calls.positions.position(T0, 0, app.now), app.calls.positions.lag(T0, 0, app.now)):

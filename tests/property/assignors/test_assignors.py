@@ -71,7 +71,7 @@ sticky_ones = pytest.mark.parametrize("name", STICKY)
 @every_assignor
 @few
 @given(clusters(), memberships())
-def test_every_partition_has_one_reader_at_most_who_wants_it(name: str, cluster: Cluster, members: Members) -> None:
+def test_each_partition_has_at_most_one_owner_that_subscribes_to_it(name: str, cluster: Cluster, members: Members) -> None:
     shares = assign(name, cluster, members)
     assert shares.keys() == members.keys()
     given_out = Counter(one for share in shares.values() for one in share)
@@ -128,14 +128,14 @@ def test_range_keeps_equal_topics_together_whatever_their_racks(
 @pytest.mark.parametrize("name", ["roundrobin", "sticky"])
 @few
 @given(clusters(), memberships(st.just(TOPICS)))
-def test_sizes_differ_by_one_at_most_when_all_want_the_same(name: str, cluster: Cluster, members: Members) -> None:
+def test_sizes_differ_by_at_most_one_with_equal_subscriptions(name: str, cluster: Cluster, members: Members) -> None:
     sizes = [len(share) for share in assign(name, cluster, members).values()]
     assert not sizes or max(sizes) - min(sizes) <= 1
 
 
 @few
 @given(clusters(), memberships())
-def test_nobody_has_two_more_than_somebody_who_wants_one_of_them(cluster: Cluster, members: Members) -> None:
+def test_no_member_has_two_partitions_more_than_another_that_subscribes_to_one_of_them(cluster: Cluster, members: Members) -> None:
     shares = assign("sticky", cluster, members)
     for richer in members:
         topics = {tp.topic for tp in shares[richer]}
@@ -146,7 +146,7 @@ def test_nobody_has_two_more_than_somebody_who_wants_one_of_them(cluster: Cluste
 @sticky_ones
 @few
 @given(clusters(), memberships(generations=one_generation, rack=st.none()), st.randoms(use_true_random=False))
-def test_asked_again_nothing_moves(name: str, cluster: Cluster, members: Members, dice) -> None:  # type: ignore[no-untyped-def]
+def test_a_second_assignment_moves_nothing(name: str, cluster: Cluster, members: Members, dice) -> None:  # type: ignore[no-untyped-def]
     """Whatever the first answer was, it stands; cooperative members are asked until all that was given up is taken."""
 
     def holding(shares: Shares) -> Members:
@@ -165,7 +165,7 @@ def test_asked_again_nothing_moves(name: str, cluster: Cluster, members: Members
 @sticky_ones
 @few
 @given(clusters(), memberships(st.just(TOPICS), one_generation, st.none()))
-def test_no_more_moves_than_the_sizes_ask_for(name: str, cluster: Cluster, members: Members) -> None:
+def test_only_as_many_partitions_move_as_balance_requires(name: str, cluster: Cluster, members: Members) -> None:
     exists = wanted(cluster, members)
     owned_by = owners(members)
     shares = assign(name, cluster, members)
@@ -179,7 +179,7 @@ def test_no_more_moves_than_the_sizes_ask_for(name: str, cluster: Cluster, membe
 
 @few
 @given(clusters(), memberships(generations=one_generation))
-def test_cooperative_gives_nobody_what_another_one_has(cluster: Cluster, members: Members) -> None:
+def test_cooperative_assigns_no_partition_that_another_member_owns(cluster: Cluster, members: Members) -> None:
     owned_by = owners(members)
     for one, share in assign("cooperative-sticky", cluster, members).items():
         for tp in share:
@@ -189,7 +189,7 @@ def test_cooperative_gives_nobody_what_another_one_has(cluster: Cluster, members
 @sticky_ones
 @few
 @given(clusters())
-def test_a_later_generation_wins_and_in_the_same_one_nobody_does(name: str, cluster: Cluster) -> None:
+def test_a_later_generation_wins_a_claim_and_equal_generations_void_it(name: str, cluster: Cluster) -> None:
     def member(generation: int) -> MemberSubscription:
         return MemberSubscription(TOPICS, None, None, held, generation, encode_sticky(held, generation))
 
@@ -213,6 +213,6 @@ def test_sticky_user_data_survives_the_wire(partitions: list[TopicPartition], ge
 
 @few
 @given(st.binary(max_size=60))
-def test_garbage_is_no_claim(blob: bytes) -> None:
+def test_garbage_is_not_a_claim(blob: bytes) -> None:
     decode_sticky(blob)
     decode_sticky(encode_sticky([TopicPartition("t", 1)], 3)[: len(blob)])

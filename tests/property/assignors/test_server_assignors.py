@@ -41,7 +41,7 @@ every_assignor = pytest.mark.parametrize("name", SERVER_ASSIGNORS)
 
 @every_assignor
 @given(group=groups())
-def test_every_subscribed_partition_has_one_owner_who_wants_it(name: str, group: GroupSpec) -> None:
+def test_each_subscribed_partition_has_one_owner_that_subscribes_to_it(name: str, group: GroupSpec) -> None:
     targets = SERVER_ASSIGNORS[name](group)
     assert targets.keys() == group.members.keys()
     given_out = Counter((topic, number) for target in targets.values() for topic, some in target.items() for number in some)
@@ -65,7 +65,7 @@ def test_the_order_of_the_mappings_does_not_matter(name: str, group: GroupSpec, 
 
 @every_assignor
 @given(group=groups())
-def test_who_keeps_everything_keeps_the_object(name: str, group: GroupSpec) -> None:
+def test_an_unchanged_assignment_is_the_same_object(name: str, group: GroupSpec) -> None:
     first = SERVER_ASSIGNORS[name](group)
     second = SERVER_ASSIGNORS[name](GroupSpec(group.members, first, group.topics))
     assert second == first
@@ -104,7 +104,7 @@ def owned(group: GroupSpec) -> Targets:
 
 
 @given(group=groups(homogeneous=True))
-def test_uniform_is_even_and_moves_as_few_as_can_be(group: GroupSpec) -> None:
+def test_uniform_is_balanced_and_moves_the_fewest_partitions(group: GroupSpec) -> None:
     targets = SERVER_ASSIGNORS["uniform"](group)
     if not targets:
         return
@@ -119,7 +119,7 @@ def test_uniform_is_even_and_moves_as_few_as_can_be(group: GroupSpec) -> None:
 
 
 @given(group=groups(homogeneous=True), comes=st.booleans())
-def test_one_member_comes_or_goes(group: GroupSpec, comes: bool) -> None:
+def test_one_member_joins_or_leaves(group: GroupSpec, comes: bool) -> None:
     """Who has to change is who must: those that the newcomer takes from, or those who inherit."""
     before = SERVER_ASSIGNORS["uniform"](group)
     members = dict(group.members)
@@ -133,7 +133,7 @@ def test_one_member_comes_or_goes(group: GroupSpec, comes: bool) -> None:
 
 
 @given(group=groups(homogeneous=False))
-def test_no_partition_of_a_mixed_group_has_a_much_better_place(group: GroupSpec) -> None:
+def test_no_partition_of_a_mixed_group_has_a_much_better_owner(group: GroupSpec) -> None:
     targets = SERVER_ASSIGNORS["uniform"](group)
     for target in targets.values():
         for topic in target:

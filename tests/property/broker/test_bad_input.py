@@ -146,7 +146,7 @@ def is_refusal(response: Any) -> bool:
 
 @settings(max_examples=examples(80), suppress_health_check=[HealthCheck.data_too_large, HealthCheck.too_slow], deadline=None)
 @given(data=st.data())
-def test_edges_in_any_order(data: st.DataObject) -> None:
+def test_edge_values_in_any_order(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
         broker = Broker(Path(folder))
         for _ in range(data.draw(st.integers(1, 12))):
@@ -159,7 +159,7 @@ def test_edges_in_any_order(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("api", sorted(SPOKEN.keys() - LOGIN), ids=lambda api: api.name.lower())
-def test_one_edge_after_the_other(api: Api, tmp_path: Path) -> None:
+def test_each_edge_value_by_itself(api: Api, tmp_path: Path) -> None:
     broker = Broker(tmp_path)
     asked = 0
     for version in range(SPOKEN[api].minimum, SPOKEN[api].maximum + 1):

@@ -46,7 +46,7 @@ def _check_offsets(log: PartitionLog) -> None:
 
 
 @given(batches, shapes, st.data())
-def test_whatever_happens_to_the_newest_segment_all_intact_batches_are_left(
+def test_damage_to_the_newest_segment_leaves_all_intact_batches(
     written: Written, shape: dict[str, int], data: st.DataObject
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:

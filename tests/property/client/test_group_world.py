@@ -268,11 +268,11 @@ def play(history: list[tuple[tuple[Any, ...], int]], seed: int, protocol: str) -
 
 @settings(max_examples=examples(30), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(steps, st.integers(0, 1000))
-def test_no_record_is_lost_whatever_happens(history: list[tuple[tuple[Any, ...], int]], seed: int) -> None:
+def test_no_record_is_lost(history: list[tuple[tuple[Any, ...], int]], seed: int) -> None:
     play(history, seed, "classic")
 
 
 @settings(max_examples=examples(20), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(steps, st.integers(0, 1000))
-def test_nor_where_members_assign_for_their_consumer_group(history: list[tuple[tuple[Any, ...], int]], seed: int) -> None:
+def test_no_record_is_lost_with_client_side_assignors(history: list[tuple[tuple[Any, ...], int]], seed: int) -> None:
     play(history, seed, "consumer")

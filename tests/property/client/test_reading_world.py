@@ -188,7 +188,7 @@ actions = st.lists(
 
 @settings(max_examples=examples(100), deadline=None)
 @given(actions, st.lists(st.tuples(st.integers(1, 5), st.integers(1, 7)), min_size=1, max_size=8), st.integers(0, 10))
-def test_read_committed_gives_what_was_committed_and_nothing_else(
+def test_read_committed_returns_exactly_the_committed_records(
     history: list[tuple[str, int, int]], cuts: list[tuple[int, int]], start: int
 ) -> None:
     log = Log()

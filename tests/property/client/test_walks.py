@@ -95,7 +95,7 @@ ARRIVED = [("arrive", 0, 2), ("arrive", 1, 2), ("arrive", 0, 2), ("poll", 0, 0)]
 @example([*OPENED, ("walk", 0, LIMIT), ("leave", 0, 0), ("poll", 0, 0), ("want", 0, 0)])
 @settings(deadline=None, max_examples=examples(300))
 @given(steps)
-def test_what_is_walked_comes_in_order_and_what_counts_as_done_was_walked(todo: list[tuple[str, int, int]]) -> None:
+def test_iterated_records_come_in_order_and_consumed_records_were_iterated(todo: list[tuple[str, int, int]]) -> None:
     walker = Walker()
     for what, partition, count in todo:
         if what == "arrive":

@@ -43,7 +43,7 @@ def story() -> str:
     return hashlib.sha256(repr(harness.said).encode()).hexdigest()
 
 
-def test_another_process_says_the_same() -> None:
+def test_another_process_gives_the_same_replies() -> None:
     program = f"from {__name__} import story; print(story())"
     told = {
         subprocess.run(

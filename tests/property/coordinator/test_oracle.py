@@ -213,26 +213,26 @@ BROKEN: list[tuple[str, Callable[[FullCoordinator], object]]] = [
 
 
 @pytest.mark.parametrize(("invariant", "break_it"), BROKEN, ids=[f"{name}-{number}" for number, (name, _) in enumerate(BROKEN)])
-def test_an_invariant_notices_what_is_wrong(invariant: str, break_it: Callable[[FullCoordinator], object]) -> None:
+def test_an_invariant_detects_its_violation(invariant: str, break_it: Callable[[FullCoordinator], object]) -> None:
     world = FullCoordinator()
     break_it(world)
     with pytest.raises(AssertionError):
         world.oracle.invariants[invariant]()
 
 
-def test_a_compaction_that_takes_too_much_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compaction_that_removes_too_much_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     world = FullCoordinator()
     monkeypatch.setattr(log, "compacted", lambda records, cut, tombstones: records[1:])
     with pytest.raises(AssertionError):
         world.oracle.invariants["compaction_changes_nothing"]()
 
 
-def test_every_invariant_is_broken_by_something() -> None:
+def test_every_invariant_has_a_violation() -> None:
     broken = {name for name, _ in BROKEN} | {"compaction_changes_nothing"}
     assert broken == FullCoordinator().oracle.invariants.keys()
 
 
-def test_a_timer_that_has_an_effect_before_its_time_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_timer_that_acts_too_early_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     world = FullCoordinator()
     for number in range(20):
         world.oracle.a_timer_that_is_not_due_does_nothing(number)
@@ -242,7 +242,7 @@ def test_a_timer_that_has_an_effect_before_its_time_is_noticed(monkeypatch: pyte
         world.oracle.a_timer_that_is_not_due_does_nothing(sooner)
 
 
-def test_what_happens_differently_the_second_time_is_noticed() -> None:
+def test_a_different_outcome_on_replay_is_detected() -> None:
     world = FullCoordinator()
     world.oracle.the_same_happens_again()
     world.harness.said[-1] = []

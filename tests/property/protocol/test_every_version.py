@@ -31,7 +31,7 @@ def flatten(pieces: list[Any]) -> bytes:
 @pytest.mark.parametrize(("api", "version"), EVERY, ids=NAMES)
 @settings(max_examples=examples(3))
 @given(data=st.data())
-def test_a_version_survives_the_upgrade_and_the_wire(api: Api, version: int, data: st.DataObject) -> None:
+def test_a_message_survives_conversion_and_encoding(api: Api, version: int, data: st.DataObject) -> None:
     header = RequestHeader(api, version, 12345, "client")
     for side in ("request", "response"):
         wire = data.draw(st.from_type(wire_class(api, version, side)), label=side)
@@ -51,7 +51,7 @@ def test_a_version_survives_the_upgrade_and_the_wire(api: Api, version: int, dat
 @pytest.mark.parametrize(("api", "version"), EVERY, ids=NAMES)
 @settings(max_examples=examples(2))
 @given(data=st.data())
-def test_the_bytes_are_those_that_kio_writes(api: Api, version: int, data: st.DataObject) -> None:
+def test_the_bytes_equal_those_of_kio(api: Api, version: int, data: st.DataObject) -> None:
     for side in ("request", "response"):
         wire = data.draw(st.from_type(wire_class(api, version, side)), label=side)
         cls = type(wire)
@@ -144,7 +144,7 @@ def test_a_flipped_byte_is_decoded_or_refused(data: st.DataObject, which: tuple[
 @pytest.mark.parametrize("version", [version for api, version in EVERY if api is Api.FETCH])
 @settings(max_examples=examples(20))
 @given(data=st.data())
-def test_records_that_stay_in_the_frame_are_those_that_kio_would_copy(version: int, data: st.DataObject) -> None:
+def test_records_left_in_the_frame_equal_those_that_kio_copies(version: int, data: st.DataObject) -> None:
     message = data.draw(st.from_type(wire_class(Api.FETCH, version, "response")))
     frame = flatten(encode_response(RequestHeader(Api.FETCH, version, 1, "client"), upgrade(Api.FETCH, "response", message)))
     copied = decode_response(Api.FETCH, version, frame)

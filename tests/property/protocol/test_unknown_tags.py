@@ -69,7 +69,7 @@ def decoded(api: Api, version: int, side: str, frame: bytes) -> Any:
 @pytest.mark.parametrize(("api", "version"), EVERY, ids=NAMES)
 @settings(max_examples=examples(2))
 @given(data=st.data())
-def test_the_writer_of_these_tests_writes_what_kio_writes(api: Api, version: int, data: st.DataObject) -> None:
+def test_the_writer_of_these_tests_equals_that_of_kio(api: Api, version: int, data: st.DataObject) -> None:
     for side in ("request", "response"):
         body = data.draw(st.from_type(wire_class(api, version, side)))
         target = io.BytesIO()
@@ -183,12 +183,12 @@ API_VERSIONS_ANSWER = struct.pack(">ihBi", 7, 0, 1, 0)
     ["02 01 03 0000000000000007 03 09 02", "02 01 08 0000000000000005 01 08 0000000000000007", "02 09 00 01 01 0000000000000007"],
     ids=["sizes that lie", "twice", "a size that lies behind an unknown tag"],
 )
-def test_a_known_tag_is_read_without_regard_to_its_size(section: str) -> None:
+def test_a_known_tag_is_read_whatever_its_size(section: str) -> None:
     _, message = decode_response(Api.API_VERSIONS, 3, API_VERSIONS_ANSWER + bytes.fromhex(section))
     assert message.finalized_features_epoch == 7
 
 
-def test_an_array_behind_a_size_that_lies_is_looked_at_where_kio_reads_it() -> None:
+def test_an_array_after_a_wrong_size_is_checked_where_kio_reads_it() -> None:
     """Tag 1 announces eight bytes more than it has; there an array of tag 0 announces 2**31 items."""
     section = bytes.fromhex("02 01 10 0000000000000007 00 05 ffffffff07 0000")
     with pytest.raises(ProtocolError, match="announces 2147483646 items"):
@@ -221,7 +221,7 @@ def test_any_byte_but_0_is_true() -> None:
     assert message.allow_auto_topic_creation is True
 
 
-def test_any_negative_byte_says_that_a_structure_is_null() -> None:
+def test_any_negative_byte_is_a_null_structure() -> None:
     front = struct.pack(">iB", 7, 0) + bytes.fromhex("00000000 0000 00 00 00000001 00000005")
     _, message = decode_response(Api.CONSUMER_GROUP_HEARTBEAT, 0, front + b"\x80\0")
     assert message.assignment is None
@@ -229,7 +229,7 @@ def test_any_negative_byte_says_that_a_structure_is_null() -> None:
     assert message.assignment.topic_partitions == ()
 
 
-def test_blobs_of_members_that_announce_too_much_are_refused() -> None:
+def test_member_blobs_with_excessive_counts_are_refused() -> None:
     """kio would reserve memory for all of it first, and end the process."""
     with pytest.raises(ProtocolError, match="announces 2147483647 items"):
         decode_subscription(b"\0\3\x7f\xff\xff\xff")

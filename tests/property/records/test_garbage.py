@@ -105,7 +105,7 @@ def test_every_truncation(codec: Compression) -> None:
                 verify_batch(sealed(cut))
 
 
-def test_a_flip_that_the_checksum_covers_is_always_seen() -> None:
+def test_a_flipped_byte_under_the_checksum_is_always_detected() -> None:
     good = encode_batch(BATCH)
     for position in range(21, len(good)):
         bad = bytearray(good)
@@ -150,7 +150,7 @@ def varint(number: int) -> bytes:
 
 
 @given(records=st.lists(st.tuples(st.lists(varints, max_size=9), st.binary(max_size=8)), min_size=1, max_size=4))
-def test_records_made_of_lying_varints(records: list[tuple[list[int], bytes]]) -> None:
+def test_records_with_wrong_varints(records: list[tuple[list[int], bytes]]) -> None:
     body = b""
     for numbers, filler in records:
         record = b"\0" + b"".join(varint(number) for number in numbers) + filler

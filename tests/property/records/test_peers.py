@@ -69,7 +69,7 @@ def theirs(batch: Any) -> list[NewRecord]:
 @pytest.mark.parametrize(("peer", "codec"), COMBINATIONS)
 @settings(max_examples=examples(50))
 @given(new=new_records)
-def test_what_a_peer_builds_is_read(peer: str, codec: Compression, new: list[NewRecord]) -> None:
+def test_batches_of_peers_are_read(peer: str, codec: Compression, new: list[NewRecord]) -> None:
     builder = PEERS[peer][0](
         magic=2, compression_type=codec, is_transactional=True, producer_id=9, producer_epoch=3, base_sequence=4, batch_size=1 << 24
     )
@@ -87,7 +87,7 @@ def test_what_a_peer_builds_is_read(peer: str, codec: Compression, new: list[New
 @pytest.mark.parametrize(("peer", "codec"), COMBINATIONS)
 @settings(max_examples=examples(50))
 @given(new=new_records, base_offset=st.integers(0, 2**62))
-def test_what_we_build_a_peer_reads(peer: str, codec: Compression, new: list[NewRecord], base_offset: int) -> None:
+def test_peers_read_our_batches(peer: str, codec: Compression, new: list[NewRecord], base_offset: int) -> None:
     data = encode_batch(
         new, base_offset=base_offset, compression=codec, producer_id=9, producer_epoch=3, base_sequence=4, transactional=True
     )
@@ -105,7 +105,7 @@ def test_what_we_build_a_peer_reads(peer: str, codec: Compression, new: list[New
 
 @settings(max_examples=examples(50))
 @given(runs=st.lists(new_records, min_size=1, max_size=4))
-def test_several_batches_are_told_apart_by_peers(runs: list[list[NewRecord]]) -> None:
+def test_peers_read_several_batches(runs: list[list[NewRecord]]) -> None:
     data = b"".join(encode_batch(new, base_offset=100 * number) for number, new in enumerate(runs))
     for records in (AioKafkaRecords(data), KafkaPythonRecords(data)):
         seen = []

@@ -38,7 +38,7 @@ def read_all(data: bytes, fetch_offset: int, step: int) -> tuple[list[PartitionR
 
 
 @given(runs=runs, codec=codecs, fetch_offset=st.integers(0, 70), step=st.integers(1, 30), log_append=st.none() | timestamps)
-def test_whatever_is_written_is_read(
+def test_written_records_are_read_back(
     runs: list[list[NewRecord]], codec: Compression, fetch_offset: int, step: int, log_append: int | None
 ) -> None:
     data, expected, offset = b"", [], 0
@@ -102,7 +102,7 @@ def test_whatever_is_written_is_read(
     codec=codecs,
     target=timestamps,
 )
-def test_a_time_is_found_where_a_plain_search_finds_it(new: list[NewRecord], codec: Compression, target: int) -> None:
+def test_a_timestamp_lookup_equals_a_linear_search(new: list[NewRecord], codec: Compression, target: int) -> None:
     data = encode_batch(new, base_offset=5, compression=codec)
     plain = [(5 + delta, record.timestamp) for delta, record in enumerate(new) if record.timestamp >= target]
     assert find_timestamp(data, 0, target) == (plain[0] if plain else None)

@@ -67,6 +67,6 @@ class Hasty(Connection):
         super().send(mono)
 
 
-def test_an_answer_that_overtakes_another_is_noticed() -> None:
+def test_a_reordered_answer_is_detected() -> None:
     with pytest.raises(AssertionError):
         check_order(Hasty, ["whole", "whole"], [1, 0])

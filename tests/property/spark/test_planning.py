@@ -99,7 +99,7 @@ def test_ranges_lie_between_the_points(starts: dict[TopicPartition, int], ends: 
 
 
 @given(st.integers(0, 50), st.integers(1, 50), st.integers(0, 120), st.integers(0, 120))
-def test_what_is_lost_and_what_is_left_make_up_the_range(start: int, size: int, begin: int, length: int) -> None:
+def test_lost_and_remaining_offsets_make_up_the_range(start: int, size: int, begin: int, length: int) -> None:
     wanted = OffsetRange("t", 0, start, start + size)
     losses, left = losses_in_range(wanted, begin, begin + length)
     available = set(range(start, start + size)) & set(range(begin, begin + length))
