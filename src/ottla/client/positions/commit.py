@@ -1,14 +1,14 @@
-"""Commits and committed positions: OffsetCommit, OffsetFetch, and the commits that happen by themselves.
+"""Commits and committed offsets: OffsetCommit, OffsetFetch, and auto-commit.
 
 Owns the queue of commits, the look-ups of committed offsets and the timer of auto-commit. Must not know how a membership works,
-nor what becomes of a position. Invariants:
+nor who uses a committed offset. Invariants:
 
-- Commits are sent in the order of the calls, each signed with the identity of the member that called. A commit that is sent again
-  is signed again; it never takes a later commit back, and leaves out partitions that were given up meanwhile.
-- A call fails when its time is over, but its request stays in flight: the coordinator might still carry it out, after a request
-  that was sent later over another connection.
-- Nothing is sent while the coordinator is unknown. At most one auto-commit is under way. Auto-commit commits only positions that
-  came with a ``Polled``, so never a record that no poll has handed out before.
+- Commits are sent in the order of the calls, each with the identity of the member that called. A retry has the current identity; it
+  never overwrites a later commit, and fails if partitions of it were given up meanwhile.
+- A call fails at its deadline, but its request stays in flight: the coordinator may still execute it, even after a request that
+  was sent later over another connection.
+- No request is sent while the coordinator is unknown. At most one auto-commit is in flight. Auto-commit commits only positions that
+  came with a ``Polled``, so only records that an earlier poll has returned.
 """
 
 from __future__ import annotations
@@ -51,23 +51,23 @@ _log = logging.getLogger(__name__)
 
 
 class OffsetStore(Protocol):
-    """Where a group's positions are kept."""
+    """Stores the offsets of a group."""
 
     def commit(self, offsets: Offsets, deadline: int | None, retry: bool, reply: Reply) -> None:
-        """Keep these positions."""
+        """Commit these offsets."""
 
     def fetch(self, partitions: frozenset[TopicPartition], deadline: int | None, reply: Reply) -> None:
-        """``reply`` with what is kept: a position or ``None`` for each partition."""
+        """Call ``reply`` with the committed offset of each partition, or ``None``."""
 
 
 class CommitReaction(enum.Enum):
-    """What an error code calls for."""
+    """The reaction to an error code."""
 
-    RETRY = "send again after a while"
-    FIND_COORDINATOR = "the coordinator is another one: look it up, and send again"
-    MEMBERSHIP = "it is about who signed: the membership knows"
-    RENEW_IDENTITY = "the member's identity has changed: sign again and send again"
-    RETRY_UNLESS_REVOKING = "send again after a while; but a topic that is gone must not hold a revocation up"
+    RETRY = "retry after the back-off"
+    FIND_COORDINATOR = "the group has another coordinator: find it, then retry"
+    MEMBERSHIP = "the identity was refused: the membership decides"
+    RENEW_IDENTITY = "the member's identity has changed: retry with the current one"
+    RETRY_UNLESS_REVOKING = "retry after the back-off, unless a revocation waits: a deleted topic must not delay it"
 
 
 _COMMIT_REACTIONS: Mapping[int, CommitReaction] = {
@@ -95,15 +95,15 @@ _FETCH_REACTIONS: Mapping[int, CommitReaction] = {
     ErrorCode.unknown_topic_id: CommitReaction.RETRY,
     ErrorCode.stale_member_epoch: CommitReaction.RENEW_IDENTITY,
 }
-"""Error codes of OffsetCommit and OffsetFetch -> what to do; any other goes to the caller as it is."""
+"""Error codes of OffsetCommit and OffsetFetch -> reaction. The caller gets the error of any other code."""
 
 
 @dataclass(slots=True, eq=False)
 class _OffsetRequest:
-    """Something asked of the coordinator until it is answered: kept through retries."""
+    """A request to the coordinator, with its retries, and the commands that wait for it."""
 
     waiting: list[tuple[Reply, int | None]]
-    """The waiting commands, and their deadlines."""
+    """The waiting commands, with their deadlines."""
     retry: bool
     attempts: int = 0
     not_before: int = 0
@@ -119,7 +119,7 @@ class _OffsetRequest:
         return (deadline := self.deadline) is not None and now.mono >= deadline
 
     def give_up(self, error: OttlaError, now: Now) -> None:
-        """Tell those who have waited long enough."""
+        """Fail the commands whose deadline has passed."""
         waiting, self.waiting = self.waiting, []
         for reply, deadline in waiting:
             if deadline is not None and now.mono >= deadline:
@@ -140,10 +140,10 @@ class _OffsetCommit(_OffsetRequest):
     offsets: Offsets
     identity: MemberIdentity
     topic_ids: Mapping[TopicPartition, uuid.UUID]
-    """The topics in which the positions were read, where they are known."""
+    """The ids of the topics in which the positions were read, as far as they are known."""
     revoking: bool = False
     recreated: frozenset[TopicPartition] = frozenset()
-    """Left out of the request: their topics were deleted, and others have their names."""
+    """Partitions that the request leaves out: their topics were deleted, and others have the names."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -152,9 +152,9 @@ class _OffsetFetch(_OffsetRequest):
 
 
 class CommitManager:
-    """See the module. One ``OffsetStore``: the coordinator of the group.
+    """See the module. It is the ``OffsetStore`` of a group with a coordinator.
 
-    ``topic_id`` gives the id of the topic that a partition is read in.
+    ``topic_id`` returns the id of the topic in which a partition is read.
     """
 
     def __init__(
@@ -184,24 +184,24 @@ class CommitManager:
         """The error of the latest automatic commit: it is logged when it changes."""
         self._auto_in_flight = False
         self._unsent: list[AnySend] = []
-        """What was noted as sent. The next step may raise; then these leave with the next poll."""
+        """Requests already noted as in flight. If the next step of a poll raises, the next poll returns them."""
         coordinator.on_fatal(self._give_up)
 
     def __repr__(self) -> str:
         return f"<CommitManager {len(self._queue)} commits waiting, {len(self._lookups)} look-ups>"
 
-    # -- what is asked ----------------------------------------------------------------------------------------------------
+    # -- commands ---------------------------------------------------------------------------------------------------------
 
     def commit(self, offsets: Offsets, deadline: int | None, retry: bool, reply: Reply, *, revoking: bool = False) -> None:
-        """Commit once, or with ``retry`` until it is done or ``deadline`` passes. ``reply`` gets the offsets.
+        """Commit once, or with ``retry`` until it succeeds or ``deadline`` passes. ``reply`` gets the offsets.
 
-        ``revoking``: others wait for the partitions, so nothing is waited for that may never come.
+        ``revoking``: other members wait for the partitions, so a deleted topic is not retried.
         """
         if not offsets:
             reply(offsets, None)
             return
         try:
-            # A member that is leaving when the next request is sent was a member when this was requested.
+            # The identity at the time of the call: by the time the request is sent, the member may be leaving.
             identity = self._membership.identity()
         except OttlaError as error:
             reply(None, error)
@@ -219,11 +219,11 @@ class CommitManager:
         self._queue.append(request)
 
     def gave_up(self, partitions: Iterable[TopicPartition]) -> None:
-        """Others may read these from now on: what was asked for before and is still to be tried again is void."""
+        """Other members may read these partitions now: retries of earlier commits of them are void."""
         self._order.gave_up(partitions)
 
     def fetch(self, partitions: frozenset[TopicPartition], deadline: int | None, reply: Reply) -> None:
-        """Look up committed positions. Requests for the same partitions meanwhile share the answer."""
+        """Look up committed offsets. Calls for the same partitions share a request."""
         request = self._lookups.get(partitions)
         if not partitions:
             reply({}, None)
@@ -233,7 +233,7 @@ class CommitManager:
             request.waiting.append((reply, deadline))
 
     def polled(self, positions: Offsets, now: Now) -> None:
-        """The application polls: commit what it has done with, when that is due."""
+        """The application polls: commit the processed positions, if an auto-commit is due."""
         if not self._config.enable_auto_commit:
             return
         if self._auto_due is None:
@@ -250,7 +250,7 @@ class CommitManager:
         self.commit(dict(positions), now.mono + self._config.default_api_timeout_ms, False, self._auto_committed)
 
     def restart_auto_commit(self, now: Now) -> None:
-        """The next auto-commit is a whole interval away."""
+        """Let the interval of auto-commit begin now."""
         self._auto_due = now.mono + self._config.auto_commit_interval_ms
 
     def _auto_committed(self, value: object, error: OttlaError | None) -> None:
@@ -262,14 +262,15 @@ class CommitManager:
         if self._auto_failure != before:
             _log.warning("auto-commit of group %r failed: %s", self._config.group_id, error)
         reaction = _COMMIT_REACTIONS.get(error.code) if isinstance(error, BrokerError) else None
-        # A commit for a deleted topic is refused as long as it is assigned: the retry is not urgent.
+        # A retriable failure is retried after the back-off, not the interval; but with a deleted topic the commit fails for as long
+        # as the topic is assigned.
         if error.retriable and reaction is not CommitReaction.RETRY_UNLESS_REVOKING and self._auto_due is not None:
             self._auto_due -= self._config.auto_commit_interval_ms - self._config.retry_backoff_ms
 
     # -- the two shapes ---------------------------------------------------------------------------------------------------
 
     def poll(self, now: Now) -> Poll:
-        """Every commit and every look-up whose time has come."""
+        """Return the commits and look-ups that are due."""
         if not (self._queue or self._in_flight or self._lookups):
             return Poll()  # in nearly every pass
         self._expire(now)
@@ -339,7 +340,7 @@ class CommitManager:
                 request.done(None, error)
                 return None
         topics: dict[str, list[offset_commit_request.OffsetCommitRequestPartition]] = {}
-        # The topic may be deleted by what is known of the cluster, and recreated already.
+        # The id in which the positions were read, not that of the metadata: the topic may have been deleted and recreated since.
         ids = {tp.topic: topic_id for tp, topic_id in request.topic_ids.items() if tp not in request.recreated}
         for tp, position in left.items():
             epoch = -1 if position.leader_epoch is None else position.leader_epoch
@@ -365,10 +366,10 @@ class CommitManager:
         )
 
     def _recreated(self, request: _OffsetCommit, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """Partitions whose topic was deleted and created again since they were read.
+        """Partitions whose topic was deleted and recreated since they were read.
 
-        The request would name the new topic. A member that gives up its partitions, because there was no such topic for a moment,
-        would commit the end of the old log, and what the new topic holds before that would never be read.
+        1. The topic is deleted, so the member has to revoke its partitions, and commits their positions first. 2. The topic is
+        created again. 3. The request would name the new topic: its records before the end of the old log would never be read.
         """
         current = self._metadata.current
         ids = ((tp, request.topic_ids.get(tp), current.topic_id(tp.topic)) for tp in partitions)
@@ -382,7 +383,7 @@ class CommitManager:
         gone = ", ".join(str(tp) for tp in sorted(self._order.given_up(request.number, request.offsets)))
         if gone:
             raise CommitFailedError(
-                f"nothing was committed: {gone} went to others before the commit could be made", cause=request.last_error
+                f"nothing was committed: {gone} was revoked before the commit could be retried", cause=request.last_error
             )
         request.identity = self._membership.identity()
 
@@ -407,7 +408,7 @@ class CommitManager:
     # -- answers ----------------------------------------------------------------------------------------------------------
 
     def _on_committed(self, request: _OffsetCommit, response: offset_commit_response.OffsetCommitResponse, now: Now) -> None:
-        """The first failing partition decides, but lacking authorisations are named together."""
+        """End the commit, or react to the first error in it; missing authorizations are reported together."""
         names = {topic_id: tp.topic for tp, topic_id in request.topic_ids.items()}
         current = self._metadata.current
         codes = {
@@ -435,12 +436,12 @@ class CommitManager:
         return self._react(request, reaction, broker_error(code, what), now)
 
     def _on_fetched(self, request: _OffsetFetch, response: offset_fetch_response.OffsetFetchResponse, now: Now) -> None:
-        """All partitions, or an error of one of them for all."""
+        """Reply with the offsets of all partitions, or with the error of one of them."""
         self._asked.discard(request.partitions)
         group = next((item for item in response.groups if item.group_id in (self._config.group_id, "")), None)
         what = f"looking up the commits of group {self._config.group_id!r}"
         if group is None:
-            return self._failed(request, OttlaError(f"{what}: the answer does not name the group"), now)
+            return self._failed(request, OttlaError(f"{what}: the response does not contain the group"), now)
         if group.error_code:
             code = int(group.error_code)
             return self._react(request, _FETCH_REACTIONS.get(code), broker_error(code, what), now)
@@ -479,7 +480,7 @@ class CommitManager:
         self._failed(request, error, now)
 
     def _failed(self, request: _OffsetRequest, error: OttlaError, now: Now) -> None:
-        """Try again later, if that was asked for and may help."""
+        """Retry after the back-off, if the call retries and the error is retriable."""
         request.last_error = error
         if not request.retry or not error.retriable:
             return self._finish(request, error)
@@ -499,7 +500,7 @@ class CommitManager:
         self._order.ended(request.number, committed)
 
     def _expire(self, now: Now) -> None:
-        """Complete commands whose deadline has passed. Requests in flight stay in flight."""
+        """Fail commands whose deadline has passed. Requests in flight stay in flight."""
         for request in [
             request for request in (*self._queue, *self._in_flight.values(), *self._lookups.values()) if request.overdue(now)
         ]:
@@ -509,7 +510,7 @@ class CommitManager:
         self._queue = [request for request in self._queue if request.waiting]
 
     def _give_up(self, error: OttlaError, now: Now) -> None:
-        """The coordinator cannot be looked up and waiting does not help: all waiting calls fail."""
+        """Fail all waiting calls: the coordinator cannot be found, and a retry would not help."""
         del now
         requests: list[_OffsetRequest] = [
             *self._queue,
@@ -529,7 +530,7 @@ class CommitManager:
         known, named = self._coordinator.node_id, self._coordinator.named
         cut_off = self._unreachable(COORDINATOR, () if named is None else (ToCoordinator(named),))
         reason = cut_off or request.last_error or self._coordinator.failure
-        silent = "no answer" if known is None else f"node {known} was asked and has not answered yet"
+        silent = "no answer" if known is None else f"node {known} has not answered yet"
         return timeout_error(f"{what} of group {self._config.group_id!r} was not answered in time", reason, silent)
 
     def _wake_at(self, now: Now) -> int | None:
@@ -546,10 +547,9 @@ def _name_of(topic_id: uuid.UUID | None, names: Mapping[uuid.UUID, str], metadat
 
 
 class CommitOrder:
-    """In which order commits were requested: one that is sent again must not overwrite a later one, nor another member's.
+    """The order in which commits were requested: a retry must not overwrite a later commit, nor one of another member.
 
-    A commit has the number that it got when it was requested. After the coordinator has taken one for a partition, only later ones
-    are sent for it.
+    Each commit gets a number when it is requested. After a commit has succeeded for a partition, only later ones are sent for it.
     """
 
     def __init__(self) -> None:
@@ -559,35 +559,35 @@ class CommitOrder:
         self._given_up: dict[TopicPartition, int] = {}
 
     def __repr__(self) -> str:
-        return f"<CommitOrder {self._last} asked for, {sorted(self._in_flight)} under way>"
+        return f"<CommitOrder {self._last} requested, {sorted(self._in_flight)} in flight>"
 
     def next(self) -> int:
-        """The number of a commit that is asked for now."""
+        """Return the number of a new commit."""
         self._last += 1
         return self._last
 
     def may_send(self, number: int) -> bool:
-        """Whether no later commit is under way: what becomes of that one has to be known before an earlier one is sent again."""
+        """Whether no later commit is in flight. Its outcome has to be known before an earlier one is retried."""
         return all(other < number for other in self._in_flight)
 
     def left(self, number: int, offsets: Offsets) -> Offsets:
-        """What is still to be said of a commit: all but the partitions of which the coordinator has taken a later one."""
+        """The offsets that a commit still has to send: without partitions for which a later commit has succeeded."""
         return {tp: position for tp, position in offsets.items() if self._committed.get(tp, 0) < number}
 
     def sent(self, number: int) -> None:
-        """A commit is on its way."""
+        """Note that a commit is in flight."""
         self._in_flight.add(number)
 
     def ended(self, number: int, committed: Iterable[TopicPartition] = ()) -> None:
-        """It was answered, or will not be; ``committed`` are the partitions that the coordinator has committed."""
+        """Note that a commit was answered, or will not be; ``committed``: its partitions that succeeded."""
         self._in_flight.discard(number)
         for tp in committed:
             self._committed[tp] = max(number, self._committed.get(tp, 0))
 
     def gave_up(self, partitions: Iterable[TopicPartition]) -> None:
-        """Whatever was asked for of these until now was asked for by who held them then."""
+        """Note that the member has given up these partitions after all commits so far."""
         self._given_up.update(dict.fromkeys(partitions, self._last))
 
     def given_up(self, number: int, offsets: Offsets) -> frozenset[TopicPartition]:
-        """The partitions of a commit that were given up since it was asked for."""
+        """The partitions of a commit that were given up since it was requested."""
         return frozenset(tp for tp in offsets if self._given_up.get(tp, 0) >= number)

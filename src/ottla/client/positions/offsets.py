@@ -1,8 +1,8 @@
-"""Positions for partitions that have none, and the offsets of timestamps: ListOffsets, and what to do with committed positions.
+"""Initial positions of partitions, and the offsets of timestamps, by ListOffsets.
 
-Owns the ListOffsets requests and the way of each partition to its position: committed, else reset as configured. Must not know how
-committed positions are kept. Invariants: a position is set only on a partition that still waits for it, in the same epoch; a failed
-look-up of committed positions never leads to a reset.
+Owns the ListOffsets requests and the choice of each partition's position: the committed offset, else a reset as configured. Must
+not know how committed offsets are stored. Invariants: a position is set only on a partition that still waits for it, in the same
+epoch; a failed look-up of committed offsets never leads to a reset.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _CONSUMER = -1
 """The replica id of clients."""
 
 _NAMED = 5
-"""How many partitions an error names."""
+"""The number of partitions that an error names."""
 
 
 class ListOffsetsReaction(enum.Enum):
-    """What the error code of a partition calls for."""
+    """The reaction to the error code of a partition."""
 
     NO_SUCH_OFFSET = "there is no such offset"
-    FATAL = "the caller has to know"
-    RETRY = "ask for metadata and try again"
+    FATAL = "the caller gets the error"
+    RETRY = "request metadata and retry"
 
 
 _REACTIONS: Mapping[int, ListOffsetsReaction] = {
@@ -44,16 +44,16 @@ _REACTIONS: Mapping[int, ListOffsetsReaction] = {
     ErrorCode.unsupported_version: ListOffsetsReaction.FATAL,
     ErrorCode.unsupported_for_message_format: ListOffsetsReaction.NO_SUCH_OFFSET,
 }
-"""Error codes of a partition in ListOffsets -> what to do; after any other it is tried again."""
+"""Error codes of a partition in ListOffsets -> reaction. Any other code is retried."""
 
 
 LeaderEpochs = Mapping[TopicPartition, int | None]
-"""The partitions of a request, with the leader epoch that it names for each."""
+"""The partitions of a request, with the leader epoch that it contains for each."""
 
 
 @dataclass(slots=True, eq=False)
 class Query:
-    """Timestamps to be turned into offsets, for a call or for partitions that need a position."""
+    """Timestamps whose offsets are looked up, for a call or for partitions that need a position."""
 
     wanted: dict[TopicPartition, int]
     deadline: int | None
@@ -63,7 +63,7 @@ class Query:
     attempts: int = 0
     not_before: int = 0
     waits_for_version: int = sys.maxsize
-    """Metadata newer than this may name the leader that was missing: no need to wait any longer."""
+    """Metadata newer than this may contain the leader that was missing, and ends the back-off."""
     failure: OttlaError | None = None
 
     @property
@@ -94,14 +94,14 @@ class OffsetsManager:
         self._looking_up: dict[TopicPartition, int] = {}
         self._resetting: dict[TopicPartition, int] = {}
         self._unsent: list[AnySend] = []
-        """What was noted as sent. The next step may raise; then these leave with the next poll."""
+        """Requests already noted as in flight. If the next step of a poll raises, the next poll returns them."""
         metadata.on_fatal(self._give_up)
 
     def __repr__(self) -> str:
         return f"<OffsetsManager {len(self._queries)} queries, {len(self._resetting)} resets>"
 
     def list_offsets(self, timestamps: Mapping[TopicPartition, int], deadline: int | None, reply: Reply, now: Now) -> None:
-        """Turn timestamps into offsets until ``deadline``; ``reply`` gets ``None`` for a partition that has no such offset."""
+        """Look up the offsets of timestamps until ``deadline``. ``reply`` gets ``None`` for a partition without such an offset."""
         del now
         if not timestamps:
             return reply({}, None)
@@ -109,13 +109,13 @@ class OffsetsManager:
         return self._queries.append(Query(dict(timestamps), deadline, reply))
 
     def look_up_again(self) -> None:
-        """Partitions without a commit may have one by now."""
+        """Look up again the commits of partitions that had none."""
         for tp, state in self._subscription.in_phase(Phase.INITIALIZING):
             if isinstance(state.problem, NoOffsetForPartitionError):
                 self._subscription.set_problem(tp, state.epoch, None)
 
     def poll(self, now: Now) -> Poll:
-        """Look up what is missing."""
+        """Return the look-ups that are due."""
         if not (self._queries or self._subscription.in_phase(Phase.INITIALIZING) or self._subscription.in_phase(Phase.RESETTING)):
             return Poll()  # in nearly every pass
         self._initialize(now)

@@ -1,9 +1,9 @@
-"""Whether a position still fits the log: checked with each new leader, since a log may have been truncated or recreated (KIP-320).
+"""Validates positions with each new leader, since a log may have been truncated or its topic recreated (KIP-320).
 
-Owns the OffsetForLeaderEpoch requests, the handling of a position that does not fit, and the report that a partition does not
-exist. Must not know how anything is fetched. Invariants: nothing is fetched from a leader that has not confirmed the position, if
-there is an epoch to ask about; an answer counts only for the position and the leader of its request; a position is moved only when
-all that was fetched before is consumed, so nothing is skipped.
+Owns the OffsetForLeaderEpoch requests, the reset of a position after a truncation, and the report that a partition does not exist.
+Must not know how records are fetched. Invariants: a partition is not fetched from a leader that has not confirmed its position, if
+the epoch of the position is known; a response counts only for the position and the leader of its request; a position is moved only
+when all records fetched before are consumed, so no record is skipped.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _NAMED = 5
 """The number of partitions that a log line names; it only counts the others."""
 
 _FATAL = frozenset({ErrorCode.topic_authorization_failed})
-"""Error codes of a partition that the application has to know; after any other it is tried again."""
+"""Error codes of a partition that the application gets. Any other code is retried."""
 
 
 class _PositionCheck(NamedTuple):
-    """What a leader was asked about."""
+    """The position that a leader is asked to confirm."""
 
     epoch: int
     offset: int
@@ -48,7 +48,7 @@ _Questions = Mapping[TopicPartition, _PositionCheck]
 
 @dataclass(frozen=True, slots=True)
 class _Truncation:
-    """A position that does not fit: the log holds what was read up to ``end``, as far as that is known."""
+    """A position that is not in the leader's log: what was read before ``end`` is, as far as that is known."""
 
     epoch: int
     end: OffsetAndMetadata | None
@@ -56,7 +56,7 @@ class _Truncation:
 
 
 class PositionValidator:
-    """See the module. ``is_held`` tells whether anything that was fetched of a partition is still to be consumed."""
+    """See the module. ``is_held`` returns whether fetched records of a partition are not consumed yet."""
 
     def __init__(
         self,
@@ -72,22 +72,22 @@ class PositionValidator:
         self._backoff = backoff
         self._is_held = is_held
         self._compared: tuple[int, Metadata] | None = None
-        """Version of the subscription and metadata for which leaders were compared last."""
+        """The version of the subscription and the metadata at the latest comparison of leaders."""
         self._in_flight: dict[TopicPartition, _PositionCheck] = {}
         self._truncations: dict[TopicPartition, _Truncation] = {}
         self._unsent: list[AnySend] = []
-        """What was noted as sent. The next step may raise; then these leave with the next poll."""
+        """Requests already noted as in flight. If the next step of a poll raises, the next poll returns them."""
 
     def __repr__(self) -> str:
-        return f"<PositionValidator {len(self._in_flight)} asked about, {len(self._truncations)} do not fit>"
+        return f"<PositionValidator {len(self._in_flight)} in flight, {len(self._truncations)} truncated>"
 
     @property
     def awaits_consumption(self) -> bool:
-        """Whether a position is to be moved as soon as the application has consumed what was fetched before."""
+        """Whether a position will be moved as soon as the application has consumed the records fetched before."""
         return bool(self._truncations)
 
     def poll(self, now: Now) -> Poll:
-        """Look for new leaders; ask them about the positions."""
+        """Compare leaders; return the requests to new ones."""
         self._compare_leaders()
         if self._truncations:
             self._settle_truncations()
@@ -109,7 +109,7 @@ class PositionValidator:
     def _on_response(
         self, checks: _Questions, response: offset_for_leader_epoch_response.OffsetForLeaderEpochResponse, now: Now
     ) -> None:
-        """Confirm positions, or find out how far they fit."""
+        """Confirm positions, or note where their logs were truncated."""
         answered = {TopicPartition(topic.topic, part.partition): part for topic in response.topics for part in topic.partitions}
         for tp, check in checks.items():
             state = self._take(tp, check)
@@ -133,7 +133,7 @@ class PositionValidator:
         self._settle_truncations()
 
     def _on_failure(self, checks: _Questions, error: OttlaError, now: Now) -> None:
-        """Try again; a broker that is too old to be asked is believed."""
+        """Retry; if the broker is too old for the request, the positions count as confirmed."""
         for tp, check in checks.items():
             state = self._take(tp, check)
             if state is None:
@@ -161,7 +161,7 @@ class PositionValidator:
                 continue
             self._truncations.pop(tp, None)
             if state.leader_epoch is not None and leader.epoch is not None and state.leader_epoch > leader.epoch:
-                # The leader would answer as if the log had been truncated. The epoch is not from this cluster.
+                # The epoch is not from this cluster. The leader's answer would look like that after a truncation.
                 self._subscription.drop_leader_epoch(tp, above=leader.epoch)
             if state.leader_epoch is not None and leader.epoch is not None:
                 self._subscription.validate(tp, leader)
@@ -172,19 +172,18 @@ class PositionValidator:
         self._compared = (self._subscription.version, current)
 
     def _look_for_absent(self, current: Metadata) -> None:
-        """A partition from ``assign()`` that does not exist, or no longer exists, is a problem; a group handles its own
-        partitions."""
-        found: list[TopicPartition] = []
+        """Report partitions from ``assign()`` that do not exist as problems. With ``subscribe()``, the group takes them away."""
+        reported: list[TopicPartition] = []
         for tp, state in self._subscription.partitions.items():
             absent = isinstance(state.problem, BrokerError) and state.problem.code == ErrorCode.unknown_topic_or_partition
             problem = current.absence(tp)
             if problem is not None and (absent or state.problem is None):
-                found += () if absent else (tp,)
+                reported += () if absent else (tp,)
                 self._subscription.set_problem(tp, state.epoch, problem)
             elif problem is None and absent:
                 self._subscription.set_problem(tp, state.epoch, None)
-        if found:
-            names, more = ", ".join(map(str, found[:_NAMED])), len(found) - _NAMED
+        if reported:
+            names, more = ", ".join(map(str, reported[:_NAMED])), len(reported) - _NAMED
             _log.warning("assigned partitions do not exist: %s%s", names, f" and {more} more" if more > 0 else "")
 
     def _is_asked(self, tp: TopicPartition, state: PartitionState) -> bool:
@@ -220,7 +219,7 @@ class PositionValidator:
     # -- answers ----------------------------------------------------------------------------------------------------------
 
     def _take(self, tp: TopicPartition, check: _PositionCheck) -> PartitionState | None:
-        """The state that an answer is about; ``None`` where it is about nothing that is wanted any more."""
+        """Return the state that a response is about; ``None`` if position or leader have changed since the request."""
         if self._in_flight.get(tp) == check:
             del self._in_flight[tp]
         state = self._subscription.partitions.get(tp)
@@ -236,7 +235,7 @@ class PositionValidator:
             self._subscription.set_problem(tp, state.epoch, error)
 
     def _settle_truncations(self) -> None:
-        """Move positions that do not fit, once what was fetched before is consumed."""
+        """Move truncated positions, once the records fetched before are consumed."""
         for tp, truncation in list(self._truncations.items()):
             state = self._subscription.current(tp, truncation.epoch)
             if state is None:
@@ -248,7 +247,7 @@ class PositionValidator:
         policy = self._subscription.reset_to
         what = _explain(tp, state, truncation)
         if policy is None:
-            # It stays where it is, with its problem, until a seek gives it another epoch.
+            # The position stays, with its problem, until a seek gives it another epoch.
             divergent = truncation.end.offset if truncation.end is not None else None
             problem = LogTruncationError(what, tp.topic, tp.partition, state.fetch, divergent)
             return self._subscription.set_problem(tp, state.epoch, problem)
