@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from datetime import timedelta
@@ -41,15 +40,13 @@ from ottla.types import (
     V_co,
 )
 
-_log = logging.getLogger(__name__)
-
 RebalanceListener = Callable[["AsyncConsumer[Any, Any]", list[TopicPartition]], Awaitable[None] | None] | None
 """``listener(consumer, partitions)``, a function or a coroutine function, or none."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-LOOK_AGAIN = 1
-"""Milliseconds between two checks whether the network thread has ended."""
+CLOSE_CHECK_INTERVAL = 1
+"""Milliseconds between two checks, in ``close()``, whether the network thread has ended."""
 
 
 def _coroutine_function(function: F) -> F:
@@ -78,7 +75,7 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
     the consumer.
 
     Every call can be cancelled (``asyncio.timeout``, a ``TaskGroup`` that ends). A cancelled ``poll()`` loses no record: the next
-    one returns it. A running listener is not cancelled with it: it goes on, and the next poll waits until it has ended.
+    one returns it. A running listener is not cancelled with it: it continues, and the next poll waits until it has ended.
 
     A consumer belongs to one event loop. One task at a time may poll it, iterate over its records, or change what it reads
     (``subscribe``, ``unsubscribe``, ``assign``); a second one raises ``ConcurrentAccessError``. Any task may make all other calls.
@@ -254,11 +251,11 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
 
     async def beginning_offsets(self, partitions: Iterable[TopicPartition], timeout: Timeout = None) -> dict[TopicPartition, int]:
         """As ``Consumer.beginning_offsets``."""
-        return await self._edges(partitions, EARLIEST, timeout)
+        return await self._offsets(partitions, EARLIEST, timeout)
 
     async def end_offsets(self, partitions: Iterable[TopicPartition], timeout: Timeout = None) -> dict[TopicPartition, int]:
         """As ``Consumer.end_offsets``."""
-        return await self._edges(partitions, LATEST, timeout)
+        return await self._offsets(partitions, LATEST, timeout)
 
     async def offsets_for_times(
         self, timestamps: Mapping[TopicPartition, int], timeout: Timeout = None
@@ -332,7 +329,7 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
             await self._driver.waiters.sleep()
 
     async def _end(self, network: NetworkThread, deadline: float, operation: GroupMembershipOperation) -> None:
-        """Close for good. If ``close()`` was cancelled, the listener that it left running may still use the consumer."""
+        """Close the consumer, even if ``close()`` was cancelled. A listener that still runs may use the consumer until it ends."""
         try:
             await self._driver.listeners.end(deadline)
         finally:
@@ -341,25 +338,26 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
             self._driver.listeners.log_unraised()
             self._calls.leave_at_once(operation)
             until = round(max(deadline, clock.monotonic() + END_GRACE) * 1000)
-            # Calls of other tasks may still be answered. The thread ends a moment after its last notification.
+            # The network thread ends shortly after its last notification, which may complete a call of another task.
             while not network.close(0) and clock.now().mono < until:
                 self._calls.take_news()
-                await self._driver.waiters.wait_for_news(network.notifications, min(until, clock.now().mono + LOOK_AGAIN))
+                check_at = min(until, clock.now().mono + CLOSE_CHECK_INTERVAL)
+                await self._driver.waiters.wait_for_news(network.notifications, check_at)
 
     async def _run(self, call: Callable[[Now], Call[T]]) -> T:
         self._service_at = 0.0
         return await self._driver.run(call)
 
-    async def _edges(self, partitions: Iterable[TopicPartition], timestamp: int, timeout: Timeout) -> dict[TopicPartition, int]:
+    async def _offsets(self, partitions: Iterable[TopicPartition], timestamp: int, timeout: Timeout) -> dict[TopicPartition, int]:
         wanted, wait = dict.fromkeys(arguments.partitions((partitions,)), timestamp), self._timeout(timeout)
-        found = await self._run(lambda now: self._calls.positions.list_offsets(wanted, wait, now))
-        return {tp: 0 if answer is None else answer.offset for tp, answer in found.items()}
+        offsets = await self._run(lambda now: self._calls.positions.list_offsets(wanted, wait, now))
+        return {tp: 0 if position is None else position.offset for tp, position in offsets.items()}
 
 
 class _AsyncWalk(AsyncIterator[Record[K_co, V_co]]):
     """``async for`` over a consumer.
 
-    Not an async generator: that would end for good after the first timeout or error.
+    Not an async generator: after the first timeout or error, that would raise only ``StopAsyncIteration``.
     """
 
     __slots__ = ("_consumer", "_task", "records")
@@ -384,8 +382,8 @@ class _AsyncWalk(AsyncIterator[Record[K_co, V_co]]):
         processed. Then it is the task that began the iteration.
         """
         task = _task()
-        asks_only = task is not None and getattr(task.get_coro(), "cr_code", None) is _AsyncWalk.__anext__.__code__
-        return Caller(self._task if asks_only else task)
+        is_separate = task is not None and getattr(task.get_coro(), "cr_code", None) is _AsyncWalk.__anext__.__code__
+        return Caller(self._task if is_separate else task)
 
 
 def _caller() -> Caller:

@@ -294,7 +294,7 @@ class Consumer(ConsumerBase[K_co, V_co]):
 
         Raises as ``end_offsets()`` does.
         """
-        return self._edges(partitions, EARLIEST, timeout)
+        return self._offsets(partitions, EARLIEST, timeout)
 
     def end_offsets(self, partitions: Iterable[TopicPartition], timeout: Timeout = None) -> dict[TopicPartition, int]:
         """The offset after the last record of each partition; with ``read_committed``, after the last one that can be read.
@@ -302,7 +302,7 @@ class Consumer(ConsumerBase[K_co, V_co]):
         Raises the error of a broker that refuses (``TopicAuthorizationFailedError``, ``AuthenticationError``), and after
         ``timeout`` (seconds) ``OttlaTimeoutError``, or the error that kept the brokers from answering.
         """
-        return self._edges(partitions, LATEST, timeout)
+        return self._offsets(partitions, LATEST, timeout)
 
     def offsets_for_times(
         self, timestamps: Mapping[TopicPartition, int], timeout: Timeout = None
@@ -442,10 +442,10 @@ class Consumer(ConsumerBase[K_co, V_co]):
         finally:
             call.close()
 
-    def _edges(self, partitions: Iterable[TopicPartition], timestamp: int, timeout: Timeout) -> dict[TopicPartition, int]:
+    def _offsets(self, partitions: Iterable[TopicPartition], timestamp: int, timeout: Timeout) -> dict[TopicPartition, int]:
         wanted, wait = dict.fromkeys(arguments.partitions((partitions,)), timestamp), self._timeout(timeout)
-        found = self._run(lambda now: self._calls.positions.list_offsets(wanted, wait, now))
-        return {tp: 0 if answer is None else answer.offset for tp, answer in found.items()}
+        offsets = self._run(lambda now: self._calls.positions.list_offsets(wanted, wait, now))
+        return {tp: 0 if position is None else position.offset for tp, position in offsets.items()}
 
     def _bind(self, listener: RebalanceListener) -> Listener | None:
         if inspect.iscoroutinefunction(listener):

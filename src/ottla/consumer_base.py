@@ -235,7 +235,7 @@ class ConsumerBase(Generic[K_co, V_co]):
                     handle(record)      # minutes
                     job.progress()      # the limit counts from here
 
-        Heartbeats go on, no other records are returned, and prefetched records are kept. A job that is silent for ``limit``
+        Heartbeats continue, no other records are returned, and prefetched records are kept. A job that is silent for ``limit``
         (seconds), counted from its beginning or its latest ``job.progress()``, counts as hung: the member leaves the group, one
         line in the log says so, and a commit raises ``CommitFailedError``. A rebalance waits for the end of the block, but not
         longer than the group does, which is ``max_poll_interval``; ``job.rebalancing`` is true meanwhile. Raises

@@ -38,9 +38,9 @@ class Waiters:
 
     def __init__(self) -> None:
         self._waiting: dict[asyncio.Future[None], None] = {}
-        """In the order in which they began to wait, which is that in which they are woken."""
-        self._listening = 0
-        """How many of them wait for notifications."""
+        """In the order in which they started to wait, in which they are also woken."""
+        self._news_waiters = 0
+        """The number of calls that wait for notifications."""
 
     def wake(self) -> None:
         """Wake all waiting calls."""
@@ -74,12 +74,12 @@ class Waiters:
         if not notifications.arm(wake):
             self.wake()  # arm() has removed the callback of the other calls
             return
-        self._listening += 1
+        self._news_waiters += 1
         try:
             await self.sleep(until)
         finally:
-            self._listening -= 1
-            if not self._listening:
+            self._news_waiters -= 1
+            if not self._news_waiters:
                 notifications.disarm()
 
 
@@ -90,19 +90,19 @@ class ListenerTasks:
         self._waiters = waiters
         self._tasks: list[asyncio.Task[Any]] = []
         """The latest last. A listener may call the consumer, which may run another listener: the outer ones come first."""
-        self._alone: set[asyncio.Task[Any]] = set()
-        """The listeners whose call was cancelled."""
+        self._abandoned: set[asyncio.Task[Any]] = set()
+        """The listeners that still run although their call was cancelled."""
         self._unraised: Exception | None = None
-        """The exception of a listener whose call was cancelled."""
+        """The exception of an abandoned listener, for the next poll to raise."""
 
     def __contains__(self, task: object) -> bool:
         return task in self._tasks
 
-    async def run(self, awaitable: Awaitable[Any], check: Callable[[], None], on_left: Callable[[], None]) -> BaseException | None:
+    async def run(self, awaitable: Awaitable[Any], check: Callable[[], None], on_end: Callable[[], None]) -> BaseException | None:
         """Run the awaitable that a listener returned, in a task; return the exception that it raised, if any.
 
-        ``check`` runs after each wake-up and may raise to end the wait. Then, and if this is cancelled, the listener goes on, and
-        ``on_left`` is called when it has ended.
+        ``check`` runs after each wake-up and may raise to end the wait. Then, and if this is cancelled, the listener continues, and
+        ``on_end`` is called when it has ended.
         """
         task: asyncio.Task[Any] = asyncio.ensure_future(_awaited(awaitable))
         task.add_done_callback(lambda _: self._waiters.wake())
@@ -112,15 +112,15 @@ class ListenerTasks:
                 await self._waiters.sleep()
                 check()
         except BaseException:
-            self._alone.add(task)
-            task.add_done_callback(lambda task: self._end_alone(task, on_left))
+            self._abandoned.add(task)
+            task.add_done_callback(lambda task: self._on_abandoned_end(task, on_end))
             raise
         self._tasks.remove(task)
         return asyncio.CancelledError() if task.cancelled() else task.exception()
 
     async def settle(self, check: Callable[[], None]) -> None:
-        """Wait for the listeners of cancelled calls, and raise the exception of one of them."""
-        while self._alone:
+        """Wait for abandoned listeners, and raise the exception of one of them, if any."""
+        while self._abandoned:
             await self._waiters.sleep()
             check()
         if self._unraised is not None:
@@ -133,7 +133,7 @@ class ListenerTasks:
         if others:
             _, pending = await asyncio.wait(others, timeout=max(0.0, deadline - clock.monotonic()))
             for task in pending:
-                _log.warning("a listener had not finished when its consumer was closed: it is cancelled")
+                _log.warning("a listener did not end within the timeout of close(), and is cancelled")
                 task.cancel()
             if pending:
                 await asyncio.wait(pending, timeout=CANCELLATION_TIME)
@@ -144,21 +144,21 @@ class ListenerTasks:
         return self._tasks[self._tasks.index(me) + 1 :] if me in self._tasks else self._tasks[:]
 
     def log_unraised(self) -> None:
-        """Log the exception of a listener whose call was cancelled: no later call can raise it."""
+        """Log the exception of an abandoned listener: no later call can raise it."""
         if self._unraised is not None:
             _log.warning("a listener whose call was cancelled failed: %r", self._unraised)
 
-    def _end_alone(self, task: asyncio.Task[Any], on_left: Callable[[], None]) -> None:
-        """End the listener of a cancelled call: the rebalance goes on, and the next poll raises the listener's exception."""
+    def _on_abandoned_end(self, task: asyncio.Task[Any], on_end: Callable[[], None]) -> None:
+        """Handle the end of an abandoned listener: the rebalance continues, and the next poll raises the listener's exception."""
         self._tasks.remove(task)
-        self._alone.remove(task)
+        self._abandoned.remove(task)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception):
             self._unraised = error
         try:
-            on_left()
+            on_end()
         except IllegalStateError as closed:
-            _log.debug("a listener outlived its consumer: %s", closed)
+            _log.debug("a listener ended after its consumer was closed: %s", closed)
         self._waiters.wake()
 
 
