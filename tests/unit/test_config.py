@@ -1,4 +1,4 @@
-"""The table of settings: every spelling, every refusal."""
+"""The table of settings: spellings, values, errors and warnings."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_defaults_are_kafkas() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SETTINGS))
-def test_every_setting_goes_by_its_dotted_and_its_snake_name(name: str) -> None:
+def test_every_setting_has_a_dotted_and_a_snake_case_name(name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OttlaConfigWarning)
         value = getattr(consumer(group_id="g"), name)
@@ -75,7 +75,7 @@ def test_every_setting_goes_by_its_dotted_and_its_snake_name(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DURATIONS)
-def test_every_duration_goes_in_seconds_as_a_timedelta_and_in_milliseconds(name: str) -> None:
+def test_durations_in_seconds_in_milliseconds_and_as_timedelta(name: str) -> None:
     assert name.endswith("_ms")
     short = name.removesuffix("_ms")
     given: list[dict[str, Any]] = [{short: 2.5}, {short: timedelta(seconds=2.5)}, {short: "2.5"}]
@@ -113,12 +113,12 @@ def test_a_setting_given_twice_is_an_error_that_names_both(settings: dict[str, A
         ("groupid", "group_id"),
     ],
 )
-def test_an_unknown_setting_is_answered_with_the_nearest(wrong: str, near: str) -> None:
+def test_an_unknown_setting_raises_with_the_closest_name(wrong: str, near: str) -> None:
     with pytest.raises(ConfigError, match=f"unknown setting '{wrong}'.*did you mean {near}"):
         consumer({wrong: 1})
 
 
-def test_an_unknown_setting_that_resembles_nothing_gets_no_guess() -> None:
+def test_an_unknown_setting_without_a_similar_name_gets_no_suggestion() -> None:
     with pytest.raises(ConfigError) as raised:
         consumer(zzzzzzzzzzz=1)
     assert str(raised.value) == "unknown setting 'zzzzzzzzzzz' (docs/config.md lists all settings)"
@@ -135,18 +135,18 @@ def test_an_unknown_setting_that_resembles_nothing_gets_no_guess() -> None:
         ("max.poll.record", "max.poll.records"),
     ],
 )
-def test_a_misspelled_setting_is_answered_with_the_one_that_is_meant(spelling: str, meant: str) -> None:
+def test_a_misspelled_setting_raises_with_the_correct_name(spelling: str, meant: str) -> None:
     with pytest.raises(ConfigError, match=f"unknown setting '{spelling}' .did you mean {meant}\\?"):
         ConsumerConfig.parse({"bootstrap.servers": "h:1", spelling: "x"})
 
 
 @pytest.mark.parametrize("name", ["ssl.provider", "sasl_kerberos_service_name", "interceptor.classes", "metric_reporters"])
-def test_a_setting_that_is_not_honoured_is_refused(name: str) -> None:
+def test_an_unsupported_setting_raises(name: str) -> None:
     with pytest.raises(ConfigError, match="does not support"):
         consumer({name: "x"})
 
 
-def test_a_setting_of_another_client_is_said_so() -> None:
+def test_a_setting_of_another_client_raises() -> None:
     with pytest.raises(ConfigError, match="group_id is a setting of Consumer, not of Admin"):
         AdminConfig.parse(bootstrap_servers="kafka:9092", group_id="g")
 
@@ -206,7 +206,7 @@ def test_a_setting_of_another_client_is_said_so() -> None:
         ("bootstrap_servers", 9092, "a list"),
     ],
 )
-def test_a_bad_value_is_refused_with_what_was_expected(name: str, value: Any, expected: str) -> None:
+def test_an_invalid_value_raises_with_the_expected_form(name: str, value: Any, expected: str) -> None:
     settings = {"bootstrap_servers": "kafka:9092", "group_id": "g", name: value}
     with pytest.raises(ConfigError, match=expected) as raised:
         ConsumerConfig.parse(settings)
@@ -224,7 +224,7 @@ def test_a_bad_value_is_refused_with_what_was_expected(name: str, value: Any, ex
         (timedelta(minutes=5), timedelta(minutes=5)),
     ],
 )
-def test_where_to_begin(value: Any, meaning: Any) -> None:
+def test_auto_offset_reset(value: Any, meaning: Any) -> None:
     assert consumer(auto_offset_reset=value).auto_offset_reset == meaning
 
 
@@ -232,35 +232,35 @@ def test_where_to_begin(value: Any, meaning: Any) -> None:
     "value",
     ["by_duration", "by_duration:", "by_duration:P", "by_duration:PT", "by_duration:P1DT", "by_duration:PT-1H", "by_duration:1h"],
 )
-def test_a_duration_that_is_none_is_refused(value: str) -> None:
+def test_an_invalid_duration_raises(value: str) -> None:
     with pytest.raises(ConfigError, match="by_duration:PT1H30M"):
         consumer(auto_offset_reset=value)
 
 
 @pytest.mark.parametrize("duration", ["P1000000000D", "PT1" + "0" * 400 + "H", "PT" + "9" * 400 + "S", "P999999999DT24H"])
-def test_a_duration_that_is_too_long_is_refused(duration: str) -> None:
+def test_a_duration_that_is_too_long_raises(duration: str) -> None:
     with pytest.raises(ConfigError, match=r"auto_offset_reset='by_duration:.*expected a duration of at most 999999999 days"):
         consumer(auto_offset_reset=f"by_duration:{duration}")
     assert consumer(auto_offset_reset="by_duration:P999999999D").auto_offset_reset == timedelta(days=999_999_999)
 
 
-def test_bootstrap_servers_in_all_their_forms() -> None:
+def test_accepted_forms_of_bootstrap_servers() -> None:
     expected = (HostPort("one", 9092), HostPort("::1", 9093))
     assert consumer({"bootstrap.servers": "one:9092, [::1]:9093,one:9092"}).bootstrap_servers == expected
     assert consumer({"bootstrap.servers": ["one:9092", "PLAINTEXT://[::1]:9093"]}).bootstrap_servers == expected
     assert [str(server) for server in expected] == ["one:9092", "[::1]:9093"]
 
 
-def test_bootstrap_servers_are_needed() -> None:
+def test_bootstrap_servers_are_required() -> None:
     with pytest.raises(ConfigError, match=r"bootstrap\.servers is missing"):
         ConsumerConfig.parse(group_id="g")
 
 
-def test_none_is_as_good_as_not_given() -> None:
+def test_none_means_the_default() -> None:
     assert consumer(group_id=None, request_timeout=None) == consumer()
 
 
-def test_values_as_strings_as_they_stand_in_property_files() -> None:
+def test_string_values_from_property_files() -> None:
     config = consumer(
         {
             "group.id": "g",
@@ -277,23 +277,23 @@ def test_values_as_strings_as_they_stand_in_property_files() -> None:
     assert config.auto_offset_reset == "earliest"
 
 
-def test_without_a_group_nothing_is_committed() -> None:
+def test_without_a_group_automatic_commits_are_disabled() -> None:
     assert not consumer().enable_auto_commit
     with pytest.raises(ConfigError, match=r"enable\.auto\.commit needs a group"):
         consumer(enable_auto_commit=True)
 
 
-def test_heartbeats_must_come_more_often_than_sessions_end() -> None:
+def test_the_heartbeat_interval_must_be_below_the_session_timeout() -> None:
     with pytest.raises(ConfigError, match=r"heartbeat\.interval\.ms is 10000: it must be below"):
         consumer(heartbeat_interval=10, session_timeout=10)
 
 
-def test_a_call_cannot_be_shorter_than_one_of_its_requests_by_mistake() -> None:
+def test_a_default_api_timeout_below_the_request_timeout_raises() -> None:
     with pytest.raises(ConfigError, match=r"default\.api\.timeout\.ms is 1000, below request\.timeout\.ms"):
         consumer(default_api_timeout=1)
 
 
-def test_what_the_protocol_ignores_is_warned_of_once() -> None:
+def test_settings_that_the_group_protocol_ignores_warn_once() -> None:
     with pytest.warns(OttlaConfigWarning, match=r"group\.protocol=classic ignores group\.remote\.assignor") as caught:
         consumer(group_id="g", group_protocol="classic", group_remote_assignor="uniform")
     assert len(caught) == 1
@@ -311,7 +311,7 @@ def test_what_the_protocol_ignores_is_warned_of_once() -> None:
         {"max_poll_interval": 10, "session_timeout": 20, "partition_assignment_strategy": "range"},
     ],
 )
-def test_a_poll_interval_below_the_session_of_a_classic_group_is_warned_of(settings: dict[str, Any]) -> None:
+def test_a_poll_interval_below_the_session_timeout_of_a_classic_group_warns(settings: dict[str, Any]) -> None:
     with pytest.warns(OttlaConfigWarning, match=r"max\.poll\.interval\.ms is 10000, below session\.timeout\.ms") as caught:
         read = consumer(group_id="g", **settings)
     assert len(caught) == 1
@@ -329,14 +329,14 @@ def test_a_poll_interval_below_the_session_of_a_classic_group_is_warned_of(setti
         {"group_id": None, "max_poll_interval": 10, "partition_assignment_strategy": "range"},
     ],
 )
-def test_a_poll_interval_that_counts_or_may_count_is_not_warned_of(settings: dict[str, Any]) -> None:
+def test_a_poll_interval_that_may_have_an_effect_does_not_warn(settings: dict[str, Any]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         consumer(**{"group_id": "g", **settings})
 
 
 @pytest.mark.parametrize("make", [Consumer, AsyncConsumer, ConsumerConfig.parse])
-def test_a_warning_names_the_line_that_makes_the_consumer(make: Any) -> None:
+def test_a_warning_names_the_line_that_creates_the_consumer(make: Any) -> None:
     with pytest.warns(OttlaConfigWarning) as caught:
         make(bootstrap_servers="a:1", group_id="g", group_protocol="classic", max_poll_interval=10)
     assert [warning.filename for warning in caught] == [__file__]
@@ -348,7 +348,7 @@ def test_a_warning_about_an_admin_names_its_line() -> None:
     assert [warning.filename for warning in caught] == [__file__]
 
 
-def test_assignors_of_consumer_groups_mean_nothing_to_a_classic_one() -> None:
+def test_settings_of_consumer_assignors_have_no_effect_in_a_classic_group() -> None:
     with pytest.warns(OttlaConfigWarning, match=r"group\.protocol=classic ignores group\.client\.assignors"):
         consumer(group_id="g", group_protocol="classic", group_client_assignors="range")
     javas = "org.apache.kafka.clients.consumer.StickyAssignor"
@@ -356,7 +356,7 @@ def test_assignors_of_consumer_groups_mean_nothing_to_a_classic_one() -> None:
     assert consumer(group_id="g").group_client_assignors == ()
 
 
-def test_a_config_never_changes() -> None:
+def test_a_config_cannot_be_changed() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         consumer().client_id = "other"  # type: ignore[misc]
 
@@ -364,7 +364,7 @@ def test_a_config_never_changes() -> None:
 @given(
     st.text(max_size=30), st.one_of(st.none(), st.text(), st.integers(), st.floats(), st.booleans(), st.lists(st.text(max_size=5)))
 )
-def test_whatever_is_given_is_taken_or_refused_clearly(name: str, value: Any) -> None:
+def test_any_value_is_accepted_or_raises_a_config_error(name: str, value: Any) -> None:
     for spelling in (name, *sorted(SETTINGS)):
         with warnings.catch_warnings(), contextlib.suppress(ConfigError):
             warnings.simplefilter("ignore", OttlaConfigWarning)
@@ -372,7 +372,7 @@ def test_whatever_is_given_is_taken_or_refused_clearly(name: str, value: Any) ->
 
 
 class Text(str, enum.Enum):  # noqa: UP042 - str() of a StrEnum is its text
-    """``str()`` of it is not its text."""
+    """A string whose ``str()`` is not its text."""
 
     GROUP = "billing"
 
@@ -381,7 +381,7 @@ class Number(enum.IntEnum):
     FIVE = 5
 
 
-def test_values_of_other_types_are_what_they_say() -> None:
+def test_values_of_subclasses_and_other_number_types() -> None:
     import numpy as np
 
     config = ConsumerConfig.parse(
@@ -398,7 +398,7 @@ def test_values_of_other_types_are_what_they_say() -> None:
     assert {type(value) for value in (config.max_poll_records, config.fetch_min_bytes)} == {int}
 
 
-def test_a_token_in_the_place_of_its_provider_is_not_shown() -> None:
+def test_a_token_instead_of_its_provider_is_not_shown() -> None:
     with pytest.raises(ConfigError, match="sasl_oauthbearer_token_provider: expected a callable") as raised:
         consumer(sasl_oauthbearer_token_provider="eyJhbGciOi")
     assert "eyJ" not in str(raised.value)
@@ -414,7 +414,7 @@ class WantsWeight(ConsumerPartitionAssignor):
         return {}
 
 
-def test_a_class_of_assignors_that_wants_arguments_is_to_be_given_as_an_instance() -> None:
+def test_an_assignor_class_whose_constructor_needs_arguments_raises() -> None:
     with pytest.raises(ConfigError, match=r"expected an instance of WantsWeight, since WantsWeight\(\) raises: .*'weight'"):
         consumer(partition_assignment_strategy=[WantsWeight])
 
@@ -427,7 +427,7 @@ class Unwilling(WantsWeight):
 
 
 @pytest.mark.parametrize("setting", ["partition_assignment_strategy", "group_client_assignors"])
-def test_what_a_class_of_assignors_raises_names_the_setting(setting: str) -> None:
+def test_an_exception_of_an_assignor_class_names_the_setting(setting: str) -> None:
     with pytest.raises(
         ConfigError, match=rf"^{setting}=.* since Unwilling\(\) raises: RuntimeError\('no weights today'\)"
     ) as raised:

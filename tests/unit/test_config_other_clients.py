@@ -45,11 +45,11 @@ OF_A_KIND = {
     "sasl.oauthbearer.metadata.authentication.type",
     "sasl.oauthbearer.sub.claim.name",
 }
-"""Names that the answer to all of their kind serves: Kerberos, and grants of OAuth other than client credentials."""
+"""Settings that share one answer with others of their kind: Kerberos, and OAuth grants other than client credentials."""
 
 
 def settings_of_librdkafka(page: Path) -> set[str]:
-    """What the librdkafka inside the installed confluent-kafka says of itself, as in its CONFIGURATION.md."""
+    """The settings of the librdkafka in the installed confluent-kafka, in the format of its CONFIGURATION.md."""
     files = importlib.metadata.files("confluent-kafka") or []
     library = next(str(file.locate()) for file in files if re.match(r"librdkafka\b", file.name))
     libc = ctypes.CDLL(None)
@@ -76,13 +76,13 @@ def with_dots(*names: Iterable[str]) -> set[str]:
     return {name.replace("_", ".") for some in names for name in some}
 
 
-def test_no_setting_of_another_client_is_without_its_answer(tmp_path: Path) -> None:
+def test_every_setting_of_another_client_is_accepted_or_explained(tmp_path: Path) -> None:
     names = settings_of_librdkafka(tmp_path / "page") | settings_of_kafka_python() | settings_of_aiokafka()
     answered = with_dots(KNOWN, OTHER_CLIENTS, LEFT_OUT, OF_A_KIND)
     assert sorted(name for name in names if not with_dots([name]) & answered) == []
 
 
-def test_the_table_has_no_row_that_answers_nothing() -> None:
+def test_every_row_of_the_table_has_an_answer() -> None:
     assert sorted(with_dots(OTHER_CLIENTS) & with_dots(KNOWN, LEFT_OUT)) == []
     assert len(with_dots(OTHER_CLIENTS)) == len(OTHER_CLIENTS)
     assert sorted({answer.setting for answer in OTHER_CLIENTS.values() if answer.setting} - table(ConsumerConfig).keys()) == []
@@ -91,7 +91,7 @@ def test_the_table_has_no_row_that_answers_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spelling", "said"),
+    ("spelling", "message"),
     [
         ("ssl_cafile", "ssl_cafile is called ssl_truststore_location here"),
         ("sasl_plain_username", "sasl_plain_username is called sasl_username here"),
@@ -111,12 +111,12 @@ def test_the_table_has_no_row_that_answers_nothing() -> None:
         ("loop", "event loop"),
     ],
 )
-def test_a_setting_of_another_client_is_answered_with_what_to_do(spelling: str, said: str) -> None:
+def test_a_setting_of_another_client_raises_with_the_alternative(spelling: str, message: str) -> None:
     for config in (ConsumerConfig, AdminConfig):
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             config.parse({"bootstrap.servers": "localhost:1", spelling: "x"})
 
 
-def test_topics_in_the_place_of_settings() -> None:
+def test_topics_instead_of_settings_raise() -> None:
     with pytest.raises(ConfigError, match=r"not 'orders'.*topics go to subscribe\(\)"):
         ConsumerConfig.parse("orders", bootstrap_servers="localhost:1")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""docs/config.md says what the table of settings says, and no setting of Kafka's consumer is without an answer."""
+"""docs/config.md agrees with the table of settings, and has each setting of Kafka's consumer."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ OF_KAFKA = [
     "sasl.oauthbearer.token.endpoint.url",
     "sasl.oauthbearer.jwks.endpoint.url",
 ]
-"""The settings of the consumer of Apache Kafka 4.3, some of the many of Kerberos and OAuth standing for their kind."""
+"""The settings of the consumer of Apache Kafka 4.3, with only some of the many for Kerberos and OAuth."""
 
 
 @pytest.fixture(scope="module")
@@ -102,11 +102,11 @@ def tool() -> dict[str, Any]:
     return runpy.run_path(str(ROOT / "tools" / "write_config_page.py"))
 
 
-def test_the_page_is_what_the_table_says(tool: dict[str, Any]) -> None:
+def test_the_page_agrees_with_the_table(tool: dict[str, Any]) -> None:
     assert (ROOT / "docs" / "config.md").read_text(encoding="utf-8") == tool["page"](), "run python tools/write_config_page.py"
 
 
-def test_every_setting_says_what_it_does(tool: dict[str, Any]) -> None:
+def test_every_setting_has_a_description(tool: dict[str, Any]) -> None:
     silent = [
         name
         for cls in (ClientConfig, ConsumerConfig, SecurityConfig)
@@ -116,14 +116,14 @@ def test_every_setting_says_what_it_does(tool: dict[str, Any]) -> None:
     assert silent == []
 
 
-def test_no_row_of_the_page_lacks_a_text() -> None:
+def test_every_row_of_the_page_has_a_description() -> None:
     rows = [line for line in (ROOT / "docs" / "config.md").read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
     assert len(rows) > 80
     assert [line for line in rows if not line.rstrip(" |").strip() or line.rstrip().endswith("|  |")] == []
 
 
 @pytest.mark.parametrize("name", OF_KAFKA)
-def test_each_setting_of_kafka_is_honoured_or_left_out_for_a_reason(name: str) -> None:
+def test_each_setting_of_kafka_is_supported_or_omitted_for_a_reason(name: str) -> None:
     assert (name in spellings(ConsumerConfig)) is not (reason(name) is not None and name not in spellings(ConsumerConfig))
     if name not in spellings(ConsumerConfig):
         with pytest.raises(ConfigError) as refused:
@@ -131,7 +131,7 @@ def test_each_setting_of_kafka_is_honoured_or_left_out_for_a_reason(name: str) -
         assert reason(name) in str(refused.value)
 
 
-def test_nothing_is_left_out_that_is_honoured() -> None:
+def test_no_supported_setting_is_listed_as_omitted() -> None:
     honoured = spellings(ConsumerConfig).keys() | spellings(SecurityConfig).keys()
     assert [name for name in LEFT_OUT if name in honoured] == []
     assert reason("no.setting.of.kafka") is None

@@ -1,4 +1,4 @@
-"""The settings of TLS and SASL: what pastes in, what is refused and why, and that no secret is ever shown."""
+"""The settings of TLS and SASL: accepted forms, errors and warnings; no text shows a secret."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def parse(settings: dict[str, Any] | None = None, /, **keywords: Any) -> Consume
     return ConsumerConfig.parse({"bootstrap.servers": "kafka:9092", **(settings or {})}, **keywords)
 
 
-def test_an_admin_takes_the_same() -> None:
+def test_an_admin_has_the_same_settings() -> None:
     assert AdminConfig.parse({"bootstrap.servers": "kafka:9092", **LOGIN}).sasl_username == "alice"
 
 
@@ -36,12 +36,12 @@ def test_an_admin_takes_the_same() -> None:
         (f'{JAAS}.plain.PlainLoginModule required password="{SECRET}" username="alice" serviceName="kafka"', "alice", SECRET),
     ],
 )
-def test_a_line_of_jaas_pastes_in(line: str, username: str, password: str) -> None:
+def test_a_jaas_line_with_a_password(line: str, username: str, password: str) -> None:
     config = parse({"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.jaas.config": line})
     assert (config.sasl_username, config.sasl_password) == (username, password)
 
 
-def test_a_line_of_jaas_for_tokens() -> None:
+def test_a_jaas_line_for_tokens() -> None:
     client = f'clientId="billing" clientSecret="{SECRET}" scope="kafka"'
     line = f'{JAAS}.oauthbearer.OAuthBearerLoginModule required {client} extension_logicalCluster="lkc-1";'
     url = "https://login.example/token"
@@ -116,13 +116,13 @@ def test_values_of_java() -> None:
         ({**LOGIN, "sasl.oauthbearer.token.endpoint.url": "login.example"}, "a URL"),
     ],
 )
-def test_what_cannot_work_is_refused(settings: dict[str, Any], expected: str) -> None:
+def test_settings_that_cannot_work_raise(settings: dict[str, Any], expected: str) -> None:
     with pytest.raises(ConfigError, match=expected) as raised:
         parse(settings)
     assert SECRET not in str(raised.value)
 
 
-def test_two_sources_of_tokens_are_one_too_many() -> None:
+def test_two_sources_of_tokens_raise() -> None:
     settings = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER", "sasl_oauthbearer_token_provider": str}
     with pytest.raises(ConfigError, match="a token provider and a token endpoint"):
         parse({**settings, "sasl.oauthbearer.token.endpoint.url": "https://login.example"})
@@ -135,7 +135,7 @@ def test_two_sources_of_tokens_are_one_too_many() -> None:
         ({"ssl.truststore.location": "ca.pem"}, "security.protocol=PLAINTEXT ignores ssl.truststore.location"),
     ],
 )
-def test_what_has_no_effect_is_warned_of_once(settings: dict[str, Any], ignored: str) -> None:
+def test_settings_without_an_effect_warn_once(settings: dict[str, Any], ignored: str) -> None:
     with pytest.warns(OttlaConfigWarning) as caught:
         parse(settings)
     assert [str(warning.message) for warning in caught] == [ignored]
@@ -153,7 +153,7 @@ def test_no_secret_is_shown() -> None:
     assert SECRET not in str(raised.value)
 
 
-def test_what_is_given_rightly_is_not_warned_of() -> None:
+def test_valid_settings_do_not_warn() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         parse({**LOGIN, "ssl.truststore.certificates": PEM})
