@@ -1,4 +1,4 @@
-"""Records of ``__consumer_offsets``: the bytes of a real Kafka, every value there and back, and bytes that lie."""
+"""Records of ``__consumer_offsets``: the bytes of a real Kafka, round trips of every value, and invalid bytes."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_record_of_a_consumer_group_survives(record: tuple[Any, Any]) -> None:
 
 
 def test_a_member_without_the_tag_is_one_of_the_classic_protocol() -> None:
-    """Kafka reads it so: the tag's default is an empty structure, not null."""
+    """As in Kafka, the tag's default is an empty structure, not null."""
     key, value = encode_record(ConsumerGroupMemberMetadataKey(group_id="g", member_id="m"), ConsumerGroupMemberMetadataValue())
     assert value is not None
     assert value.endswith(b"\1\0\1\0")
@@ -167,7 +167,7 @@ GROUP_VERSIONS = {
     2: "0002 0001 63 00000007 ffff ffff 0000000000000005 00000001 0001 6d 0000 0000 00000008 00000009" + 2 * NO_BYTES,
     4: "0004 02 63 00000007 00 00 0000000000000005 02 02 6d 00 01 01 00000008 00000009 01 01 00 00",
 }
-"""A group of type "c", generation 7, with one member "m", in versions that are not written any more or not yet."""
+"""A group of type "c", generation 7, with one member "m", in versions that Kafka no longer writes or does not write yet."""
 
 
 @pytest.mark.parametrize("version", GROUP_VERSIONS)

@@ -1,4 +1,4 @@
-"""What holds for every assignor of classic groups, whatever the members, the topics and the past."""
+"""Properties of the assignors of classic groups, for any members, topics and previous assignments."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def memberships(
     generations: st.SearchStrategy[int] = several_generations,
     rack: st.SearchStrategy[str | None] = racks,
 ) -> Members:
-    """Members with a past: each partition was held by no one, by one, or by two of them."""
+    """Members with previous assignments, in which each partition had no owner, one, or two."""
     ids = draw(st.lists(st.text("abxyz", min_size=1, max_size=3), unique=True, max_size=6))
     instances = draw(st.permutations([*(f"i{place}" for place in range(len(ids))), *[None] * len(ids)]))
     members = {}
@@ -115,9 +115,7 @@ def test_range_is_balanced_in_each_topic_with_racks_or_without(cluster: Cluster,
 
 @few
 @given(st.integers(1, 9), st.integers(2, 4), memberships(st.just(TOPICS)), st.data())
-def test_range_keeps_equal_topics_together_whatever_their_racks(
-    count: int, topics: int, members: Members, data: st.DataObject
-) -> None:
+def test_range_co_partitions_equal_topics_despite_racks(count: int, topics: int, members: Members, data: st.DataObject) -> None:
     replicas = st.lists(st.sets(st.sampled_from(RACKS), min_size=1).map(frozenset), min_size=count, max_size=count)
     cluster = Cluster(dict.fromkeys(TOPICS[:topics], count), {topic: data.draw(replicas) for topic in TOPICS[:topics]})
     for share in assign("range", cluster, members).values():
@@ -147,7 +145,7 @@ def test_no_member_has_two_partitions_more_than_another_that_subscribes_to_one_o
 @few
 @given(clusters(), memberships(generations=one_generation, rack=st.none()), st.randoms(use_true_random=False))
 def test_a_second_assignment_moves_nothing(name: str, cluster: Cluster, members: Members, dice) -> None:  # type: ignore[no-untyped-def]
-    """Whatever the first answer was, it stands; cooperative members are asked until all that was given up is taken."""
+    """The first assignment is kept; a cooperative assignor is called until all revoked partitions are assigned."""
 
     def holding(shares: Shares) -> Members:
         return {

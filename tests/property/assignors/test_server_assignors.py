@@ -1,4 +1,4 @@
-"""What holds for every assignor of consumer groups, whatever the members, the topics and the assignments before."""
+"""Properties of the assignors of consumer groups, for any members, topics and previous assignments."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ assignments = st.dictionaries(st.sampled_from(IDS), numbers, max_size=4)
 
 @st.composite
 def groups(draw: st.DrawFn, homogeneous: bool | None = None) -> GroupSpec:
-    """Any group; its assignments come from anywhere, so partitions may be with two members, of other topics, or not exist."""
+    """Any group, whose assignments may be invalid: with two owners of a partition, other topics, or missing partitions."""
     existing = draw(topics)
     ids = draw(member_ids)
     instances = draw(st.permutations([*(f"i{place}" for place in range(len(ids))), *[None] * len(ids)]))
@@ -88,7 +88,7 @@ def size(target: Assignment) -> int:
 
 
 def owned(group: GroupSpec) -> Targets:
-    """What every member may keep of what it had: of topics that it still wants, and that no one before it has."""
+    """The partitions that each member may keep: of subscribed topics, and not of an earlier member."""
     result: Targets = {}
     taken: set[tuple[UUID, int]] = set()
     for member in sorted(group.members):
@@ -120,7 +120,7 @@ def test_uniform_is_balanced_and_moves_the_fewest_partitions(group: GroupSpec) -
 
 @given(group=groups(homogeneous=True), comes=st.booleans())
 def test_one_member_joins_or_leaves(group: GroupSpec, comes: bool) -> None:
-    """Who has to change is who must: those that the newcomer takes from, or those who inherit."""
+    """Only the necessary members change: those that give partitions to the new member, or get those of the one that left."""
     before = SERVER_ASSIGNORS["uniform"](group)
     members = dict(group.members)
     if comes:

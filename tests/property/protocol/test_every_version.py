@@ -1,4 +1,4 @@
-"""Every spoken version of every message: encoded, decoded, lifted and lowered without loss; and no bytes crash the decoder."""
+"""Every version of every message is encoded, decoded, upgraded and downgraded without loss; no bytes crash the decoder."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_bytes_equal_those_of_kio(api: Api, version: int, data: st.DataObjec
         wire = data.draw(st.from_type(wire_class(api, version, side)), label=side)
         cls = type(wire)
         assert _written(writer(cls, cls), wire) == _by_kio(wire)
-        neutral = upgrade(api, side, copy.deepcopy(wire))  # the upgrade takes the message over
+        neutral = upgrade(api, side, copy.deepcopy(wire))  # the upgrade may change the message
         if downgrader(api, version, side) is None:
             assert _written(writer(type(neutral), cls), neutral) == _by_kio(downgrade(api, version, side, neutral))
 
@@ -74,14 +74,14 @@ def _by_kio(message: Any) -> bytes:
 
 
 def _expressible(api: Api, version: int, side: str, wire: Any) -> bool:
-    """Leave out what the neutral shape does not carry on purpose."""
+    """Whether the neutral message can express this one."""
     if api is Api.METADATA and version == 0 and side == "request":
-        return bool(wire.topics)  # an empty list means all topics, which the neutral shape says with null
+        return bool(wire.topics)  # an empty list means all topics, which is null in the neutral message
     return True
 
 
 def _same(ours: Any, theirs: Any) -> bool:
-    """Equal but for fields that no core reads: see ``_NOT_CARRIED``."""
+    """Whether the messages are equal, apart from fields that no core reads (``_NOT_CARRIED``)."""
     if dataclasses.is_dataclass(theirs) and not isinstance(theirs, type):
         return all(
             field.name in _NOT_CARRIED or _same(getattr(ours, field.name), getattr(theirs, field.name))
@@ -93,7 +93,7 @@ def _same(ours: Any, theirs: Any) -> bool:
 
 
 _NOT_CARRIED = {"replica_id"}
-"""Fields of old versions that today's protocol has dropped: broker-to-broker fetches."""
+"""Fields of fetches between brokers in old versions, which the newest version lacks."""
 
 
 @settings(max_examples=examples(100))

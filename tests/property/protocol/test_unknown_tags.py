@@ -1,4 +1,4 @@
-"""Tagged fields that are not known are skipped (KIP-482), wherever they stand; what else Kafka accepts is read, too."""
+"""Unknown tagged fields are skipped (KIP-482) in every structure, and other values that only Kafka accepts are read."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_unknown_tags_change_nothing_in_a_record_of_a_transaction(value: Transac
     assert decode_transaction(key, tagged) == ("id", value)
 
 
-# What Apache Kafka 4.3.1 makes of these bytes was seen by reading them with its own classes.
+# The expected values are those that the classes of Apache Kafka 4.3.1 read from these bytes.
 
 HEARTBEAT_ANSWER = struct.pack(">iBih", 7, 0, 0, 0)
 """A response header and a HeartbeatResponse of version 4 up to its tagged fields."""

@@ -1,4 +1,4 @@
-"""Fewer examples on the uncompiled source, which is slow and which the compiled run has explored already."""
+"""Fewer examples on the uncompiled source, which is slow, and which the run of the compiled modules has tested already."""
 
 from __future__ import annotations
 

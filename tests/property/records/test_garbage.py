@@ -1,4 +1,4 @@
-"""Bytes no one should send: whatever is flipped, cut or made up, the answer is records or ``CorruptRecordError``, and soon."""
+"""Invalid bytes: flipped, truncated or random bytes result in records or ``CorruptRecordError``, within a short time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BATCH = [
 
 
 def consume(data: bytes) -> int:
-    """Read all there is, as objects and as columns; the number of records."""
+    """Read everything, as objects and as columns; return the number of records."""
     reader = PartitionReader(data, topic="t", partition=0, fetch_offset=0, check_crcs=False, max_batch_bytes=LIMIT)
     parts = []
     try:
@@ -67,14 +67,14 @@ READERS: list[Callable[[bytes], object]] = [
 
 
 def survives(data: bytes) -> None:
-    """Every reader ends, and with nothing else than an answer or ``CorruptRecordError``."""
+    """Check that every reader ends with a result or ``CorruptRecordError``."""
     for read in READERS:
         with contextlib.suppress(CorruptRecordError):
             read(data)
 
 
 def sealed(data: bytes | bytearray) -> bytes:
-    """With the checksum that fits, so that what follows the checksum is looked at."""
+    """The bytes with the right checksum, so that the bytes after it are read."""
     data = bytearray(data)
     if len(data) >= 21:
         struct.pack_into(">I", data, 17, crc32c.crc32c(bytes(data[21:])))

@@ -1,4 +1,4 @@
-"""Batches between Ottla and the clients of others, both ways: what they build we read, what we build they read."""
+"""Ottla reads the batches of other clients, and they read Ottla's."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_peers_read_several_batches(runs: list[list[NewRecord]]) -> None:
 
 
 @pytest.mark.parametrize("marker", ControlType)
-def test_peers_understand_our_markers(marker: ControlType) -> None:
+def test_other_libraries_read_our_markers(marker: ControlType) -> None:
     data = encode_end_transaction(marker, producer_id=5, producer_epoch=1, base_offset=3)
     batch = kafka_python.DefaultRecordBatch(bytearray(data))
     assert batch.is_control_batch

@@ -1,4 +1,4 @@
-"""What is encoded comes back the same, as objects and as columns, from wherever it is read; and with gaps and limits."""
+"""Encoded records are read unchanged, as objects and as columns, from any position, with gaps and limits."""
 
 from __future__ import annotations
 

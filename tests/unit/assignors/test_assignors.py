@@ -1,4 +1,4 @@
-"""The assignors give what Kafka's give: the examples of its documentation and the traces of a real group."""
+"""The assignors compute the same as Kafka's: the examples of its documentation and the traces of a real group."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_the_table_is_keyed_by_the_name_on_the_wire() -> None:
     assert list(ASSIGNORS) == ["range", "roundrobin", "sticky", "cooperative-sticky"]
 
 
-def test_range_cuts_each_topic_and_the_first_get_one_more() -> None:
+def test_range_divides_each_topic_and_the_first_members_get_one_more() -> None:
     members = {"c1": subscribed("t0", "t1"), "c0": subscribed("t0", "t1")}
     assert shares("range", members, {"t0": 3, "t1": 3}) == {
         "c0": ["t0-0", "t0-1", "t1-0", "t1-1"],
@@ -69,8 +69,8 @@ def test_nothing_to_share(name: str) -> None:
     assert shares(name, {"a": subscribed("t", "t")}, {"t": 1}) == {"a": ["t-0"]}
 
 
-def test_of_those_who_had_a_partition_before_the_latest_counts() -> None:
-    """A partition goes back to who had it last, where that makes shares even."""
+def test_the_latest_previous_owner_counts() -> None:
+    """A partition goes back to its last owner if that improves the balance."""
     tp = TopicPartition("t", 0)
     said = {"a": StickyUserData((), 5), "b": StickyUserData((tp,), 3), "c": StickyUserData((tp,), 4), "d": StickyUserData((tp,), 2)}
     claims = resolve_claims(said, frozenset({tp}))
@@ -83,12 +83,12 @@ def holding(*numbers: int, generation: int = 5, user_data: bytes | None = None) 
     return MemberSubscription(("t",), owned=owned, generation=generation, user_data=user_data)
 
 
-def test_no_more_members_keep_one_more_than_there_are_left_over() -> None:
+def test_only_as_many_members_keep_one_more_as_there_are_left_over() -> None:
     members = {"a": holding(0, 1, 2), "b": holding(3, 4, 5), "c": holding()}
     found = shares("cooperative-sticky", members, {"t": 7})
     assert found == {"a": ["t-0", "t-1", "t-2"], "b": ["t-3", "t-4"], "c": ["t-6"]}, "t-5 is still b's to give up"
 
 
-def test_who_says_its_generation_in_its_user_data_only_is_believed_as_well() -> None:
+def test_a_generation_in_user_data_counts_too() -> None:
     members = {"a": holding(0), "b": holding(0, generation=-1, user_data=encode_generation(6))}
     assert shares("cooperative-sticky", members, {"t": 2})["b"] == ["t-0"]

@@ -1,4 +1,4 @@
-"""How assignors are asked: their answers in one form, and the whole assignment of a consumer group at once."""
+"""Calls of assignors: normalized assignments, and the complete assignment of a consumer group at once."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ MEMBERS = {"a": MemberSubscription(("t",), owned=(T0, T1), generation=3), "b": M
 
 
 class Index:
-    """A number of another library."""
+    """An integer of another library."""
 
     def __index__(self) -> int:
         return 1
@@ -60,7 +60,7 @@ class Index:
         (MemberAssignment((T0,), bytearray(b"x")), MemberAssignment((T0,), b"x")),  # type: ignore[arg-type]
     ],
 )
-def test_an_answer_in_one_form(share: Any, plain: MemberAssignment) -> None:
+def test_accepted_forms_are_normalized(share: Any, plain: MemberAssignment) -> None:
     assert assign(Answering({"a": share}), CLUSTER, MEMBERS) == {"a": plain}
 
 
@@ -84,13 +84,13 @@ def test_an_answer_in_one_form(share: Any, plain: MemberAssignment) -> None:
     ],
     ids=repr,
 )
-def test_what_is_no_answer_is_said_to_be_none(answer: Any) -> None:
+def test_an_invalid_assignment_is_named(answer: Any) -> None:
     with pytest.raises(InvalidAssignment):
         assign(Answering(answer), CLUSTER, MEMBERS)
 
 
 async def _later() -> None:
-    """What ``async def assign`` returns is no answer."""
+    """``async def assign`` returns a coroutine, which is not an assignment."""
 
 
 @pytest.mark.parametrize(
@@ -108,19 +108,19 @@ async def _later() -> None:
         ({1: [T0]}, "named the member 1: a member id is a string"),
     ],
 )
-def test_what_is_no_answer_is_said_with_the_member(answer: Any, said: str) -> None:
+def test_an_invalid_assignment_is_named_with_the_member(answer: Any, said: str) -> None:
     with pytest.raises(InvalidAssignment, match=said):
         assign(Answering(answer), CLUSTER, MEMBERS)
 
 
-def test_a_coroutine_is_no_answer_and_leaves_no_warning() -> None:
+def test_a_coroutine_is_an_invalid_assignment_and_leaves_no_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(InvalidAssignment, match="returned <coroutine object"):
             assign(Answering(_later()), CLUSTER, MEMBERS)
 
 
-def test_a_cooperative_assignor_is_asked_as_if_what_it_left_out_had_been_given_up() -> None:
+def test_a_cooperative_assignor_is_called_again_as_if_partitions_were_revoked() -> None:
     assignor = Answering({"a": [T0]}, {"a": [T0], "b": [T1]}, protocol=RebalanceProtocol.COOPERATIVE)
     assert assign_whole(assignor, CLUSTER, MEMBERS) == {"a": MemberAssignment((T0,)), "b": MemberAssignment((T1,))}
     assert [members["a"].owned for members in assignor.asked] == [(T0, T1), (T0,)]
@@ -132,14 +132,14 @@ def test_a_cooperative_assignor_is_asked_as_if_what_it_left_out_had_been_given_u
     [({"a": [T0]}, RebalanceProtocol.EAGER), ({"a": [T0], "b": [T1]}, RebalanceProtocol.COOPERATIVE)],
     ids=["eager", "nothing left out"],
 )
-def test_any_other_is_asked_once(answer: Any, protocol: RebalanceProtocol) -> None:
+def test_any_other_assignor_is_called_once(answer: Any, protocol: RebalanceProtocol) -> None:
     assignor = Answering(answer, protocol=protocol)
     assign_whole(assignor, CLUSTER, MEMBERS)
     assert len(assignor.asked) == 1
 
 
 @given(st.sampled_from(sorted(ASSIGNORS)), st.integers(1, 6), st.integers(0, 12), st.integers(0, 2**32))
-def test_ottlas_own_give_every_partition_to_one_member_whoever_had_it(name: str, members: int, count: int, seed: int) -> None:
+def test_ottlas_assignors_assign_every_partition_once_whoever_owned_it(name: str, members: int, count: int, seed: int) -> None:
     dice = random.Random(seed)
     ids = [f"m{number}" for number in range(members)]
     owned: dict[str, list[TopicPartition]] = {one: [] for one in ids}

@@ -1,4 +1,4 @@
-"""What members say they held, settled; and what a sticky member says of itself."""
+"""Resolving the claims of members, and the user data of the sticky assignors."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ def said(generation: int, *partitions: TopicPartition) -> StickyUserData:
     return StickyUserData(partitions, generation)
 
 
-def test_who_says_the_same_twice_disputes_nothing_with_itself() -> None:
+def test_a_member_that_claims_a_partition_twice_owns_it() -> None:
     owned = resolve_claims({"a": said(3, T0, T0)}, {T0})
     assert (owned.by_member, owned.disputed) == ({"a": [T0]}, frozenset())
 
 
-def test_of_earlier_generations_the_latest_counts_and_the_present_one_is_not_earlier() -> None:
+def test_the_previous_owner_is_that_of_the_latest_earlier_generation() -> None:
     owned = resolve_claims({"a": said(1, T0, T1), "b": said(2, T0), "c": said(3, T2), "d": said(3, T2)}, {T0, T1, T2})
     assert owned.by_member == {"a": [T1], "b": [T0], "c": [], "d": []}
     assert owned.earlier == {T0: "b", T1: "a"}
     assert owned.disputed == {T2}
 
 
-def test_a_sticky_member_says_what_it_has_and_since_which_generation() -> None:
+def test_sticky_user_data_has_the_partitions_and_their_generation() -> None:
     assignor = StickyAssignor()
     assert assignor.subscription_user_data(frozenset({"t"})) is None
     assignor.on_assignment(MemberAssignment((T0, T1)), ConsumerGroupMetadata("g", 7, "m-1", None))
@@ -49,10 +49,10 @@ def member(*held: TopicPartition, rack: str | None = None) -> MemberSubscription
     return MemberSubscription(("t",), rack=rack, user_data=encode_sticky(held, 3))
 
 
-def test_who_has_too_much_gives_up_the_last() -> None:
+def test_a_member_above_its_quota_loses_its_last_partitions() -> None:
     assert shared(Cluster({"t": 3}), a=member(T2, T0, T1), b=member()) == {"a": [T0, T1], "b": [T2]}
 
 
-def test_what_is_far_is_not_kept_and_goes_to_who_is_near() -> None:
+def test_partitions_in_other_racks_move_to_members_in_their_racks() -> None:
     cluster = Cluster({"t": 2}, {"t": [frozenset({"r1"}), frozenset({"r2"})]})
     assert shared(cluster, a=member(T0, rack="r2"), b=member(T1, rack="r1")) == {"a": [T1], "b": [T0]}

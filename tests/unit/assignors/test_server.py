@@ -1,4 +1,4 @@
-"""The assignors of consumer groups on groups that everyone meets, and the check of answers that come from elsewhere."""
+"""The assignors of consumer groups in common cases, and the check of assignments that were computed elsewhere."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_first_of_the_table_is_kafka_s_default() -> None:
 
 
 @every_assignor
-def test_nobody_nothing(name: str) -> None:
+def test_a_group_without_members_has_no_assignments(name: str) -> None:
     assert SERVER_ASSIGNORS[name](GroupSpec({}, {"gone": {ONE: (0,)}}, {})) == {}
     assert SERVER_ASSIGNORS[name](GroupSpec({"a": MemberSpec(frozenset())}, {"a": {ONE: (0,)}}, {})) == {"a": {}}
     assert SERVER_ASSIGNORS[name](group({"a": BOTH}, one=0, two=0)) == {"a": {}}
@@ -53,7 +53,7 @@ def test_range_cuts_each_topic_static_members_first() -> None:
     }
 
 
-def test_range_knows_who_subscribed() -> None:
+def test_range_assigns_only_to_subscribers() -> None:
     members = {"a": BOTH, "b": ONLY_ONE, "c": ONLY_TWO}
     assert SERVER_ASSIGNORS["range"](group(members, {"b": {ONE: (0, 1, 2)}})) == {
         "a": {ONE: (0, 1), TWO: (0, 1)},
@@ -76,7 +76,7 @@ def test_a_newcomer_takes_no_more_than_its_share() -> None:
     }
 
 
-def test_who_had_more_keeps_more() -> None:
+def test_members_with_more_partitions_keep_the_larger_shares() -> None:
     before: dict[str, Assignment] = {"a": {ONE: (0, 1)}, "b": {TWO: (0, 1)}, "c": {ONE: (2,), TWO: (2,)}}
     assert uniform(dict.fromkeys("abcd", BOTH), before) == {
         "a": {ONE: (0, 1)},
@@ -86,12 +86,12 @@ def test_who_had_more_keeps_more() -> None:
     }
 
 
-def test_what_a_leaver_had_is_shared() -> None:
+def test_the_partitions_of_a_member_that_left_are_shared() -> None:
     before: dict[str, Assignment] = {"a": {ONE: (0, 1)}, "b": {ONE: (2,), TWO: (0,)}, "c": {TWO: (1, 2)}}
     assert uniform({"a": BOTH, "c": BOTH}, before) == {"a": {ONE: (0, 1, 2)}, "c": {TWO: (0, 1, 2)}}
 
 
-def test_new_partitions_go_to_who_has_least() -> None:
+def test_new_partitions_go_to_the_members_with_the_fewest() -> None:
     before: dict[str, Assignment] = {"a": {ONE: (0, 1)}, "b": {TWO: (0,)}}
     assert uniform({"a": BOTH, "b": BOTH}, before, one=3, two=2) == {"a": {ONE: (0, 1)}, "b": {ONE: (2,), TWO: (0, 1)}}
 
@@ -100,7 +100,7 @@ def test_a_topic_made_anew_is_another_topic() -> None:
     assert uniform({"a": ONLY_ONE, "b": ONLY_ONE}, {"b": {GONE: (0, 1, 2)}}, one=2) == {"a": {ONE: (0,)}, "b": {ONE: (1,)}}
 
 
-def test_a_log_may_say_that_two_have_the_same_or_what_is_not_there() -> None:
+def test_invalid_previous_assignments_are_repaired() -> None:
     before: dict[str, Assignment] = {"b": {ONE: (0, 1)}, "a": {ONE: (1, 7)}}
     assert uniform({"b": ONLY_ONE, "a": ONLY_ONE}, before) == {"a": {ONE: (1, 2)}, "b": {ONE: (0,)}}
 
@@ -113,13 +113,13 @@ def test_different_subscriptions_are_evened_out() -> None:
 
 
 @pytest.mark.parametrize("members", [{"a": BOTH, "b": BOTH}, {"a": BOTH, "b": ONLY_ONE, "c": ONLY_TWO}], ids=["same", "mixed"])
-def test_who_does_not_change_keeps_the_very_object(members: dict[str, MemberSpec]) -> None:
+def test_an_unchanged_assignment_is_the_same_object(members: dict[str, MemberSpec]) -> None:
     first = SERVER_ASSIGNORS["uniform"](group(members))
     second = SERVER_ASSIGNORS["uniform"](group(members, first))
     assert [second[member] is first[member] for member in members] == [True] * len(members)
 
 
-def test_an_answer_from_elsewhere_is_put_in_order() -> None:
+def test_a_checked_assignment_is_normalized() -> None:
     asked = group({"a": BOTH, "b": ONLY_ONE, "c": BOTH}, {"c": {TWO: (0, 2)}})
     answer = checked(asked, {"a": {ONE: [2, 0], TWO: []}, "c": {TWO: {2, 0}}})
     assert answer == {"a": {ONE: (0, 2)}, "b": {}, "c": {TWO: (0, 2)}}
@@ -154,6 +154,6 @@ def test_numbers_of_other_libraries_are_numbers() -> None:
         ({"a": {ONE: [0, 1]}, "b": {ONE: [1]}}, r"partitions \[1\] of one, which it gave to another member as well"),
     ],
 )
-def test_an_answer_that_breaks_the_rules_is_refused(answer: Any, wrong: str) -> None:
+def test_an_invalid_assignment_is_refused(answer: Any, wrong: str) -> None:
     with pytest.raises(AssignmentError, match=wrong):
         checked(group({"a": BOTH, "b": ONLY_ONE}), answer)

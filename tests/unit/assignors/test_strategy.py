@@ -1,4 +1,4 @@
-"""Which rebalance protocol follows from the assignors of a consumer, and what is refused."""
+"""The rebalance protocol of a consumer's assignors, and the errors of invalid assignors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_highest_protocol_that_all_support(configured: tuple[object, ...], p
     assert strategy(configured).protocol is protocol
 
 
-def test_the_order_is_kept_and_the_users_own_are_known() -> None:
+def test_a_strategy_keeps_the_order_and_names_the_users_assignors() -> None:
     found = strategy((Mine(), "range"))
     assert list(found.assignors) == ["mine", "range"]
     assert found.foreign == {"mine"}
@@ -95,7 +95,7 @@ def test_members_of_a_consumer_group_need_no_rebalance_protocol_in_common() -> N
         ((Versioned("2"),), "returned '2'"),
     ],
 )
-def test_what_cannot_be_offered_is_refused(configured: tuple[object, ...], message: str) -> None:
+def test_invalid_client_assignors_are_refused(configured: tuple[object, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         client_strategy(configured)
 
@@ -104,7 +104,7 @@ def test_what_cannot_be_offered_is_refused(configured: tuple[object, ...], messa
     ("method", "choose"),
     [("supported_protocols", strategy), ("supported_protocols", client_strategy), ("version", client_strategy)],
 )
-def test_what_the_methods_of_an_assignor_raise_names_the_setting(
+def test_errors_of_an_assignors_methods_name_the_setting(
     monkeypatch: pytest.MonkeyPatch, method: str, choose: Callable[[Sequence[object]], object]
 ) -> None:
     def fail(self: object) -> None:

@@ -1,4 +1,4 @@
-"""Whole requests and responses: what is refused, and why."""
+"""Encoding and decoding of whole requests and responses: versions, errors, and bytes left over."""
 
 from __future__ import annotations
 
@@ -64,19 +64,19 @@ def test_every_cut_is_refused() -> None:
     ("key", "version", "why"),
     [(999, 0, "API key 999"), (12, 5, r"HEARTBEAT version 5 .* only 0 to 4"), (0, 2, "PRODUCE version 2")],
 )
-def test_what_is_not_spoken_is_refused_by_name(key: int, version: int, why: str) -> None:
+def test_unsupported_apis_and_versions_are_refused_by_name(key: int, version: int, why: str) -> None:
     with pytest.raises(UnsupportedApiError, match=why):
         decode_request(struct.pack(">hhih", key, version, 1, -1))
 
 
 @pytest.mark.parametrize("count", [1_000_000, 2**31 - 1])
-def test_an_array_that_lies_about_its_length_is_refused_before_memory_is_reserved(count: int) -> None:
+def test_an_array_with_a_false_length_is_refused_before_memory_is_reserved(count: int) -> None:
     frame = struct.pack(">hhih", Api.METADATA, 1, 1, -1) + struct.pack(">i", count)
     with pytest.raises(ProtocolError, match=f"announces {count} items, 0 bytes are left"):
         decode_request(frame)
 
 
-def test_a_compact_array_that_lies_is_refused() -> None:
+def test_a_compact_array_with_a_false_length_is_refused() -> None:
     frame = struct.pack(">hhih", Api.METADATA, 9, 1, -1) + b"\0" + b"\xff\xff\xff\xff\x0f"
     with pytest.raises(ProtocolError, match="announces"):
         decode_request(frame)
@@ -147,18 +147,18 @@ def test_records_may_stay_in_a_file() -> None:
         assert announced == sum(len(piece) for piece in pieces) - 4
 
 
-def test_facts_follow_the_version() -> None:
+def test_version_rules_follow_from_the_version() -> None:
     assert VersionRule.NEEDS_MEMBER_ID not in RequestHeader(Api.JOIN_GROUP, 3, 1, None).version_rules
     assert VersionRule.NEEDS_MEMBER_ID in RequestHeader(Api.JOIN_GROUP, 4, 1, None).version_rules
 
 
-def test_what_cannot_be_encoded_says_which_message() -> None:
+def test_encoding_errors_name_the_message() -> None:
     broken = heartbeat_request.HeartbeatRequest(group_id="g" * 40_000, generation_id=3, member_id="m")
     with pytest.raises(ProtocolError, match="HEARTBEAT request version 0 cannot be encoded"):
         encode_request(RequestHeader(Api.HEARTBEAT, 0, 1, None), broken)
 
 
-def test_a_code_that_is_not_known_yet_costs_no_connection() -> None:
+def test_an_unknown_error_code_is_an_unknown_server_error() -> None:
     frame = struct.pack(">iBihB", 7, 0, 0, 4321, 0)
     correlation_id, message = decode_response(Api.HEARTBEAT, 4, frame)
     assert (correlation_id, message.error_code) == (7, ErrorCode.unknown_server_error)
@@ -169,7 +169,7 @@ LONG_NUMBERS = [0, 1, -1, -2, 2**53 + 1, 2**56 + 1, 2**63 - 1, -(2**63)]
 
 @pytest.mark.parametrize("version", [2, 3, 4])
 @pytest.mark.parametrize("milliseconds", LONG_NUMBERS)
-def test_a_retention_time_survives_whatever_it_is(version: int, milliseconds: int) -> None:
+def test_any_retention_time_survives(version: int, milliseconds: int) -> None:
     message = offset_commit_request.OffsetCommitRequest(
         group_id="g", generation_id_or_member_epoch=1, member_id="m", retention_time_ms=milliseconds, topics=()
     )
@@ -179,7 +179,7 @@ def test_a_retention_time_survives_whatever_it_is(version: int, milliseconds: in
 
 
 @pytest.mark.parametrize("milliseconds", LONG_NUMBERS)
-def test_other_times_of_64_bits_survive_whatever_they_are(milliseconds: int) -> None:
+def test_any_other_time_of_64_bits_survives(milliseconds: int) -> None:
     login = sasl_authenticate_response.SaslAuthenticateResponse(
         error_code=ErrorCode.none, error_message=None, auth_bytes=b"", session_lifetime_ms=milliseconds
     )
@@ -211,7 +211,7 @@ def test_other_times_of_64_bits_survive_whatever_they_are(milliseconds: int) -> 
 
 
 @pytest.mark.parametrize("milliseconds", [0, 1, -1, 999, 2**31 - 1, -(2**31)])
-def test_durations_of_32_bits_survive_whatever_they_are(milliseconds: int) -> None:
+def test_any_duration_of_32_bits_survives(milliseconds: int) -> None:
     message = join_group_request.JoinGroupRequest(
         group_id="g",
         session_timeout=duration(milliseconds),

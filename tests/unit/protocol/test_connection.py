@@ -1,4 +1,4 @@
-"""The client's side of a connection, driven without a socket."""
+"""The client's side of a connection, without a socket."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def joined(pieces: list[Piece]) -> bytes:
 
 
 def receive(connection: ClientConnection, data: bytes) -> tuple[list[Response], list[Piece]]:
-    """What becomes of bytes that arrive: the responses, and what must be sent at once."""
+    """Receive bytes; return the responses, and the bytes to send at once."""
     responses: list[Response] = []
     out: list[Piece] = []
     while data:
@@ -84,7 +84,7 @@ def test_the_newest_version_of_both_is_used() -> None:
     assert (header.version, header.client_id, message) == (3, "me", HEARTBEAT)
 
 
-def test_an_old_broker_is_asked_again_in_version_0() -> None:
+def test_api_versions_is_retried_in_version_0() -> None:
     connection = ClientConnection("me")
     first, _ = decode_request(joined(connection.start())[4:])
     refusal = struct.pack(">iihi", 10, first.correlation_id, 35, 0)
@@ -95,14 +95,14 @@ def test_an_old_broker_is_asked_again_in_version_0() -> None:
     assert connection.versions == {Api.HEARTBEAT: VersionRange(0, 1)}
 
 
-def test_answers_come_back_with_their_tickets_in_order() -> None:
+def test_responses_have_the_tickets_of_their_requests() -> None:
     connection = ready(heartbeat=VersionRange(0, 4))
     frames = [joined(connection.send(ticket, Api.HEARTBEAT, HEARTBEAT)) for ticket in "abc"]
     responses, _ = receive(connection, b"".join(heartbeat_answer(frame) for frame in frames))
     assert [response.ticket for response in responses] == ["a", "b", "c"]
 
 
-def test_an_answer_out_of_order_is_an_error() -> None:
+def test_a_response_out_of_order_is_an_error() -> None:
     connection = ready(heartbeat=VersionRange(0, 4))
     connection.send("a", Api.HEARTBEAT, HEARTBEAT)
     second = joined(connection.send("b", Api.HEARTBEAT, HEARTBEAT))
@@ -110,7 +110,7 @@ def test_an_answer_out_of_order_is_an_error() -> None:
         receive(connection, heartbeat_answer(second))
 
 
-def test_an_answer_nobody_asked_for_is_an_error() -> None:
+def test_a_response_without_a_request_is_an_error() -> None:
     with pytest.raises(ProtocolError, match="arrived without a request"):
         receive(ready(), struct.pack(">ii", 4, 1))
 
@@ -128,7 +128,7 @@ def fetch(topic_id: uuid.UUID | None) -> fetch_request.FetchRequest:
 
 
 def fetched(header: RequestHeader, records: bytes) -> bytes:
-    """A Fetch answer whose frame is large enough for its memory to be used again."""
+    """A Fetch response whose frame is so large that its memory is reused."""
     part = fetch_response.PartitionData(
         partition_index=0, error_code=ErrorCode.none, high_watermark=1, aborted_transactions=None, records=records
     )
@@ -170,13 +170,13 @@ def test_a_message_owns_its_strings_too() -> None:
     assert [set(item.message.coordinators[0].key) for item in found] == [{"a"}, {"b"}, {"c"}]
 
 
-def test_topics_without_id_hold_the_version_back() -> None:
+def test_topics_without_an_id_need_a_version_with_names() -> None:
     connection = ready(fetch=VersionRange(4, 18))
     assert connection.version_for(Api.FETCH, fetch(None)) == 12
     assert connection.version_for(Api.FETCH, fetch(uuid.uuid4())) == 18
 
 
-def test_who_asks_for_the_offsets_of_all_topics_is_answered_with_names() -> None:
+def test_an_offset_fetch_of_all_topics_uses_a_version_with_names() -> None:
     connection = ready(offset_fetch=VersionRange(1, 10))
     everything = offset_fetch_request.OffsetFetchRequestGroup(group_id="g", topics=None)
     nothing = offset_fetch_request.OffsetFetchRequestGroup(group_id="g", topics=())
@@ -191,7 +191,7 @@ def test_an_http_server_is_not_kafka() -> None:
         receive(connection, b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
 
-def test_a_pattern_needs_a_version_that_knows_patterns() -> None:
+def test_a_pattern_needs_a_version_with_patterns() -> None:
     message = consumer_group_heartbeat_request.ConsumerGroupHeartbeatRequest(
         group_id="g", member_id="m", member_epoch=0, subscribed_topic_regex="t.*", topic_partitions=()
     )
@@ -200,7 +200,7 @@ def test_a_pattern_needs_a_version_that_knows_patterns() -> None:
         ready(consumer_group_heartbeat=VersionRange(0, 0)).version_for(Api.CONSUMER_GROUP_HEARTBEAT, message)
 
 
-def test_an_old_broker_is_told_how_many_partitions_and_replicas_there_are() -> None:
+def test_old_brokers_need_the_numbers_of_partitions_and_replicas() -> None:
     def wanted(partitions: int, replicas: int) -> create_topics_request.CreateTopicsRequest:
         topic = create_topics_request.CreatableTopic(
             name="t", num_partitions=partitions, replication_factor=replicas, assignments=(), configs=()
@@ -215,7 +215,7 @@ def test_an_old_broker_is_told_how_many_partitions_and_replicas_there_are() -> N
             old.version_for(Api.CREATE_TOPICS, unsaid)
 
 
-def test_what_is_in_force_in_the_cluster_is_known() -> None:
+def test_finalized_features_are_read() -> None:
     connection = ClientConnection("me")
     header, _ = decode_request(joined(connection.start())[4:])
     feature = api_versions_response.FinalizedFeatureKey(name="group.version", max_version_level=1, min_version_level=1)
@@ -226,8 +226,8 @@ def test_what_is_in_force_in_the_cluster_is_known() -> None:
     assert connection.features == {"group.version": 1}
 
 
-def test_a_login_is_not_disturbed_by_unknown_tagged_fields() -> None:
-    """The header of an answer to ApiVersions has no tagged fields in any version; that of SaslAuthenticate has."""
+def test_a_login_skips_unknown_tagged_fields() -> None:
+    """The response header of ApiVersions has no tagged fields in any version; that of SaslAuthenticate has."""
     connection = ClientConnection("me", mechanism="PLAIN")
     asked, _ = decode_request(joined(connection.start())[4:])
     receive(
@@ -248,7 +248,7 @@ def test_a_login_is_not_disturbed_by_unknown_tagged_fields() -> None:
 
 
 def with_tags(answer: bytes, asked: RequestHeader) -> bytes:
-    """An answer with an unknown field in each section."""
+    """A response with an unknown field in each section."""
     tagged = tagged_answer(answer[4:], asked.api, asked.version)
     assert tagged != answer[4:]
     return struct.pack(">i", len(tagged)) + tagged

@@ -1,4 +1,4 @@
-"""Cutting a stream into frames, and building frames of pieces."""
+"""Splitting a stream into frames, and joining pieces into frames."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def framed(body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 5, 1000])
-def test_frames_come_out_whole_however_the_bytes_arrive(step: int) -> None:
+def test_frames_are_complete_however_the_bytes_arrive(step: int) -> None:
     bodies = [b"", b"a", b"second", bytes(300)]
     stream = b"".join(framed(body) for body in bodies)
     reader = FrameReader()
@@ -66,14 +66,14 @@ def test_the_memory_of_a_frame_is_left_alone_while_a_part_of_it_is_in_use() -> N
     assert [bytes(part) for part in parts] == [body[1_000:200_000] for body in bodies]
 
 
-def test_memory_that_nobody_uses_any_more_is_used_again() -> None:
+def test_unreferenced_memory_is_reused() -> None:
     reader = FrameReader()
     used = set()
     for number in range(20):
         (frame,) = reader.feed(framed(bytes([number]) * 300_000))
         assert isinstance(frame, memoryview)
         used.add(id(frame.obj))
-        earlier = frame  # two at a time: the one that is read, and the one that arrives
+        earlier = frame  # two at a time: one that is being read, and one that arrives
     assert len(used) <= 3
     assert earlier[0] == 19
 
@@ -87,7 +87,7 @@ def test_a_bad_length_breaks_the_stream_for_good(length: int, why: str) -> None:
         reader.feed(framed(b"fine"))
 
 
-def test_a_lying_length_reserves_little() -> None:
+def test_a_false_length_reserves_little_memory() -> None:
     reader = FrameReader()
     reader.feed(struct.pack(">i", MAX_FRAME) + b"x")
     assert len(reader.get_buffer()) <= 1 << 16

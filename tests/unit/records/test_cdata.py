@@ -1,4 +1,4 @@
-"""Columns in other libraries' hands: what was handed out lives until it is let go, and not longer."""
+"""Exported columns: they live until the consumer releases them, and not longer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _nothing_stays_behind() -> Iterator[None]:
     assert cdata._capsules == {}  # type: ignore[attr-defined]
 
 
-def test_a_stream_that_nobody_takes_is_freed() -> None:
+def test_an_unused_stream_is_freed() -> None:
     capsule = records().__arrow_c_stream__()
     assert "arrow_array_stream" in repr(capsule)
 
@@ -61,7 +61,7 @@ def an_array() -> int:
     return array
 
 
-def test_a_failure_reaches_who_reads_the_stream() -> None:
+def test_an_error_reaches_the_reader_of_the_stream() -> None:
     def arrays() -> Iterator[int]:
         yield an_array()
         raise ValueError("no more of that")
@@ -82,7 +82,7 @@ def test_a_released_array_lets_go_of_all_its_children() -> None:
     cdata.release_array(address)
 
 
-def test_pieces_are_aligned_and_keep_apart_even_where_the_room_is_too_small() -> None:
+def test_pieces_are_aligned_and_do_not_overlap_even_beyond_the_expected_size() -> None:
     block = cdata.Block(200)
     sizes = (1, 100, 0, 64, 1000, 8)
     pieces = [block.take(size) for size in sizes]

@@ -1,4 +1,4 @@
-"""Codecs: the framings that Kafka's clients write, and the limit that none of them gets past."""
+"""Codecs: the framings that Kafka's clients write, and the limit of the decompressed size."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEXT = b"Ottla was the youngest of Kafka's sisters. " * 3000
 
 @pytest.mark.parametrize("codec", Compression)
 @pytest.mark.parametrize("data", [b"", b"x", TEXT, bytes(300_000)])
-def test_what_was_compressed_comes_back(codec: Compression, data: bytes) -> None:
+def test_compression_round_trip(codec: Compression, data: bytes) -> None:
     assert bytes(decompress(codec, memoryview(compress(codec, data)))) == data
 
 

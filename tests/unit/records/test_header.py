@@ -1,4 +1,4 @@
-"""Headers of record batches: fields, derived facts and refusals."""
+"""Headers of record batches: fields, derived properties and errors."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_the_last_whole_batch_is_found_without_reading_the_others() -> None:
     for data in (first + second, first + second + first[:-1], memoryview(first + second)):
         assert last_header(data) == read_header(second)
     assert last_header(first + second[:-1]) == read_header(first)
-    for length in (-12, -1, 0, 48):  # one that stands still or goes back would never come to the end
+    for length in (-12, -1, 0, 48):  # with such a length the loop would never reach the end
         with pytest.raises(InvalidBatchError, match="claims"):
             last_header(first + struct.pack(">qi", 2, length) + second[12:] + second)
 
@@ -106,7 +106,7 @@ def test_the_last_whole_batch_is_found_without_reading_the_others() -> None:
         (23, b"\x80\x00\x00\x00", "offset delta -2147483648"),
     ],
 )
-def test_an_impossible_header_is_refused_where_it_lies(position: int, raw: bytes, says: str) -> None:
+def test_an_invalid_header_is_refused_with_its_position(position: int, raw: bytes, says: str) -> None:
     data = batch()
     data[position : position + len(raw)] = raw
     with pytest.raises(CorruptRecordError, match=says):

@@ -1,4 +1,4 @@
-"""Messages of the formats 0 and 1, as kafka-python writes them, read as if they were of today's."""
+"""Messages of the formats 0 and 1, as kafka-python writes them, are read like version 2."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def rows(first: int, number: int) -> list[Row]:
 
 
 def messages(magic: int, written: Sequence[Row]) -> bytes:
-    """A message each."""
+    """One message for each record."""
     builder = LegacyRecordBatchBuilder(magic, 0, 1_000_000)
     for offset, key, value, timestamp in written:
         builder.append(offset, timestamp, key, value)
@@ -35,7 +35,7 @@ def messages(magic: int, written: Sequence[Row]) -> bytes:
 
 
 def packed(magic: int, inner: Sequence[Row], offset: int, codec: Compression, attributes: int = 0) -> bytes:
-    """One message at ``offset`` that holds the others, compressed."""
+    """One message at ``offset`` that contains the others, compressed."""
     outer = bytearray(messages(magic, [(offset, None, bytes(compress(codec, messages(magic, inner))), NOW + 500)]))
     outer[17] = codec | attributes
     struct.pack_into(">I", outer, 12, zlib.crc32(outer[16:]))
@@ -43,7 +43,7 @@ def packed(magic: int, inner: Sequence[Row], offset: int, codec: Compression, at
 
 
 def stored(magic: int, first: int, number: int, codec: Compression, attributes: int = 0) -> bytes:
-    """A compressed set as a log has it: the outer offset is the last one, the inner ones count from 0 since format 1."""
+    """A compressed set as in a log: the outer offset is the last one; from format 1 on the inner ones count from 0."""
     inner: list[Any] = rows(first, number)
     if magic:
         inner = [(offset - first, *rest) for offset, *rest in inner]
@@ -84,7 +84,7 @@ def test_old_and_new_ones_follow_each_other() -> None:
     assert [row[0] for row in read(data)] == list(range(8))
 
 
-def test_what_the_log_cleaner_left_keeps_its_offsets() -> None:
+def test_compacted_messages_keep_their_offsets() -> None:
     left = [row for row in rows(0, 10) if row[0] in (2, 5, 9)]
     assert read(messages(1, left)) == left
     assert [row[0] for row in read(packed(1, left, 109, GZIP))] == [102, 105, 109]
@@ -95,7 +95,7 @@ def test_the_time_of_the_broker_is_that_of_all_in_a_set() -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_what_precedes_damage_is_handed_out_first(magic: int) -> None:
+def test_messages_before_a_damaged_one_are_returned_first(magic: int) -> None:
     data = bytearray(messages(magic, rows(0, 4)))
     data[-1] ^= 1
     reader = PartitionReader(bytes(data), topic="t", partition=0, fetch_offset=0)
@@ -114,7 +114,7 @@ def test_a_set_that_would_inflate_beyond_the_limit_is_refused() -> None:
 
 
 @pytest.mark.parametrize("size", range(-1, 40))
-def test_a_length_that_lies_is_refused_or_waited_for(size: int) -> None:
+def test_a_false_length_is_refused_or_counts_as_truncated(size: int) -> None:
     data = bytearray(messages(1, [(0, b"key", b"value", NOW)]) + bytes(20))
     struct.pack_into(">i", data, 8, size)
     reader = PartitionReader(bytes(data), topic="t", partition=0, fetch_offset=0, check_crcs=False)

@@ -1,4 +1,4 @@
-"""All that a user can do with a ``Record`` and a ``Records``; ``tests/end_to_end`` runs this on the uncompiled source as well."""
+"""The public interface of ``Record`` and ``Records``; ``tests/end_to_end`` also runs this on the uncompiled source."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def part(new: list[NewRecord], at: int = 0, partition: int = 0, **more: Any) -> 
 
 
 def read(**more: Any) -> Records:
-    """Seven records: of two batches of one partition, and one of another."""
+    """Seven records: two batches of one partition, and a batch of another."""
     return Records([part(NEW[:4], 10, **more), part(NEW[:2], 14, **more), part(NEW[:1], 5, partition=1, **more)])
 
 
@@ -60,7 +60,7 @@ COPIES: list[Any] = [pytest.param(lambda record: copy.deepcopy(record), id="deep
 
 @pytest.mark.parametrize("copied", COPIES)
 @pytest.mark.parametrize("touched", [False, True], ids=["untouched", "touched"])
-def test_a_copy_holds_what_the_deserializers_made(copied: Callable[[Record], Record], touched: bool) -> None:
+def test_a_copy_has_the_results_of_deserializers(copied: Callable[[Record], Record], touched: bool) -> None:
     record = unpicklable()[1]
     if touched:
         assert record.value == {"n": 1}
@@ -89,7 +89,7 @@ def test_a_pickle_names_no_deserializer(protocol: int) -> None:
     assert "decoded" not in text
 
 
-def test_a_copy_of_what_cannot_be_deserialized_says_so() -> None:
+def test_copying_raises_the_error_of_the_deserializer() -> None:
     record = read(value_deserializer=refusing)[0]
     with pytest.raises(RecordDeserializationError, match="value of t-0 at offset 10"):
         pickle.dumps(record)
@@ -121,7 +121,7 @@ def test_records_go_through_a_pool_of_processes_and_come_back() -> None:
         assert pool.apply_async(copy.deepcopy, (unpicklable()[2],)).get(60) == unpicklable()[2]
 
 
-def test_a_deserializer_runs_once_whatever_it_makes() -> None:
+def test_a_deserializer_runs_once_whatever_it_returns() -> None:
     results: tuple[Any, ...] = (None, 0, "", {})
     for result in results:
         calls: list[bytes | None] = []
@@ -135,7 +135,7 @@ def test_a_deserializer_runs_once_whatever_it_makes() -> None:
         assert calls == [b'"k0"', b'{"n": 0}']
 
 
-def test_a_deserializer_that_raised_is_asked_again() -> None:
+def test_a_deserializer_that_raised_is_called_again() -> None:
     calls: list[bytes | None] = []
 
     def moody(raw: bytes | None) -> str:
@@ -323,7 +323,7 @@ def test_no_such_record(position: int) -> None:
 
 
 @pytest.mark.parametrize("position", ["0", None, 1.0, (0, 1)])
-def test_what_is_no_position(position: Any) -> None:
+def test_an_invalid_index_is_an_error(position: Any) -> None:
     with pytest.raises(TypeError, match="the index of a record is a whole number or a slice, not "):
         _ = read()[position]
 
@@ -382,7 +382,7 @@ def test_copies_of_records_are_the_records_themselves() -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_records_as_a_whole_are_not_pickled_and_say_what_is(protocol: int) -> None:
+def test_records_cannot_be_pickled_and_the_error_names_an_alternative(protocol: int) -> None:
     records = unpicklable()
     with pytest.raises(TypeError, match=r"Records cannot be pickled: pickle list\(records\), or records.to_arrow\(\)"):
         pickle.dumps(records, protocol)
@@ -390,7 +390,7 @@ def test_records_as_a_whole_are_not_pickled_and_say_what_is(protocol: int) -> No
     assert pickle.loads(pickle.dumps(records.to_arrow())).equals(records.to_arrow())
 
 
-def test_columns_hold_the_bytes_whatever_the_deserializers_are() -> None:
+def test_columns_have_raw_bytes_despite_deserializers() -> None:
     import pyarrow
 
     records = read(key_deserializer=refusing, value_deserializer=refusing)

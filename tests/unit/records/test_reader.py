@@ -1,4 +1,4 @@
-"""Reading one fetched partition response: what comes out, what is skipped, where the position goes, what stops it."""
+"""Reading the response of one partition: returned and skipped records, the position, and errors."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def values(data: PartitionReader, max_records: int = 1000) -> list[bytes]:
 
 
 def compacted(data: bytes, deltas: list[int], last_delta: int) -> bytes:
-    """A batch as the log cleaner leaves it: some records gone, the offsets of the others and of the end kept."""
+    """A compacted batch: without some records, but with the offsets of the others and of the end."""
     header, body = bytearray(data[:61]), b""
     for delta in deltas:
         record = b"\0\0" + bytes((2 * delta,)) + b"\x01\x02" + b"%d" % delta + b"\0"
@@ -62,7 +62,7 @@ def compacted(data: bytes, deltas: list[int], last_delta: int) -> bytes:
     return bytes(header) + body
 
 
-def test_records_come_out_whole_and_in_order() -> None:
+def test_records_are_complete_and_in_order() -> None:
     records = [
         NewRecord(b"k", b"v", (("h", b"1"), ("ü", None)), 1500),
         NewRecord(None, None, (), 1499),
@@ -78,7 +78,7 @@ def test_records_come_out_whole_and_in_order() -> None:
         ]
 
 
-def test_no_more_than_asked_for_are_handed_out() -> None:
+def test_a_read_returns_at_most_the_requested_number() -> None:
     data = reader(batch(0, b"0", b"1", b"2", leader_epoch=4) + batch(3, b"3", b"4", leader_epoch=5))
     seen = []
     for expected_position, epoch, left in ((2, 4, True), (4, 5, True), (5, 5, False)):
@@ -111,7 +111,7 @@ def test_a_partial_last_batch_is_left_for_the_next_fetch() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 11, 60, 62])
-def test_a_response_without_one_whole_batch_is_an_error(size: int) -> None:
+def test_a_response_without_a_complete_batch_is_an_error(size: int) -> None:
     data = reader(batch(0, b"0")[:size])
     assert not data.exhausted
     with pytest.raises(CorruptRecordError, match=rf"t-3 at offset 0: the response has {size} bytes but no complete batch"):
@@ -159,7 +159,7 @@ def test_read_uncommitted_delivers_aborted_records_too() -> None:
     assert values(reader(ABORTED, aborted=[(1, 0)])) == [b"a0", b"a1", b"c2", b"plain", b"a4", b"c6"]
 
 
-def test_read_committed_hides_what_was_aborted() -> None:
+def test_read_committed_hides_aborted_records() -> None:
     data = reader(ABORTED, isolation_level=COMMITTED, aborted=[(1, 0)])
     assert values(data) == [b"c2", b"plain", b"c6"]
     assert (data.next_offset, data.exhausted) == (9, True)
@@ -195,7 +195,7 @@ def test_read_committed_where_an_aborted_transaction_is_compacted_but_for_its_en
     assert values(reader(only_the_end, isolation_level=COMMITTED, aborted=[(1, 0)])) == [b"c4"]
 
 
-def test_an_abort_of_nobody_ends_nothing_of_others() -> None:
+def test_an_abort_marker_of_one_producer_does_not_affect_others() -> None:
     data = transactional(0, 1, b"a") + marker(1, 2, ControlType.ABORT) + transactional(2, 1, b"a") + marker(3, 1, ControlType.ABORT)
     read = reader(data + batch(4, b"plain"), isolation_level=COMMITTED, aborted=[(1, 0)])
     assert (values(read), read.next_offset) == ([b"plain"], 5)
@@ -206,7 +206,7 @@ def test_a_whole_response_of_aborted_records_moves_the_position() -> None:
     assert (data.read(10), data.next_offset, data.exhausted) == (None, 2, True)
 
 
-def test_what_precedes_a_corrupt_batch_is_handed_out_first() -> None:
+def test_records_before_a_corrupt_batch_are_returned_first() -> None:
     damaged = bytearray(batch(2, b"2"))
     damaged[-2] ^= 0xFF
     data = reader(batch(0, b"0", b"1") + damaged + batch(3, b"3"))
@@ -220,7 +220,7 @@ def test_what_precedes_a_corrupt_batch_is_handed_out_first() -> None:
     assert data.next_offset == 2
 
 
-def test_the_checksum_is_not_looked_at_unless_asked() -> None:
+def test_checksums_are_verified_only_with_check_crcs() -> None:
     damaged = bytearray(batch(0, b"0"))
     damaged[-2] ^= 0x01
     assert values(reader(bytes(damaged), check_crcs=False)) == [b"1"]
@@ -232,7 +232,7 @@ def test_an_inflating_batch_is_refused_at_the_limit() -> None:
         data.read(1)
 
 
-def test_deserializers_run_when_key_or_value_is_asked_for() -> None:
+def test_deserializers_run_at_the_first_access() -> None:
     calls = []
 
     def upper(raw: bytes | None) -> str:
@@ -254,7 +254,7 @@ def test_deserializers_run_when_key_or_value_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("asked", [False, True])
-def test_deserializers_are_called_for_nulls_only_if_asked(asked: bool) -> None:
+def test_deserializers_get_nulls_only_with_deserialize_nulls(asked: bool) -> None:
     def whatever(raw: bytes | None) -> str:
         return f"made of {raw!r}"
 

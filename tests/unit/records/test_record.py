@@ -1,4 +1,4 @@
-"""``Record``: its face, its equality, and that it owns its bytes."""
+"""``Record``: its attributes, its equality, and that it owns its bytes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def one(**fields: Any) -> Record:
     return Record(**given)
 
 
-def test_a_record_says_what_it_is() -> None:
+def test_the_repr_of_a_record() -> None:
     record = one(timestamp=5, headers=[("h", b"x")], leader_epoch=7)
     assert (record.topic, record.partition, record.offset, record.timestamp, record.leader_epoch) == ("t", 1, 2, 5, 7)
     assert (record.key, record.value, record.headers) == (b"k", b"v", (("h", b"x"),))

@@ -1,4 +1,4 @@
-"""``Records``: counting, walking, splitting, and the Arrow columns."""
+"""``Records``: length, iteration, splitting, and the Arrow columns."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_nothing_is_nothing() -> None:
     assert repr(nothing) == "<Records 0>"
 
 
-def test_columns_hold_what_the_objects_hold(records: Records) -> None:
+def test_columns_and_objects_have_the_same_values(records: Records) -> None:
     table = records.to_arrow()
     table.validate(full=True)
     assert table.to_pylist() == rows(records)
@@ -170,7 +170,7 @@ def test_headers_of_any_script_are_text() -> None:
     ]
 
 
-def test_times_that_microseconds_cannot_hold_become_the_nearest() -> None:
+def test_timestamps_beyond_microseconds_become_the_nearest_possible() -> None:
     new = [NewRecord(None, None, (), time) for time in (0, 2**62, -(2**62), -1)]
     table = Records([part("t", 0, encode_batch(new))]).to_arrow(columns=["timestamp"])
     assert table["timestamp"].cast(pa.int64()).to_pylist() == [0, 9223372036854774000, -9223372036854774000, -1000]

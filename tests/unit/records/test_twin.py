@@ -1,4 +1,4 @@
-"""The compiled modules and their uncompiled source look the same; ``OTTLA_RECORDS`` chooses between them."""
+"""The compiled modules and their uncompiled source have the same names; ``OTTLA_RECORDS`` selects one of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ottla.records._twin import MODULES
 UNCOMPILED = os.environ.get("OTTLA_RECORDS") == "python"
 
 OF_CLASSES = {"__module__", "__annotations__"}
-"""Names that ``dir()`` lists for classes that are written in Python only."""
+"""Names that ``dir()`` lists only for uncompiled classes."""
 PUBLIC_SURFACE = f"""
 import json, ottla, ottla.records
 def of(cls):
@@ -42,7 +42,7 @@ def test_both_have_the_same_public_surface() -> None:
     assert public_surface(OTTLA_RECORDS="python") == [False, *surface]
 
 
-def test_what_is_asked_for_is_what_runs() -> None:
+def test_the_environment_selects_compiled_or_source() -> None:
     modules = [importlib.import_module(f"ottla.records.{name}") for name in MODULES]
     assert {module.COMPILED for module in modules} == {COMPILED}
     assert {str(module.__file__).endswith(".py") for module in modules} == {not COMPILED}

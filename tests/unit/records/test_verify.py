@@ -1,4 +1,4 @@
-"""What a broker checks in a produced batch, what recovery checks in a stored one, and looking a time up in a batch."""
+"""A broker's check of produced batches, the check of stored ones in recovery, and the search for a timestamp."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RECORDS = [NewRecord(b"k%d" % i, b"v" * i, (("h", None),) * (i % 2), 1000 + 10 *
 
 
 def resealed(data: bytes | bytearray) -> bytes:
-    """The same bytes with a length and a checksum that fit them."""
+    """The same bytes with the right length and checksum."""
     data = bytearray(data)
     struct.pack_into(">i", data, 8, len(data) - 12)
     struct.pack_into(">I", data, 17, crc32c.crc32c(bytes(data[21:])))
@@ -33,7 +33,7 @@ def resealed(data: bytes | bytearray) -> bytes:
 
 
 def raw_batch(body: bytes, count: int = 1) -> bytes:
-    """A sealed batch around hand-made records."""
+    """A batch with hand-made records and the right checksum."""
     header = bytearray(encode_batch([NewRecord(None, None)] * count)[:HEADER_SIZE])
     return resealed(header + body)
 
@@ -76,7 +76,7 @@ def test_damaged_compressed_bytes_are_refused() -> None:
 
 @pytest.mark.parametrize("count", [4, 6, 2**31 - 1])
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.LZ4])
-def test_a_lying_count_is_refused(count: int, codec: Compression) -> None:
+def test_a_false_count_is_refused(count: int, codec: Compression) -> None:
     data = bytearray(encode_batch(RECORDS, compression=codec))
     struct.pack_into(">i", data, 57, count)
     with pytest.raises(InvalidBatchError, match=f"claims {count} records") as caught:
@@ -111,7 +111,7 @@ def test_a_lying_count_is_refused(count: int, codec: Compression) -> None:
         (b"\x14\0\0" + b"\xff" * 4 + b"\x1f" + b"\x01\x01\0", "varint is too long"),
     ],
 )
-def test_lying_lengths_are_refused(body: bytes, says: str) -> None:
+def test_false_lengths_are_refused(body: bytes, says: str) -> None:
     with pytest.raises(InvalidBatchError, match=says) as caught:
         verify_batch(raw_batch(body))
     assert caught.value.code == 87
@@ -140,7 +140,7 @@ def test_the_first_record_at_or_after_a_time_is_found() -> None:
         assert find_timestamp(data, 1, 2**70) is None
 
 
-def test_the_markers_of_a_transaction_are_told_apart() -> None:
+def test_commit_and_abort_markers_are_distinguished() -> None:
     for marker in ControlType:
         data = encode_end_transaction(marker, producer_id=1, producer_epoch=0)
         assert verify_batch(data).is_control

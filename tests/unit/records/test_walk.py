@@ -1,4 +1,4 @@
-"""``Walk``: records one by one for someone who may take long over each, and is asked before it goes on."""
+"""``Walk``: iteration that calls back before the next record, since the application may take long for each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ottla.records import NewRecord, PartitionReader, Walk, encode_batch
 
 
 def slices(*counts: int) -> list[object]:
-    """The slices of batches of so many records."""
+    """The slices of batches with these numbers of records."""
     found: list[object] = []
     at = 0
     for count in counts:
@@ -19,7 +19,7 @@ def slices(*counts: int) -> list[object]:
 
 
 class Asked:
-    """Gives slices in turns, and writes down when it was asked."""
+    """A callback that sets slices in turn, and records its calls."""
 
     def __init__(self, *turns: list[object]) -> None:
         self.turns = list(turns)
@@ -44,7 +44,7 @@ def test_all_records_of_all_slices_and_a_question_at_the_end_of_each_turn() -> N
     assert not walk.has_more
 
 
-def test_one_that_is_interrupted_asks_before_the_next_record() -> None:
+def test_an_interrupted_walk_calls_back_before_the_next_record() -> None:
     asked = Asked(slices(4))
     walk = Walk(asked.go_on)
     seen = []
@@ -57,14 +57,14 @@ def test_one_that_is_interrupted_asks_before_the_next_record() -> None:
     assert asked.asked == [None, 1, 3]
 
 
-def test_what_was_taken_away_is_not_made() -> None:
+def test_replaced_slices_create_no_records() -> None:
     walk = Walk(Asked(slices(4)).go_on)
     assert next(walk).offset == 0
     walk.take(())
     assert list(walk) == []
 
 
-def test_it_asks_when_it_is_time() -> None:
+def test_a_walk_calls_back_at_the_set_time() -> None:
     now = [0.0]
 
     def go_on(walk: Walk) -> bool:
@@ -80,7 +80,7 @@ def test_it_asks_when_it_is_time() -> None:
     assert asked == [0.0, 3.0, 6.0, 9.0, 10.0]
 
 
-def test_what_the_answer_raises_comes_out_and_the_walk_can_go_on() -> None:
+def test_an_exception_of_the_callback_does_not_end_the_walk() -> None:
     asked = Asked(slices(2))
     walk = Walk(asked.go_on)
     assert next(walk).offset == 0
