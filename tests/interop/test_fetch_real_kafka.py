@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from ottla import Broker, Consumer, OffsetAndMetadata, TopicPartition
 from ottla.client.fetch.manager import FetchManager
-from ottla.client.fetch.session import Phase
+from ottla.client.fetch.session import SessionPhase
 from ottla.errors import LogTruncationError, RecordDeserializationError
 from tests.interop.other_clients import create_topic
 from tests.interop.real_kafka import KafkaCluster, KafkaTool
@@ -75,7 +75,7 @@ def test_reading_goes_on_in_one_session(servers: str) -> None:
         reader.resume(tps[0])
         assert read(reader, 1) == [b"paused"]
         (node,) = fetches(reader)._nodes.values()
-        assert node.session.phase is Phase.OPEN
+        assert node.session.phase is SessionPhase.OPEN
         assert node.session._epoch > 5
 
 

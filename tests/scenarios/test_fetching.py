@@ -91,7 +91,7 @@ def watch(world: World, app: App) -> Callable[[], int]:
     def watched(until: int) -> bool:
         nonlocal most
         more = step(until)
-        most = max(most, memory.held + memory.asked)
+        most = max(most, memory.held + memory.reserved)
         return more
 
     world.clock.step = watched  # type: ignore[method-assign]

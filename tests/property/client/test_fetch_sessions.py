@@ -17,7 +17,7 @@ from ottla.client.fetch.session import (
     FINAL_EPOCH,
     LAST_EPOCH,
     FetchSession,
-    Phase,
+    SessionPhase,
     SessionRequest,
     Wanted,
     fetch_request,
@@ -88,7 +88,7 @@ class Sessions(RuleBasedStateMachine):
     def evict(self) -> None:
         self.broker.clear()
 
-    @precondition(lambda self: self.client.phase is Phase.OPEN)
+    @precondition(lambda self: self.client.phase is SessionPhase.OPEN)
     @rule()
     def come_to_the_last_epoch(self) -> None:
         session = self.broker._sessions.get(self.client._session_id)
@@ -141,7 +141,7 @@ class Sessions(RuleBasedStateMachine):
         )
         return self.broker.incremental_response(whole, by_id, _answer(topics), NOW)
 
-    @precondition(lambda self: self.client.phase is Phase.OPEN)
+    @precondition(lambda self: self.client.phase is SessionPhase.OPEN)
     @rule()
     def end(self) -> None:
         last = self.client.end()

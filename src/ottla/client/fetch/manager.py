@@ -1,9 +1,9 @@
-"""Fetching: which partitions to ask which broker for, and what to make of the answer.
+"""Fetches records: chooses the broker of each partition, sends Fetch, and passes the responses to the application.
 
-Owns the Fetch requests and the account of what the application still holds. Must not know records (beyond where a batch ends) nor
-who chose the partitions. Invariants: at most one Fetch per broker is in flight; what arrived and is not consumed, and what is asked
-for, stay within ``fetch_buffer_bytes`` (see ``FetchMemory``); the next Fetch leaves while earlier records are being consumed, and
-asks for the same partitions from where those end, so that sessions never lose a partition only because it has records waiting.
+Owns the Fetch requests and the memory of responses that are not consumed yet. Must not know records (beyond where a batch ends) nor
+how partitions are assigned. Invariants: at most one Fetch per broker is in flight; the bytes that are requested, or have arrived
+and are not consumed, stay within ``fetch_buffer_bytes`` (see ``FetchMemory``); the next Fetch leaves while earlier records are
+being consumed and continues after them, so that no partition leaves its session because its records are not consumed.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ _log = logging.getLogger(__name__)
 _SESSION_ERRORS = frozenset(
     {ErrorCode.fetch_session_id_not_found, ErrorCode.invalid_fetch_session_epoch, ErrorCode.fetch_session_topic_id_error}
 )
-"""Errors that mean that the session differs from what the client expects: begin a new one at once, the broker itself is fine."""
+"""Errors of a session that the broker does not have, or not as the client expects. A new session begins without a back-off."""
 
 
 class FetchReaction(enum.Enum):
-    """What an error of one partition calls for."""
+    """The reaction to the error code of a partition."""
 
-    NEW_LEADER = "ask for metadata and try again"
-    OUT_OF_RANGE = "reset as configured, once what was fetched is consumed"
-    AGAIN = "try again"
-    UNKNOWN_EPOCH = "the leader does not know the epoch yet, or never will: refresh the metadata and try again"
-    PROBLEM = "tell the application, and try again"
+    NEW_LEADER = "request metadata and retry"
+    OUT_OF_RANGE = "reset as configured, once the records fetched before are consumed"
+    RETRY = "retry"
+    UNKNOWN_EPOCH = "the leader does not know the epoch yet, or never will: request metadata and retry"
+    PROBLEM = "report a problem to the application, and retry"
 
 
 _REACTIONS: Mapping[int, FetchReaction] = {
-    ErrorCode.unknown_server_error: FetchReaction.AGAIN,
+    ErrorCode.unknown_server_error: FetchReaction.RETRY,
     ErrorCode.offset_out_of_range: FetchReaction.OUT_OF_RANGE,
     ErrorCode.unknown_topic_or_partition: FetchReaction.NEW_LEADER,
     ErrorCode.leader_not_available: FetchReaction.NEW_LEADER,
@@ -59,11 +59,11 @@ _REACTIONS: Mapping[int, FetchReaction] = {
     ErrorCode.unknown_topic_id: FetchReaction.NEW_LEADER,
     ErrorCode.inconsistent_topic_id: FetchReaction.NEW_LEADER,
 }
-"""Error code of a partition in a Fetch answer -> what to do; any other is a problem for the application."""
+"""Error codes of a partition in a Fetch response -> reaction. Any other code is a problem for the application."""
 
 
 class _Node:
-    """One broker that is fetched from."""
+    """A broker from which the consumer fetches."""
 
     __slots__ = ("failures", "in_flight", "node_id", "retry_at", "session")
 
@@ -75,8 +75,8 @@ class _Node:
         self.retry_at = 0
 
 
-class _Asked(NamedTuple):
-    """A Fetch: its number, whom it went to, in which session, and what it stands for there."""
+class _FetchInFlight(NamedTuple):
+    """A Fetch in flight: its number, its broker, its session, and the part of it that concerns the session."""
 
     number: int
     node: _Node
@@ -109,15 +109,15 @@ class FetchManager:
         self._blocked: dict[TopicPartition, int] = {}
         self._logged: dict[TopicPartition, int] = {}
         self._starved = False
-        """Whether some broker would be asked if there were memory for its answer."""
+        """Whether a Fetch waits for memory."""
         self._planned: tuple[int, Metadata] | None = None
-        """Version of the subscription and metadata that the sessions were given their partitions by."""
+        """The version of the subscription and the metadata for which partitions were last divided among the sessions."""
         self._plan_until: int | None = None
         self._ending = 0
-        """Sessions that brokers were asked to end, without an answer yet."""
+        """The number of sessions whose end is requested and not confirmed."""
         self._when_ended: list[Callable[[], None]] = []
         self._unsent: list[AnySend] = []
-        """What was noted as sent. The next step may raise; then these leave with the next poll."""
+        """Requests already noted as in flight. If the next step of a poll raises, the next poll returns them."""
 
     def __repr__(self) -> str:
         in_flight = sorted(node_id for node_id, node in self._nodes.items() if node.in_flight)
@@ -125,26 +125,26 @@ class FetchManager:
 
     @property
     def awaits_memory(self) -> bool:
-        """Whether anything happens as soon as the application has consumed what it holds."""
+        """Whether something waits until the application has consumed responses: a Fetch, or the reset of a position."""
         return self._starved or bool(self._out_of_range)
 
     def is_held(self, tp: TopicPartition) -> bool:
-        """Whether the application has not consumed yet all that was fetched of a partition."""
+        """Whether fetched records of a partition are not consumed yet."""
         return any(tp in partitions for partitions in self._held.values())
 
     def drained(self, numbers: Iterable[int]) -> None:
-        """The application has consumed or dropped these responses."""
+        """Release the memory of responses that the application has consumed or dropped."""
         for number in numbers:
             self._held.pop(number, None)
         self.memory.release(numbers)
 
     def poll(self, now: Now) -> Poll:
-        """One Fetch for each broker that may be asked."""
+        """Return a Fetch for each broker that has none in flight and for which there is memory."""
         wake_at = [now.mono] if self._reset_out_of_range() else []
         self._starved = False
         if not self._subscription.partitions:
             self._end_sessions()
-            self._tell_ended()
+            self._report_ended()
             return Poll(self._take_unsent())
         self._plan(now)
         wanted = [node for node in self._nodes.values() if node.session.wanted]
@@ -153,18 +153,18 @@ class FetchManager:
                 continue
             if node.retry_at > now.mono:
                 wake_at.append(node.retry_at)
-            elif room := self.memory.room(node.node_id, len(wanted)):
-                self._unsent.append(self._fetch(node, room))
+            elif size := self.memory.available(node.node_id, len(wanted)):
+                self._unsent.append(self._fetch(node, size))
             else:
                 self._starved = True
         if self._plan_until is not None:
             wake_at.append(self._plan_until)
         return Poll(self._take_unsent(), min(wake_at, default=None))
 
-    def _on_response(self, asked: _Asked, response: fetch_response.FetchResponse, now: Now) -> None:
-        """Hand the records over; note what went wrong."""
+    def _on_response(self, asked: _FetchInFlight, response: fetch_response.FetchResponse, now: Now) -> None:
+        """Pass the records to the application; react to the errors of partitions."""
         node, names = asked.node, asked.session.names
-        self._answered(node)
+        self._on_ended_fetch(node)
         if asked.session is not node.session:
             return
         parts = list(partitions_of(response, names))
@@ -173,7 +173,7 @@ class FetchManager:
             asked.request, code, response.session_id, [tp for tp, _ in parts], throttled=bool(response.throttle_time)
         )
         if code or not kept:
-            error = broker_error(code, "the broker refused a Fetch") if code else OttlaError("the answer does not fit the session")
+            error = broker_error(code, "the broker refused a Fetch") if code else OttlaError("the response is not of the session")
             self._refused(node, error, now, patient=code != 0 and code not in _SESSION_ERRORS)
             return
         node.failures = 0
@@ -186,11 +186,11 @@ class FetchManager:
             if part is not None:
                 fetched.append(part)
         if fetched:
-            self._hand_over(asked, tuple(fetched))
+            self._deliver(asked, tuple(fetched))
 
-    def _on_failure(self, asked: _Asked, error: OttlaError, now: Now) -> None:
-        """The broker gave no answer: refresh the metadata, and fetch again after a while. A permanent error is also a problem."""
-        self._answered(asked.node)
+    def _on_failure(self, asked: _FetchInFlight, error: OttlaError, now: Now) -> None:
+        """Request metadata, and retry after the back-off. An error that no retry can solve is also a problem."""
+        self._on_ended_fetch(asked.node)
         asked.session.failed()
         for tp in asked.request.all:
             if self.replicas.forget(tp):
@@ -200,10 +200,10 @@ class FetchManager:
                 self._subscription.set_problem(tp, state.epoch, error)
         self._refused(asked.node, error, now, patient=True)
 
-    # -- asking -----------------------------------------------------------------------------------------------------------
+    # -- requests ---------------------------------------------------------------------------------------------------------
 
     def _plan(self, now: Now) -> None:
-        """Tell each session what is wanted of its broker, if anything changed but for positions that moved on."""
+        """Divide the partitions among the sessions, if anything besides the positions has changed."""
         current, version = self._metadata.current, self._subscription.version
         fresh = self._planned is not None and self._planned[0] == version and self._planned[1] is current
         if fresh and (self._plan_until is None or self._plan_until > now.mono):
@@ -235,17 +235,17 @@ class FetchManager:
     def _is_halted(self, tp: TopicPartition, epoch: int) -> bool:
         return self._blocked.get(tp) == epoch or self._out_of_range.get(tp) == epoch
 
-    def _fetch(self, node: _Node, room: int) -> AnySend:
+    def _fetch(self, node: _Node, size: int) -> AnySend:
         self._number += 1
         request = node.session.request()
         try:
-            message = fetch_request(self._config, request, room)
+            message = fetch_request(self._config, request, size)
         except Exception:
             node.session.failed()
             raise
         node.in_flight = True
-        self.memory.ask(node.node_id, room)
-        asked = _Asked(self._number, node, node.session, request)
+        self.memory.reserve(node.node_id, size)
+        asked = _FetchInFlight(self._number, node, node.session, request)
         return Send(
             rpcs.FETCH,
             message,
@@ -256,7 +256,7 @@ class FetchManager:
         )
 
     def _end_sessions(self) -> None:
-        """Nothing is read any more: tell the brokers."""
+        """Request the end of all sessions: no partition is assigned any more."""
         self._planned = None
         for node in self._nodes.values():
             last = node.session.end()
@@ -270,32 +270,32 @@ class FetchManager:
         sends, self._unsent = tuple(self._unsent), []
         return sends
 
-    def when_ended(self, tell: Callable[[], None]) -> None:
-        """Nothing is read any more: tell when no broker keeps a session for us, as far as they can be asked."""
-        self._when_ended.append(tell)
+    def when_ended(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` when the brokers have ended all sessions, or cannot be reached."""
+        self._when_ended.append(callback)
 
     def _on_ended(self, outcome: fetch_response.FetchResponse | OttlaError, now: Now) -> None:
-        """A request to end a session was answered or has failed: there is nothing more to do about that session."""
+        """Count a session as ended: the request was answered, or has failed."""
         del outcome, now
         self._ending -= 1
-        self._tell_ended()
+        self._report_ended()
 
-    def _tell_ended(self) -> None:
+    def _report_ended(self) -> None:
         if not self._ending:
             waiting, self._when_ended = self._when_ended, []
-            for tell in waiting:
-                tell()
+            for callback in waiting:
+                callback()
 
-    def _answered(self, node: _Node) -> None:
+    def _on_ended_fetch(self, node: _Node) -> None:
         node.in_flight = False
-        self.memory.forget(node.node_id)
+        self.memory.unreserve(node.node_id)
 
     # -- answers ----------------------------------------------------------------------------------------------------------
 
     def _partition(
-        self, fetch: _Asked, tp: TopicPartition, data: fetch_response.PartitionData, now: Now
+        self, fetch: _FetchInFlight, tp: TopicPartition, data: fetch_response.PartitionData, now: Now
     ) -> FetchedPartition | None:
-        """What there is to hand over of one partition; nothing of one that is wanted from elsewhere by now."""
+        """Return the data of one partition; ``None`` after an error, and if its position or topic has changed since the request."""
         asked = fetch.request.all[tp]
         state = self._subscription.partitions.get(tp)
         if state is None or not state.fetchable or state.fetch != asked.offset:
@@ -321,7 +321,7 @@ class FetchManager:
         return FetchedPartition(tp, state.epoch, asked.offset, records, end, aborted, data.log_start_offset)
 
     def _advance(self, session: FetchSession, tp: TopicPartition, state: PartitionState, records: bytes | memoryview) -> None:
-        """Go on behind the last whole batch; where there is none, or no batch at all, only a seek can help."""
+        """Advance the fetch position past the last whole batch. If there is none, stop fetching the partition until a seek."""
         try:
             last = last_header(records)
         except CorruptRecordError:
@@ -338,7 +338,7 @@ class FetchManager:
             session.want(tp, wanted._replace(offset=last.next_offset))
 
     def _prefer(self, tp: TopicPartition, state: PartitionState, node_id: int, now: Now) -> None:
-        """The leader says that another broker is closer: ask that one."""
+        """Fetch from another replica, which the leader has named as closer."""
         if node_id not in self._metadata.current.nodes:
             self._metadata.request_update()
             state.retry_at = now.mono + self._backoff.delay(0)
@@ -346,14 +346,14 @@ class FetchManager:
         elif self.replicas.prefer(tp, node_id, now):
             self._planned = None
 
-    def _hand_over(self, asked: _Asked, fetched: tuple[FetchedPartition, ...]) -> None:
+    def _deliver(self, asked: _FetchInFlight, fetched: tuple[FetchedPartition, ...]) -> None:
         size = sum([len(part.data) for part in fetched])
         if size:
             self._held[asked.number] = frozenset([part.tp for part in fetched if part.data])
             self.memory.hold(asked.number, asked.node.node_id, size)
         self._notify(Fetched(FetchedResponse(asked.number, asked.node.node_id, fetched, size)))
 
-    # -- what goes wrong --------------------------------------------------------------------------------------------------
+    # -- errors -----------------------------------------------------------------------------------------------------------
 
     def _partition_failed(self, tp: TopicPartition, state: PartitionState, asked: Wanted, code: int, now: Now) -> None:
         reaction = _REACTIONS.get(code, FetchReaction.PROBLEM)
@@ -361,25 +361,25 @@ class FetchManager:
         from_replica = reaction in of_leaders and self.replicas.forget(tp)
         self._planned = None
         if reaction is FetchReaction.OUT_OF_RANGE and from_replica:
-            return  # a follower may be behind: the leader knows better
+            return  # a follower may lag behind: the leader is asked next
         state.retry_at = now.mono + self._backoff.delay(0)
         if reaction is FetchReaction.NEW_LEADER:
             self._metadata.request_update()
         elif reaction is FetchReaction.UNKNOWN_EPOCH and asked.leader_epoch >= 0:
-            if not from_replica:  # a follower may be behind as well
+            if not from_replica:  # a follower may lag behind with the epoch, too
                 self._metadata.epoch_refused(tp, asked.leader_epoch, now)
         elif reaction is FetchReaction.OUT_OF_RANGE and self._subscription.reset_to is not None:
             _log.info("offset %d of %s is out of range: resetting the position", state.fetch, tp)
             self._out_of_range[tp] = state.epoch
-        elif reaction in (FetchReaction.AGAIN, FetchReaction.UNKNOWN_EPOCH):
+        elif reaction in (FetchReaction.RETRY, FetchReaction.UNKNOWN_EPOCH):
             if self._logged.get(tp) != code:
-                _log.warning("fetching %s from offset %d fails, and is tried again: %s", tp, state.fetch, broker_error(code))
+                _log.warning("fetching %s from offset %d failed and is retried: %s", tp, state.fetch, broker_error(code))
             self._logged[tp] = code
         else:
             self._subscription.set_problem(tp, state.epoch, broker_error(code, f"fetching {tp} from offset {state.fetch}"))
 
     def _reset_out_of_range(self) -> bool:
-        """Reset the partitions whose earlier records are all consumed; whether there were any."""
+        """Reset the partitions whose earlier records are all consumed; return whether there were any."""
         version = self._subscription.version
         for tp, epoch in list(self._out_of_range.items()):
             if self._subscription.current(tp, epoch) is None:
@@ -390,13 +390,13 @@ class FetchManager:
         return self._subscription.version != version
 
     def _learn_leaders(self, response: fetch_response.FetchResponse, names: Mapping[uuid.UUID, str]) -> None:
-        """Errors may name the leader that the client should have asked (KIP-951)."""
+        """Pass the leaders that the response names beside errors to the metadata (KIP-951)."""
         leaders, nodes = leaders_of(response, names)
         if leaders:
             self._metadata.update_leaders(leaders, nodes)
 
     def _refused(self, node: _Node, error: OttlaError, now: Now, *, patient: bool) -> None:
-        """Nothing came of a Fetch. Where the session was to blame the first other try comes at once."""
+        """Retry a Fetch that failed as a whole, after the back-off if ``patient``; otherwise the first retry is at once."""
         pause = self._backoff.delay(node.failures) if patient or node.failures else 0
         node.failures += 1
         node.retry_at = now.mono + pause
@@ -404,21 +404,21 @@ class FetchManager:
         _log.debug("fetching from node %d failed: %s", node.node_id, error)
 
 
-ANSWERS = 2
-"""Answers of one broker, held or under way, at the same time: the next is fetched while the last is consumed (measured: twice the
-throughput of one at a time)."""
+RESPONSES = 2
+"""Responses of one broker that are in flight or not consumed, at most: the next one is fetched while the last one is consumed
+(measured: twice the throughput of one response at a time)."""
 
-FULL_ANSWER = 8 << 20
-"""Bytes of an answer beyond which larger ones are no quicker (measured: half as quick again as answers of 2 MB, and the caches of
-a processor hold them still)."""
+FULL_RESPONSE = 8 << 20
+"""Bytes of a response beyond which larger ones are not faster (measured: 1.5 times the throughput of responses of 2 MB, and they
+still fit into the caches of a processor)."""
 
-LEAST_LIMIT = 1 << 20
-"""However many partitions there are, of each so many bytes may come at once."""
+MIN_PARTITION_LIMIT = 1 << 20
+"""Bytes of one partition that a response may contain at least, however many partitions there are."""
 
 
 def partition_limit(configured: int | None, partitions: int) -> int:
-    """How many bytes an answer may hold of each of so many partitions: as configured, or else what makes the answer a full one."""
-    return configured if configured is not None else max(LEAST_LIMIT, FULL_ANSWER // max(1, partitions))
+    """Bytes that a response may contain of each partition: as configured, or a share of ``FULL_RESPONSE``."""
+    return configured if configured is not None else max(MIN_PARTITION_LIMIT, FULL_RESPONSE // max(1, partitions))
 
 
 class _Held(NamedTuple):
@@ -427,55 +427,55 @@ class _Held(NamedTuple):
 
 
 class FetchMemory:
-    """How many bytes a consumer may hold of what it fetched, over all brokers, and how many each broker is asked for.
+    """The memory of responses: bytes that are reserved by requests in flight, or held by responses that are not consumed.
 
-    What is held and what is asked for never exceed the ``limit`` together, except for what brokers send beyond what they were asked
-    for (a first batch that is larger, KIP-74). Of each broker at most ``ANSWERS`` are held or asked for, so a slow one takes
-    nothing from the others; while nothing is held there is always memory for one. ``largest``: the most that one request asks for.
+    Reserved and held bytes together never exceed ``limit``, except for what a broker sends beyond the limit of its request (a first
+    batch that is larger, KIP-74). Each broker has at most ``RESPONSES`` in flight or held, so a slow one takes no memory from the
+    others; while no response is held there is always memory for one. ``largest``: the most bytes that one request reserves.
     """
 
     def __init__(self, limit: int, largest: int) -> None:
         self._limit = limit
         self._largest = largest
-        self._asked: dict[int, int] = {}
+        self._reserved: dict[int, int] = {}
         self._held: dict[int, _Held] = {}
         self.held = 0
-        """Bytes that arrived and are not consumed yet."""
-        self.asked = 0
-        """Bytes that brokers may send any moment."""
+        """Bytes of responses that are not consumed yet."""
+        self.reserved = 0
+        """Bytes that requests in flight may bring."""
 
     def __repr__(self) -> str:
-        return f"<FetchMemory {self.held} bytes held, {self.asked} asked for, of {self._limit}>"
+        return f"<FetchMemory {self.held} bytes held, {self.reserved} reserved, of {self._limit}>"
 
-    def room(self, node_id: int, nodes: int) -> int:
-        """For how many bytes one of ``nodes`` brokers may be asked now; 0: not at all."""
-        answers = sum(held.node_id == node_id for held in self._held.values()) + (node_id in self._asked)
-        if answers >= ANSWERS:
+    def available(self, node_id: int, nodes: int) -> int:
+        """Bytes that a request to one of ``nodes`` brokers may reserve now; 0: it has to wait."""
+        responses = sum(held.node_id == node_id for held in self._held.values()) + (node_id in self._reserved)
+        if responses >= RESPONSES:
             return 0
-        share = max(1, min(self._largest, self._limit // (ANSWERS * nodes)))
-        free = self._limit - self.held - self.asked
+        share = max(1, min(self._largest, self._limit // (RESPONSES * nodes)))
+        free = self._limit - self.held - self.reserved
         if free >= share:
             return share
-        # A share that is not free as a whole is waited for, unless much of it is there; small requests are slow.
+        # If less than a share is free, a request takes half a share or more, and otherwise waits: small requests are slow.
         return free if free >= max(1, share // 2) else 0
 
-    def ask(self, node_id: int, size: int) -> None:
-        """A broker was asked for so much."""
-        self.forget(node_id)
-        self._asked[node_id] = size
-        self.asked += size
+    def reserve(self, node_id: int, size: int) -> None:
+        """Reserve memory for the response to a request."""
+        self.unreserve(node_id)
+        self._reserved[node_id] = size
+        self.reserved += size
 
-    def forget(self, node_id: int) -> None:
-        """What a broker was asked for has come, or will not."""
-        self.asked -= self._asked.pop(node_id, 0)
+    def unreserve(self, node_id: int) -> None:
+        """Free the reservation of a request that was answered or has failed."""
+        self.reserved -= self._reserved.pop(node_id, 0)
 
     def hold(self, number: int, node_id: int, size: int) -> None:
-        """An answer arrived, of which something is to be consumed."""
+        """Hold the memory of a response until it is consumed."""
         self._held[number] = _Held(node_id, size)
         self.held += size
 
     def release(self, numbers: Iterable[int]) -> None:
-        """The application has consumed or dropped these answers."""
+        """Free the memory of responses that were consumed or dropped."""
         for number in numbers:
             held = self._held.pop(number, None)
             if held is not None:
@@ -489,10 +489,10 @@ class _Lease(NamedTuple):
 
 
 class ReadReplicas:
-    """Which replica each partition is fetched from: its leader, or the one that the leader named as closer (KIP-392).
+    """The replica from which each partition is fetched: its leader, or the one that the leader named as closer (KIP-392).
 
-    A replica is preferred only while its ``lease`` (milliseconds) runs, its broker is there, and the leader that named it still
-    leads; then the leader is asked again, as after any error.
+    A replica is preferred for ``lease`` milliseconds, while the metadata contains its broker and the leader that named it is still
+    the leader. Then, and after any error, the leader is asked again.
     """
 
     def __init__(self, metadata: MetadataManager, lease: int) -> None:
@@ -505,11 +505,11 @@ class ReadReplicas:
 
     @property
     def expires_at(self) -> int | None:
-        """When the next lease is over."""
+        """When the next lease ends."""
         return min((lease.until + 1 for lease in self._leases.values()), default=None)
 
     def choose(self, tp: TopicPartition, now: Now) -> int | None:
-        """The node to fetch from; ``None``, and the metadata is asked for, where that is not known."""
+        """Return the node to fetch from. If none is known, request metadata and return ``None``."""
         current = self._metadata.current
         leader = current.leader(tp)
         if leader is None:
@@ -526,19 +526,19 @@ class ReadReplicas:
         return leader.node.node_id
 
     def preferred(self, tp: TopicPartition) -> int | None:
-        """The replica that is read from in place of the leader, if one is."""
+        """The replica that is preferred to the leader, if there is one."""
         lease = self._leases.get(tp)
         return None if lease is None else lease.node_id
 
     def prefer(self, tp: TopicPartition, node_id: int, now: Now) -> bool:
-        """The leader named a closer replica; whether that is news."""
+        """Prefer a replica that the leader has named; return whether it is another one than before."""
         leader = self._metadata.current.leader(tp)
-        known = self._leases.get(tp)
-        if leader is None or (known is not None and known.node_id == node_id):
+        current = self._leases.get(tp)
+        if leader is None or (current is not None and current.node_id == node_id):
             return False
         self._leases[tp] = _Lease(node_id, now.mono + self._lease, leader)
         return True
 
     def forget(self, tp: TopicPartition) -> bool:
-        """Something went wrong; whether another replica than the leader was asked."""
+        """Return to the leader after an error; return whether another replica was preferred."""
         return self._leases.pop(tp, None) is not None

@@ -1,9 +1,9 @@
-"""A fetch session (KIP-227) on the client: what the broker already knows, so that a request need only contain what changed.
+"""The client's side of a fetch session (KIP-227): a request contains only the partitions that have changed since the last one.
 
-Owns the partitions wanted from one broker, those in that broker's session, the session's id and epoch, and the shape of Fetch. Must
-not know positions, leaders or memory, nor what becomes of the records. Invariants: after each accepted answer, the broker's session
-contains exactly what the latest request meant; after any doubt about that the next request is a full one; a request's cost depends
-on what changed, not on what is wanted; a request whose session names topics by name carries no topic id.
+Owns the partitions to fetch from one broker, those in the broker's session, the session's id and epoch, and the fields of Fetch.
+Must not know positions, leaders, memory or records. Invariants: after each accepted response, the broker's session contains exactly
+the partitions of the latest request; if that is in doubt, the next request is a full one; the cost of a request depends on the
+number of changes, not of partitions; a request whose session identifies topics by name has no topic id.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ottla.protocol.messages import fetch_request as messages, fetch_response
 from ottla.types import Node, TopicPartition
 
 NO_SESSION = 0
-"""The session id of a request or an answer without a session."""
+"""The session id of a request or a response without a session."""
 
 FINAL_EPOCH, FULL_EPOCH, FIRST_EPOCH = -1, 0, 1
 """Epochs of a request: end the session; begin a new one with all listed partitions; the first request in a new session."""
@@ -28,8 +28,8 @@ LAST_EPOCH = 2**31 - 1
 """The epoch after this one is ``FIRST_EPOCH``."""
 
 
-class Phase(enum.Enum):
-    """What the next request does to the session."""
+class SessionPhase(enum.Enum):
+    """The effect of the next request on the session."""
 
     NEW = "begin a session"
     OPEN = "continue the session"
@@ -37,7 +37,7 @@ class Phase(enum.Enum):
 
 
 class Outcome(enum.Enum):
-    """What an answer, or a missing answer, means for the session."""
+    """The effect of a response, or of its absence, on the session."""
 
     KEPT = "the broker has the session that the client expects"
     REFUSED = "the broker keeps no session for this client"
@@ -45,31 +45,31 @@ class Outcome(enum.Enum):
     DOUBTFUL = "the broker's state is unknown"
 
 
-TRANSITIONS: Mapping[Phase, Mapping[Outcome, Phase]] = {
-    Phase.NEW: {
-        Outcome.KEPT: Phase.OPEN,
-        Outcome.REFUSED: Phase.NEW,
-        Outcome.LOST: Phase.NEW,
-        Outcome.DOUBTFUL: Phase.NEW,
+TRANSITIONS: Mapping[SessionPhase, Mapping[Outcome, SessionPhase]] = {
+    SessionPhase.NEW: {
+        Outcome.KEPT: SessionPhase.OPEN,
+        Outcome.REFUSED: SessionPhase.NEW,
+        Outcome.LOST: SessionPhase.NEW,
+        Outcome.DOUBTFUL: SessionPhase.NEW,
     },
-    Phase.OPEN: {
-        Outcome.KEPT: Phase.OPEN,
-        Outcome.REFUSED: Phase.NEW,
-        Outcome.LOST: Phase.NEW,
-        Outcome.DOUBTFUL: Phase.REPLACING,
+    SessionPhase.OPEN: {
+        Outcome.KEPT: SessionPhase.OPEN,
+        Outcome.REFUSED: SessionPhase.NEW,
+        Outcome.LOST: SessionPhase.NEW,
+        Outcome.DOUBTFUL: SessionPhase.REPLACING,
     },
-    Phase.REPLACING: {
-        Outcome.KEPT: Phase.OPEN,
-        Outcome.REFUSED: Phase.NEW,
-        Outcome.LOST: Phase.NEW,
-        Outcome.DOUBTFUL: Phase.REPLACING,
+    SessionPhase.REPLACING: {
+        Outcome.KEPT: SessionPhase.OPEN,
+        Outcome.REFUSED: SessionPhase.NEW,
+        Outcome.LOST: SessionPhase.NEW,
+        Outcome.DOUBTFUL: SessionPhase.REPLACING,
     },
 }
 
 
 class Wanted(NamedTuple):
-    """What is to be fetched of a partition. ``leader_epoch`` -1: not known; ``topic_id`` ``None``: the topic goes by its name;
-    ``limit``: how many bytes of it an answer may hold.
+    """The parameters of a partition in Fetch. ``leader_epoch`` -1: not known; ``topic_id`` ``None``: the topic is identified by
+    name; ``limit``: the bytes of it that a response may contain.
     """
 
     offset: int
@@ -79,7 +79,7 @@ class Wanted(NamedTuple):
 
 
 class SessionRequest(NamedTuple):
-    """The part of a Fetch that concerns the session. ``all`` is what it stands for, ``named`` what of that has to be said."""
+    """The part of a Fetch that concerns the session: ``all`` partitions that it covers, and the ``named`` ones that it contains."""
 
     session_id: int
     epoch: int
@@ -90,7 +90,7 @@ class SessionRequest(NamedTuple):
 
     @property
     def full(self) -> bool:
-        """Whether the answer has to speak of every partition."""
+        """Whether the response has to contain every partition."""
         return self.epoch == FULL_EPOCH
 
 
@@ -98,14 +98,14 @@ class FetchSession:
     """See the module. One request is in flight at a time."""
 
     def __init__(self) -> None:
-        self.phase = Phase.NEW
+        self.phase = SessionPhase.NEW
         self.wanted: dict[TopicPartition, Wanted] = {}
-        """What the next request stands for; what was served longest ago comes first (KIP-74)."""
+        """The partitions that the next request covers. Those whose latest records are oldest come first (KIP-74)."""
         self.names: dict[uuid.UUID, str] = {}
-        """Topics by their ids, for answers."""
-        self._told: dict[TopicPartition, Wanted] = {}
+        """The names of topics by id, for responses."""
+        self._sent: dict[TopicPartition, Wanted] = {}
         self._unnamed: set[TopicPartition] = set()
-        """Wanted partitions of topics whose id is not known."""
+        """Partitions of topics whose id is not known."""
         self._changed: dict[TopicPartition, None] = {}
         self._by_id = True
         self._session_id = NO_SESSION
@@ -115,10 +115,10 @@ class FetchSession:
     def __repr__(self) -> str:
         return f"<FetchSession {self._session_id} {self.phase.name} epoch {self._epoch}, {len(self.wanted)} partitions>"
 
-    # -- what is wanted ---------------------------------------------------------------------------------------------------
+    # -- partitions -------------------------------------------------------------------------------------------------------
 
     def want(self, tp: TopicPartition, wanted: Wanted) -> None:
-        """Have the next request ask for this partition."""
+        """Add or change a partition, for the next request."""
         if self.wanted.get(tp) != wanted:
             self.wanted[tp] = wanted
             self._changed[tp] = None
@@ -129,13 +129,13 @@ class FetchSession:
                 self.names[wanted.topic_id] = tp.topic
 
     def drop(self, tp: TopicPartition) -> None:
-        """Have the next request ask for this partition no more."""
+        """Remove a partition, for the next request."""
         if self.wanted.pop(tp, None) is not None:
             self._changed[tp] = None
             self._unnamed.discard(tp)
 
     def served(self, tp: TopicPartition) -> None:
-        """Records came: others are to be looked at first."""
+        """Move a partition whose records have arrived to the end, so that the broker looks at the others first."""
         wanted = self.wanted.pop(tp, None)
         if wanted is not None:
             self.wanted[tp] = wanted
@@ -143,21 +143,21 @@ class FetchSession:
     # -- requests and answers ---------------------------------------------------------------------------------------------
 
     def request(self) -> SessionRequest:
-        """What the next Fetch says."""
+        """Return the session's part of the next Fetch."""
         by_id = not self._unnamed
         if by_id is not self._by_id:
             self._move(Outcome.DOUBTFUL)
         self._by_id = by_id
-        if self.phase is Phase.OPEN:
-            epoch, named, forgotten = self._epoch, self._news(), self._gone()
+        if self.phase is SessionPhase.OPEN:
+            epoch, named, forgotten = self._epoch, self._changes(), self._removed()
         else:
             epoch, named, forgotten = FULL_EPOCH, dict(self.wanted), ()
-            self._told = {}
+            self._sent = {}
         for tp, _ in forgotten:
-            self._told.pop(tp, None)
-        self._told.update(named)
+            self._sent.pop(tp, None)
+        self._sent.update(named)
         self._changed.clear()
-        self._in_flight = SessionRequest(self._session_id, epoch, named, forgotten, self._told, by_id)
+        self._in_flight = SessionRequest(self._session_id, epoch, named, forgotten, self._sent, by_id)
         return self._in_flight
 
     def answered(
@@ -169,48 +169,48 @@ class FetchSession:
         *,
         throttled: bool = False,
     ) -> bool:
-        """Take note of an answer, which spoke of ``partitions`` (``None``: one of an unknown topic); whether it may be used."""
+        """Apply a response, with its ``partitions`` (``None``: one of an unknown topic); return whether it may be used."""
         if request is not self._in_flight:
             return False
         self._in_flight = None
         outcome = self._outcome(request, error_code, session_id, partitions)
-        # A broker that wants to be left alone answers a full request with nothing at all (KIP-219).
+        # A broker that throttles this client answers even a full request without partitions (KIP-219).
         muted = outcome is Outcome.DOUBTFUL and throttled and not error_code and not partitions
         self._settle(Outcome.REFUSED if muted else outcome, session_id, request)
         return outcome in (Outcome.KEPT, Outcome.REFUSED)
 
     def failed(self) -> None:
-        """No answer came."""
+        """Apply the failure of a request."""
         if self._in_flight is not None:
             request, self._in_flight = self._in_flight, None
             self._settle(Outcome.DOUBTFUL, request.session_id, request)
 
     def end(self) -> SessionRequest | None:
-        """The request that ends the session on the broker; ``None`` where there is none. Nothing is to be asked afterwards."""
+        """Return the request that ends the broker's session; ``None``: it has none. No other request may follow."""
         self._in_flight = None
-        if self.phase is not Phase.OPEN:
+        if self.phase is not SessionPhase.OPEN:
             return None
         return SessionRequest(self._session_id, FINAL_EPOCH, {}, (), {}, self._by_id)
 
-    # -- how it works -----------------------------------------------------------------------------------------------------
+    # -- internals --------------------------------------------------------------------------------------------------------
 
-    def _news(self) -> dict[TopicPartition, Wanted]:
-        """What the request must contain: partitions that are new or changed."""
-        news = {tp: self.wanted[tp] for tp in self._changed if tp in self.wanted and self.wanted[tp] != self._told.get(tp)}
-        if not news and not self._by_id and self.wanted:
-            # Whether topics go by name shows in what a request names: one that names nothing would go out as one with ids.
+    def _changes(self) -> dict[TopicPartition, Wanted]:
+        """The partitions that are new or have changed."""
+        changes = {tp: self.wanted[tp] for tp in self._changed if tp in self.wanted and self.wanted[tp] != self._sent.get(tp)}
+        if not changes and not self._by_id and self.wanted:
+            # The version of the request follows from its partitions: an empty one would be sent in a version with topic ids.
             tp = next(iter(self.wanted))
-            news[tp] = self.wanted[tp]
-        return news
+            changes[tp] = self.wanted[tp]
+        return changes
 
-    def _gone(self) -> tuple[tuple[TopicPartition, uuid.UUID | None], ...]:
-        """What the broker has to forget: what is not wanted, and what is wanted of another topic of the same name."""
-        gone = []
+    def _removed(self) -> tuple[tuple[TopicPartition, uuid.UUID | None], ...]:
+        """The partitions that the broker has to remove: those not fetched any more, and those whose topic was recreated."""
+        removed = []
         for tp in self._changed:
-            told, wanted = self._told.get(tp), self.wanted.get(tp)
-            if told is not None and (wanted is None or (self._by_id and wanted.topic_id != told.topic_id)):
-                gone.append((tp, told.topic_id))
-        return tuple(gone)
+            sent, wanted = self._sent.get(tp), self.wanted.get(tp)
+            if sent is not None and (wanted is None or (self._by_id and wanted.topic_id != sent.topic_id)):
+                removed.append((tp, sent.topic_id))
+        return tuple(removed)
 
     def _outcome(
         self, request: SessionRequest, error_code: int, session_id: int, partitions: Collection[TopicPartition | None]
@@ -232,17 +232,14 @@ class FetchSession:
 
     def _move(self, outcome: Outcome) -> None:
         self.phase = TRANSITIONS[self.phase][outcome]
-        if self.phase is Phase.NEW:
+        if self.phase is SessionPhase.NEW:
             self._session_id = NO_SESSION
-        if self.phase is not Phase.OPEN:
+        if self.phase is not SessionPhase.OPEN:
             self._epoch = FULL_EPOCH
 
 
 def fetch_request(config: ConsumerConfig, session: SessionRequest, max_bytes: int) -> messages.FetchRequest:
-    """One Fetch for at most ``max_bytes``.
-
-    Without any topic id it is sent in a version that has names.
-    """
+    """Return a Fetch for at most ``max_bytes``. Without topic ids it is sent in a version that has names."""
     topics: dict[tuple[str, uuid.UUID | None], list[messages.FetchPartition]] = {}
     for tp, wanted in session.named.items():
         topics.setdefault((tp.topic, wanted.topic_id if session.by_id else None), []).append(
@@ -278,7 +275,7 @@ def fetch_request(config: ConsumerConfig, session: SessionRequest, max_bytes: in
 def partitions_of(
     response: fetch_response.FetchResponse, names: Mapping[uuid.UUID, str]
 ) -> Iterator[tuple[TopicPartition | None, fetch_response.PartitionData]]:
-    """Each partition of an answer with its data; ``None`` for one of a topic that is known by no name."""
+    """Yield each partition of a response with its data; ``None`` for a partition of an unknown topic."""
     for topic in response.responses:
         name = topic.topic or (names.get(topic.topic_id) if topic.topic_id is not None else None)
         for data in topic.partitions:
@@ -288,7 +285,7 @@ def partitions_of(
 def leaders_of(
     response: fetch_response.FetchResponse, names: Mapping[uuid.UUID, str]
 ) -> tuple[dict[TopicPartition, tuple[int, int]], list[Node]]:
-    """The leaders (node id, epoch) that an answer names beside its errors, and their nodes (KIP-951)."""
+    """Return the leaders (node id, epoch) that a response names beside its errors, and their nodes (KIP-951)."""
     leaders = {
         tp: (int(data.current_leader.leader_id), int(data.current_leader.leader_epoch))
         for tp, data in partitions_of(response, names)

@@ -193,7 +193,7 @@ def test_an_empty_answer_is_held_by_nobody() -> None:
     fetches = Fetches(T0)
     for _ in range(4):
         fetches.answer(fetches.one(Api.FETCH), fetched(data(T0)))
-    assert (fetches.manager.memory.held, fetches.manager.memory.asked) == (0, 0)
+    assert (fetches.manager.memory.held, fetches.manager.memory.reserved) == (0, 0)
 
 
 def test_with_read_committed_the_end_is_the_last_stable_offset() -> None:

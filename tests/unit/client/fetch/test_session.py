@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from ottla.client.fetch.session import LAST_EPOCH, TRANSITIONS, FetchSession, Outcome, Phase, SessionRequest, Wanted
+from ottla.client.fetch.session import LAST_EPOCH, TRANSITIONS, FetchSession, Outcome, SessionPhase, SessionRequest, Wanted
 from tests.unit.client.managers import T0, T1, T2, TOPIC_ID
 
 OTHER_ID = uuid.UUID(int=6)
@@ -37,7 +37,7 @@ def test_the_first_request_names_everything_and_begins_a_session() -> None:
     request = session.request()
     assert (ids(request), request.named, request.forgotten, request.full) == ((0, 0), {T0: wanted(5), T1: wanted()}, (), True)
     assert session.answered(request, 0, 9, [T1, T0])
-    assert session.phase is Phase.OPEN
+    assert session.phase is SessionPhase.OPEN
     assert ids(session.request()) == (9, 1)
 
 
@@ -132,7 +132,7 @@ def test_an_empty_full_answer_of_a_broker_that_throttles_is_no_doubt() -> None:
     session = opened(T0)
     session.answered(session.request(), 71, 0, [])
     assert not session.answered(session.request(), 0, 0, [], throttled=True)
-    assert session.phase is Phase.NEW
+    assert session.phase is SessionPhase.NEW
 
 
 def test_an_incremental_answer_may_leave_out_but_not_bring_in() -> None:
@@ -190,7 +190,7 @@ def test_what_was_served_is_asked_for_last() -> None:
 
 
 def test_every_outcome_is_provided_for() -> None:
-    assert {phase: set(row) for phase, row in TRANSITIONS.items()} == {phase: set(Outcome) for phase in Phase}
+    assert {phase: set(row) for phase, row in TRANSITIONS.items()} == {phase: set(Outcome) for phase in SessionPhase}
 
 
 def test_what_replaces_a_session_stands_for_what_is_wanted_now() -> None:
@@ -216,4 +216,4 @@ def test_a_throttled_answer_that_casts_doubt_replaces_the_session(code: int, par
     """A broker that merely wants to be left alone answers with nothing at all."""
     session = opened(T0)
     assert not session.answered(session.request(), code, 9, partitions, throttled=True)  # type: ignore[arg-type]
-    assert session.phase is Phase.REPLACING
+    assert session.phase is SessionPhase.REPLACING
