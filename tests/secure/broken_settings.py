@@ -1,4 +1,4 @@
-"""Settings of clients that run into trouble."""
+"""Settings with which clients cannot reach or use a broker."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from tests.secure.kafka import PASSWORD, USER
 from tests.secure.scripted_broker import elsewhere, pretending
 
 PATIENCE = 30.0
-"""Seconds until some poll has to have raised. A machine may be busy."""
+"""Seconds until a poll must have raised, on a busy machine."""
 Settings = dict[str, Any]
 
 
 def unheard(stack: ExitStack) -> tuple[str, int]:
-    """Where nothing listens."""
+    """An address on which nothing listens."""
     return "127.0.0.1", stack.enter_context(closed_port())
 
 
 def only_the_cluster(stack: ExitStack) -> Settings:
-    """The broker that answers sends its clients to where nothing listens."""
+    """A broker whose metadata names an address on which nothing listens."""
     answers = elsewhere(*unheard(stack))
     return {"bootstrap_servers": stack.enter_context(pretending(answers=answers)), "default_api_timeout": 1, "request_timeout": 1}
 

@@ -1,4 +1,4 @@
-"""Certificates for the tests of TLS: one CA, and what it signs.
+"""Certificates for the tests of TLS, signed by one CA.
 
 Owns keys and certificates, new for each test session. Must not know their users. Invariant: all are PEM, keys as PKCS #8.
 """
@@ -18,7 +18,7 @@ DAY = datetime.timedelta(days=1)
 
 
 class Authority:
-    """A CA. What it signs is written to ``folder`` as files that hold a key and its certificate."""
+    """A CA. It writes each certificate with its key to a file in ``folder``."""
 
     def __init__(self, folder: Path, name: str = "tests") -> None:
         self.folder = folder
@@ -31,7 +31,7 @@ class Authority:
         self.file.write_text(self.pem)
 
     def issue(self, name: str, *hosts: str, days: int = 2, password: str | None = None) -> Path:
-        """A file with a new key and its certificate for ``hosts``; ``days`` below zero: it has expired."""
+        """Write a new key and its certificate for ``hosts``; return the path. With negative ``days`` it has expired."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         builder = self._builder(subject, key, days=days)

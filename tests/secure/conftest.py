@@ -14,7 +14,7 @@ __all__ = ["secured", "topic"]
 
 @pytest.fixture(scope="module")
 def topic(secured: Secured) -> str:
-    """A topic of one partition that is empty."""
+    """An empty topic with one partition."""
     name = f"t-{uuid.uuid4().hex[:8]}"
     with Admin(bootstrap_servers=secured.addresses["PLAINTEXT"]) as admin:
         admin.create_topics({name: 1})

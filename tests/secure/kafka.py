@@ -1,4 +1,4 @@
-"""A real Apache Kafka with listeners of every kind, for all the tests of a session.
+"""A real Apache Kafka with a listener for each security protocol, shared by all tests of a session.
 
 Owns the fixture ``secured``. Must not know anything of Ottla. Invariant: every listener
 leads to the same broker and the same topics; what differs is how one gets in.
@@ -29,13 +29,13 @@ from tests.interop.real_kafka import KafkaTool, OwnKafka, free_port_pair
 from tests.secure.certificates import Authority
 
 USER, PASSWORD = "alice", "alice's secret"
-"""May do everything."""
+"""A user with all permissions."""
 STRANGER = "bob"
-"""Has the same password, and may do nothing."""
+"""A user with the same password and no permissions."""
 LATECOMER = "dave"
-"""May do everything, once he is let in."""
+"""A user with all permissions, once the credentials exist."""
 READER = "carol"
-"""Has the same password, and may read topics, but not in a group."""
+"""A user with the same password that may read topics, but not in a group."""
 
 LISTENERS = {
     "PLAINTEXT": "PLAINTEXT",
@@ -51,7 +51,7 @@ LISTENERS = {
 """Name of a listener -> its security protocol."""
 
 LIFETIME = 1_500
-"""Milliseconds that a login at the listener SHORT is good for."""
+"""Milliseconds for which a login at the listener SHORT is valid."""
 
 _PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 _SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
@@ -59,7 +59,7 @@ _UNSECURED = 'org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModul
 
 
 def wait_for(there: Callable[[], bool]) -> None:
-    """Until the broker has heard of something."""
+    """Wait until the broker knows of a change."""
     give_up_at = time.monotonic() + 60
     while not _quietly(there):
         assert time.monotonic() < give_up_at
@@ -75,19 +75,19 @@ def _quietly(there: Callable[[], bool]) -> bool:
 
 @dataclass(frozen=True)
 class Secured:
-    """How to get in: ``addresses`` by the name of the listener."""
+    """The running Kafka, with the ``addresses`` of its listeners by name."""
 
     addresses: dict[str, str]
     authority: Authority
     admin: AdminClient = field(repr=False)
 
     def let_in(self, user: str) -> None:
-        """Give a user the password, for both kinds of SCRAM."""
-        for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):  # both in one request are refused
+        """Create the credentials of a user, for both SCRAM mechanisms."""
+        for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):  # Kafka refuses both in one request
             credential = UserScramCredentialUpsertion(user, ScramCredentialInfo(mechanism, 4096), PASSWORD.encode())
             for done in self.admin.alter_user_scram_credentials([credential]).values():
                 done.result(60)
-        # The controller has it; the broker learns of it a moment later.
+        # The controller has the credentials; the broker gets them a moment later.
         wait_for(lambda: len(self.admin.describe_user_scram_credentials([user])[user].result(60).scram_credential_infos) == 2)  # type: ignore[index]
 
 

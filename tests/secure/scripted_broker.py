@@ -1,4 +1,4 @@
-"""A broker that says what a test wants it to say: versions of another age, partitions without leaders, frames that are too large.
+"""A broker with scripted responses: other versions of APIs, partitions without leaders, frames that are too large.
 
 Owns the socket and its threads. Must not know what is tested. Invariant: what is not asked for otherwise is answered as a healthy,
 empty cluster of one broker would.
@@ -34,7 +34,7 @@ def pretending(
     instead: Mapping[Api, bytes] | None = None,
     answers: Mapping[Api, Callable[[Any], Any]] | None = None,
 ) -> Iterator[str]:
-    """The address of a broker that offers ``versions``.
+    """Run a broker that supports ``versions``; yield its address.
 
     It answers some requests with these bytes ``instead``, and some as ``answers`` makes a response of a request.
     """
@@ -95,7 +95,7 @@ def _coordinated(host: str, port: int) -> Any:
 
 
 def elsewhere(host: str, port: int) -> Mapping[Api, Callable[[Any], Any]]:
-    """The answers of a cluster that says its only broker, leader and coordinator, is at another address than this one."""
+    """Responses with another address of the only broker, leader and coordinator."""
     return {
         Api.METADATA: lambda _: _cluster(host, port, leader_id=1, error_code=ErrorCode.none),
         Api.FIND_COORDINATOR: lambda _: _coordinated(host, port),
@@ -103,7 +103,7 @@ def elsewhere(host: str, port: int) -> Mapping[Api, Callable[[Any], Any]]:
 
 
 def loading(_: Any) -> Any:
-    """The answer to JoinGroup of a coordinator that has not read the offsets of its groups yet."""
+    """The response to JoinGroup of a coordinator that still loads its groups."""
     return join_group_response.JoinGroupResponse(
         throttle_time=ZERO,
         error_code=ErrorCode.coordinator_load_in_progress,

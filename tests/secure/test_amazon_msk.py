@@ -1,4 +1,4 @@
-"""Logging in to Amazon MSK with IAM, by Amazon's own signer and credentials of no one, at a broker that reads the tokens.
+"""Logins to Amazon MSK with IAM, with Amazon's signer and invented credentials, at a broker that checks the tokens.
 
 What Amazon makes of a token cannot be seen from here; what arrives, and when, can.
 """
@@ -25,12 +25,12 @@ from ottla.protocol.messages import sasl_authenticate_response, sasl_handshake_r
 from tests.secure.scripted_broker import pretending
 
 LIFE = 4
-"""Seconds that a token is good for here: those of Amazon live for 15 minutes."""
+"""Seconds for which a token is valid here. Amazon's tokens are valid for 15 minutes."""
 PATIENCE = 60.0
 
 
 class Arrived(NamedTuple):
-    """A token as the broker got it."""
+    """A token that the broker has received."""
 
     at: float
     url: str
@@ -46,7 +46,7 @@ class Arrived(NamedTuple):
 
 
 class Broker:
-    """Takes every token, and lets a login be as good as its token."""
+    """Accepts every token; a login is valid as long as its token."""
 
     def __init__(self) -> None:
         self.arrived: list[Arrived] = []
@@ -90,7 +90,7 @@ def admin(address: str, provider: Any) -> Admin:
     )
 
 
-def test_the_program_in_the_documents_logs_in_with_a_signed_address(broker: tuple[Broker, str]) -> None:
+def test_the_program_of_the_docs_logs_in_with_a_signed_url(broker: tuple[Broker, str]) -> None:
     page = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
     (program,) = [text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "MSKAuthTokenProvider" in text]
     names: dict[str, Any] = {}

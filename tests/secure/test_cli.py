@@ -1,4 +1,4 @@
-"""``ottla produce`` and ``ottla consume`` with TLS and SASL: both take the same ``-X``."""
+"""``ottla produce`` and ``ottla consume`` with TLS and SASL: both have the same ``-X``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
 def settings_of(kind: str, secured: Secured) -> tuple[str, dict[str, str]]:
-    """The listener, and ``-X`` by name."""
+    """For each name, the listener and the ``-X`` options."""
     locked = str(secured.authority.issue("locked", password="open sesame"))
     trust = {"ssl.truststore.location": str(secured.authority.file)}
     kinds: dict[str, tuple[str, dict[str, str]]] = {
@@ -66,7 +66,7 @@ def flags(settings: dict[str, str]) -> list[str]:
 
 
 def passes(address: str, topic: str, settings: dict[str, str]) -> None:
-    """What ``produce`` sends with these settings, ``consume`` reads with the same."""
+    """Send records with ``produce``, and read them with ``consume`` and the same settings."""
     produced = ottla("produce", "-t", topic, *flags(settings), bootstrap_servers=address, stdin="line\n")
     assert (produced.returncode, produced.stdout, produced.stderr) == (0, "", "")
     read = ottla("consume", "-t", topic, "-e", *flags(settings), bootstrap_servers=address)
@@ -75,14 +75,14 @@ def passes(address: str, topic: str, settings: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Java's names", "librdkafka's names", "no check of the host", "a line of JAAS", "underscores"])
-def test_lines_by_a_secure_connection(secured: Secured, topic: str, kind: str) -> None:
+def test_produce_and_consume_over_a_secure_connection(secured: Secured, topic: str, kind: str) -> None:
     listener, settings = settings_of(kind, secured)
     passes(secured.addresses[listener], topic, settings)
 
 
 @pytest.fixture
 def token_url() -> Iterator[str]:
-    """An identity provider whose tokens have no signature."""
+    """An identity provider with unsigned tokens."""
 
     class Provider(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -129,9 +129,7 @@ def test_a_token_of_an_identity_provider(secured: Secured, topic: str, token_url
         ("PLAINTEXT", {"ssl.keystore.location": "store.jks"}, "PEM"),
     ],
 )
-def test_what_is_wrong_is_said_as_by_the_other_commands(
-    secured: Secured, listener: str, settings: dict[str, str], said: str
-) -> None:
+def test_errors_are_reported_as_by_the_other_commands(secured: Secured, listener: str, settings: dict[str, str], said: str) -> None:
     patience = {"default.api.timeout.ms": "2000"}
     errors = []
     for command in (["produce", "-t", "t-x"], ["topic", "list"]):

@@ -1,4 +1,4 @@
-"""Troubles of ``docs/errors.md`` as other calls than ``poll`` tell of them: within their timeout, with the cause and the advice."""
+"""Errors of ``docs/errors.md`` in calls other than ``poll``: they raise within their timeout, with the cause and the hint."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OF_LEADERS = {"position", "lag", "end_offsets", "offsets_for_times"}
 
 
 class Trouble(NamedTuple):
-    """What is raised, or is behind what is raised; what that says; the calls that run into it."""
+    """The class of the error or of its cause; its text; the calls that raise it."""
 
     error: str
     says: str
@@ -80,7 +80,7 @@ def partition_for(trouble: str, topic: str) -> TopicPartition:
 
 
 def names(trouble: Trouble, error: OttlaError) -> bool:
-    """Whether the error is what the page says, or has it for its cause; and gives its advice, once."""
+    """Whether the error, or its cause, is the one of the page, and has the hint once."""
     expected = getattr(errors, trouble.error)
     is_it = isinstance(error, expected) or (isinstance(error, errors.OttlaTimeoutError) and isinstance(error.cause, expected))
     return is_it and trouble.says in str(error) and str(error).count(str(error.hint)) == 1
@@ -112,7 +112,7 @@ def test_a_call_names_the_cause(name: str, call: str, secured: Secured, topic: s
 
 
 @pytest.mark.parametrize("name", ["a wrong password", "a broker that only the cluster can reach"])
-def test_so_do_those_of_an_async_consumer(name: str, secured: Secured, topic: str) -> None:
+def test_a_call_of_an_async_consumer_names_the_cause(name: str, secured: Secured, topic: str) -> None:
     trouble, tp = TROUBLES[name], partition_for(name, topic)
 
     async def ask(call: str, settings: Settings) -> OttlaError:

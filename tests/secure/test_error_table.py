@@ -1,4 +1,4 @@
-"""Every row of ``docs/errors.md``: the trouble is made, and the error is what the row says, from ``poll`` and from another call.
+"""Every row of ``docs/errors.md``: the test causes the problem; ``poll`` and another call raise the error of the row.
 
 A row without a test fails, and so does a test without a row.
 """
@@ -48,7 +48,7 @@ def silent_port() -> Iterator[str]:
 
 
 class Refusing(http.server.BaseHTTPRequestHandler):
-    """A web server, or an identity provider, that knows no user."""
+    """A web server, or an identity provider that knows no client."""
 
     def do_POST(self) -> None:
         self.send_response(401)
@@ -56,7 +56,7 @@ class Refusing(http.server.BaseHTTPRequestHandler):
         self.wfile.write(b'{"error": "invalid_client"}')
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Quietly."""
+        """Log nothing."""
 
 
 @contextmanager
@@ -69,7 +69,7 @@ def web_server() -> Iterator[str]:
 
 @contextmanager
 def impatient_web_server() -> Iterator[str]:
-    """One that does not wait for the end of a line before it complains."""
+    """A web server that responds with an error before the end of the first line."""
 
     class Complain(socketserver.BaseRequestHandler):
         def handle(self) -> None:
@@ -91,7 +91,7 @@ def out_of_order() -> str:
 
 
 def settings_for(trouble: str, secured: Secured, stack: ExitStack, folder: Path) -> Settings:
-    """Make the trouble: the settings of a client that runs into it."""
+    """Cause the problem; return the settings of a client that runs into it."""
     at = secured.addresses
     tls = {"security_protocol": "SSL", "ssl_truststore_location": secured.authority.file}
     store = folder / "store.pem"
@@ -153,7 +153,7 @@ def settings_for(trouble: str, secured: Secured, stack: ExitStack, folder: Path)
 
 
 def poll(consumer: Consumer, trouble: str, topic: str) -> None:
-    """Poll until something is raised."""
+    """Poll until a poll raises, for at most ``PATIENCE`` seconds."""
     if trouble in ASSIGNED:
         consumer.assign([TopicPartition(topic, 0)])
     else:
@@ -188,7 +188,7 @@ def test_a_row(trouble: str, secured: Secured, topic: str, tmp_path: Path) -> No
             poll(consumer, trouble, read)
         check(raised.value, row)
         if not raised.value.retriable:
-            # Polling again is no different, and raises again for as long as nothing has changed.
+            # Another poll raises the same error, as long as nothing has changed.
             with pytest.raises(expected):
                 poll(consumer, trouble, read)
         timeout = 0.6 if raised.value.retriable else PATIENCE

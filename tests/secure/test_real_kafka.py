@@ -1,4 +1,4 @@
-"""Every way into a real Apache Kafka: TLS, each mechanism, and logins that have to be renewed."""
+"""All kinds of connections to a real Apache Kafka: TLS, each SASL mechanism, and the renewal of logins."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def login(mechanism: str, **more: Any) -> dict[str, Any]:
 
 
 def ways(secured: Secured) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Name -> listener and settings."""
+    """For each name, the listener and the settings."""
     authority = secured.authority
     client = authority.issue("client")
     locked = authority.issue("locked", password="open sesame")
@@ -119,7 +119,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_group_reads_what_there_is(secured: Secured, topic: str, way: str) -> None:
+def test_a_group_reads_all_records(secured: Secured, topic: str, way: str) -> None:
     listener, settings = ways(secured)[way]
     config = {"bootstrap_servers": secured.addresses[listener], "group_id": f"g-{uuid.uuid4().hex[:8]}", **settings}
     with Consumer(config, auto_offset_reset="earliest") as consumer:
@@ -133,7 +133,7 @@ def test_a_group_reads_what_there_is(secured: Secured, topic: str, way: str) -> 
 
 
 @pytest.mark.parametrize("way", ["SCRAM-SHA-512 over tls", "OAUTHBEARER", "mutual tls"])
-def test_an_admin_gets_in_the_same_way(secured: Secured, topic: str, way: str) -> None:
+def test_an_admin_connects_with_the_same_settings(secured: Secured, topic: str, way: str) -> None:
     listener, settings = ways(secured)[way]
     with Admin({"bootstrap_servers": secured.addresses[listener], **settings}) as admin:
         assert topic in admin.list_topics()
@@ -163,8 +163,8 @@ def test_a_login_is_renewed_on_the_same_connection(
         consumer.assign([TopicPartition(topic, 0)])
         consumer.poll(1.0)
         give_up_at = time.monotonic() + 60
-        # A broker ends the connection of who asks for anything after the end of his login, so a connection that is not renewed is
-        # never twice as old as that. One that a busy machine renewed too late is recreated, and has to grow old in its turn.
+        # A broker closes a connection on the first request after the end of its login, so a connection without a renewal never gets
+        # twice as old as a login. If a busy machine renews it too late, the client opens a new one, whose age starts at zero.
         while time.monotonic() - connected[-1] < 2.2 * LIFETIME / 1000:
             assert time.monotonic() < give_up_at, f"{len(connected)} connections"
             consumer.seek(TopicPartition(topic, 0), 0)
@@ -174,7 +174,7 @@ def test_a_login_is_renewed_on_the_same_connection(
             assert got
 
 
-def test_much_data_by_tls_in_small_portions(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_much_data_over_tls_in_small_portions(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sockets, "READ_BUDGET", 100_000)
     name, count, size = f"t-{uuid.uuid4().hex[:8]}", 1_500, 8_000
     with Admin(bootstrap_servers=secured.addresses["PLAINTEXT"]) as admin:
@@ -195,7 +195,7 @@ def test_much_data_by_tls_in_small_portions(secured: Secured, monkeypatch: pytes
     assert seen == count
 
 
-def test_polling_goes_on_once_the_password_is_right(secured: Secured, topic: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_polls_succeed_once_the_password_is_right(secured: Secured, topic: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "ottla")
     settings = {**login("SCRAM-SHA-256"), "sasl_username": LATECOMER, "security_protocol": "SASL_PLAINTEXT"}
     config = {"bootstrap_servers": secured.addresses["LOGIN"], **settings}
@@ -232,6 +232,6 @@ async def _read(config: dict[str, Any], topic: str) -> int:
         return seen
 
 
-def test_an_async_consumer_gets_in_the_same_way(secured: Secured, topic: str) -> None:
+def test_an_async_consumer_connects_with_the_same_settings(secured: Secured, topic: str) -> None:
     listener, settings = ways(secured)["SCRAM-SHA-512 over tls"]
     assert asyncio.run(_read({"bootstrap_servers": secured.addresses[listener], **settings}, topic)) == COUNT

@@ -1,4 +1,4 @@
-"""Client credentials over https: an identity provider with a CA of its own, and what is said of one that is of no use."""
+"""Client credentials over https: an identity provider with a private CA, and the errors of unusable ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @contextmanager
 def identity_provider(certificate: Path | None, status: int = 200, silent: bool = False) -> Iterator[str]:
-    """Its https address; ``silent``: it never answers until it goes."""
+    """Run an identity provider; yield its https address. ``silent``: it does not respond."""
     gone = threading.Event()
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -49,7 +49,7 @@ def identity_provider(certificate: Path | None, status: int = 200, silent: bool 
             self.wfile.write(json.dumps(answer).encode())
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Quietly."""
+            """Log nothing."""
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
@@ -65,7 +65,7 @@ def identity_provider(certificate: Path | None, status: int = 200, silent: bool 
 
 @contextmanager
 def broker() -> Iterator[tuple[str, list[bytes]]]:
-    """Its address, and the logins that have arrived, each of which it takes."""
+    """Run a broker that accepts all logins; yield its address and the list of logins."""
     arrived: list[bytes] = []
 
     def authenticate(request: Any) -> Any:
@@ -96,10 +96,10 @@ def settings(address: str, url: str, authority: Authority | None) -> dict[str, A
     }
 
 
-def test_a_token_comes_from_a_provider_with_a_ca_of_its_own(authority: Authority) -> None:
+def test_a_token_of_a_provider_with_a_private_ca(authority: Authority) -> None:
     with identity_provider(authority.issue("idp", "127.0.0.1")) as url, broker() as (address, arrived):
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # that a trust store is given has a meaning here
+            warnings.simplefilter("error")  # the trust store has an effect here, so it must not warn
             consumer = Consumer(settings(address, url, authority))
         with consumer:
             assert consumer.partitions_for(TOPIC, timeout=PATIENCE)
@@ -126,23 +126,23 @@ def elsewhere(authority: Authority) -> tuple[Path, Authority | None]:
         (elsewhere, "not valid for '127.0.0.1'"),
     ],
 )
-def test_a_certificate_that_is_not_accepted(authority: Authority, made: Callable[..., Any], says: str) -> None:
+def test_an_invalid_certificate(authority: Authority, made: Callable[..., Any], says: str) -> None:
     certificate, trusted = made(authority)
     with identity_provider(certificate) as url:
         refused_by_every_call(url, trusted, f"no token from {url}: .*{says}")
 
 
-def test_a_client_that_the_provider_does_not_know(authority: Authority) -> None:
+def test_an_unknown_client(authority: Authority) -> None:
     with identity_provider(authority.issue("idp", "127.0.0.1"), status=401) as url:
         refused_by_every_call(url, authority, "HTTP 401.*invalid_client.*client secret")
 
 
-def test_a_provider_that_speaks_no_tls(authority: Authority) -> None:
+def test_a_provider_without_tls(authority: Authority) -> None:
     with identity_provider(None) as url:
         refused_by_every_call(url, authority, f"no token from {url}.*token.endpoint.url")
 
 
-def test_a_provider_that_does_not_answer_is_named_in_time(authority: Authority) -> None:
+def test_a_provider_that_does_not_respond_is_named_within_the_timeout(authority: Authority) -> None:
     with identity_provider(authority.issue("idp", "127.0.0.1"), silent=True) as url, broker() as (address, arrived):
         consumer = Consumer(settings(address, url, authority))
         try:
@@ -153,7 +153,7 @@ def test_a_provider_that_does_not_answer_is_named_in_time(authority: Authority) 
                 lambda: consumer.commit({TP: 3}, timeout=1),
                 lambda: consumer.partitions_for(TOPIC, timeout=1),
             ):
-                # The provider is given up after ten seconds: from then on that is the reason.
+                # The request to the provider times out after ten seconds, which is the reason from then on.
                 with pytest.raises(OttlaError, match=r"the login waits for a token|no token from .*timed out"):
                     call()
         finally:
@@ -163,14 +163,14 @@ def test_a_provider_that_does_not_answer_is_named_in_time(authority: Authority) 
 
 
 def poll_on(consumer: Consumer) -> None:
-    """Poll until something is raised."""
+    """Poll until a poll raises, for at most ``PATIENCE`` seconds."""
     give_up_at = time.monotonic() + PATIENCE
     while time.monotonic() < give_up_at:
         consumer.poll(0.5)
 
 
 def refused_by_every_call(url: str, trusted: Authority | None, says: str) -> None:
-    """Each call raises the reason, long before its timeout."""
+    """Check that each call raises the reason long before its timeout."""
     with broker() as (address, arrived):
         consumer = Consumer(settings(address, url, trusted))
         try:

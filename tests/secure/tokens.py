@@ -1,4 +1,4 @@
-"""Tokens that Kafka's own validator for development accepts."""
+"""Tokens that Kafka's validator for development accepts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ottla import OAuthToken
 
 
 def unsecured_token(subject: str, life: float = 60.0) -> OAuthToken:
-    """A token that no one has signed: what Kafka's own validator for development takes."""
+    """An unsigned token, as Kafka's validator for development accepts it."""
     now = time.time()
     claims: dict[str, Any] = {"sub": subject, "iat": now, "exp": now + life}
     parts = [base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in ({"alg": "none"}, claims)]

@@ -1,4 +1,4 @@
-"""The face of the consumer, as far as it needs no broker: what is refused, and that nothing happens before it is asked for."""
+"""``Consumer`` as far as it needs no broker: invalid arguments raise, and it opens nothing before the first call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def consumer() -> Consumer:
     return Consumer(bootstrap_servers="localhost:1", group_id="g")
 
 
-def test_making_one_opens_nothing(consumer: Consumer) -> None:
+def test_the_constructor_opens_nothing(consumer: Consumer) -> None:
     before = threading.active_count()
     assert repr(consumer) == "<Consumer group 'g', 0 partitions>"
     assert (consumer.assignment(), consumer.subscription(), consumer.paused()) == (set(), set(), set())
@@ -34,34 +34,34 @@ def test_settings_are_those_of_kafka_in_any_spelling() -> None:
         Consumer(bootstrap_servers="localhost:1", auto_ofset_reset="latest")  # type: ignore[call-arg]
 
 
-def test_a_topic_is_no_collection_of_topics(consumer: Consumer) -> None:
+def test_a_string_instead_of_a_collection_of_topics_raises(consumer: Consumer) -> None:
     with pytest.raises(TypeError, match=r"subscribe\(\['orders'\]\)"):
         consumer.subscribe("orders")
 
 
 @pytest.mark.parametrize("offset", [-1, OffsetAndMetadata(-5)])
-def test_negative_offsets_are_refused(consumer: Consumer, offset: int | OffsetAndMetadata) -> None:
+def test_negative_offsets_raise(consumer: Consumer, offset: int | OffsetAndMetadata) -> None:
     with pytest.raises(ValueError, match="negative"):
         consumer.seek(TP, offset)
     with pytest.raises(ValueError, match="negative"):
         consumer.commit({TP: offset})
 
 
-def test_negative_times_are_refused(consumer: Consumer) -> None:
+def test_negative_times_raise(consumer: Consumer) -> None:
     with pytest.raises(ValueError, match="beginning_offsets"):
         consumer.offsets_for_times({TP: -2})
     with pytest.raises(ValueError, match="timeout is negative"):
         consumer.poll(timedelta(seconds=-1))
 
 
-def test_what_is_no_partition_is_refused(consumer: Consumer) -> None:
+def test_values_that_are_no_partitions_raise(consumer: Consumer) -> None:
     with pytest.raises(TypeError, match="TopicPartition"):
         consumer.seek(("t", "0"), 1)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="TopicPartition"):
         consumer.pause(["t"])  # type: ignore[list-item]
 
 
-def test_without_a_group_there_is_no_group_to_speak_of() -> None:
+def test_calls_that_need_a_group_raise_without_one() -> None:
     with Consumer(bootstrap_servers="localhost:1") as alone:
         for call in (lambda: alone.commit({TP: 1}), lambda: alone.commit_async({TP: 1}), alone.group_metadata, alone.committed):
             with pytest.raises(error_class(24), match="set group_id"):
@@ -70,7 +70,7 @@ def test_without_a_group_there_is_no_group_to_speak_of() -> None:
             alone.subscribe(["t"])
 
 
-def test_a_wakeup_before_the_first_poll_is_remembered(consumer: Consumer) -> None:
+def test_a_wakeup_before_the_first_poll_ends_it(consumer: Consumer) -> None:
     consumer.wakeup()
     consumer.assign([TP])
     with pytest.raises(WakeupError):
@@ -79,7 +79,7 @@ def test_a_wakeup_before_the_first_poll_is_remembered(consumer: Consumer) -> Non
     consumer.close(timeout=0)
 
 
-def test_after_close_every_call_says_so(consumer: Consumer) -> None:
+def test_after_close_every_call_raises(consumer: Consumer) -> None:
     consumer.close()
     consumer.close()
     for call in (

@@ -25,14 +25,14 @@ SETTINGS = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "s
 
 
 class Gate:
-    """A broker that lets in who knows the password."""
+    """A broker that accepts logins with the right password."""
 
     def __init__(self, *, lifetime: int = 0, mechanisms: tuple[str, ...] = ("PLAIN",)) -> None:
         self.lifetime = lifetime
         self.mechanisms = mechanisms
         self.password = b"right"
         self.renewing = False
-        """Whether logins are left without an answer for now."""
+        """Whether the broker does not respond to logins for now."""
         self.held: list[tuple[Any, Any]] = []
 
     def __call__(self, header: Any, message: Any) -> Any:
@@ -93,7 +93,7 @@ def test_a_login_comes_before_the_first_request() -> None:
     assert world.asked == [SaslChallenge(None, b""), SaslChallenge("exchange", b"welcome")]
 
 
-def test_a_refusal_is_told_at_once_and_tried_again_by_the_next_request() -> None:
+def test_a_refused_login_fails_requests_at_once_and_the_next_request_retries() -> None:
     world = LoginsOnNetwork(password=b"wrong")
     peer = world.network.peer("10.0.0.1:9092", answer=Gate())
     world.send("a")
@@ -114,7 +114,7 @@ def test_a_refusal_is_told_at_once_and_tried_again_by_the_next_request() -> None
     assert world.connections.brokers.refusal() is None
 
 
-def test_a_mechanism_that_is_not_offered_lists_those_that_are() -> None:
+def test_the_error_of_an_unsupported_mechanism_lists_the_supported_ones() -> None:
     world = LoginsOnNetwork()
     world.network.peer("10.0.0.1:9092", answer=Gate(mechanisms=("SCRAM-SHA-512", "GSSAPI")))
     world.send("a")
@@ -122,7 +122,7 @@ def test_a_mechanism_that_is_not_offered_lists_those_that_are() -> None:
     assert "offers: GSSAPI, SCRAM-SHA-512" in str(world.manager.outcomes["a"])
 
 
-def test_one_broker_that_lets_us_in_is_enough() -> None:
+def test_one_broker_that_accepts_the_login_suffices() -> None:
     world = LoginsOnNetwork("10.0.0.1:9092,10.0.0.2:9092,10.0.0.3:9092")
     for number in (1, 2):
         gate = Gate()
@@ -134,7 +134,7 @@ def test_one_broker_that_lets_us_in_is_enough() -> None:
     assert world.manager.outcomes == {"a": None}
 
 
-def test_a_refusal_beside_brokers_that_are_gone_is_what_is_told() -> None:
+def test_a_refused_login_takes_precedence_over_unreachable_brokers() -> None:
     world = LoginsOnNetwork("10.0.0.1:9092,10.0.0.2:9092", password=b"wrong")
     world.network.peer("10.0.0.1:9092", answer=Gate())
     world.send("a")
@@ -142,7 +142,7 @@ def test_a_refusal_beside_brokers_that_are_gone_is_what_is_told() -> None:
     assert isinstance(world.manager.outcomes["a"], AuthenticationError)
 
 
-def test_who_waits_for_the_broker_that_refuses_is_told_and_nobody_else() -> None:
+def test_a_refused_login_fails_only_requests_for_that_broker() -> None:
     world = LoginsOnNetwork("10.0.0.1:9092")
     world.network.peer("10.0.0.1:9092", answer=Gate())
     refusing = Gate()
@@ -159,7 +159,7 @@ def test_who_waits_for_the_broker_that_refuses_is_told_and_nobody_else() -> None
     assert isinstance(world.connections.brokers.refusal(), AuthenticationError)
 
 
-def test_no_token_is_a_refusal_too() -> None:
+def test_a_missing_token_counts_as_a_refused_login() -> None:
     world = LoginsOnNetwork()
     world.network.peer("10.0.0.1:9092", answer=Gate())
     world.no_token = AuthenticationError("the vault is sealed")
@@ -168,7 +168,7 @@ def test_no_token_is_a_refusal_too() -> None:
     assert "the vault is sealed" in str(world.manager.outcomes["a"])
 
 
-def test_a_login_that_never_ends_is_given_up() -> None:
+def test_a_login_that_never_ends_times_out() -> None:
     gate = Gate()
     gate.renewing = True
     world = LoginsOnNetwork(request_timeout=2, default_api_timeout=2)
@@ -180,7 +180,7 @@ def test_a_login_that_never_ends_is_given_up() -> None:
     assert "the login has not finished" in str(error)
 
 
-def test_a_renewal_happens_in_time_on_the_same_connection_and_requests_wait_for_it() -> None:
+def test_a_login_is_renewed_on_its_connection_and_requests_wait() -> None:
     gate = Gate(lifetime=10_000)
     world = LoginsOnNetwork()
     peer = world.network.peer("10.0.0.1:9092", answer=gate)
@@ -217,7 +217,7 @@ def test_a_login_whose_lifetime_is_not_positive_or_has_no_end_is_not_renewed(lif
 
 
 @pytest.mark.parametrize("ahead", [-3_600_000, 3_600_000])
-def test_a_wall_clock_that_is_set_anew_renews_no_login_sooner_or_later(ahead: int) -> None:
+def test_setting_the_wall_clock_does_not_move_a_renewal(ahead: int) -> None:
     world = LoginsOnNetwork()
     world.network.peer("10.0.0.1:9092", answer=Gate(lifetime=10_000))
     world.send("a")
@@ -233,9 +233,9 @@ def test_a_wall_clock_that_is_set_anew_renews_no_login_sooner_or_later(ahead: in
     assert 60 / 9.5 <= len(world.asked) / 2 <= 1 + 60 / 8.5
 
 
-def test_a_renewal_waits_in_line_behind_a_slow_answer() -> None:
+def test_a_renewal_waits_for_earlier_responses() -> None:
     class Slow(Gate):
-        """Answers in order, as brokers do: what comes after the heartbeat waits for it."""
+        """Responds in order, as brokers do: later requests wait for the heartbeat."""
 
         def __call__(self, header: Any, message: Any) -> Any:
             if self.held or header.api is Api.HEARTBEAT:
@@ -261,7 +261,7 @@ def test_a_renewal_waits_in_line_behind_a_slow_answer() -> None:
     assert (world.states, len(world.connects)) == ([NodeState.READY], 1)
 
 
-def test_a_renewal_without_a_token_leaves_the_connection_alone_and_is_tried_again() -> None:
+def test_a_renewal_without_a_token_keeps_the_connection_and_is_retried() -> None:
     gate = Gate(lifetime=10_000)
     world = LoginsOnNetwork()
     world.network.peer("10.0.0.1:9092", answer=gate)
@@ -280,7 +280,7 @@ def test_a_renewal_without_a_token_leaves_the_connection_alone_and_is_tried_agai
     assert (len(world.connects), world.states) == (1, [NodeState.READY])
 
 
-def test_a_renewal_that_is_refused_fails_what_is_on_its_way() -> None:
+def test_a_refused_renewal_fails_the_requests_in_flight() -> None:
     gate = Gate(lifetime=10_000)
     world = LoginsOnNetwork()
     world.network.peer("10.0.0.1:9092", answer=gate)
@@ -295,7 +295,7 @@ def test_a_renewal_that_is_refused_fails_what_is_on_its_way() -> None:
 
 
 @pytest.mark.parametrize("error", [TlsError("the broker's certificate has expired"), AuthenticationError("no")])
-def test_tls_that_fails_is_not_tried_at_other_addresses(error: AuthenticationError) -> None:
+def test_a_tls_failure_is_not_retried_at_other_addresses(error: AuthenticationError) -> None:
     world = LoginsOnNetwork("kafka:9092")
     world.network.names["kafka"] = ["10.0.0.1", "10.0.0.2"]
     for number in (1, 2):
@@ -306,7 +306,7 @@ def test_tls_that_fails_is_not_tried_at_other_addresses(error: AuthenticationErr
     assert len(world.connects) == 1
 
 
-def test_a_peer_that_hangs_up_at_the_first_request_may_want_a_login() -> None:
+def test_the_error_of_a_closed_connection_at_the_first_request_suggests_a_login() -> None:
     world = LoginsOnNetwork(security_protocol="PLAINTEXT", sasl_mechanism=None, sasl_username=None, sasl_password=None)
 
     def hang_up(header: Any, message: Any) -> Any:
