@@ -117,13 +117,13 @@ from ottla import Broker
 from ottla.runtime import broker_node
 from ottla.runtime.folders import DirectoryLock
 
-real = DiskWorkers.run_all
+real = broker_node.DiskWorkers.run_all
 
 def interrupted(*args):
-    DiskWorkers.run_all = real
+    broker_node.DiskWorkers.run_all = real
     raise KeyboardInterrupt
 
-DiskWorkers.run_all = interrupted
+broker_node.DiskWorkers.run_all = interrupted
 with Broker(sys.argv[1]):
     pass
 """

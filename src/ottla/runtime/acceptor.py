@@ -1,8 +1,8 @@
-"""New connections: accepted as long as the process has descriptors for them and for its files.
+"""Accepting connections while the process has descriptors for them and for its files.
 
-Owns when the listening socket is watched. Must not know what a connection is for. Invariants: connections never take the reserve
-of descriptors (``descriptors``), without which no file could be opened; while there are no others, clients wait in the kernel's
-queue, and one line a minute says why.
+Owns when the listening socket is watched. Must not know the use of a connection. Invariants: connections never take the reserve of
+descriptors (``descriptors``), without which no file could be opened; while only the reserve is left, clients wait in the kernel's
+queue, and the log has one line a minute about it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger("ottla.broker")
 
 
 class Acceptor:
-    """Accepts what connects to ``listener``. ``close_idle_files`` closes files that need not be open."""
+    """Accepts the connections to ``listener``. ``close_idle_files`` closes files that need not be open."""
 
     def __init__(self, listener: socket.socket, selector: selectors.BaseSelector, close_idle_files: Callable[[], object]) -> None:
         self._listener = listener
@@ -40,7 +40,7 @@ class Acceptor:
         self._selector.register(self._listener, selectors.EVENT_READ, on_ready)
 
     def accept(self, mono: int, present: int) -> Iterator[tuple[socket.socket, str]]:
-        """Accept what waits, each with the address of the client. ``present``: how many connections there are."""
+        """Accept waiting connections; yield each with the address of its client. ``present``: the number of open connections."""
         for _ in range(_AT_ONCE):
             if self._lacks_descriptors():
                 self._pause(f"the process may have {limit()} file descriptors (ulimit -n)", mono, present)
@@ -63,7 +63,7 @@ class Acceptor:
             return
         try:
             self.watch(self._on_ready)
-        except OSError:  # no memory for it, for example: it was said why nothing is accepted
+        except OSError:  # no memory for it, for example; ``_pause`` has logged the reason
             self._resumes_at = mono + _PAUSE_MS
         else:
             self._resumes_at = None

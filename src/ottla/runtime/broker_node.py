@@ -1,8 +1,8 @@
-"""A whole broker in this process: data directory, listening socket, core, event loop, put together and taken apart again.
+"""A whole broker in this process: the start and the stop of data directory, listening socket, core and event loop.
 
-Owns the order of starting and stopping, and the broker's thread. Must not know what a broker answers. Invariants: what
-``start`` has begun is undone if it fails; ``stop`` leaves a data directory that needs no scan, unless the loop itself has
-failed; the directory is released when nothing works on it any more, and not before; a forked child has no part in any of it.
+Owns the order of starting and stopping, and the broker's thread. Must not know requests. Invariants: a failed start is undone;
+``stop`` leaves a data directory that needs no scan, unless the loop itself has failed; the directory is released when no thread
+works on it any more, and not before; a forked child only closes its copies of descriptors.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from ottla.runtime.server import Server
 
 _BACKLOG = 512
 _CHECK_EVERY = 1.0
-"""Seconds between two looks at whether the loop that shall carry out a command still runs."""
+"""Seconds between two checks that the loop still runs, while a command waits for it."""
 _LOG_EVERY_MS = 5_000
-"""Milliseconds between two lines about an end that takes long."""
+"""Milliseconds between two log lines about a long shutdown."""
 
 _WILDCARDS = ("", "0.0.0.0", "::")
 _LISTENER_SCHEME = "PLAINTEXT://"
@@ -46,24 +46,24 @@ log = logging.getLogger("ottla.broker")
 
 
 class RandomIds:
-    """Ids out of the operating system's randomness."""
+    """Random ids of the operating system."""
 
     def new_uuid(self) -> uuid.UUID:
-        """A topic's id."""
+        """Return a topic id."""
         return uuid.uuid4()
 
     def new_id(self) -> str:
-        """A member id's unique part."""
+        """Return the unique part of a member id."""
         return str(uuid.uuid4())
 
 
 class BrokerNode:
-    """A broker on one data directory and one port. ``durable`` False: the directory goes away, so nothing is forced to disk.
+    """A broker on one data directory and one port. ``durable`` False: the directory is temporary, so nothing is forced to disk.
 
     ``on_strike`` is called, on the broker's thread, with the scripted fault that has struck.
 
-    The constructor starts it. Raises ``ConfigError`` for bad settings and for an address that cannot be listened on,
-    ``StorageError`` for a directory that cannot be used.
+    The constructor starts it. Raises ``ConfigError`` for invalid settings or an address that it cannot listen on, ``StorageError``
+    for a directory that it cannot use.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class BrokerNode:
             raise
 
     def check(self) -> None:
-        """Raise if this broker does not run: stopped, failed, or left behind in the parent process."""
+        """Raise if this broker does not run: it was stopped, has failed, or belongs to the parent process."""
         if os.getpid() != self._pid:
             raise ForkedError("this broker belongs to the process that started it")
         if self._failure is not None:
@@ -117,7 +117,7 @@ class BrokerNode:
             raise IllegalStateError("this broker is closed", hint="if close() was interrupted, call it again")
 
     def command(self, command: Command) -> int:
-        """Have a fault set or ended; returns when that is done. Raises if this broker does not run."""
+        """Carry out a command on the broker's thread; return its count. Raises if this broker does not run."""
         self.check()
         return self._result(self._server.command(command))
 
@@ -131,17 +131,17 @@ class BrokerNode:
             try:
                 return future.result(timeout=_CHECK_EVERY)
             except (TimeoutError, CancelledError):
-                self.check()  # raises where the loop has ended meanwhile
+                self.check()  # raises if the loop has ended meanwhile
 
     def stop(self) -> None:
-        """End the broker cleanly; does nothing once that is done, nor in a forked child.
+        """Stop the broker cleanly. Does nothing once that is done, or in a forked child.
 
-        If Ctrl-C interrupts it, another call goes on. Until then the directory stays locked, since threads may still work on it.
+        If Ctrl-C interrupts it, another call continues. Until then the directory stays locked, since threads may still work on it.
         """
         if os.getpid() != self._pid:
             return
         with self._stopping:
-            if self.has_ended or self._is_stopping:  # a signal's handler calls it while this thread is in it
+            if self.has_ended or self._is_stopping:  # a signal handler may call it while this thread is in it
                 return
             self._is_stopping = True
             try:
@@ -174,17 +174,18 @@ class BrokerNode:
         self.has_ended = True
 
     def _run_shutdown_jobs(self) -> None:
-        """Do what the core has left to do."""
+        """Run the jobs that complete a clean shutdown."""
         said, done = clock.now().mono, 0
         for jobs in self._core.close():
             self._workers.run_all(jobs)
             done += len(jobs)
             if clock.now().mono - said >= _LOG_EVERY_MS:
                 said = clock.now().mono
-                log.warning("the broker is ending: %d logs are on disk, others are still being brought there", done)
+                log.warning("the broker is shutting down: %d logs are flushed, others are still being flushed", done)
 
     def abandon(self) -> None:
-        """In a forked child: close the child's copies of the parent's descriptors, so that port and directory get free in time."""
+        """In a forked child: close its copies of the parent's descriptors, which otherwise keep the port and the directory in use
+        when the parent closes them."""
         self._server.close_files()
         self._data.abandon()
 
@@ -215,7 +216,9 @@ class BrokerNode:
         try:
             self._server.perform(effects)
         finally:
-            self._server.run_in_background(FULL_COLLECTIONS.resume)  # when what the effects have ordered is done
+            self._server.run_in_background(
+                FULL_COLLECTIONS.resume
+            )  # on the disk thread, after the jobs of the effects, which load the groups
         self._server.run_in_background(self._data.remove_leftovers())
         self._thread.start()
         _running.add(self)
@@ -247,7 +250,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    """A socket bound to the address, not listening yet: what connects before the logs are loaded is refused."""
+    """Return a socket that is bound to the address and not listening yet: connections are refused until the logs are loaded."""
     if not 0 <= port <= 65535:
         raise ConfigError(f"port {port} is not between 0 and 65535")
     try:
@@ -276,7 +279,7 @@ def _cannot_listen(host: str, port: int, error: OSError | ValueError) -> ConfigE
 
 
 def _advertised(config: BrokerConfig, host: str, port: int) -> Endpoint:
-    """The address that clients connect to."""
+    """Return the address that clients connect to."""
     listeners = config.advertised_listeners
     if not listeners:
         if host in _WILDCARDS:

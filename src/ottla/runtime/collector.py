@@ -1,8 +1,9 @@
-"""Python's garbage collector while a broker reads its logs: full collections are put off until that is done.
+"""Python's garbage collector while a broker reads its logs: full collections are disabled until that is done.
 
-What is read stays, and each full collection would look at all of it again: of the time that 100,000 groups take to load they took a
-third. Owns the collector's highest threshold meanwhile. Must not know what is read. Invariants: young garbage is collected as ever;
-the threshold is what it was once no one reads any more, unless the application has set another; so it is in a forked child.
+The loaded objects stay alive, and each full collection would traverse all of them again: that took a third of the time in which
+100,000 groups are loaded. Owns the collector's highest threshold meanwhile. Must not know what is read. Invariants: young garbage
+is collected as usual; after the last broker has read its logs the threshold is the former one, unless the application has set
+another, also in a forked child.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _NEVER = 2**31 - 1
 
 
 class FullCollections:
-    """The full collections of this process, which any number of brokers may put off."""
+    """The full collections of this process, which any number of brokers may disable."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -23,7 +24,7 @@ class FullCollections:
         self._usual = gc.get_threshold()
 
     def put_off(self) -> None:
-        """Let there be none until ``resume`` was called as often as this."""
+        """Disable them until ``resume`` was called as often as this."""
         with self._lock:
             if not self._count:
                 self._usual = gc.get_threshold()
@@ -31,7 +32,7 @@ class FullCollections:
             self._count += 1
 
     def resume(self) -> None:
-        """One who put them off does not mind any more."""
+        """Undo one ``put_off``; the last one restores the threshold."""
         with self._lock:
             self._count -= 1
             if not self._count:

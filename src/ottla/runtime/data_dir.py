@@ -1,8 +1,8 @@
-"""The data directory of a broker: whose it is, which topics are in it, and how it was left.
+"""The data directory of a broker: its lock, its identity, its topics, and whether it was left by a clean shutdown.
 
-Owns ``meta.properties``, the checkpoints and the marker of a clean shutdown. Must not know what a topic is for, nor the
-format of the catalog (``catalog``). Invariants: one process at a time; a folder that belongs to no topic is set aside, never
-adopted and never silently removed.
+Owns ``meta.properties``, the checkpoints and the marker of a clean shutdown. Must not know the use of a topic, nor the format of
+the catalog (``catalog``). Invariants: one process at a time uses it; a folder that belongs to no topic is renamed to ``-stray``,
+never adopted and never silently removed.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ log = logging.getLogger("ottla.broker")
 class DataDir:
     """A data directory that this process has locked (``Store``).
 
-    Raises ``StorageError`` where it cannot be used: not writable, locked, of another node, or not readable.
+    Raises ``StorageError`` if it cannot be used: not writable, locked, of another node, or not readable.
     """
 
     def __init__(self, path: Path, node_id: int, *, durable: bool = True) -> None:
-        self.path = path = path.absolute()  # the process may go to another directory
+        self.path = path = path.absolute()  # the process may change its working directory
         self._durable = durable
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -85,16 +85,16 @@ class DataDir:
             raise StorageError(f"data directory {path} cannot be used: {error.strerror or error}") from error
         self._open = OpenFiles(self._lock.check)
         self._is_untouched = False
-        """Whether the last broker ended cleanly, and no log was looked at since."""
+        """Whether the last broker ended cleanly, and no log was opened since."""
         self._numbers = itertools.count(1)
         self._written: dict[str, int] = {}
         """The number of the last write of each checkpoint."""
         self._writing = threading.Lock()
         self._unusable: dict[str, OSError] = {}
-        """The folders of which it is not known whose they are, and why."""
+        """The folders whose topic id could not be read, and the errors."""
         try:
             self.log_dir = str(path.resolve())
-            # These and no others: files of the user's may be here, too.
+            # These and no others: the user may have files here, too.
             self._pin().discard([name + UNFINISHED for name in _REPLACED])
             self.cluster_id = self._read_meta(node_id)
             self._catalog = self._open_catalog()
@@ -105,7 +105,10 @@ class DataDir:
             if self.clean:
                 (path / CLEAN_END).unlink()
                 self._is_untouched = True
-                self._pin().sync_names()  # after a power failure the marker would count again, whatever was written since
+                # 1. The marker is removed. 2. The broker writes to logs. 3. After a power failure the marker is there again, since
+                # its removal was not on disk. 4. The next start trusts it, and does not scan. So the removal is forced to disk
+                # first.
+                self._pin().sync_names()
         except OSError as error:
             self.release()
             raise StorageError(f"data directory {path} cannot be used: {error}") from error
@@ -114,8 +117,7 @@ class DataDir:
             raise
 
     def release(self) -> None:
-        """Let others use the directory at once. If the start was refused before a log was looked at, the last end still counts as a
-        clean one, if it was."""
+        """Release the lock. If the start has failed before a log was opened, write the marker of the last clean shutdown again."""
         if self._is_untouched:
             with suppress(OSError):
                 self.mark_clean_shutdown()
@@ -123,19 +125,19 @@ class DataDir:
         self._lock.release()
 
     def abandon(self) -> None:
-        """Close what is open; in a forked child, the child's copies of it: the lock is the parent's."""
+        """Close the open files; in a forked child, its copies of them: the lock is the parent's."""
         self._open.clear()
         self._lock.abandon()
 
     def mark_clean_shutdown(self) -> None:
-        """Leave the marker that says: every log was brought to disk, nothing needs a scan."""
+        """Write the marker of a clean shutdown: every log is on disk, and the next start needs no scan."""
         folder = self._pin()
         folder.write_small(CLEAN_END, json.dumps({"version": 0, "brokerEpoch": -1}).encode())
         folder.sync_names()
 
     @property
     def is_removed(self) -> bool:
-        """Whether another folder, or none, has the path by now."""
+        """Whether the directory was removed or replaced."""
         try:
             self._lock.check()
         except FileNotFoundError:
@@ -146,15 +148,15 @@ class DataDir:
 
     @property
     def has_too_many_open_files(self) -> bool:
-        """Whether so many files are open that ranges are read into memory."""
+        """Whether so many files are open that responses are read into memory."""
         return self._open.has_too_many_open_files
 
     def close_files(self) -> None:
-        """Close the files of logs, apart from those of answers on their way; each is opened again when it is needed."""
+        """Close the files of logs, except those of responses that are being sent; each is opened again when it is needed."""
         self._open.clear()
 
     def read_catalog(self) -> Catalog:
-        """The content when the data directory was opened."""
+        """Return the catalog as it was when the data directory was opened."""
         return self._catalog.catalog
 
     def change_catalog(self, *changes: CatalogChange) -> None:
@@ -162,7 +164,7 @@ class DataDir:
         self._catalog.change(changes)
 
     def sync_catalog(self) -> Callable[[], object]:
-        """Force the catalog to disk."""
+        """Return the job that forces the catalog to disk."""
 
         def job() -> None:
             if self._durable:
@@ -174,16 +176,16 @@ class DataDir:
         return job
 
     def usage(self) -> DiskUsage:
-        """The disk that the directory is on."""
+        """Return the space on the directory's disk."""
         disk = os.statvfs(self.path)
         return DiskUsage(disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize)
 
     def read_checkpoint(self, name: str) -> dict[TopicPartition, int] | None:
-        """A checkpoint of offsets; ``None`` where it is missing or damaged. The log says what is damaged. Raises ``OSError``."""
+        """Return a checkpoint of offsets; ``None`` if it is missing or damaged, which is logged. Raises ``OSError``."""
         return checkpoint_files.read(self.path / name, has_copy=not self.is_from_earlier_release)
 
     def write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int]) -> Callable[[], object]:
-        """Replace a checkpoint of offsets. From any thread; an older content never replaces a newer one."""
+        """Return the job that replaces a checkpoint, on any thread. An older content never replaces a newer one."""
         number = next(self._numbers)
 
         def job() -> None:
@@ -195,13 +197,13 @@ class DataDir:
         return job
 
     def log_files(self, topic: str, topic_id: uuid.UUID, partition: int) -> PartitionFolder:
-        """The folder of a partition."""
+        """Return the folder of a partition."""
         self._is_untouched = False
         name = f"{topic}-{partition}"
         return PartitionFolder(self.path / name, topic_id, self._open, durable=self._durable, fault=self._unusable.get(name))
 
     def delete_topic_folders(self, topic: str, topic_id: uuid.UUID, partitions: Iterable[int]) -> Callable[[], object] | None:
-        """Rename the folders of a deleted topic now, so that its name is free; return the work of removing them.
+        """Rename the folders of a deleted topic now, so that its name is free; return the job that removes them.
 
         A folder that cannot be renamed is treated as a stray at the next start, or when a new topic of that name needs it.
         """
@@ -219,7 +221,8 @@ class DataDir:
         return (lambda: self._pin().remove_folders(renamed)) if renamed else None
 
     def remove_leftovers(self) -> Callable[[], object]:
-        """Remove what the last broker had given up and not removed yet, and nothing that may be the user's."""
+        """Return the job that removes the deleted files and folders that the last broker has left, and nothing that may be the
+        user's."""
         folders = [folder.name for folder in self.path.glob(f"*{_DELETED}*") if _DELETED_FOLDER.fullmatch(folder.name)]
         ours = [folder for *_, folder in partition_folders(self.path)]
         files = [f"{folder.name}/{name}" for folder in ours for name in _names_in(folder) if DELETED_FILE.fullmatch(name)]
@@ -241,7 +244,7 @@ class DataDir:
                 log.warning("%s is missing: this broker has a new cluster.id, %s", path, cluster_id)
             rows = {"version": 1, "cluster.id": cluster_id, "node.id": node_id, "directory.id": uuid_text(uuid.uuid4())}
             content = "".join(f"{name}={value}\n" for name, value in rows.items()).encode()
-            self._pin().write_small(META, content, forced=True)  # with an empty one the next start would be refused
+            self._pin().write_small(META, content, forced=True)  # an empty file would fail the next start
             return cluster_id
         stored = read_properties(path)
         if stored["node.id"] != str(node_id):
@@ -283,7 +286,8 @@ class DataDir:
                     log.error("%s is left as it is, since its topic is not known: %s", folder, error)
 
     def _rename_if_stray(self, wanted: uuid.UUID | None, folder: Path) -> None:
-        """Rename a folder that is of another topic than ``wanted``, the one whose partition has its name. Raises ``OSError``."""
+        """Rename a folder if it belongs to another topic than ``wanted``, the one whose partition has its name. Raises
+        ``OSError``."""
         content = metadata_in(folder)
         topic_id = topic_id_in(content or b"")
         if wanted is not None:
@@ -301,7 +305,7 @@ class DataDir:
             log.error("%s is left as it is, since its topic is not known: it has no %s", folder, PARTITION_METADATA)
 
     def _log_foreign(self) -> None:
-        """Name what somebody else has put here. It is left alone."""
+        """Log the names of files that are not the broker's. They are left as they are."""
         found = foreign_in(self.path, self._catalog.catalog.topics)
         if found := [name for name in found if name not in self._unusable and not is_left_behind(self.path / name)]:
             names = format_names(found)
@@ -309,7 +313,7 @@ class DataDir:
 
 
 def named_folders(path: Path) -> Iterable[tuple[str, int, Path]]:
-    """The folders in a data directory that have names like those of partitions."""
+    """Yield the folders in a data directory that have names like those of partitions."""
     for folder in sorted(path.iterdir()):
         named = _FOLDER.fullmatch(folder.name)
         if named is not None and folder.is_dir():
@@ -317,7 +321,7 @@ def named_folders(path: Path) -> Iterable[tuple[str, int, Path]]:
 
 
 def partition_folders(path: Path) -> Iterable[tuple[str, int, uuid.UUID, Path]]:
-    """Those of them that say of which topic they are."""
+    """Yield those of them that have a readable topic id."""
     for topic, partition, folder in named_folders(path):
         topic_id = None
         with suppress(OSError):
@@ -327,8 +331,8 @@ def partition_folders(path: Path) -> Iterable[tuple[str, int, uuid.UUID, Path]]:
 
 
 def topics_in(path: Path) -> list[StoredTopic]:
-    """The topics that partition folders belong to, without their settings; where folders of a topic have different ids, the most
-    frequent one first."""
+    """Return the topics that partition folders belong to, without their settings; if folders of a topic have different ids, the
+    most frequent one first."""
     counts: Counter[tuple[str, uuid.UUID]] = Counter()
     partitions: dict[str, int] = {}
     for topic, partition, topic_id, _ in partition_folders(path):
@@ -338,10 +342,10 @@ def topics_in(path: Path) -> list[StoredTopic]:
 
 
 def is_incomplete(catalog: CatalogFile, path: Path) -> bool:
-    """Whether topics must be looked for in the folders of a data directory, too.
+    """Whether topics must be recovered from the folders of a data directory, too.
 
-    Also where there are folders of topics or partitions that a damaged catalog does not have: its last lines are lost. A file that
-    was cut at the end of a line does not show it.
+    That is so as well if there are folders of topics or partitions that a damaged catalog does not have: its last lines are lost. A
+    file that was cut at the end of a line does not show that.
     """
     if catalog.is_lost or catalog.is_new:
         return True
@@ -359,7 +363,7 @@ def is_replaced(name: str) -> bool:
 
 
 def foreign_in(path: Path, topics: Iterable[StoredTopic]) -> list[str]:
-    """The names in a data directory with these topics that are not the broker's, sorted."""
+    """Return the names in a data directory with these topics that are not the broker's, sorted."""
     own = {f"{topic.name}-{number}" for topic in topics for number in range(topic.partitions)}
     return sorted(name for name in os.listdir(path) if name not in own and not _OWN.fullmatch(name))
 
@@ -376,7 +380,7 @@ def is_left_behind(folder: Path) -> bool:
 
 
 def metadata_in(folder: Path) -> bytes | None:
-    """The content of ``partition.metadata``; ``None`` where there is none. Raises ``OSError``."""
+    """Return the content of ``partition.metadata``; ``None`` if it does not exist. Raises ``OSError``."""
     try:
         return read_whole(folder / PARTITION_METADATA)
     except FileNotFoundError:
@@ -384,7 +388,7 @@ def metadata_in(folder: Path) -> bytes | None:
 
 
 def _names_in(folder: Path) -> list[str]:
-    """What is in a folder; nothing if it cannot be read."""
+    """Return the names in a folder; none if it cannot be read."""
     try:
         return os.listdir(folder)
     except OSError:
@@ -392,12 +396,12 @@ def _names_in(folder: Path) -> list[str]:
 
 
 def differ_in_one_bit(one: bytes, other: bytes) -> bool:
-    """Whether a single bit tells them apart. The ids of two topics differ in about half of their bits."""
+    """Whether they differ in a single bit, because of damage: the ids of two topics differ in about half of their bits."""
     return len(one) == len(other) and sum((a ^ b).bit_count() for a, b in zip(one, other, strict=True)) == 1
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """``meta.properties``; raises ``StorageError`` where it cannot be used."""
+    """Read ``meta.properties``. Raises ``StorageError`` if it cannot be used."""
     content = read_whole(path)
     hint = "restore it, or move it away: the broker creates a new one, with another cluster.id, and keeps its topics"
     if not content.strip():

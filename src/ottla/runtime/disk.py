@@ -1,8 +1,9 @@
-"""Slow work on files: the disk thread, which does one job after the other, away from the event loop; and many jobs at once.
+"""Threads for slow work on files: the disk thread, which runs one job after the other beside the event loop, and workers that run
+many jobs at once.
 
-Owns the threads that do it. Must not know what a job does. Invariants: the jobs of the disk thread run in the order in which they
-were given; each is reported exactly once, also when it raised; nothing a job does ends the thread; where many jobs at once were
-interrupted, the next ones begin when those have ended.
+Owns these threads. Must not know what a job does. Invariants: the disk thread runs jobs in the order of their submission; it
+reports the outcome of each exactly once, also if it raised; no job ends the thread; after an interrupted ``run_all`` the next one
+begins when the jobs of the first have ended.
 """
 
 from __future__ import annotations
@@ -20,22 +21,24 @@ from ottla.broker.ports import DiskJob
 Tag = tuple[Hashable, ...]
 
 _WORKERS = 7
-"""Threads beside the caller's that do many jobs: most of it is waiting for the disk, which serves several at once."""
+"""The maximum number of threads beside the caller's: jobs mostly wait for the disk, which serves several requests at once."""
 
 log = logging.getLogger("ottla.broker")
 
 
 class DiskWorkers:
-    """Threads that do many jobs, beside the caller's."""
+    """Threads that run many jobs at once, together with the caller's."""
 
     def __init__(self) -> None:
         self._threads: list[threading.Thread] = []
 
     def run_all(self, jobs: Iterable[DiskJob]) -> None:
-        """Do jobs in any order, several at a time; returns when all are done. Raises what the first that fails has raised; then
-        some of the others may not have been done.
+        """Run jobs in any order, several at a time; return when all are done. Raises the first exception of a job; then some of the
+        others may not have run.
 
-        After Ctrl-C no job is begun. Those that run may do so for a while; the next call waits for them.
+        After Ctrl-C no job is started: 1. Ctrl-C interrupts the caller's thread. 2. The other threads are still in their jobs,
+        which cannot be interrupted. 3. The caller calls again, to complete the shutdown. So the next call waits for these threads
+        first.
         """
         self._join()
         left, errors = deque(jobs), list[BaseException]()
@@ -43,7 +46,7 @@ class DiskWorkers:
         count = min(_WORKERS, len(left) - 1)
         self._threads = [threading.Thread(target=work, name="ottla-broker-disk", daemon=True) for _ in range(count)]
         try:
-            with contextlib.suppress(RuntimeError):  # the interpreter is ending and makes no more threads
+            with contextlib.suppress(RuntimeError):  # the interpreter is shutting down and starts no more threads
                 for thread in self._threads:
                     thread.start()
             work()
@@ -61,7 +64,7 @@ class DiskWorkers:
 
 def _work(left: deque[DiskJob], errors: list[BaseException]) -> None:
     while left and not errors:
-        with contextlib.suppress(IndexError):  # another thread has taken the last one
+        with contextlib.suppress(IndexError):  # another thread has taken the last job
             job = left.popleft()
             try:
                 job()
@@ -70,26 +73,26 @@ def _work(left: deque[DiskJob], errors: list[BaseException]) -> None:
 
 
 class DiskThread:
-    """Runs jobs. ``report(tag, outcome)`` is called on the disk thread: the outcome is the job's result, or the ``Exception`` that
-    it raised."""
+    """Runs one job after the other. It calls ``report(tag, outcome)`` on the disk thread; the outcome is the job's result, or the
+    ``Exception`` that it raised."""
 
     def __init__(self, report: Callable[[Tag, object], None]) -> None:
         self._report = report
         self._jobs: queue.SimpleQueue[tuple[Tag, DiskJob] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._failing: dict[str, str] = {}
-        """The last error of each kind of job that has not succeeded since."""
+        """The last error of each kind of job whose last run has failed."""
 
     def submit(self, tag: Tag, job: DiskJob) -> None:
-        """Do a job after all those before it; the thread starts with the first."""
+        """Queue a job; the first one starts the thread."""
         self._jobs.put((tag, job))
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="ottla-broker-disk", daemon=True)
-            thread.start()  # may raise; the next job tries again then
+            thread.start()  # if it raises, the job stays in the queue, and the next submit() tries again
             self._thread = thread
 
     def close(self) -> None:
-        """Wait until all jobs are done."""
+        """Wait until all jobs are done, and end the thread."""
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join()
@@ -110,7 +113,7 @@ class DiskThread:
             self._report(tag, outcome)
 
     def _log_once(self, kind: str, error: str) -> None:
-        """One line, not one for each attempt: a full disk would fill the log."""
+        """Log an error once, not for each attempt: otherwise a full disk fills the log."""
         if self._failing.get(kind) != error:
             log.error("work on the data directory failed (%s): %s", kind, error)
         self._failing[kind] = error

@@ -1,7 +1,7 @@
 """The names that the broker gives to files in the folder of a partition: those of Apache Kafka.
 
-Owns which names are the broker's. Must not know what is in the files. Invariant: only files with these names are ever renamed or
-removed; what else lies in a folder was put there by a user, and stays.
+Owns the names that are the broker's. Must not know the content of the files. Invariant: only files with these names are ever
+renamed or removed; all others in a folder are a user's, and stay.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from collections.abc import Iterable
 
 DELETED_SUFFIX = ".deleted"
 UNFINISHED = ".tmp"
-"""What small files are written under before they get their names."""
+"""The suffix of a small file while it is written."""
 
 CLEANED_SUFFIX, SWAP = ".cleaned", ".swap"
 PARTITION_METADATA = "partition.metadata"
 DAMAGED = "damaged"
-"""The folder in a partition's folder in which a start keeps what it has cut off or cannot use. Nothing in it is removed."""
+"""The folder in a partition's folder in which a start keeps bytes that it has cut off and files that it cannot use. Nothing in it
+is removed."""
 
 NUMBERED = frozenset({"log", "index", "timeindex", "txnindex", "txnindex.copy", "snapshot"})
 """The suffixes of files that are named after an offset."""
@@ -34,5 +35,5 @@ _OWN = re.compile(rf"{_SMALL}|{DAMAGED}|{DELETED_FILE.pattern}|{CLEANED_FILE.pat
 
 
 def foreign(names: Iterable[str]) -> list[str]:
-    """Those of the names that are not the broker's, sorted."""
+    """Return those of the names that are not the broker's, sorted."""
     return sorted(name for name in names if not _OWN.fullmatch(name))

@@ -1,9 +1,9 @@
-"""Folders of the data directory while they are open, and the lock that says whose the directory is.
+"""Open folders of the data directory, and the lock on the directory.
 
 Owns the lock, and every call that creates, replaces, renames or removes a file by its name. Must not know what is in a file.
-Invariants: a name is used only in a folder that is open, and only after a check, made when the folder was open, that the directory
-is still this broker's, so that nothing is done to the files of another broker at the same path; small files are replaced, never
-half written.
+Invariants: a file's name is used only relative to an open folder, and only after a check, made while the folder was open, that the
+directory still is this broker's, so that no file of another broker at the same path is changed; small files are replaced
+atomically.
 """
 
 from __future__ import annotations
@@ -25,20 +25,22 @@ from ottla.runtime.file_names import DELETED_FILE, DELETED_SUFFIX, SNAPSHOT, UNF
 
 LOCK = ".lock"
 _AT_ONCE = os.O_CLOEXEC | os.O_NONBLOCK
-"""A pipe of this name would wait for its other end, and the start of the broker with it."""
+"""Without ``O_NONBLOCK``, opening a pipe of this name would block the start of the broker until another process opens its other
+end."""
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _AT_ONCE
 
 _SMALL = 1 << 29
-"""Bytes that no small file has: a little more than the largest index of the largest segment. One with a hole may have terabytes."""
+"""The limit of a small file in bytes: a little more than the largest index of the largest segment. A sparse file may claim
+terabytes."""
 
 Check = Callable[[], object]
-"""Raises ``FileNotFoundError`` where names no longer lead to this broker's files."""
+"""Raises ``FileNotFoundError`` if names no longer lead to this broker's files."""
 
 log = logging.getLogger("ottla.broker")
 
 
 class DirectoryLock:
-    """The lock of a data directory. Raises ``StorageError`` where another process has it, ``OSError`` where there can be none."""
+    """The lock of a data directory. Raises ``StorageError`` if another process has it, ``OSError`` if it cannot be created."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / LOCK
@@ -54,10 +56,11 @@ class DirectoryLock:
         return self._fd
 
     def check(self) -> None:
-        """Raise ``FileNotFoundError`` if the directory was removed, also where a second broker has made a new one of its name, and
+        """Raise ``FileNotFoundError`` if the directory was removed, even if a second broker has created a new one of its name, and
         another ``OSError`` after ``release``.
 
-        From any thread. The removal is final, so what was opened by its name before a check that passes is this broker's.
+        May be called from any thread. A removal is final: if a check passes, everything that was opened by its name before is this
+        broker's.
         """
         if self._fd < 0:
             raise OSError(errno.EBADF, "the data directory was released: another broker may use it", str(self._path.parent))
@@ -72,7 +75,12 @@ class DirectoryLock:
             )
 
     def release(self) -> None:
-        """Let others use the directory at once. Closed only, the lock would last until a child just forked comes to run."""
+        """Release the lock.
+
+        With close() alone: 1. Another thread forks, and the child gets a copy of the descriptor. 2. close() leaves the copy, which
+        still holds the lock. 3. The directory stays locked until the child runs and closes it. Unlocking takes effect on all
+        copies.
+        """
         if self._fd >= 0:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
         self.abandon()
@@ -93,9 +101,10 @@ class DirectoryLock:
 
 
 class PinnedFolder:
-    """An open folder: files in it are found however it is called by now, and not those of another that has its old name.
+    """An open folder. Names in it are resolved by its descriptor: they lead to its files even if it was renamed, and another folder
+    has its old name.
 
-    ``durable`` False: it goes away anyway and is never forced to disk.
+    ``durable`` False: it is temporary, and never forced to disk.
     """
 
     def __init__(self, path: Path, check: Check, *, durable: bool = True) -> None:
@@ -109,7 +118,7 @@ class PinnedFolder:
             os.close(self.fd)
 
     def free_name(self, wanted: str) -> str:
-        """``wanted``, or if that is taken, the same with a number."""
+        """Return ``wanted``, or if that is taken, the same with a number."""
         name, number = wanted, 1
         while os.path.lexists(self._path / name):
             number += 1
@@ -138,7 +147,7 @@ class PinnedFolder:
             file.write(content)
 
     def append_small(self, name: str, content: bytes) -> None:
-        """Write at the end of a small file."""
+        """Append to a small file."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | _AT_ONCE
         with os.fdopen(os.open(name, flags, 0o644, dir_fd=self.fd), "wb", buffering=0) as file:
             written = file.write(content)
@@ -156,14 +165,14 @@ class PinnedFolder:
             os.unlink(name, dir_fd=self.fd)
 
     def discard(self, names: Iterable[str]) -> None:
-        """Remove files by their names. A folder is not this broker's: the log names it, and it stays."""
+        """Remove files by their names. A folder of such a name is not this broker's: log it, and leave it."""
         for name in names:
             try:
                 self.remove_small(name)
             except OSError:  # IsADirectoryError on Linux, PermissionError on macOS
                 if not (self._path / name).is_dir():
                     raise
-                log.warning("%s is a folder, which this broker has not made: it is left as it is", self._path / name)
+                log.warning("%s is a folder, which this broker did not create: it is left as it is", self._path / name)
 
     # Segments
 
@@ -187,11 +196,11 @@ class PinnedFolder:
             self.rename(name, name + DELETED_SUFFIX)
 
     def remove_deleted(self) -> None:
-        """Remove what was set aside."""
+        """Remove the ``.deleted`` files."""
         self.discard(name for name in os.listdir(self.fd) if DELETED_FILE.fullmatch(name))
 
     def flush(self, base_offset: int) -> None:
-        """Force a segment, its list of aborted transactions and the names that lead to them to disk."""
+        """Force a segment, its transaction index and the names that lead to them to disk."""
         if not self._durable:
             return
         self.sync(file_name(base_offset, "log"))
@@ -232,7 +241,8 @@ class PinnedFolder:
 
 @contextmanager
 def opened(path: Path) -> Iterator[int]:
-    """The descriptor of a file that is open for reading. Raises ``OSError``, also for what is not a file, such as a pipe."""
+    """The descriptor of a file that is open for reading. Raises ``OSError``, also if it is no regular file but a pipe, for
+    example."""
     fd = os.open(path, os.O_RDONLY | _AT_ONCE)
     try:
         check_is_file(path, os.fstat(fd))
@@ -245,7 +255,7 @@ def opened(path: Path) -> Iterator[int]:
 
 
 def check_is_file(path: Path, found: os.stat_result) -> None:
-    """Raise ``OSError`` for what is not a file."""
+    """Raise ``OSError`` if this is no regular file."""
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
     if not stat.S_ISREG(found.st_mode):
@@ -259,7 +269,7 @@ def check_is_small(path: Path, size: int) -> None:
 
 
 def read_whole(path: Path) -> bytes:
-    """The content of a small file. Raises ``OSError``, also for what is not a file or not small."""
+    """Return the content of a small file. Raises ``OSError``, also if it is no regular file or not small."""
     with opened(path) as fd, open(fd, "rb", closefd=False) as file:
         check_is_small(path, os.fstat(fd).st_size)
         return file.read()

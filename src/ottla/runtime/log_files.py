@@ -1,8 +1,8 @@
 """The folders of partitions on disk: segment files, indexes, snapshots, in Kafka's names and layout.
 
-Owns file descriptors of segments and the order of the steps in which files are changed. Must not know what is in a batch, nor
-decide anything. Invariants: a failed append leaves the file as it was; a range that was handed out stays readable until it is
-dropped, whatever happens to the log; nothing is written to the files of another broker at the same path (``folders``).
+Owns file descriptors of segments and the order of the steps in which files are changed. Must not know the content of a batch, nor
+decide anything. Invariants: a failed append leaves the file as it was; a range stays readable until it is dropped, whatever happens
+to the log; nothing is written to the files of another broker at the same path (``folders``).
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _MAX_OPEN = 256
 """The maximum number of open segment files; others are opened again when they are needed."""
 
 _SHARE_OF_DESCRIPTORS = 4
-"""Segment files take one in so many of the descriptors that the process may have, and those of answers on their way as many again;
-connections need the others."""
+"""Segment files take one in so many of the descriptors that the process may have, and those of responses that are being sent as
+many again; connections need the others."""
 
 _COPIED = 1 << 14
 """Ranges up to this size are read and sent along with the bytes around them: one call instead of three, and no open file."""
@@ -58,8 +58,9 @@ class Handle:
 
     def __init__(self, path: Path) -> None:
         self.is_unreadable = False
-        """Whether an answer could not be sent since a part of the file cannot be read. Then it is read before the answer is begun,
-        so that the answer says so: KAFKA_STORAGE_ERROR for this partition, and the records of the others."""
+        """Whether sendfile() has failed at a part of the file that cannot be read: that was in the middle of a response, and closed
+        the connection. From then on the file is read before a response begins, so that it can contain KAFKA_STORAGE_ERROR for this
+        partition, and the records of the others."""
         self.fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK)
         check_is_file(path, os.fstat(self.fd))  # a pipe would take records until it is full
 
@@ -73,7 +74,7 @@ def _unchecked() -> None:
 
 
 class OpenFiles:
-    """The segment files that are open now, the least recently used ones closed. For one thread, apart from ``check``."""
+    """The open segment files; the least recently used ones are closed. For one thread, except for ``check``."""
 
     def __init__(self, check: Check = _unchecked) -> None:
         self.check = check
@@ -85,16 +86,17 @@ class OpenFiles:
         self._in_folder: dict[Path, set[Path]] = {}
 
     def get(self, path: Path) -> Handle:
-        """The open file of a path. Hold it as long as its descriptor is used: one that is not kept here is closed with the last
-        reference, and another thread may get the same descriptor for another file."""
+        """Return the open file of a path. Hold the reference as long as its descriptor is used. Otherwise, if the file is not kept
+        here: 1. It is closed with the last reference. 2. Another thread opens a file, and gets the same descriptor. 3. The
+        descriptor leads to the wrong file."""
         handle = self._handles.get(path)
         if handle is None:
             handle = self._opened(path)
             self.check()
             if handle.fd >= self._first_of_reserve:
-                self.clear()  # connections, or other parts of the process, have taken all others
+                self.clear()  # connections, or other parts of the process, use all other descriptors
             if self.has_too_many_open_files:
-                return handle  # not kept: it would take the place of one that a range keeps open anyway
+                return handle  # not kept: that would close another one here, which a range keeps open anyway
             self._handles[path] = handle
             self._alive.add(handle)
             self._in_folder.setdefault(path.parent, set()).add(path)
@@ -114,21 +116,22 @@ class OpenFiles:
             return Handle(path)
 
     def tracks(self, handle: Handle) -> bool:
-        """Whether a file counts as open. One that was opened while there were too many does not: it is closed after its use."""
+        """Whether a file is kept open here or by a range. One that was opened while there were too many is not: it is closed after
+        its use."""
         return handle in self._alive
 
     @property
     def has_too_many_open_files(self) -> bool:
-        """Whether as many files are open again because of ranges as may be open without them."""
+        """Whether ranges keep as many files open as may be open without them."""
         return len(self._alive) >= 2 * self._limit
 
     def clear(self) -> None:
-        """Close everything, ranges apart."""
+        """Close all files, except those of ranges."""
         self._handles.clear()
         self._in_folder.clear()
 
     def forget(self, paths: Iterable[Path]) -> None:
-        """Close these, ranges apart: removed files must not keep using disk space."""
+        """Close these files, except those of ranges: removed files must not keep using disk space."""
         for path in paths:
             if self._handles.pop(path, None) is None:
                 continue
@@ -138,7 +141,7 @@ class OpenFiles:
                 del self._in_folder[path.parent]
 
     def forget_folder(self, folder: Path) -> None:
-        """Close what is open in a folder, ranges apart."""
+        """Close the files of a folder, except those of ranges."""
         self.forget(tuple(self._in_folder.get(folder, ())))
 
 
@@ -223,11 +226,11 @@ class DiskSegment:
         self.size += total
 
     def _check_unchanged(self, fd: int, added: int) -> None:
-        """Raise where the file has been removed from outside: nothing of it is left once it is closed. Also where it had another
-        size before ``added`` bytes were written: these are not where they will be looked for, and are cut off.
+        """Raise if another program has removed the file: its content is lost once it is closed. Also if it had another size before
+        ``added`` bytes were written: these are at the wrong position, and are cut off.
 
-        Some file systems in user space count no links, so the name is looked at besides. It may be that of another file: of a
-        backup that was restored, or of a second broker in a new directory of the same name.
+        Some file systems in user space count no links, so the name is checked, too. It may lead to another file: that of a restored
+        backup, or of a second broker in a new directory of the same name.
         """
         held = os.fstat(fd)
         if (found := held.st_size - added) != self.size:
@@ -247,8 +250,8 @@ class DiskSegment:
         return _read(self.path, handle.fd, position, min(size, self.size - position))
 
     def range(self, position: int, size: int) -> DiskRange | bytes:
-        """A part of the file to be sent as it is. A small one is read at once, and so is any of a file that would be one too many
-        to be open: one answer may hold ranges of thousands of files, and many answers may wait for their sockets."""
+        """Return a range of the file to be sent. A small one is read at once, and so is one of a file beyond the limit of open
+        files: one response may have ranges of thousands of files, and many responses may wait for their sockets."""
         handle = self._open.get(self.path)
         if size > _COPIED and self._open.tracks(handle) and not handle.is_unreadable:
             return DiskRange(handle, position, size)
@@ -261,7 +264,7 @@ class DiskSegment:
     def reader(self) -> Iterator[FileReader]:
         """The file as it is now, for a scan on any thread.
 
-        It is not mapped: an unreadable page of a mapped file would end the process with SIGBUS, without a word.
+        It is not mapped: an unreadable page of a mapped file would end the process with SIGBUS, without a message.
         """
         with opened(self.path) as fd:
             if os.fstat(fd).st_size < self.size:  # compaction may just have replaced the file
@@ -275,7 +278,8 @@ class DiskSegment:
         self.size = size
 
     def repair(self) -> None:
-        """Truncate what a failed append may have left. If bytes are missing, there are zeros: others remain where they are."""
+        """Truncate what a failed append may have left. If bytes are missing, zeros replace them, so that all others keep their
+        positions."""
         if self._torn:
             handle = self._open.get(self.path)
             os.ftruncate(handle.fd, self.size)
@@ -283,12 +287,12 @@ class DiskSegment:
 
 
 class PartitionFolder:
-    """The folder of one partition (``LogFiles``). ``durable`` False: a folder that goes away anyway is never forced to disk."""
+    """The folder of one partition (``LogFiles``). ``durable`` False: a temporary folder is never forced to disk."""
 
     def __init__(
         self, path: Path, topic_id: uuid.UUID, open_files: OpenFiles, *, durable: bool, fault: OSError | None = None
     ) -> None:
-        """``fault``: why it is not known whether the folder is this topic's. ``listing`` raises it."""
+        """``fault``: the error that kept the folder's topic id from being read. ``listing`` raises it."""
         self.path = path
         self._fault = fault
         self._topic_id = topic_id
@@ -301,23 +305,23 @@ class PartitionFolder:
         return self.path.is_dir()
 
     def pin(self) -> PinnedFolder:
-        """The folder, to be used at once."""
+        """Open the folder, for immediate use."""
         return PinnedFolder(self.path, self._open.check, durable=self._durable)
 
     def _pin_own(self) -> PinnedFolder:
-        """The folder, for work on another thread that began before the topic may have been deleted."""
+        """Open the folder on another thread; the topic may have been deleted since the work began."""
         folder = self.pin()
-        if self._is_topic_deleted:  # asked when the folder is open, as in ``job``
+        if self._is_topic_deleted:  # checked after the folder was opened, as in ``job``
             raise FileNotFoundError(errno.ENOENT, "the topic was deleted", str(self.path))
         return folder
 
     def mark_topic_deleted(self) -> None:
-        """The topic was deleted: another one may have this folder's name from now on."""
+        """Skip the pending jobs: the topic was deleted, and another one may use the folder's name from now on."""
         self._is_topic_deleted = True
 
     def job(self, work: Callable[[PinnedFolder], object]) -> DiskJob:
-        """Work on the folder for another thread; nothing is done once it was given up. Only the job opens files: thousands of jobs
-        may wait at the same time, and they may take no descriptors."""
+        """Return a job that works on the folder, unless its topic is deleted by then. Only the running job opens files: thousands
+        of jobs may wait at the same time, and must not use descriptors."""
 
         def job() -> None:
             try:
@@ -326,14 +330,15 @@ class PartitionFolder:
                 if self._is_topic_deleted:
                     return
                 raise
-            # Asked when the folder is open: if it had not been given up by then, what was opened is not that of another topic.
+            # Checked after the folder was opened. In the other order: 1. The check passes. 2. The event loop deletes the topic, and
+            # creates another one of the same name. 3. The job opens the new topic's folder, and changes its files.
             if not self._is_topic_deleted:
                 work(folder)
 
         return job
 
     def listing(self) -> Listing:
-        """What is in the folder."""
+        """List the files in the folder."""
         if self._fault is not None:
             raise self._fault
         names = self._names()
@@ -375,29 +380,29 @@ class PartitionFolder:
         self.pin().write_small(PARTITION_METADATA, partition_metadata(self._topic_id))
 
     def create(self, base_offset: int) -> DiskSegment:
-        """A new, empty segment in an existing folder."""
+        """Create an empty segment in an existing folder."""
         name = file_name(base_offset, "log")
         self.pin().create(name)
         self._open.forget([self.path / name])  # the open file of this name, if any, was removed by hand
         return DiskSegment(self.path / name, self._open, 0)
 
     def open(self, base_offset: int) -> DiskSegment:
-        """A segment that is there."""
+        """Open an existing segment."""
         return DiskSegment(self.path / file_name(base_offset, "log"), self._open)
 
     def modified(self, base_offset: int) -> int:
-        """When a segment was last written to, in milliseconds since 1970."""
+        """Return the time of the last write to a segment, in milliseconds since 1970."""
         return (self.path / file_name(base_offset, "log")).stat().st_mtime_ns // 1_000_000
 
     def read_small(self, name: str) -> bytes | None:
-        """The content of a small file; ``None`` where there is none."""
+        """Return the content of a small file; ``None`` if it does not exist."""
         try:
             return read_whole(self.path / name)
         except FileNotFoundError:
             return None
 
     def read_end(self, name: str, size: int) -> tuple[int, bytes] | None:
-        """The size of an index, and up to ``size`` bytes of its end; ``None`` where there is none."""
+        """Return the size of an index, and up to ``size`` bytes of its end; ``None`` if it does not exist."""
         try:
             with opened(self.path / name) as fd, open(fd, "rb", closefd=False) as file:
                 end = file.seek(0, os.SEEK_END)
@@ -439,26 +444,27 @@ class PartitionFolder:
         return PinnedFolder(self.path / DAMAGED, self._open.check, durable=self._durable)
 
     def mark_deleted(self, base_offsets: Iterable[int]) -> DiskJob:
-        """Rename the files of segments to ``.deleted``, the ``.log`` last: while it is there, the segment is."""
+        """Return the job that renames the files of segments to ``.deleted``, the ``.log`` last: the segment exists as long as it
+        does."""
         names = [file_name(base, suffix) for base in base_offsets for suffix in reversed(SEGMENT_SUFFIXES)]
         self._open.forget(self.path / name for name in names)
         return self.job(lambda folder: folder.mark_deleted(names))
 
     def remove_deleted(self) -> DiskJob:
-        """Remove what was set aside in this folder."""
+        """Return the job that removes the ``.deleted`` files of this folder."""
         return self.job(PinnedFolder.remove_deleted)
 
     def create_cleaned(self, base_offset: int) -> DiskSegment:
-        """A segment to be written beside the others."""
+        """Create a ``.cleaned`` segment beside the others."""
         folder, name = self._pin_own(), file_name(base_offset, "log") + CLEANED_SUFFIX
-        for suffix in SEGMENT_SUFFIXES[1:]:  # from an earlier draft that could not be discarded
+        for suffix in SEGMENT_SUFFIXES[1:]:  # left by an earlier cleaning that could not remove them
             for mark in (CLEANED_SUFFIX, SWAP):
                 folder.remove_small(file_name(base_offset, suffix) + mark)
         folder.create(name)
         return DiskSegment(self.path / name, OpenFiles(self._open.check), 0)
 
     def finish_cleaned(self, base_offset: int, small: Mapping[str, bytes]) -> None:
-        """Force a draft to disk, with its indexes."""
+        """Force a cleaned segment to disk, with its indexes."""
         folder = self._pin_own()
         for suffix, content in small.items():
             folder.write_new(file_name(base_offset, suffix) + CLEANED_SUFFIX, content)
@@ -466,25 +472,26 @@ class PartitionFolder:
             folder.sync(file_name(base_offset, suffix) + CLEANED_SUFFIX)
 
     def discard_cleaned(self, base_offset: int) -> None:
-        """Remove a draft."""
+        """Remove a cleaned segment."""
         folder = self.pin()
         for suffix in SEGMENT_SUFFIXES:
             folder.remove_small(file_name(base_offset, suffix) + CLEANED_SUFFIX)
 
     def begin_swap(self, base_offset: int) -> DiskSegment:
-        """Make a draft final: the last of these renames, of its ``.log`` to ``.swap``, is the point of no return."""
+        """Commit a cleaned segment: the last of these renames, of its ``.log`` to ``.swap``, is the point of no return."""
         draft = DiskSegment(self.path / (file_name(base_offset, "log") + CLEANED_SUFFIX), self._open)
         self._rename_all(base_offset, CLEANED_SUFFIX, SWAP)
         return DiskSegment(self.path / (file_name(base_offset, "log") + SWAP), self._open, draft.size)
 
     def open_swap(self, base_offset: int) -> DiskSegment:
-        """A draft whose swap was interrupted."""
+        """Open a cleaned segment whose swap was interrupted."""
         return DiskSegment(self.path / (file_name(base_offset, "log") + SWAP), self._open)
 
     def finish_swap(self, base_offset: int, replaced: Iterable[int]) -> DiskSegment:
         """Complete a swap, from the point where an earlier call was interrupted. The rename of its ``.log`` is the last step."""
         swap = DiskSegment(self.path / (file_name(base_offset, "log") + SWAP), self._open)
-        # If the old .log is already removed, the files with the same name as its index files may be the new ones.
+        # Only segments that still have a .log: 1. An earlier call renamed the old files, and then the new indexes. 2. It was
+        # interrupted. 3. The indexes with the name of the old ones are the new ones by now, and must not be renamed to .deleted.
         left = set(self.listing().segments).intersection(replaced)
         self.mark_deleted(sorted(left))()
         self._open.forget([swap.path])
@@ -492,14 +499,14 @@ class PartitionFolder:
         return DiskSegment(self.path / file_name(base_offset, "log"), self._open, swap.size)
 
     def discard_all_cleaned(self) -> None:
-        """Remove what was left of drafts whose swap never began."""
+        """Remove cleaned segments whose swap has not begun."""
         names = [name for name in self._names() if CLEANED_FILE.fullmatch(name)]
         if names:
             begun = {file_name(base, suffix) + SWAP for base in self.listing().swaps for suffix in SEGMENT_SUFFIXES}
             self.pin().discard(name for name in names if name not in begun)
 
     def discard_unfinished(self) -> None:
-        """Remove what was left of small files that were to be replaced. For a log that is not in use yet."""
+        """Remove the temporary files of interrupted replacements. For a log that is not in use yet."""
         names = [name for name in self._names() if UNFINISHED_FILE.fullmatch(name)]
         if names:
             self.pin().discard(names)
@@ -512,7 +519,7 @@ class PartitionFolder:
             folder.rename(name + old, name + new)
 
     def _names(self) -> list[str]:
-        """The files in the folder; none if it does not exist."""
+        """Return the files in the folder; none if it does not exist."""
         try:
             return os.listdir(self.path)
         except FileNotFoundError:
@@ -520,17 +527,17 @@ class PartitionFolder:
 
 
 def deleted_folder_name(folder: str, topic_id: uuid.UUID, suffix: str) -> str:
-    """The new name of the folder of a partition that is given up; no topic has such a name."""
+    """Return the new name of a deleted or stray folder of a partition; no topic has such a name."""
     return f"{folder}.{topic_id.hex}{suffix}"
 
 
 def partition_metadata(topic_id: uuid.UUID) -> bytes:
-    """The content of ``partition.metadata``."""
+    """Return the content of ``partition.metadata``."""
     return f"version: 0\ntopic_id: {uuid_text(topic_id)}\n".encode()
 
 
 def topic_id_in(content: bytes) -> uuid.UUID | None:
-    """The topic id in a ``partition.metadata``, ``None`` where it has none."""
+    """Return the topic id in a ``partition.metadata``; ``None`` if it has none."""
     for line in content.decode("ascii", "replace").splitlines():
         name, _, value = line.partition(":")
         if name.strip() == "topic_id":
@@ -539,12 +546,12 @@ def topic_id_in(content: bytes) -> uuid.UUID | None:
 
 
 def uuid_text(value: uuid.UUID) -> str:
-    """An id as Kafka prints it: 22 characters of url-safe base64."""
+    """Return an id as Kafka prints it: 22 characters of url-safe base64."""
     return urlsafe_b64encode(value.bytes).decode().rstrip("=")
 
 
 def uuid_of(text: str) -> uuid.UUID | None:
-    """The id that Kafka prints so, ``None`` where it is none."""
+    """Parse an id that Kafka has printed; return ``None`` if it is invalid."""
     try:
         return uuid.UUID(bytes=urlsafe_b64decode(text + "=="))
     except ValueError:

@@ -1,8 +1,8 @@
-"""The broker's event loop: sockets, timers and finished jobs, each turned into a call of the core, whose effects are carried out.
+"""The broker's event loop: it passes requests, due timers and finished jobs to the core, and carries out the core's effects.
 
 Owns the listening socket, the connections, the timers and the loop's thread. Must not know what a request means. Invariants:
 nothing that a client sends ends the loop, only its own connection, with a log line that says why, at most one per minute and
-client; each ticket is answered once or its connection is closed; only this thread calls the core.
+client; each request gets one response or its connection is closed; only this thread calls the core.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from ottla.runtime.timers import Timers
 from ottla.types import Now
 
 STALLED_FRAME_MS = 30_000
-"""Where a frame has begun, the next bytes of it must come within this time."""
+"""The maximum time between two reads of the same frame."""
 
 _SWEEP_MS = 1_000
 _TURN_MS = 10
@@ -116,7 +116,7 @@ class Server:
         self._disk.submit(("background",), job)
 
     def run(self) -> None:
-        """The loop, until ``stop``. Whatever it raises, it is of no more use; call ``close`` afterwards."""
+        """Run the loop until ``stop``. Call ``close`` afterwards, also if it raises."""
         self._selector.register(self._wake_in, selectors.EVENT_READ, self._woken)
         self._acceptor.watch(self._accept)
         while not self._stopping:
@@ -130,11 +130,12 @@ class Server:
 
     def close(self) -> None:
         """Close every connection, and wait until every job is done."""
-        # Closed only, the port would be taken until a child that was just forked comes to close its copy.
+        # With close() alone: 1. Another thread forks, and the child gets a copy of the listening socket. 2. close() leaves the copy
+        # open. 3. The port is taken until the child runs and closes it. shutdown() takes effect on all copies.
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self.close_files()
-        self._count_malformed(self._clock().mono + 2 * INTERVAL_MS)  # no more lines will come
+        self._count_malformed(self._clock().mono + 2 * INTERVAL_MS)  # the last lines about clients, with the counts so far
         for _, future in self._commands:
             future.cancel()
         self._connections.clear()
@@ -157,7 +158,7 @@ class Server:
     # From other threads
 
     def command(self, command: Command) -> Future[int]:
-        """Have the core carry out a command; the result is what it counted."""
+        """Pass a command to the core; the result is the count that it returns."""
         return self._in_loop(lambda: self._command(command))
 
     def close_connections(self, client_id: str | None) -> Future[int]:
@@ -171,11 +172,13 @@ class Server:
         return future
 
     def _on_job_done(self, tag: Tag, outcome: object) -> None:
+        # On the disk thread. First the outcome, then the wake-up. In the other order: 1. The loop wakes and finds no outcome. 2.
+        # This thread adds the outcome. 3. The loop waits in select() again, up to a second, although there is work.
         self._finished.append((tag, outcome))
         self._wake()
 
     def _wake(self) -> None:
-        # Full: the loop is awake already. Closed: it has ended.
+        # The socket is full: a wake-up is pending already. It is closed: the loop has ended.
         with contextlib.suppress(OSError):
             self._wake_out.send(b"\0")
 
@@ -198,7 +201,7 @@ class Server:
             try:
                 self._watch(connection)
             except OSError as error:  # for example, all watches that a user may have are in use
-                self._close(connection, f"it cannot be watched: {error.strerror}")
+                self._close(connection, f"the event loop cannot watch it: {error.strerror}")
 
     def _ready(self, connection: Connection, events: int) -> None:
         """A socket can be read from or written to."""
@@ -206,7 +209,7 @@ class Server:
         self._flush_changed()
 
     def _isolate(self, connection: Connection, action: Callable[..., None], *args: object) -> None:
-        """Do something with one connection; what goes wrong ends that connection and nothing else."""
+        """Run an action on one connection. An error closes that connection, and has no other effect."""
         try:
             action(connection, *args)
         except ProtocolError as error:
@@ -243,7 +246,7 @@ class Server:
                 self._isolate(connection, self._serve)
 
     def _end_turn(self) -> None:
-        """Write and answer what was decided in this turn; that may make space for waiting requests."""
+        """Write the appends of this turn and send the replies, until there are no more. That makes space for received requests."""
         self._write_batches()
         while self._changed:
             self._flush_changed()
@@ -253,10 +256,10 @@ class Server:
         try:
             self.perform(self._core.write_batches(self._clock()))
         except Exception:
-            log.exception("the broker failed to write what groups have decided")
+            log.exception("the broker failed to write the appends of groups")
 
     def _flush_changed(self) -> None:
-        """Send the answers that are next in line; that may make space for waiting requests."""
+        """Send the replies that are ready. That may make space for received requests, which the next turn handles."""
         while self._changed:
             connection, _ = self._changed.popitem()
             if connection.number in self._connections:
@@ -265,7 +268,7 @@ class Server:
     def _flush(self, connection: Connection) -> None:
         connection.send(self._clock().mono)
         if connection.is_finished:
-            self._close(connection, "broker.faults is set to cut an answer")
+            self._close(connection, "broker.faults is set to cut a response")
         else:
             if connection.has_request:
                 self._postponed[connection] = None
@@ -279,7 +282,7 @@ class Server:
             key, _, correlation_id = peek_request(frame)
             if key != Api.API_VERSIONS:
                 raise
-            # The one request whose version need not be known: its answer says which are.
+            # ApiVersions is answered in any version: a newer client learns from the response, in version 0, which versions to use.
             self._register_request(connection, ticket, RequestHeader(Api.API_VERSIONS, 0, correlation_id, None))
             self.perform([Reply(ticket, unsupported_version())])
             return
@@ -293,14 +296,14 @@ class Server:
         connection.register(slot)
 
     def _run_finished(self) -> None:
-        """Tell the core what the disk thread has done. Loading many groups takes long: the sockets have their turn in between."""
+        """Pass finished jobs to the core. Loading many groups takes long, so the sockets are served in between."""
         end = self._clock().mono + _TURN_MS
         while self._finished:
             tag, outcome = self._finished.popleft()
             try:
                 self.perform(self._core.on_job(tag, outcome, self._clock()))
             except Exception:
-                log.exception("the broker failed after its job %s", tag)
+                log.exception("the broker failed to handle the outcome of its job %s", tag)
             if self._clock().mono >= end:
                 return
 
@@ -324,7 +327,7 @@ class Server:
         return len(meant)
 
     def _run_timers(self) -> None:
-        """Report due timers to the core. The timers of all logs may be due at once, so the sockets are served in between."""
+        """Pass due timers to the core. The timers of all logs may be due at once, so the sockets are served in between."""
         now = self._clock()
         while (key := self._timers.pop_due(now.mono)) is not None:
             try:
@@ -338,7 +341,7 @@ class Server:
             self._sweep(now.mono)
 
     def _sweep(self, mono: int) -> None:
-        """Close what is idle, stuck or abandoned, and accept again after a while without descriptors."""
+        """Close idle, stalled and abandoned connections, and accept again after a lack of descriptors."""
         max_idle = self._core.catalog.config.connections_max_idle_ms
         for connection in list(self._connections.values()):
             if connection.in_frame and mono - connection.last_received > STALLED_FRAME_MS:
@@ -351,9 +354,11 @@ class Server:
         self._acceptor.resume_if_due(mono)
 
     def _check_closed_by_peer(self, connection: Connection) -> None:
-        """A connection from which nothing is read, as it has too much in flight, may have been closed by its client.
+        """Discard a connection that its client has closed while the broker was not reading from it.
 
-        Where only its turn is over, or one request holds back the next, the requests that have arrived are handled first.
+        1. A connection has too much in flight, so the selector does not watch it for input. 2. The client closes it. 3. No event
+        reports that, so this checks for the end of the stream. Where nothing is read because the connection's turn is over or it is
+        muted, its received requests are handled first.
         """
         if connection.is_closed:
             self._discard(connection)
@@ -371,12 +376,12 @@ class Server:
     def _reply(self, effect: Reply | TruncatedReply, *, half: bool = False) -> None:
         slot = self._tickets.pop(effect.ticket, None)
         if slot is None:
-            return  # its connection has gone
+            return  # its connection was closed
         try:
             pieces = encode_response(slot.header, effect.response)
         except Exception:
             host = slot.connection.host
-            log.exception("closing the connection from %s: the answer to its request cannot be written", host)
+            log.exception("closing the connection from %s: the response to its request cannot be encoded", host)
             self._discard(slot.connection)
             return
         slot.pieces, slot.is_last = first_half(pieces) if half else pieces, half
@@ -424,7 +429,7 @@ class Server:
             self._discard(connection)
 
     def _close_malformed(self, connection: Connection, reason: str) -> None:
-        """Close a connection because of what its client has sent; many clients may do the same."""
+        """Close a connection because of invalid input. The log gets one line per minute and client address."""
         left_out = self._malformed.admit(connection.host, self._clock().mono)
         if left_out is None:
             self._discard(connection)
@@ -434,7 +439,7 @@ class Server:
 
     def _count_malformed(self, mono: int) -> None:
         for host, count in self._malformed.forget(mono):
-            log.warning("closed %d more connections from %s because of what they sent", count, host)
+            log.warning("closed %d more connections from %s because of invalid input", count, host)
 
     def _discard(self, connection: Connection) -> None:
         if self._connections.pop(connection.number, None) is None:

@@ -1,8 +1,8 @@
 """One client's connection on the broker's side: frames in, responses out in the order of their requests.
 
-Owns the socket, the incoming frame, the responses that wait for their turn and the bytes that wait for the socket. Must not
-know what a request means. Invariants: responses leave in request order, whatever order they come in; nothing is read while too
-much waits to be written or answered, so that a client that does not read cannot fill the broker's memory.
+Owns the socket, the incoming frame, the responses that wait for earlier ones and the bytes that wait for the socket. Must not know
+what a request means. Invariants: responses are sent in the order of the requests, whichever is ready first; nothing is read while
+too many requests or bytes are in flight, so that a client that does not read cannot fill the broker's memory.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ottla.protocol.framing import Frame, FrameReader, Piece
 from ottla.runtime.log_files import DiskRange
 
 MAX_IN_FLIGHT = 128
-"""Requests of one connection that may wait for their answers; the next are read when one has left."""
+"""The maximum number of requests in flight on one connection; while it is reached, nothing is read."""
 
 MAX_OUTGOING = 8 << 20
-"""Bytes that may wait for the socket; while there are more, nothing is read."""
+"""The maximum bytes that wait for the socket; while there are more, nothing is read."""
 
 _READ_SIZE = 1 << 16
 _READS = 16
-"""Reads from one connection in one turn, so that a busy one does not keep the others waiting."""
+"""The maximum number of reads from one connection in one turn, so that a busy one does not delay the others."""
 
 _COPIED = 1 << 14
 """Pieces up to this size are copied together, since each piece costs more than its copy."""
@@ -37,7 +37,7 @@ _MORE = getattr(socket, "MSG_MORE", 0)
 
 
 class InFlightRequest:
-    """The place of one request in the order of a connection. ``pieces`` is ``None`` until it is answered."""
+    """A request whose response was not sent yet. ``pieces`` is ``None`` until the response is ready."""
 
     __slots__ = ("connection", "header", "is_last", "pieces", "ticket")
 
@@ -47,7 +47,7 @@ class InFlightRequest:
         self.header = header
         self.pieces: list[Piece] | None = None
         self.is_last = False
-        """Nothing is sent after it."""
+        """Whether the connection is closed after this response."""
 
 
 class Connection:
@@ -59,11 +59,11 @@ class Connection:
         self.host = host
         self.last_active = self.last_received = mono
         self.watched = 0
-        """What the selector watches for now."""
+        """The events that the selector watches for now."""
         self.client_id: str | None = None
-        """What the client calls itself, once it has asked for anything."""
+        """The client id in the last request."""
         self.muted_by: set[int] = set()
-        """The tickets of requests that must be done before the next one is handled."""
+        """The tickets of the requests that must end before the next one is handled."""
         self._has_ended = False
         self._reader = FrameReader(max_frame)
         self._frames: deque[Frame] = deque()
@@ -76,18 +76,18 @@ class Connection:
 
     @property
     def wanted(self) -> int:
-        """What the selector should watch for; 0 while only an answer can move things on."""
+        """The events that the selector should watch for; 0 while the connection only waits for responses."""
         reading = self.can_receive and not self._frames
         return (selectors.EVENT_READ if reading else 0) | (selectors.EVENT_WRITE if self._outgoing else 0)
 
     @property
     def can_receive(self) -> bool:
-        """Whether one more request may wait for its answer."""
+        """Whether one more request may be in flight."""
         return len(self._in_flight) < MAX_IN_FLIGHT and self._outgoing_size < MAX_OUTGOING
 
     @property
     def has_request(self) -> bool:
-        """Whether a request has arrived and could be handled now."""
+        """Whether a received request can be handled now."""
         return bool(self._frames) and self.can_receive and not self.muted_by
 
     @property
@@ -97,13 +97,15 @@ class Connection:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is asked and nothing is to be sent."""
+        """Whether no request is in flight and no bytes wait to be sent."""
         return not self._in_flight and not self._outgoing
 
     def receive(self, mono: int) -> bool:
-        """Read what is there; False at the end of the stream. Raises ``ProtocolError`` for what can be no frame.
+        """Read the available bytes; return False at the end of the stream. Raises ``ProtocolError`` for an invalid frame.
 
-        The end counts when the requests before it are handled, as in Kafka: a producer with acks=0 may send and close at once.
+        The end takes effect only after the requests before it were handled, as in Kafka: 1. A producer with acks=0 sends records,
+        and closes the connection at once. 2. The broker reads both in one turn. 3. It writes the records before it discards the
+        connection.
         """
         for _ in range(_READS):
             try:
@@ -119,33 +121,33 @@ class Connection:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the last that was to be sent has been."""
+        """Whether the last response of the connection was sent."""
         return self._has_ended and not self._outgoing
 
     @property
     def is_closed(self) -> bool:
-        """Whether the client has closed and everything that it has sent was read. Raises ``OSError`` as ``receive`` does."""
+        """Whether the client has closed the connection, and all its bytes were read. Raises ``OSError`` as ``receive`` does."""
         try:
             return not self.sock.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
             return False
 
     def next_frame(self) -> Frame | None:
-        """A request that has arrived; ``None`` if there is none, no space for its answer, or an earlier one that it has to wait
-        for."""
+        """Return the next received request; ``None`` if there is none, too much is in flight, or the connection is muted."""
         return self._frames.popleft() if self.has_request else None
 
     def register(self, slot: InFlightRequest) -> None:
-        """A request takes its place in the order."""
+        """Add a request to those in flight."""
         self._in_flight.append(slot)
         self.client_id = slot.header.client_id
 
     def tickets(self) -> list[int]:
-        """What waits for an answer."""
+        """Return the tickets of the requests in flight."""
         return [slot.ticket for slot in self._in_flight]
 
     def send(self, mono: int) -> None:
-        """Send what has its turn, as far as the socket takes it. Raises ``ProtocolError`` where a file is shorter than it was."""
+        """Send the responses that are ready, in order, as far as the socket accepts them. Raises ``ProtocolError`` if a file has
+        become shorter."""
         ready: list[InFlightRequest] = []
         while self._in_flight and self._in_flight[0].pieces is not None and not self._has_ended:
             ready.append(slot := self._in_flight.popleft())
@@ -161,7 +163,7 @@ class Connection:
             self._drop(sent)
 
     def _read(self) -> tuple[int, bool]:
-        """Read once: how many bytes came, and whether there may be more."""
+        """Read once; return the number of bytes, and whether there may be more."""
         if not self._reader.in_frame:
             data = self.sock.recv(_READ_SIZE)
             self._frames.extend(self._reader.feed(data))
@@ -175,7 +177,7 @@ class Connection:
         return count, count == room
 
     def _enqueue(self, slots: Iterable[InFlightRequest]) -> None:
-        """Let answers wait for the socket; small neighbours become one piece."""
+        """Queue responses for the socket; join small adjacent pieces."""
         small: list[bytes] = []
         for slot in slots:
             for piece in slot.pieces or ():
@@ -235,7 +237,7 @@ class Connection:
 
 
 def first_half(pieces: Iterable[Piece]) -> list[Piece]:
-    """The first half of the bytes of an answer."""
+    """Return the first half of the bytes of a response."""
     pieces = list(pieces)
     left = sum(map(len, pieces)) // 2
     half: list[Piece] = []

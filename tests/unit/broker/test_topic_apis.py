@@ -158,7 +158,7 @@ def test_a_policy_under_which_the_coordinators_state_expires_is_warned_of(
     """Kafka 4.3.1 accepts it without a word."""
     created = create(broker, topic, -1, cleanup_policy="compact,delete")
     assert created.error_code is ErrorCode.none
-    assert f"{topic} has cleanup.policy=compact,delete: what is in it expires" in caplog.text
+    assert f"{topic} has cleanup.policy=compact,delete: its records expire" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -252,11 +252,11 @@ def test_a_client_that_repeats_its_mistake_gets_a_line_a_minute(
             assert good.ask(Api.METADATA, METADATA).error_code is ErrorCode.none
             assert good.ask(Api.METADATA, METADATA).error_code is ErrorCode.none
         assert sorted(caplog.messages[3:]) == [
-            "closed 1 more connections from 127.0.0.2 because of what they sent",
-            "closed 2 more connections from 127.0.0.1 because of what they sent",
+            "closed 1 more connections from 127.0.0.2 because of invalid input",
+            "closed 2 more connections from 127.0.0.1 because of invalid input",
         ]
         send_bad_frames(2)
-    assert caplog.messages[6:] == ["closed 1 more connections from 127.0.0.1 because of what they sent"], "at its end"
+    assert caplog.messages[6:] == ["closed 1 more connections from 127.0.0.1 because of invalid input"], "at its end"
 
 
 def test_half_a_frame_is_not_waited_for_forever(
@@ -533,7 +533,7 @@ def test_an_end_that_takes_long_says_how_far_it_is(
     with Broker(tmp_path) as broker, RawClient(broker.bootstrap_servers) as client:
         create(client, "t")
         produce(client, "t", batch())
-    assert "the broker is ending: " in caplog.text
+    assert "the broker is shutting down: " in caplog.text
 
 
 def test_a_forked_child_does_the_parent_no_harm(broker: Broker) -> None:
@@ -649,4 +649,4 @@ def test_a_connection_that_cannot_be_watched_is_closed_and_the_next_is_served(
         assert unlucky.is_closed()
     with RawClient(broker.bootstrap_servers) as client:
         assert client.ask(Api.METADATA, METADATA).error_code is ErrorCode.none
-    assert "it cannot be watched: No space left on device" in caplog.text
+    assert "the event loop cannot watch it: No space left on device" in caplog.text
