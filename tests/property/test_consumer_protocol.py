@@ -1,4 +1,4 @@
-"""Subscription and Assignment blobs: every value survives, every byte string is a value or a ``ProtocolError``."""
+"""Subscription and Assignment blobs: every value survives a round trip, every byte string is a value or a ``ProtocolError``."""
 
 from __future__ import annotations
 

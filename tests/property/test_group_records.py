@@ -209,7 +209,7 @@ def test_a_value_that_does_not_fit_is_refused() -> None:
 
 
 def test_an_array_with_an_excessive_count_is_refused() -> None:
-    """kio would reserve memory for all of it first, and end the process."""
+    """kio would first reserve memory for the announced count, and end the process."""
     with pytest.raises(ProtocolError, match="announces 2147483647 items"):
         decode_record(b"\0\2\0\1g", b"\0\3\0\0\0\0\0\1\xff\xff\xff\xff" + bytes(8) + b"\x7f\xff\xff\xff")
 

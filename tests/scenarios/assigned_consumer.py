@@ -1,4 +1,4 @@
-"""What the tests of one consumer that reads by hand share: a topic of two partitions, an assignment, a poll.
+"""Shared by the tests of one consumer with ``assign()``: a topic of two partitions, an assignment, a poll.
 
 Owns no fixture: ``conftest`` does. Must not know what is tested.
 """
@@ -15,7 +15,7 @@ TP0, TP1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 def assigned(world: World, *partitions: TopicPartition, **settings: Any) -> App:
-    """An application that has been assigned these partitions by hand."""
+    """An application that has called ``assign()`` with these partitions."""
     app = world.app("a", **settings)
     world.call(app, app.calls.assign(partitions, world.now))
     return app

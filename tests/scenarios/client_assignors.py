@@ -1,4 +1,4 @@
-"""Members of a consumer group that run assignors themselves: the assignors that tests give them, and how to look at a run.
+"""Assignors for members of a consumer group that assign by themselves, and functions that inspect a computation.
 
 Owns these assignors. Must not know what goes wrong. Invariant: an assignor here is a pure function, but for the time it takes.
 """
@@ -23,7 +23,7 @@ Members = Mapping[str, MemberSubscription]
 
 
 class Weighted(ConsumerPartitionAssignor):
-    """Each member says in its user data how many partitions it can bear. What the assignor was asked and told is kept."""
+    """Each member's user data is its weight: the number of partitions that it can take. Keeps the arguments of all calls."""
 
     name = "weighted"
 
@@ -88,5 +88,5 @@ class Slow(Weighted):
 
 
 def computing(world: World, app: App) -> None:
-    """Until a member's assignor is at work."""
+    """Run until a member's assignor computes an assignment."""
     world.run_until(lambda: run_state(app) is RunState.COMPUTING)

@@ -1,4 +1,4 @@
-"""The world of the scenarios that ask for nothing special."""
+"""The default world of the scenarios."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A group of two at work, and what has to hold of it whatever goes wrong.
+"""A group of two members, and checks that must hold under any fault.
 
-Owns the checks that any fault has to leave true. Must not know which fault strikes. Invariant: what is checked is checked all the
+Owns the checks that must hold under any fault. Must not know which fault is injected. Invariant: the checks run all the
 time, not only at the end.
 """
 
@@ -39,7 +39,7 @@ def each_of(errors: Mapping[Api, Iterable[str]]) -> pytest.MarkDecorator:
 
 
 class Group:
-    """Two members that commit after each poll, and what has to hold of them all the time."""
+    """Two members that commit after each poll, and the checks on them."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -59,7 +59,7 @@ class Group:
             self.check()
 
     def check(self) -> None:
-        """No commit goes back, and none is ahead of what was handled."""
+        """Check that no committed offset goes back, and that none is ahead of the handled records."""
         if self.world.broker.core.catalog.faults.active:
             return  # the answer to this question could be what the fault strikes
         now = self.world.committed("g", "t", PARTITIONS)
@@ -70,7 +70,7 @@ class Group:
         self.committed = now
 
     def heal(self, limit: int = 60_000) -> None:
-        """Without faults all that was produced is read and committed, by members that share the partitions."""
+        """Remove the faults, and check that the members share the partitions, and read and commit all records."""
         self.world.broker.clear_faults()
         self.produce(10)
         end = self.world.now.mono + limit
@@ -93,14 +93,14 @@ class Group:
 
 
 def supplied(path: Path, protocol: str) -> Group:
-    """A group without members yet, and something to read."""
+    """A group without members, and a topic with records."""
     world = filled(path, records=50, **QUICK_GROUPS)
     world.protocol = protocol
     return Group(world)
 
 
 def working(group: Group) -> Group:
-    """A group of two that has read all there is."""
+    """A group of two members that has read all records."""
     group.join("a")
     group.join("b")
     group.heal()
@@ -108,7 +108,7 @@ def working(group: Group) -> Group:
 
 
 def play(group: Group, action: Action, api: Api, times: int | None, *, forming: bool) -> None:
-    """A fault that strikes while a group forms or while it works, for some seconds, and the end of it."""
+    """Inject a fault while the group forms or while it works, for some seconds, then remove it."""
     if forming:
         group.world.broker.set_fault(action, api, times=times)
     group.join("a")

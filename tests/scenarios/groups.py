@@ -1,7 +1,7 @@
-"""Members of a group at work, in either protocol: joining, settling, and what each protocol's requests look like to the broker.
+"""Members of a group in either protocol: joining, settling, and the requests of each protocol as the broker sees them.
 
-Owns the topic that they read and the one table of how a protocol joins, heartbeats and leaves. Must not know which faults they
-meet. Invariant: the calls of a listener add up to the partitions that its consumer owns.
+Owns the topic that they read and the table of each protocol's requests to join, heartbeat and leave. Must not know which faults
+are injected. Invariant: the calls of a listener add up to the partitions that its consumer owns.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STABLE = (classic_states.State.STABLE, consumer_states.State.STABLE)
 
 
 def filled(path: Path, partitions: int = PARTITIONS, records: int = 100, **settings: Any) -> World:
-    """A world with a topic ``t`` of so many partitions, of so many records each."""
+    """A world with a topic ``t`` of ``partitions`` partitions with ``records`` records each."""
     world = World(path, **settings)
     world.create_topic("t", partitions)
     for partition in range(partitions):
@@ -32,12 +32,12 @@ def filled(path: Path, partitions: int = PARTITIONS, records: int = 100, **setti
 
 
 def new(world: World, name: str, **settings: Any) -> App:
-    """One that may become a member: in the world's protocol."""
+    """An application for a member with the world's protocol, which does not run yet."""
     return world.app(name, group_id="g", **{"group_protocol": world.protocol, **settings})
 
 
 def join(world: World, name: str, **settings: Any) -> App:
-    """A member that runs ``member`` in the background."""
+    """A member that runs the program ``member`` in the background."""
     program: dict[str, Any] = {
         key: settings.pop(key) for key in ("topics", "pattern", "work", "commits", "timeout") if key in settings
     }
@@ -47,7 +47,7 @@ def join(world: World, name: str, **settings: Any) -> App:
 
 
 def settle(world: World, *apps: App, limit: int = 60_000) -> None:
-    """Until these members share all partitions, each has some, and all have settled."""
+    """Run until these members share all partitions, each has some, and all are stable."""
 
     def settled() -> bool:
         owned = [tp for app in apps for tp in app.calls.owned]
@@ -84,14 +84,14 @@ class Goodbye(NamedTuple):
 
 
 class Wording(NamedTuple):
-    """What members say in one protocol: the api of each thing, and what they mean by it."""
+    """The requests of one protocol: the API of each purpose, and how to read it."""
 
     joins: Api
     is_join: Callable[[Any], bool]
     beats: Api
     leaves: Api
     goodbye: Callable[[int, Any], Goodbye | None]
-    """What a request says that came at a time, if it is a good-bye."""
+    """The good-bye in a request that arrived at ``at``; ``None`` if it is none."""
 
 
 HEARTBEAT = Api.CONSUMER_GROUP_HEARTBEAT
@@ -114,12 +114,12 @@ WORDINGS = {
 
 
 def sent(world: World, api: Api, since: int = 0) -> list[tuple[int, Any]]:
-    """The requests of a kind that the broker has seen, and when."""
+    """The requests of an API that the broker has received, each with its time."""
     return [(at, message) for at, one, message in world.broker.seen if one is api and at >= since]
 
 
 def joins(world: World, since: int = 0) -> list[tuple[int, Any]]:
-    """The requests with which anyone joins."""
+    """The requests of members that join."""
     wording = WORDINGS[world.protocol]
     return [(at, message) for at, message in sent(world, wording.joins, since) if wording.is_join(message)]
 
@@ -139,12 +139,12 @@ def goodbyes(world: World) -> list[Goodbye]:
 
 
 def the_goodbye(world: World) -> Goodbye:
-    """The only good-bye that anyone has said; the member has kept silent since."""
+    """The only good-bye of the group, whose member has sent no heartbeat since."""
     (goodbye,) = goodbyes(world)
     assert beats(world, goodbye.member_id, goodbye.at + 1) == []
     return goodbye
 
 
 def reason(world: World, text: str) -> str | None:
-    """What a good-bye says where its reason is this."""
+    """The reason in a good-bye of the world's protocol."""
     return None if world.protocol == "consumer" else text

@@ -8,7 +8,7 @@ from tests.simulation.app import App
 
 
 class Probe:
-    """What a probe of an application sees, each time it looks."""
+    """Probes an application's health repeatedly."""
 
     def __init__(self, app: App) -> None:
         self._app = app

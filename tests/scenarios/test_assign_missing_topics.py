@@ -1,4 +1,4 @@
-"""What was assigned by hand and does not exist: never did, was deleted, or was deleted and recreated."""
+"""``assign()`` with partitions that never existed, were deleted, or were deleted and recreated."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def reading(app: App) -> Program:
 
 
 def reader(world: World, settings: dict[str, Any], *partitions: TopicPartition) -> App:
-    """An application that has read all that there is of these partitions, and goes on."""
+    """An application that has read all records of these partitions and keeps polling."""
     app = assigned(world, *partitions, **settings)
     app.start(reading(app))
     world.run(2_000)
@@ -122,7 +122,7 @@ def test_a_recreated_topic_is_read_from_its_beginning(world: World, settings: di
 
 
 def test_assign_commits_nothing_of_a_topic_that_was_recreated_since_the_last_call(world: World) -> None:
-    """The consumer has reset the position before the application calls again, and the positions that it knows are older."""
+    """The consumer resets the position before the next call of the application, whose positions are older."""
     world.produce("t", 0, 5)
     app = assigned(world, TP0, group_id="g")
     assert len(poll(world, app)) == 5

@@ -1,6 +1,6 @@
-"""Classic members and a broker that does scripted things wrong: nothing is lost, no commit runs ahead or back, all is well again.
+"""Classic members and a broker with scripted faults: no record is lost, no commit runs ahead or back, and the group recovers.
 
-Each fault strikes a group of two at work, some while the group forms and some later. Time is virtual.
+Each fault is injected into a group of two members, while the group forms or later. Time is virtual.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Classic groups: their dialogue, rebalances, commits that race with them, static members, assignors.
+"""Classic groups: their requests, rebalances, commits that race with them, static members, assignors.
 
-What consumer groups do as well is in ``test_groups_of_both_protocols``.
+The behaviour that consumer groups share is in ``test_groups_of_both_protocols``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Assignors that members of a consumer group run themselves: who is asked, what it is shown, and what goes wrong in between."""
+"""Assignors that members of a consumer group run: which member computes, its input, and members that join or leave meanwhile."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_one_member_computes_and_every_member_receives_the_assignment(world: Wor
 
 
 def test_the_assignors_are_in_a_heartbeat_only_when_they_change(world: World) -> None:
-    """As is every wish of a member: a heartbeat that says nothing new is small."""
+    """Like all fields of a heartbeat: those that did not change are left out."""
     heavy = Weighted(1)
     first = start(world, "a", heavy)
     settle(world, first)
@@ -123,7 +123,7 @@ def test_on_assignment_runs_before_the_listener(world: World) -> None:
 
 
 def never_shared(world: World, duration: int) -> None:
-    """Let time pass, in which no partition is owned by two members."""
+    """Let time pass, and check that no partition has two owners."""
     until = world.now.mono + duration
     while world.clock.step(until):
         owned = [tp for app in world.apps.values() if app.alive for tp in app.calls.owned]
@@ -165,7 +165,7 @@ def test_the_built_in_assignors(world: World, name: str) -> None:
 
 def test_a_cooperative_assignor_of_the_user_sets_the_whole_assignment_at_once(world: World) -> None:
     class Polite(ConsumerPartitionAssignor):
-        """As the interface asks of a cooperative assignor: what another member owns is left out."""
+        """Leaves out partitions that another member owns, as a cooperative assignor must."""
 
         name = "polite"
 
@@ -257,7 +257,7 @@ def test_another_member_computes_after_the_first_has_left(world: World, goes: st
 
 
 def test_a_member_that_does_not_poll_within_the_rebalance_timeout_is_given_up(world: World) -> None:
-    """It announces a long job, so that it stays in the group: its rebalance timeout is what ends the run."""
+    """It announces a long job, so it stays in the group, and its rebalance timeout ends the run."""
     first, second = new(world, "a", group_client_assignors=[Weighted]), start(world, "b", Weighted)
     settle(world, second)
     second.stop = True

@@ -1,4 +1,4 @@
-"""Assignors that members of a consumer group run themselves, when something goes wrong: the code, the broker, the connection."""
+"""Assignors that members of a consumer group run, with failures of the assignor, the broker and the connection."""
 
 from __future__ import annotations
 
@@ -210,7 +210,8 @@ def test_a_retriable_error_is_retried(world: World, api: Api, code: int) -> None
 @APIS
 @pytest.mark.parametrize("code", codes(RunReaction.VOID))
 def test_a_member_that_is_no_longer_awaited_gives_up(world: World, api: Api, code: int) -> None:
-    """Who was not shown the group is asked again by the next heartbeat; else another member when the time is over."""
+    """After a failed prepare, the next heartbeat asks the same member again; after a failed install, another member computes when
+    the timeout is over."""
     first = start(world, "a", Weighted)
     settle(world, first)
     world.broker.set_fault(Fail(ErrorCode(code)), api, times=1)
@@ -300,7 +301,7 @@ def test_a_response_that_does_not_arrive(world: World, api: Api, fault: str) -> 
 
 @pytest.mark.parametrize("when", [RunState.PREPARING, RunState.COMPUTING, RunState.INSTALLING], ids=lambda state: state.name)
 def test_a_broker_that_restarts_during_the_computation(world: World, when: RunState) -> None:
-    """It does not know any more who was asked, and asks again: what members can run is in its log."""
+    """It has lost the open computation and starts another: the members' assignors are in its log."""
     slow = Slow(world, "a")
     first, second = start(world, "a", slow), start(world, "b", Weighted)
     settle(world, first, second)

@@ -1,4 +1,4 @@
-"""``close(timeout)`` is over in time whatever the brokers do, and ``assign()`` commits the progress of what it replaces."""
+"""``close(timeout)`` ends in time whatever the brokers do, and ``assign()`` commits the positions of replaced partitions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def a_reader(world: World, **settings: Any) -> App:
 
 
 def closing(world: World, app: App, timeout: int) -> int:
-    """How long it took."""
+    """Close the consumer; returns the duration."""
     began = world.now.mono
     try:
         world.call(app, app.calls.close(timeout, app.now))
@@ -198,7 +198,7 @@ OLD, NEW = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 def replacing(world: World, **settings: Any) -> App:
-    """A consumer without a membership that has read a partition, and whose time to commit has not come."""
+    """A consumer with ``assign()`` that has read a partition, before its next automatic commit."""
     app = new(world, "a", **{**MANUAL, **settings})
 
     def program() -> Program:
@@ -319,7 +319,7 @@ def test_an_unanswered_commit_of_assign_is_not_an_error_of_close(world: World, c
 
 
 def test_successive_assigns_commit_in_order(world: World) -> None:
-    """What is read again after a seek takes nothing back that was committed later."""
+    """Reading again after a seek does not rewind a later commit."""
     app = replacing(world)
 
     def program() -> Program:

@@ -1,4 +1,4 @@
-"""The commit before a rebalance, and wakeups in the middle of one: under both protocols, eager and cooperative."""
+"""The commit before a rebalance, and wakeups during one: in both protocols, eager and cooperative."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 def join(world: World, name: str, kind: str, **settings: Any) -> App:
-    """A member that commits automatically, and never just because the time has come."""
+    """A member with auto-commit whose interval never elapses."""
     app = world.app(name, group_id="g", **{"auto_commit_interval_ms": 600_000, **KINDS[kind], **settings})
     app.start(member(app))
     return app

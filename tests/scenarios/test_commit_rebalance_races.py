@@ -1,4 +1,4 @@
-"""Commits that race with rebalances: each is right or refused, none takes a position back, and no one stalls."""
+"""Commits that race with rebalances: each is correct or refused, no committed offset goes back, and no member stalls."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def world(tmp_path: Path) -> World:
 
 @pytest.fixture(params=KINDS)
 def apps(world: World, request: pytest.FixtureRequest) -> Iterator[App]:
-    """One member after the other of a group."""
+    """The members of a group, made one after the other."""
     settings = {"enable_auto_commit": False, "max_poll_records": 3, **KINDS[request.param]}
     return (world.app(name, group_id="g", **settings) for name in "abcdefgh")
 
 
 def eager_committer(app: App, refused: list[OttlaError]) -> Program:
-    """Commits all that it can, whenever it can: after each poll, in each listener, and just after an assignment."""
+    """Commits all positions after each poll, in each listener, and just after an assignment."""
 
     def commit(partitions: list[TopicPartition]) -> None:
         try:
@@ -129,7 +129,7 @@ def test_an_abandoned_commit_does_not_rewind_another_member(world: World, apps: 
 
 
 def test_a_commit_just_after_the_assignment_does_not_rewind(world: World, apps: Iterator[App]) -> None:
-    """What the group has committed and this member has not looked up yet is nothing to commit."""
+    """A member does not commit a partition whose committed offset it has not looked up yet."""
     app = next(apps)
     world.call(app, app.calls.assign([TopicPartition("t", p) for p in range(PARTITIONS)], app.now))
     world.call(

@@ -1,4 +1,4 @@
-"""Several calls of one consumer at once, as the tasks of an ``AsyncConsumer`` make them, in every order and cancelled anywhere."""
+"""Concurrent calls of one consumer, as the tasks of an ``AsyncConsumer`` make them, in any order and cancelled at any wait."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PASSING = (WakeupError, CommitFailedError, RebalanceInProgressError, OttlaTimeou
 
 
 def together(app: App, chance: random.Random, *programs: Program) -> Program:
-    """Run programs as tasks of one event loop: a notification wakes all that wait, and they run in random order.
+    """Run programs as tasks of one event loop: a notification wakes all waiting tasks, and they run in random order.
 
     The first one is the main program: when it has ended, the others are cancelled.
     """
@@ -83,7 +83,7 @@ def reader(app: App, chance: random.Random, done: Callable[[], bool]) -> Program
 
 
 def asker(app: App, chance: random.Random, wakes: bool) -> Program:
-    """Asks, commits, pauses and wakes, for ever."""
+    """Loops over lookups, commits, pauses and wakeups."""
     while True:
         mine = sorted(app.calls.owned) or ALL[:0]
         some = [chance.choice(mine)] if mine else []

@@ -1,4 +1,4 @@
-"""The calls of the application, as Kafka's own tests look at theirs: wake-ups, callbacks, errors from behind, and the end."""
+"""The calls of the application, as in Kafka's own tests: wakeups, callbacks, background errors, and close."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_long_poll_counts_as_polling_throughout(world: World) -> None:
 
 
 def test_an_offset_fetch_lasts_as_long_as_its_request_timeout(world: World) -> None:
-    """``default.api.timeout.ms`` may be the shorter one: it is for calls that wait, and no call waits for this."""
+    """``default.api.timeout.ms`` may be shorter: it applies to calls that wait, and no call waits for this request."""
     world.broker.set_fault(Delay(150_000), Api.OFFSET_FETCH)
     app = by_hand(world, request_timeout_ms=200_000)
     began = world.now.mono
@@ -103,7 +103,7 @@ def test_an_offset_fetch_lasts_as_long_as_its_request_timeout(world: World) -> N
 
 
 def refused(world: World) -> str:
-    """Every commit is refused from now on; with which words."""
+    """Let the broker refuse all commits; returns the text of the error."""
     world.broker.set_fault(Fail(ErrorCode.offset_metadata_too_large), Api.OFFSET_COMMIT, times=None)
     return "OFFSET_METADATA_TOO_LARGE"
 
@@ -306,7 +306,7 @@ def test_close_raises_the_error_of_a_commit_callback_and_the_member_still_leaves
 
 
 def test_a_lookup_with_timeout_zero_raises_at_once(world: World) -> None:
-    """``None`` would say that there is no such offset, so it is no answer to a question that was not asked."""
+    """``None`` means that there is no such offset, so it cannot stand for a lookup that was not made."""
     app = by_hand(world)
     world.call(app, app.calls.poll(5_000, app.now))
     began = world.now.mono

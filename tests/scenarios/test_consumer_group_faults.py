@@ -1,4 +1,4 @@
-"""Members of consumer groups (KIP-848) and a broker that does scripted things wrong, as in ``test_classic_group_faults``. Time is
+"""Members of consumer groups (KIP-848) and a broker with scripted faults, as in ``test_classic_group_faults``. Time is
 virtual."""
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def test_responses_with_an_error(group: Group, api: Api, error: str) -> None:
 
 
 def test_a_deleted_group_is_joined_again(group: Group) -> None:
-    """It was deleted, or the others made a classic one of it while this member was away."""
+    """The group was deleted, or became a classic group while this member was away."""
     working(group).world.broker.set_fault(Fail(ErrorCode.group_id_not_found), Api.CONSUMER_GROUP_HEARTBEAT, client_id="a")
     group.run(3_000)
     assert group.world.broker.struck == 1

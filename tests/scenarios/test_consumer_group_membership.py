@@ -1,4 +1,4 @@
-"""The questions that the design of the consumer's threads left open (client-assignors.md answers them), one test each."""
+"""One test for each question that the design of the consumer's threads left open (answered in client-assignors.md)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def state_of(app: App) -> State:
 
 
 class Slowly:
-    """Listeners that take 2.5 s each, and what state the member was in while they ran."""
+    """Listeners that take 2.5 s each and record the member's states meanwhile."""
 
     def __init__(self, app: App) -> None:
         self.app = app
@@ -186,7 +186,7 @@ def test_heartbeat_intervals_follow_the_broker_s_settings_at_run_time(world: Wor
 
 
 def set_interval(world: World, interval: int) -> None:
-    """As an operator does it: for this group, while it runs."""
+    """Set this group's heartbeat interval while it runs, as an operator does."""
     from ottla.protocol.messages import incremental_alter_configs_request as messages
 
     config = messages.AlterableConfig(name="consumer.heartbeat.interval.ms", config_operation=0, value=str(interval))

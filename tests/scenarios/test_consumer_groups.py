@@ -1,6 +1,6 @@
-"""Consumer groups (KIP-848): what they say, incremental rebalances, slow listeners, epochs, static members, patterns.
+"""Consumer groups (KIP-848): their requests, incremental rebalances, slow listeners, epochs, static members, patterns.
 
-What classic ones do as well is in ``test_groups_of_both_protocols``.
+The behaviour that classic groups share is in ``test_groups_of_both_protocols``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def beats(world: World, app: App, since: int = 0) -> list[tuple[int, Any]]:
 
 
 def owned_in(message: Any) -> list[int] | None:
-    """The partitions that a heartbeat says are held; ``None``: it does not say."""
+    """The owned partitions in a heartbeat; ``None``: the field is left out."""
     if message.topic_partitions is None:
         return None
     return [number for item in message.topic_partitions for number in item.partitions]

@@ -1,4 +1,4 @@
-"""Cooperative classic groups (KIP-429): what is kept is read on, what goes is given up first; groups change over one by one."""
+"""Cooperative classic groups (KIP-429): retained partitions are read throughout, moved ones are revoked first; rolling upgrades."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Ledger:
         """Those whose session is over without their knowing: what they believe to have is someone else's by now."""
 
     def forget(self, app: App) -> None:
-        """It is gone, or about to hear that it is: what it had is free."""
+        """The member is gone, or about to learn it: its partitions are free."""
         self.ignored.add(app.name)
         self.owners = {tp: name for tp, name in self.owners.items() if name != app.name}
 
@@ -83,7 +83,7 @@ def settled(*apps: App) -> bool:
 
 
 def settle(world: World, *apps: App) -> None:
-    """Until these share all partitions as evenly as can be, and have for a while."""
+    """Run until these members have shared all partitions evenly for a while."""
 
     def even() -> bool:
         return settled(*apps) and max(len(app.calls.owned) for app in apps) <= -(-PARTITIONS // len(apps))
@@ -201,7 +201,7 @@ def test_a_changed_subscription_gives_up_only_unsubscribed_topics(world: World) 
 
 
 def test_records_returned_before_a_revocation_are_committed(world: World) -> None:
-    """Nothing is handled twice, although partitions move while they are read."""
+    """No record is handled twice, although partitions move while they are read."""
     ledger = Ledger()
     first = join(world, ledger, "a")
     world.run_until(lambda: len(first.handled) > 50)
@@ -243,7 +243,7 @@ def test_a_commit_while_the_group_rebalances_is_refused_and_works_afterwards(wor
 
 
 class Patient(ConsumerPartitionAssignor):
-    """A user's own: who has something keeps it, up to a fair share, and no one gets what someone else has not given up."""
+    """A user's assignor: owners keep partitions up to a fair share; others are assigned after their owner has revoked them."""
 
     name = "patient"
 
@@ -263,7 +263,7 @@ class Patient(ConsumerPartitionAssignor):
 @pytest.mark.parametrize("cooperative", [COOPERATIVE, Patient], ids=["ours", "the user's"])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_rolling_upgrade_from_eager_to_cooperative(tmp_path: Path, seed: int, cooperative: object) -> None:
-    """Kafka's way: first everyone offers both, then one after the other stops offering the eager one."""
+    """As Kafka documents it: first all members offer both assignors, then one after the other drops the eager one."""
     world = World(tmp_path, seed)
     world.create_topic("t", PARTITIONS)
     for partition in range(PARTITIONS):
@@ -292,7 +292,7 @@ def test_a_rolling_upgrade_from_eager_to_cooperative(tmp_path: Path, seed: int, 
 
 @pytest.mark.parametrize("place", [0, 1], ids=["the leader", "another one"])
 def test_a_returning_static_member_gets_its_partitions_back_without_a_rebalance(world: World, place: int) -> None:
-    """KIP-345; to the leader the coordinator says that the assignment stands (KIP-814)."""
+    """KIP-345; the coordinator tells a returning leader to skip the assignment (KIP-814)."""
     ledger = Ledger()
     apps = [join(world, ledger, "a", group_instance_id="a")]
     settle(world, *apps)
@@ -314,7 +314,7 @@ def test_a_returning_static_member_gets_its_partitions_back_without_a_rebalance(
 
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 60))])
 def test_members_join_leave_die_stall_and_are_removed_in_any_order(tmp_path: Path, seed: int) -> None:
-    """No one is ever given what another one still has, and in the end everything was read."""
+    """No partition is assigned while another member owns it, and in the end all records were read."""
     dice = random.Random(seed)
     world = World(tmp_path, seed)
     world.create_topic("t", PARTITIONS)

@@ -1,4 +1,4 @@
-"""A coordinator that refuses a member, for a while or for ever: a poll says so, and when that is over all is well."""
+"""A coordinator that refuses a member, for a while or permanently: ``poll()`` raises, and the member recovers afterwards."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def app_of(world: World, kind: str, **settings: Any) -> App:
 
 
 def at_work(world: World, app: App) -> App:
-    """A member that has read something."""
+    """A member that has read records."""
     app.start(member(app))
     world.produce("t", 0, 5)
     world.run_until(lambda: len(app.handled) == 5)
@@ -103,7 +103,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("kind", "api", "error"), REFUSED)
 def test_a_request_that_is_always_refused_raises_eventually(world: World, kind: str, api: Api, error: str) -> None:
-    """Not before a broker has had the time to start, and a group to rebalance."""
+    """Only after the time in which a broker can start and a group rebalance."""
     world.broker.set_fault(Fail(ErrorCode[error]), api, times=None)
     settings = {"group_protocol": "auto"} if kind == "auto" else KINDS[kind]
     app = world.app("a", group_id="g", **settings)
@@ -123,7 +123,7 @@ def test_a_request_that_is_always_refused_raises_eventually(world: World, kind: 
 
 @pytest.mark.parametrize("accepted", [False, True])
 def test_health_measures_the_silence_of_the_coordinator_from_the_join(world: World, accepted: bool) -> None:
-    """Also where it has never accepted a heartbeat, or only of an earlier membership."""
+    """Even if it has never accepted a heartbeat, or only of an earlier membership."""
     app = app_of(world, "range")
     if accepted:
         at_work(world, app)

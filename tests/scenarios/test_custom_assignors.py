@@ -1,4 +1,4 @@
-"""Assignors that users write: asked on the application's thread, told what they are to know, and harmless when they go wrong."""
+"""Assignors that users write: they run on the application's thread, and their failures do not break the consumer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def world(tmp_path: Path) -> World:
 
 
 class Weighted(ConsumerPartitionAssignor):
-    """Everyone says in its user data how many partitions it can bear; the assignment says who has how many."""
+    """Each member's user data is its weight; the assignment's user data lists all members' counts."""
 
     name = "weighted"
 
@@ -213,7 +213,7 @@ def test_an_invalid_assignment_is_refused(world: World, answer: Any, message: st
 
 
 def test_a_cooperative_assignor_may_not_move_a_partition_in_one_round(world: World) -> None:
-    """Kafka checks that as well: two members would read the same partition."""
+    """Kafka checks this, too: two members would read the same partition."""
 
     class Hasty(ConsumerPartitionAssignor):
         name = "hasty"
@@ -236,7 +236,7 @@ def test_a_cooperative_assignor_may_not_move_a_partition_in_one_round(world: Wor
 
 
 def test_an_assignment_of_an_unsubscribed_topic_is_refused(world: World) -> None:
-    """The member would not take it, and join again and again."""
+    """The member would not take it, and would rejoin for ever."""
     world.create_topic("extra", 1)
 
     class Mistaken(ConsumerPartitionAssignor):

@@ -1,7 +1,7 @@
-"""Every file operation of a broker fails once, one after the other; then it goes on as if nothing had been.
+"""Each file operation of a broker fails once, in one run each; afterwards the broker works as before.
 
 A run without failures counts the operations of appends, rolls, retention, compaction, checkpoints, deletions and coordinators; each
-further run lets one of them fail, or three in a row, as a disk does that is full for a moment.
+further run fails one of them, or three in a row, as a disk that is full for a moment.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ TOPICS: dict[str, dict[str, str]] = {
 
 
 class Story:
-    """A broker at work, and what it has promised."""
+    """A broker, a workload, and the acknowledged records."""
 
     def __init__(self, path: Path, disk: FailingDisk) -> None:
         self.path, self.disk = path, disk
@@ -81,7 +81,7 @@ class Story:
         self.pass_time(5_000)
 
     def go_through(self) -> None:
-        """A time in which everything happens that uses files."""
+        """Run all kinds of work that use files."""
         self.play_round()
         self.delete_topic("doomed")
         self.play_round()
@@ -89,13 +89,13 @@ class Story:
         self.pass_time(6_000)
 
     def go_on(self) -> None:
-        """More of the same, for long enough that all periodic work is done again."""
+        """Continue until all periodic work has run again."""
         for _ in range(3):
             self.play_round()
         self.pass_time(15_000)
 
     def play_round(self) -> None:
-        """Something is written to every topic, a group commits, a transaction ends, time passes."""
+        """Produce to each topic, commit for a group, end a transaction, and let time pass."""
         self.round += 1
         self.produce_all()
         self.commit(self.round)
@@ -103,14 +103,14 @@ class Story:
         self.pass_time(3_000)
 
     def pass_time(self, duration: int) -> None:
-        """Jobs are done in time, as they are on a thread of their own."""
+        """Let time pass and run jobs as they become due, as the disk thread does."""
         for _ in range(duration // 500):
             self.broker.run_jobs()
             self.broker.pass_time(500)
         self.broker.run_jobs()
 
     def produce_all(self) -> None:
-        """One request that writes to all topics: what fails for one does not for the others."""
+        """Produce to all topics in one request: an error of one topic does not affect the others."""
         names = [name for name in TOPICS if name != "t" and self.broker.core.catalog.topics.get(name) is not None]
         values = {name: b"%s-%d" % (name.encode(), self.round) for name in names}
         now = self.broker.now.wall
@@ -138,7 +138,7 @@ class Story:
                 self.refused += 1
 
     def commit(self, offset: int) -> None:
-        """A group without members commits."""
+        """Commit for a group without members."""
         partition = offset_commit_request.OffsetCommitRequestPartition(
             partition_index=0, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=""
         )
@@ -156,7 +156,7 @@ class Story:
             self.refused += 1
 
     def transact(self, *, commit: bool) -> None:
-        """One record in a transaction; what fails is asked again, as clients do."""
+        """Produce one record in a transaction, with the retries of a client."""
         if self.producer.producer_id < 0:
             self.insist(self.producer.init)
         log = self.log("t")
@@ -165,7 +165,7 @@ class Story:
         self.insist(lambda: self.producer.end(commit=commit))
 
     def insist(self, ask: Any) -> None:
-        """Ask until it works."""
+        """Repeat a request until it succeeds."""
         for _ in range(10):
             if ask() is OK:
                 return
@@ -202,7 +202,7 @@ class Story:
             del self.acknowledged[name][offset]
 
     def restart(self, *, clean: bool) -> None:
-        """End, cleanly or not, and start again."""
+        """Stop the broker, cleanly or not, and start it again."""
         if clean:
             self.broker.close()
         else:
@@ -216,7 +216,7 @@ class Story:
         return self.broker.core.catalog.log(name, 0)
 
     def check_flushed(self, name: str) -> None:
-        """``flush.messages``: fewer acknowledged records than that are not on disk."""
+        """Check that fewer than ``flush.messages`` acknowledged records are not on disk."""
         if name != "careful":
             return
         log = self.log(name)
@@ -229,7 +229,7 @@ class Story:
                     return
 
     def check_kept(self) -> None:
-        """Nothing that was acknowledged is lost, and nothing that was deleted comes back."""
+        """Check that no acknowledged record is lost, and that no deleted record comes back."""
         for name in ("steady", "careful", "doomed"):
             assert self.records(name, self.log(name).start_offset).items() >= self.acknowledged[name].items(), name
         assert all(offset >= DELETED for offset in self.records("steady", self.log("steady").start_offset))
@@ -244,7 +244,7 @@ class Story:
         assert self.committed_offset() == self.committed
 
     def check_tidy(self) -> None:
-        """Retention, compaction, sealing and removal have caught up."""
+        """Check that retention, compaction, sealing and removal have caught up."""
         aging = self.log("aging")
         ages = {offset: self.broker.now.wall - written for offset, written in self.written.items()}
         assert all(offset >= aging.start_offset for offset, age in ages.items() if age < RETENTION)
@@ -265,7 +265,7 @@ class Story:
             assert points[TopicPartition(name, 0)] >= self.log(name).segments[-2].base_offset
 
     def records(self, name: str, offset: int, *, committed: bool = False) -> dict[int, bytes]:
-        """What a consumer reads of a topic, from ``offset`` on."""
+        """The records that a consumer reads of a topic, from ``offset`` on."""
         found: dict[int, bytes] = {}
         aborting: set[int] = set()
         while True:
@@ -317,7 +317,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[FailingDisk]:
 
 
 def operations(path: Path, disk: FailingDisk) -> int:
-    """How many file operations there are when none fails."""
+    """The number of file operations of a run without failures."""
     story = Story(path, disk)
     story.prepare()
     expired, compacted = story.log("aging").start_offset, story.log("compact").first_dirty_offset
@@ -335,7 +335,7 @@ def operations(path: Path, disk: FailingDisk) -> int:
 
 
 def run(path: Path, disk: FailingDisk, failing: range, *, killed: bool) -> None:
-    """Some operations fail; then all is well again, be it after a restart or without one."""
+    """Fail some operations, and check that the broker recovers, with or without a restart."""
     story = Story(path, disk)
     story.prepare()
     with disk.watching(failing):
@@ -356,7 +356,7 @@ def run(path: Path, disk: FailingDisk, failing: range, *, killed: bool) -> None:
 
 
 def sweep(path: Path, disk: FailingDisk, every: int, first: int, width: int) -> None:
-    """Let operations fail from each ``every``-th on, ``width`` in a row."""
+    """Fail ``width`` operations in a row, beginning at each ``every``-th."""
     count = operations(path / "sound", disk)
     for number in range(first, count, every):
         try:

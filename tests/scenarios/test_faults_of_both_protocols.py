@@ -1,4 +1,4 @@
-"""What no fault of the broker does to a group, in either protocol. Time is virtual.
+"""Guarantees of a group that no broker fault breaks, in either protocol. Time is virtual.
 
 Faults of single requests are in ``test_classic_group_faults`` (classic) and ``test_consumer_group_faults`` (KIP-848).
 """
@@ -53,7 +53,7 @@ def test_an_expired_member_rejoins(group: Group) -> None:
 
 
 def kept_waiting(group: Group) -> App:
-    """A member whose coordinator reads nothing that comes over its connection for four seconds."""
+    """A member whose coordinator does not read its connection for four seconds."""
     world = group.world
     app = world.app("a", group_id="g", group_protocol=world.protocol, enable_auto_commit=False)
     world.call(app, app.calls.subscribe(["t"], app.listeners(), app.now))

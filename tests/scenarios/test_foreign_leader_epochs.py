@@ -1,4 +1,4 @@
-"""Leader epochs that are none of this cluster's: in commits that were copied from another one, in seeks, of a recreated topic."""
+"""Leader epochs of another cluster or of a deleted topic, in commits and in seeks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def world(tmp_path: Path, request: pytest.FixtureRequest) -> World:
 
 
 def commit(world: World, offset: int, epoch: int) -> None:
-    """What the group has committed of both partitions, by someone who is no member."""
+    """Commit offsets of both partitions for the group, without a member."""
     somebody = world.app("somebody", group_id="g", enable_auto_commit=False)
     wanted = {TopicPartition(TOPIC, number): OffsetAndMetadata(offset, leader_epoch=epoch) for number in range(2)}
     world.call(somebody, somebody.calls.commits.commit(wanted, 5_000, world.now))

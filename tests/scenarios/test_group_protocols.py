@@ -1,4 +1,4 @@
-"""Which protocol a member speaks: ``auto`` and its reasons, and groups that change their protocol member by member at work."""
+"""The protocol of a member: the choice of ``auto`` and its reasons, and groups that are migrated member by member."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def join(world: World, name: str, protocol: str = "auto", **settings: Any) -> Ap
 
 
 def settle(world: World, *apps: App) -> None:
-    """Until these members share all partitions and each has some, and for a while after."""
+    """Run until these members share all partitions, each has some, and for a while after."""
 
     def settled() -> bool:
         return all(app.calls.owned for app in apps) and sorted(tp for app in apps for tp in app.calls.owned) == ALL
@@ -63,7 +63,7 @@ def _log(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """The lines that say what was chosen."""
+    """The log lines that name the chosen protocol."""
     return [line for line in caplog.messages if "group.protocol=auto chose" in line]
 
 
@@ -154,7 +154,7 @@ def test_an_expired_member_does_not_convert_a_group_that_became_classic(world: W
 
 
 def test_a_group_moves_to_the_consumer_protocol_and_back_member_by_member(world: World) -> None:
-    """As an operator does it: one instance after the other is replaced, and the others work on."""
+    """As in a rolling restart: one instance after the other is replaced while the others read."""
     everybody: list[App] = []
     produced = 0
 
@@ -208,7 +208,7 @@ def test_a_group_moves_to_the_consumer_protocol_and_back_member_by_member(world:
     ],
 )
 def test_poll_returns_no_record_of_a_revoked_partition(world: World, protocol: str, settings: dict[str, Any]) -> None:
-    """The network thread tells of an answer before it goes on with its pass: the application may act on it meanwhile."""
+    """The network thread passes on a response before it continues its pass, so the application may act on it meanwhile."""
     for partition in range(PARTITIONS):
         world.produce("t", partition, 5_000)
     quick = {"max_poll_records": 1, "enable_auto_commit": False}

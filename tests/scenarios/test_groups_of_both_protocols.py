@@ -1,6 +1,6 @@
-"""What holds of a group in either protocol: handing over, death, slow handlers, commits, closing, and the broker's restart.
+"""Groups in either protocol: moved partitions, dead members, slow handlers, commits, close, and broker restarts.
 
-What only one of them does is in ``test_classic_groups`` (classic) and ``test_consumer_groups`` (KIP-848).
+The behaviour of a single protocol is in ``test_classic_groups`` (classic) and ``test_consumer_groups`` (KIP-848).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def world(tmp_path: Path, request: pytest.FixtureRequest) -> World:
 
 
 def subscribed(app: App) -> Program:
-    """Subscribe, and poll until records have come."""
+    """Subscribe, and poll until records arrive."""
     yield from app.calls.subscribe(["t"], app.listeners(), app.now)
     while not (yield from app.calls.poll(500, app.now)):
         pass
@@ -176,7 +176,7 @@ def test_a_topic_created_later_is_assigned(world: World) -> None:
 
 
 def test_repeated_assignments_do_not_postpone_auto_commit(world: World) -> None:
-    """Topics appear more often than an automatic commit comes: no rebalance that keeps partitions may put it off."""
+    """Topics are created more often than the auto-commit interval: rebalances that retain partitions do not postpone it."""
     later = [f"later-{number}" for number in range(6)]
     ages: dict[str, Any] = {"metadata_max_age_ms": 500, "partition_assignment_strategy": "cooperative-sticky"}
     ages = ages if world.protocol == "classic" else {}

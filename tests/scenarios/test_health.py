@@ -1,4 +1,4 @@
-"""How a consumer says it is: the verdicts, and why a partition does not move."""
+"""The health of a consumer: its verdicts, and the reasons why a partition makes no progress."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_long_job_is_live_and_ready(world: World) -> None:
 
 
 def test_a_single_stuck_partition_is_reported(world: World) -> None:
-    """The others go on: a lag, or a sign of life, of the consumer as a whole would not show it."""
+    """The other partitions make progress, so the lag or the last poll of the whole consumer would not show it."""
     world.create_topic("u", 1)
     elsewhere = TopicPartition("u", 0)
     app = world.app("a")

@@ -1,4 +1,4 @@
-"""A group of fifty members: they join one by one, some leave and some die, and others come; in either protocol."""
+"""A group of fifty members that join one by one, leave, die and are replaced, in either protocol."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def world(tmp_path: Path, request: pytest.FixtureRequest) -> World:
 
 
 def settle(world: World, apps: list[App]) -> None:
-    """Until these members share all partitions, as evenly as they can."""
+    """Run until these members share all partitions evenly."""
 
     def settled() -> bool:
         owned = [app.calls.owned for app in apps]

@@ -1,4 +1,4 @@
-"""How a consumer ends: whether its member leaves the group, and what brokers still keep for it."""
+"""The end of a consumer: whether its member leaves the group, and which state brokers keep for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Listeners that use their consumer: whatever they call, each partition comes and goes once, and no one stalls."""
+"""Listeners that call their consumer: each partition is assigned and revoked once, and no member stalls."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ acts: dict[str, tuple[str, Act]] = {}
 
 
 def acting(app: App) -> Listeners:
-    """Listeners that write down what they hear, and then act."""
+    """Listeners that record their calls, and then act."""
 
     def listener(name: str) -> Callable[[list[TopicPartition]], None]:
         def listen(partitions: list[TopicPartition]) -> None:
@@ -82,7 +82,7 @@ def reader(app: App) -> Program:
 
 
 def meet(world: World, kind: str, when: str, act: Act) -> tuple[App, App]:
-    """One whose listener acts, and one that comes after it and goes again."""
+    """A member whose listener acts, and another that joins after it and leaves."""
     world.protocol = "consumer" if kind == "consumer" else "classic"
     acts["acts"] = when, act
     app = world.app("acts", group_id="g", **KINDS[kind])

@@ -1,4 +1,4 @@
-"""Applications that do not poll in time: each time they are expelled once and told once, whatever else goes on (KIP-62)."""
+"""Applications that do not poll in time: each time they are expelled once, with one log line, whatever else happens (KIP-62)."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def app_of(world: World, name: str, kind: str, **settings: Any) -> App:
 
 
 class Busy:
-    """An application that is slow at random: between its polls, and in its listeners. ``signs`` is when it showed that it lives."""
+    """An application that is slow at random, between its polls and in its listeners. ``signs``: the times of its polls."""
 
     def __init__(self, app: App, seed: int) -> None:
         self.app = app
@@ -99,7 +99,7 @@ class Busy:
 
 
 def come_and_go(app: App, seed: int) -> Program:
-    """A member that polls as it should, and joins and leaves: the others rebalance."""
+    """A member that polls in time, and joins and leaves, so that the others rebalance."""
     chance = random.Random(seed)
     while not app.stop:
         yield from app.calls.subscribe(["t"], app.listeners(), app.now)
@@ -120,7 +120,7 @@ def slow_handler(app: App, work: int) -> Program:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_member_that_rejoins_after_an_expulsion_is_not_expelled_again(world: World, expulsions: Expulsions, kind: str) -> None:
-    """Its first answer is that it has given up what was lost: the word of its poll comes behind that."""
+    """The application first acknowledges the lost partitions; the command of its poll follows."""
     app = app_of(world, "a", kind)
     app.eager = True
     app.start(slow_handler(app, 25_000))
@@ -132,7 +132,7 @@ def test_a_member_that_rejoins_after_an_expulsion_is_not_expelled_again(world: W
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_listener_has_the_whole_interval(world: World, expulsions: Expulsions, kind: str) -> None:
-    """What the application took before it polled does not count against its listener."""
+    """The time before the poll does not count against the listener."""
     first, second = app_of(world, "a", kind), app_of(world, "b", kind)
     first.eager = True
 
@@ -205,7 +205,7 @@ def test_a_callback_of_a_commit_does_not_add_to_the_time_before_the_poll(world: 
 def test_each_exceeded_interval_is_one_expulsion_and_one_log_line(
     world: World, expulsions: Expulsions, kind: str, seed: int
 ) -> None:
-    """However the commands of the application and the passes of the network thread interleave."""
+    """In any interleaving of the application's commands and the network thread's passes."""
     chance = random.Random(seed)
     slow = Busy(app_of(world, "slow", kind, enable_auto_commit=chance.random() < 0.5), seed)
     slow.app.eager = chance.random() < 0.7

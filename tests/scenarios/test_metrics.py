@@ -1,4 +1,4 @@
-"""What a consumer counts: under which names, and what the numbers say of what it did."""
+"""The metrics of a consumer: their names and values."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def coordinator(app: App, name: str) -> float:
 
 
 def reader(app: App, *, timeout: int = 500, work: int = 0, until: Callable[[], bool] = lambda: False) -> Program:
-    """Reads what it is assigned by hand."""
+    """Read the assigned partitions."""
     yield from app.calls.assign([T0, T1], app.now)
     while not until():
         records = yield from app.calls.poll(timeout, app.now)

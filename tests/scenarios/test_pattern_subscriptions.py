@@ -1,4 +1,4 @@
-"""Subscribing by a pattern in a classic group: what it matches, what comes later, what goes, and what does not mix."""
+"""Pattern subscriptions in a classic group: matching, created and deleted topics, and combinations that are refused."""
 
 from __future__ import annotations
 

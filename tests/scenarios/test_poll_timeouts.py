@@ -1,4 +1,4 @@
-"""While the commit before a revocation is on its way, polls end in time, by wake-ups and by cancellation; it is made once."""
+"""While the commit before a revocation is in flight, polls end in time, by wakeups and by cancellation; it is sent once."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def app_of(world: World, name: str, kind: str, **settings: Any) -> App:
 
 
 def impatient(kind: str) -> dict[str, Any]:
-    """Settings of a group that waits for 8 s; the longer of the two counts in a classic one (KIP-62)."""
+    """Settings of a group with a poll interval of 8 s; a classic group applies the longer of the two settings (KIP-62)."""
     return {"max_poll_interval_ms": 8_000, **({} if kind == "consumer" else {"session_timeout_ms": 8_000})}
 
 
@@ -80,7 +80,7 @@ def another(world: World, kind: str, **settings: Any) -> App:
 
 
 def poll(world: World, app: App, timeout: int = TIMEOUT) -> int:
-    """One poll; gives how long it took. Nothing comes of a partition that the application does not hold."""
+    """Poll once; returns the duration. Checks that no record is of a partition that the application does not own."""
     began = world.now.mono
     records = world.call(app, app.calls.poll(timeout, app.now))
     assert {TopicPartition(record.topic, record.partition) for record in records} <= app.calls.owned
@@ -89,7 +89,7 @@ def poll(world: World, app: App, timeout: int = TIMEOUT) -> int:
 
 
 def poll_until(world: World, app: App, condition: Callable[[], bool], timeout: int = TIMEOUT, limit: int = 60_000) -> None:
-    """Polls with 20 ms of work between them, each of which has to be over in time."""
+    """Poll with 20 ms of work between; checks that each poll ends in time."""
     until = world.now.mono + limit
     while not condition():
         assert poll(world, app, timeout) <= timeout
@@ -98,7 +98,7 @@ def poll_until(world: World, app: App, condition: Callable[[], bool], timeout: i
 
 
 def commits(world: World, app: App) -> int:
-    """How many commits of a member the broker has seen."""
+    """The number of a member's commits that the broker has received."""
     mine = app.membership.metadata().member_id
     return sum(api is Api.OFFSET_COMMIT and message.member_id == mine for _, api, message in world.broker.seen)
 
@@ -108,7 +108,7 @@ def revoked(app: App) -> int:
 
 
 def pending(world: World, kind: str, **settings: Any) -> tuple[App, App]:
-    """A member whose commit before a revocation is on its way and not answered, and who waits for its partitions."""
+    """A member whose commit before a revocation is unanswered, and the member that waits for its partitions."""
     first = reading(world, kind, **settings)
     world.broker.set_fault(FOR_EVER, Api.OFFSET_COMMIT, times=None, client_id="a")
     second = another(world, kind, **settings)
@@ -118,7 +118,7 @@ def pending(world: World, kind: str, **settings: Any) -> tuple[App, App]:
 
 
 def share(world: World, first: App, second: App) -> str:
-    """The first goes on as a member of the usual kind until both have their share; gives its member id."""
+    """Run the first as an ordinary member until both have their share; returns its member id."""
     world.run_until(lambda: not first.running)
     first.start(member(first))
     settle(world, first, second)
@@ -179,7 +179,7 @@ def test_a_poll_may_end_at_any_step_and_neither_commit_nor_listener_is_repeated(
     steps = [0]
 
     def cut_short(length: int) -> Program:
-        """As a driver does it whose wait is cancelled, or ended by the handler of a signal."""
+        """End a call at one of its waits, as a cancellation or a signal handler does."""
         call = first.calls.poll(400, first.now)
         try:
             wait = next(call)
@@ -231,7 +231,7 @@ def test_a_polling_application_is_not_expelled_while_the_commit_is_in_flight(
 
 
 def test_an_application_that_polls_rarely_loses_nothing(world: World, kind: str) -> None:
-    """Each poll is short and counts as one, though no poll is long enough for the commit."""
+    """Each poll is short and counts for the poll interval, though none is long enough for the commit."""
     first = reading(world, kind, **impatient(kind))
     world.broker.set_fault(Delay(3_000), Api.OFFSET_COMMIT, times=None, client_id="a")
     second = another(world, kind, **impatient(kind))
@@ -285,7 +285,7 @@ def test_retained_partitions_are_read_meanwhile_and_revoked_ones_are_not(world: 
 
 
 def test_poll_waits_briefly_for_the_commit_before_it_returns_other_records(world: World, kind: str) -> None:
-    """Otherwise the group would wait until the application is done with the records of partitions that stay."""
+    """Otherwise the group would wait until the application has handled the records of retained partitions."""
     first = reading(world, kind)
     world.broker.set_fault(Delay(COMMIT_HOLD // 2), Api.OFFSET_COMMIT, times=None, client_id="a")
     second = another(world, kind)
@@ -368,7 +368,7 @@ def test_polls_end_within_their_timeout_on_a_silent_network(world: World, kind: 
 def test_a_poll_longer_than_the_poll_interval_keeps_the_membership(
     world: World, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """While it waits for the commit, and then for records: who is inside a poll is alive."""
+    """While it waits for the commit, and then for records: a running poll counts as polling."""
     first = reading(world, kind, **impatient(kind))
     member_id = first.membership.metadata().member_id
     world.broker.set_fault(Delay(3_000), Api.OFFSET_COMMIT, times=1, client_id="a")

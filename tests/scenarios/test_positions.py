@@ -1,4 +1,4 @@
-"""One consumer, partitions assigned by hand: positions, seeks, pauses, resets, and what becomes of errors."""
+"""One consumer with ``assign()``: positions, seeks, pauses, resets and errors."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_assign_keeps_the_position_of_retained_partitions(world: World) -> None:
 
 
 def test_the_position_of_a_partition_whose_topic_is_known_is_looked_up_at_once(world: World) -> None:
-    """Nothing else happens then that would have the network thread look around once more."""
+    """No other event would start another pass of the network thread then."""
     app = assigned(world, TP0, group_id="g")
     assert world.call(app, app.calls.positions.position(TP0, 5_000, world.now)) == 0
     world.call(app, app.calls.unsubscribe(world.now))
@@ -163,12 +163,12 @@ def test_no_position_without_a_policy_is_raised_until_a_seek(world: World) -> No
 
 
 def commit(world: World, by: App, committed: dict[TopicPartition, int]) -> None:
-    """As an operator does: it is no one who reads."""
+    """Commit for the group without a member, as an operator does."""
     world.call(by, by.calls.commits.commit({tp: OffsetAndMetadata(offset) for tp, offset in committed.items()}, 5_000, world.now))
 
 
 def test_the_next_poll_begins_at_an_offset_committed_after_the_error(world: World) -> None:
-    """As Java's consumer does: it looks commits up at every poll."""
+    """Like Java's consumer, which fetches committed offsets at every poll."""
     world.produce("t", 0, 10)
     world.produce("t", 1, 10)
     operator = world.app("operator", group_id="g")

@@ -1,4 +1,4 @@
-"""What ``close()`` and ``commit()`` take for the position after a seek that was cancelled, and after the log has lost records that
+"""The position that ``close()`` and ``commit()`` use after a cancelled seek, and after the log has lost records that
 the application still holds.
 """
 
@@ -22,14 +22,14 @@ BUSY = 20
 
 
 def reader(world: World, **settings: Any) -> App:
-    """An application that has been assigned both partitions, has a group to commit for, and never commits by itself in time."""
+    """An application with both partitions assigned and a group, whose auto-commit interval never elapses."""
     app = world.app("a", group_id="g", **settings)
     world.call(app, app.calls.assign((TP0, TP1), world.now))
     return app
 
 
 def cancelled(call: Program) -> None:
-    """Begin a call, which asks the network thread for something, and cancel it while it waits."""
+    """Begin a call that sends a command to the network thread, and cancel it while it waits."""
     next(call)
     call.close()
 
@@ -124,7 +124,7 @@ def test_a_commit_with_timeout_zero_fails_after_an_unsettled_seek(world: World, 
 
 
 def test_a_cancelled_unsubscribe_commits_nothing_at_close(world: World) -> None:
-    """As one that was not: docs/consumer.md says so."""
+    """Like an unsubscribe that was not cancelled (docs/consumer.md)."""
     world.produce("t", 0, 10)
     app = world.app("a", group_id="g")
 
@@ -144,7 +144,7 @@ def test_a_cancelled_unsubscribe_commits_nothing_at_close(world: World) -> None:
 
 
 def lose(world: World, path: Path) -> None:
-    """The broker dies, and comes back without the second half of the log: its leader epoch has moved."""
+    """Restart the broker without the second half of the log and with a new leader epoch."""
     world.broker.kill()
     (log,) = path.glob("**/t-0/*.log")
     data = log.read_bytes()
@@ -154,7 +154,7 @@ def lose(world: World, path: Path) -> None:
 
 
 def walking(app: App, after: Callable[[], None], seen: list[Record]) -> Program:
-    """Take two records of ten, one by one; something happens; go on as an iteration does that has much to do in between."""
+    """Iterate over two of ten records, run a step, and continue the iteration slowly."""
     delivery = None
     while delivery is None:
         delivery = yield from app.calls.deliver(1_000, app.now)
@@ -203,7 +203,7 @@ def test_an_iteration_continues_after_a_truncation_and_skips_nothing(two_batches
 
 
 def test_records_left_over_by_an_iteration_are_not_committed_after_a_truncation(two_batches: World, tmp_path: Path) -> None:
-    """The rest of an iteration comes with the next poll. If that is not processed, none of it is committed."""
+    """The next poll returns the rest of an iteration. Records of it that were not processed are not committed."""
     world, app, seen = two_batches, reader(two_batches), list[Record]()
 
     def program() -> Program:

@@ -1,4 +1,4 @@
-"""Each rebalance is on record: what set it off, who, what came and went, for how long partitions were not fetched."""
+"""The record of each rebalance: its cause, the member, the partitions, and for how long partitions were not fetched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A topic is deleted, and another one gets its name, while the application holds records of the first: nothing that it commits for
+"""A topic is deleted and recreated while the application holds records of the first: nothing that it commits for
 those reaches the second, unless it commits them by offset after it has polled again.
 """
 
@@ -66,7 +66,7 @@ def test_the_offset_of_an_unconsumed_record_is_not_committed_in_an_iteration(wor
 
 
 def test_an_offset_committed_after_the_next_poll_is_of_the_new_topic(world: World, app: App) -> None:
-    """It might be meant so: docs/consumer.md says what to do."""
+    """The application may intend it (docs/consumer.md)."""
     assert len(poll(world, app)) == OLD
     recreate(world)
     assert [offset for _, offset in poll(world, app, 30_000)] == list(range(NEW))
@@ -78,7 +78,7 @@ def test_an_offset_committed_after_the_next_poll_is_of_the_new_topic(world: Worl
 
 
 def interrupted(app: App) -> App:
-    """Ctrl-C ended a call, and the application went on."""
+    """An application that continues after Ctrl-C has ended a call."""
     app.calls.interrupted = True
     return app
 

@@ -1,7 +1,7 @@
-"""A request that cannot be made: the process has no descriptor left to import its message, or no memory. It is made a while later.
+"""A request that cannot be created, for want of a descriptor to import its message or of memory, is created later.
 
-Whatever raises while a manager of the client thinks, what it has noted must fit what it has sent: otherwise it waits for an answer
-that cannot come, in silence and for ever.
+Whatever raises inside a manager's ``poll``, its state must match the requests that it sent: otherwise it waits for a response
+that cannot arrive, silently and for ever.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RECORDS = 4 * 100
 
 
 class Failing:
-    """The class of a request of which the ``first`` one cannot be made."""
+    """A request class whose ``first`` instance cannot be created."""
 
     def __init__(self, real: Any, first: int) -> None:
         self._real = real

@@ -1,4 +1,4 @@
-"""Code that takes its time: a handler beyond the poll interval, a long job that was announced, one that hangs, and what of them is
+"""Slow code: a handler beyond the poll interval, an announced long job, a stuck job, and which of their records are
 committed."""
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Work = Callable[[App, ProcessingJob], Program]
 
 
 def job(app: App, work: Work, *, limit: int) -> Program:
-    """Poll once, do the work as one announced job, commit what was polled; then poll on."""
+    """Poll once, handle the records in one announced job, commit, and continue to poll."""
     yield from app.calls.subscribe([TOPIC], app.listeners(), app.now)
     handed = False
     while not app.stop:
@@ -145,7 +145,7 @@ def test_the_log_names_the_records_of_an_unannounced_slow_handler(world: World, 
 
 
 def slow_once(app: App, work: int) -> Program:
-    """Takes its time for the first records, then goes on quickly."""
+    """Handles the first records slowly and later ones quickly."""
     yield from app.calls.subscribe([TOPIC], app.listeners(), app.now)
     yield from app.calls.poll(10_000, app.now)
     yield Sleep(work)
@@ -158,7 +158,7 @@ def slow_once(app: App, work: int) -> Program:
 def test_a_classic_group_applies_the_longer_of_poll_interval_and_session(
     world: World, interval: int, session: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Seen by the member itself, and by the others, whose rebalance waits for it."""
+    """Both by the member itself, and by the others, whose rebalance waits for it."""
     settings = {"max_poll_interval_ms": interval, **({"session_timeout_ms": session} if world.protocol == "classic" else {})}
     counts = 30_000 if world.protocol == "classic" else interval
     first = app_of(world, "a", **settings)
@@ -183,7 +183,7 @@ def test_progress_that_another_thread_reports_while_the_job_ends_does_not_bring_
         submit = jobs._submit
 
         def overtaken(command: object) -> None:
-            """The other thread has found that the job is running; the application ends it; then the command is submitted."""
+            """A race: the other thread sees the job running; the application ends it; then the other thread submits its command."""
             jobs._submit = submit
             jobs.end(announced)
             submit(command)

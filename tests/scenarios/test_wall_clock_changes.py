@@ -1,4 +1,4 @@
-"""The wall clock is set forward and back while a group reads: no one notices, but who asks what time it is."""
+"""The wall clock is set forward and back while a group reads: only lookups by time depend on it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RECORDS = 100
 
 
 def history(path: Path, protocol: str, *jumps: int) -> tuple[list[Any], list[Any]]:
-    """Two members read while the wall clock jumps: all that the broker was asked, and what the members had of it."""
+    """Two members read while the wall clock jumps; returns all requests to the broker and the members' records."""
     world = filled(path, records=RECORDS, **QUICK_GROUPS)
     world.protocol = protocol
     more: dict[str, Any] = {"auto_commit_interval_ms": 500, "metadata_max_age_ms": 3_000, "connections_max_idle_ms": 5_000}

@@ -36,7 +36,7 @@ def world(tmp_path: Path) -> World:
 
 
 def reading(app: App) -> Program:
-    """Everything is known that a consumer knows once it reads."""
+    """Read until the consumer knows its positions and lags."""
     yield from app.calls.assign([T0], app.now)
     while len(app.handled) < 10:
         app.handled.extend((yield from app.calls.poll(500, app.now)))

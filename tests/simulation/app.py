@@ -1,7 +1,7 @@
-"""An application on a virtual clock: a consumer's two halves, and the program that uses it.
+"""An application on a virtual clock: both threads of a consumer, and the program that uses it.
 
-Owns what the application's thread and the network thread are in this world, and this end of the link. Must not know what is tested.
-Invariant: nothing happens but by an event of the clock. The bytes on the link are the wire's: both sides run their whole protocol.
+Owns the stand-ins for the application's thread and the network thread, and the client's end of the link. Must not know the test.
+Invariant: all happens in events of the clock. The link carries the real bytes of the wire protocol.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.simulation.clock import Clock
 
 
 class Sleep(NamedTuple):
-    """What an application yields while it is busy with something else than its consumer (milliseconds)."""
+    """Yielded by an application that does something else than use its consumer, for ``duration`` milliseconds."""
 
     duration: int
 
@@ -90,13 +90,13 @@ class App:
         return self._program is not None
 
     def start(self, program: Program) -> None:
-        """Begin with a program; its first step happens at once."""
+        """Start a program; its first step runs at once."""
         assert self._program is None
         self._program, self.result, self.error = program, None, None
         self._resume(first=True)
 
     def listeners(self) -> Listeners:
-        """Listeners that write down what they hear."""
+        """Listeners that record their calls."""
         return Listeners(
             on_assign=lambda partitions: self.told.append(("assign", partitions)),
             on_revoke=lambda partitions: self.told.append(("revoke", partitions)),
@@ -104,7 +104,7 @@ class App:
         )
 
     def inside(self, call: Program) -> Any:
-        """Run a call from inside a listener, to its end, as ``Consumer`` does on a real thread: the program itself stands still."""
+        """Run a call of a listener to its end, as ``Consumer`` does on a real thread; the program does not run meanwhile."""
         self._wait_number += 1
         self._sleeping = True
         try:
@@ -119,13 +119,13 @@ class App:
             return done.value
 
     def busy(self, duration: int) -> None:
-        """Let time pass inside a listener (milliseconds): it is this application's thread that stands still."""
+        """Let time pass inside a listener (milliseconds), which blocks this application's thread."""
         self._wait_number += 1
         self._sleeping = True
         self._clock.run(duration)
 
     def wakeup(self) -> None:
-        """As from another thread."""
+        """Call ``wakeup()`` as another thread does."""
         self._notifications.append(WakeupRequested())
         self._notified()
 
@@ -214,7 +214,7 @@ class App:
             self._pass_soon(max(0, wake_at - self.now.mono))
 
     def _check_that_nothing_is_left(self, wake_at: int | None) -> None:
-        """One pass does all that can be done now: nothing else may come that makes a second one."""
+        """Check that one pass does all that is due: no later event may start a second one."""
         effects, again_at, deferrable = self.assembly.core.poll(self.now)
         assert not effects, effects
         assert again_at is None or (wake_at is not None and again_at >= wake_at), f"wakes at {again_at}, it said at {wake_at}"
@@ -223,7 +223,7 @@ class App:
         assert not told, told
 
     def _tell(self) -> bool:
-        """Tell the application what there is to tell; whether there was anything."""
+        """Pass notifications to the application; returns whether there were any."""
         told = self.assembly.core.take_notifications()
         if told:
             self._notifications += told
@@ -259,14 +259,14 @@ class App:
         self._pass_soon(0)
 
     def deliver(self, number: int, data: bytes) -> None:
-        """Bytes from the broker."""
+        """Receive bytes from the broker."""
         connection_id = self._connection_id(number)
         if self.alive and self.connected and connection_id is not None:
             self.assembly.core.connections.receive(connection_id, data, self.now)
             self._pass_soon(0)
 
     def lose(self, number: int, reason: str) -> None:
-        """The connection broke."""
+        """Handle the loss of a connection."""
         connection_id = self._connection_id(number)
         if self.alive and connection_id is not None:
             del self._numbers[connection_id]
@@ -289,7 +289,7 @@ class App:
         self._held[self._numbers[link.connection_id]] = self.now.mono + duration
 
     def lose_coordinator(self) -> None:
-        """The connection to the coordinator breaks."""
+        """Break the connection to the coordinator."""
         coordinator = self.assembly.coordinator
         link = self.assembly.core.connections.brokers.get(coordinator.target())
         number = self._numbers[link.connection_id]
@@ -297,11 +297,11 @@ class App:
         self.lose(number, "the test broke it")
 
     def cut(self) -> None:
-        """From now on it passes nothing in either direction, and closes no connection."""
+        """Cut the network: from now on no byte passes in either direction, and no connection is closed."""
         self.connected = False
 
     def heal(self) -> None:
-        """The network is back; what was lost is lost, so the old connections break."""
+        """Restore the network; the old connections break, since bytes were lost."""
         if not self.connected:
             self.connected = True
             for number in list(self._numbers.values()):
@@ -309,7 +309,7 @@ class App:
                 self.lose(number, "the network was away")
 
     def kill(self) -> None:
-        """The process is gone: its connections break, nothing is said."""
+        """Kill the process: its connections break without a request to leave."""
         self.alive = False
         for number in self._numbers.values():
             self._broker.hang_up(number)

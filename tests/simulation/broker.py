@@ -1,7 +1,7 @@
-"""A broker's core on real files and a virtual clock: one that a test moves step by step, and one that runs by itself on a link.
+"""A broker's core on real files and a virtual clock: one that a test drives step by step, and one that runs by itself on a link.
 
 Owns the broker's timers, jobs and connections. Must not know what is tested, nor what a client is but for two calls. Invariant:
-nothing happens but by a call or by an event of the clock; files are what an earlier life has written.
+all happens in calls or in events of the clock; the files are those of an earlier process.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def content(piece: Any) -> bytes:
 
 
 class BrokerProcess:
-    """One life of a broker: its core on a folder, with its timers.
+    """One process of a broker: its core on a folder, with its timers.
 
     ``perform`` gets each effect of the core, timers included, which are set by then.
     """
@@ -91,7 +91,7 @@ class BrokerProcess:
         return self.clock.now
 
     def start(self) -> None:
-        """Start, on whatever an earlier life has written."""
+        """Start on the files of an earlier process."""
         try:
             self.warnings, effects = self.core.start(self.now)
         except BaseException:
@@ -100,7 +100,7 @@ class BrokerProcess:
         self.take(effects)
 
     def take(self, effects: list[BrokerEffect], *, turn_ends: bool = True) -> None:
-        """Perform effects; then the loop's turn ends, unless more is to come in the same."""
+        """Perform effects, and end the loop's turn unless more effects of the same turn follow."""
         if turn_ends:
             effects = effects + self.core.write_batches(self.now)
         for effect in effects:
@@ -112,11 +112,11 @@ class BrokerProcess:
             self._perform(effect)
 
     def handle(self, header: RequestHeader, message: Any, ticket: int, connection: int, *, turn_ends: bool = True) -> None:
-        """A request has come."""
+        """Handle a request."""
         self.take(self.core.handle(header, message, ticket, connection, ADDRESS[0], self.now), turn_ends=turn_ends)
 
     def run(self, job: RunJob) -> None:
-        """Do a job as the disk thread does it."""
+        """Run a job as the disk thread does."""
         try:
             outcome = job.job()
         except (OSError, OttlaError) as error:
@@ -124,19 +124,19 @@ class BrokerProcess:
         self.take(self.core.on_job(job.tag, outcome, self.now))
 
     def fire(self, until: int) -> bool:
-        """Fire a timer that is due at ``until``; whether there was one."""
+        """Fire a timer that is due at ``until``; returns whether there was one."""
         key = self.timers.pop_due(until)
         if key is not None:
             self.take(self.core.on_timer(key, self.now))
         return key is not None
 
     def kill(self) -> None:
-        """End as kill -9 does: what was written to files stays, nothing else happens."""
+        """End like kill -9: written files stay."""
         self.store.release()
 
 
 class CoreUnderTest(BrokerProcess):
-    """A core on real files, with its timers, jobs and replies in reach: nothing happens until a test asks for it."""
+    """A core on real files whose timers, jobs and replies a test drives one by one."""
 
     def __init__(self, path: Path, now: Now = START, *, loaded: bool = True, durable: bool = True, **settings: Any) -> None:
         super().__init__(path, Clock(now), CountingIds(), self._keep, settings, durable=durable)
@@ -161,14 +161,14 @@ class CoreUnderTest(BrokerProcess):
                 self.others.append(effect)
 
     def send(self, api: Api, message: Any, *, version: int | None = None, connection: int = 1, turn_ends: bool = True) -> int:
-        """A request in the newest version, or another; returns its ticket."""
+        """Send a request in the newest version, or in ``version``; returns its ticket."""
         self._ticket += 1
         header = RequestHeader(api, SPOKEN[api].maximum if version is None else version, self._ticket, "test")
         self.handle(header, message, self._ticket, connection, turn_ends=turn_ends)
         return self._ticket
 
     def ask(self, api: Api, message: Any, *, version: int | None = None) -> Any:
-        """A request and its answer, which must be there when its slices and the jobs are done."""
+        """Send a request and return its response, which must be there after its slices and jobs."""
         ticket = self.send(api, message, version=version)
         while ticket not in self.replies and (at := self.timers.next_at()) is not None and at <= self.now.mono + 1:
             self.pass_time(1)
@@ -177,7 +177,7 @@ class CoreUnderTest(BrokerProcess):
         return self.replies[ticket]
 
     def run_jobs(self) -> None:
-        """Let the disk thread catch up."""
+        """Run all jobs, as the disk thread does."""
         while self.jobs:
             self.run(self.jobs.pop(0))
 
@@ -203,10 +203,10 @@ class ClientEnd(Protocol):
     """The client's end of a connection."""
 
     def deliver(self, number: int, data: bytes) -> None:
-        """Bytes from the broker."""
+        """Receive bytes from the broker."""
 
     def lose(self, number: int, reason: str) -> None:
-        """The connection broke."""
+        """Handle the loss of a connection."""
 
 
 class _Connection:
@@ -221,7 +221,7 @@ class _Connection:
 
 
 class SimBroker:
-    """A broker that runs by itself, and may be killed and started again: one process after the other on the same folder."""
+    """A broker that runs by itself, and can be killed and restarted: one process after the other on the same folder."""
 
     def __init__(self, clock: Clock, path: Path, settings: dict[str, Any]) -> None:
         self.up = False
@@ -242,7 +242,7 @@ class SimBroker:
         return self._process.core
 
     def start(self) -> None:
-        """Start, on whatever an earlier life has written."""
+        """Start on the files of an earlier process."""
         self._connections: dict[int, _Connection] = {}
         self._tickets: dict[int, _Connection | None] = {}
         self._answers: dict[int, Any] = {}
@@ -251,7 +251,7 @@ class SimBroker:
         self._process.start()
 
     def kill(self) -> None:
-        """As kill -9 does: files stay, connections break."""
+        """End like kill -9: files stay, connections break."""
         self.up = False
         self._process.kill()
         for connection in list(self._connections.values()):
@@ -259,22 +259,22 @@ class SimBroker:
         self._connections.clear()
 
     def set_fault(self, action: Action, *apis: Api, times: int | None = 1, after: int = 0, **match: str) -> None:
-        """Do something wrong; ``struck`` counts how often."""
+        """Inject a fault; ``struck`` counts its occurrences."""
         rule = Rule(next(self._faults), action, Match(frozenset(apis), **match), times, after)
         self._process.take(self.core.on_command(AddFault(rule), self._clock.now)[1])
 
     def expire(self, command: ExpireMember) -> int:
-        """Let members' sessions be over; returns how many."""
+        """Expire members' sessions; returns their number."""
         count, effects = self.core.on_command(command, self._clock.now)
         self._process.take(effects)
         return count
 
     def clear_faults(self) -> None:
-        """Be sound again."""
+        """Remove all faults."""
         self._process.take(self.core.on_command(RemoveFaults(), self._clock.now)[1])
 
     def ask(self, api: Api, message: Any) -> Any:
-        """A request of the test itself, answered at once."""
+        """Send a request of the test itself; returns the response."""
         ticket = self._ticket(None)
         self._process.handle(RequestHeader(api, SPOKEN[api].maximum, ticket, "test"), message, ticket, -1)
         return self._answers.pop(ticket)

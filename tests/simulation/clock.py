@@ -1,4 +1,4 @@
-"""Virtual time, and ids that count: what a machine would give differently in each run.
+"""Virtual time and counting ids, in place of sources that differ in each run.
 
 Owns the events and their order. Must not know what happens in an event. Invariant: time moves only when a test moves it, and the
 same calls give the same history.
@@ -56,7 +56,7 @@ class Clock:
 
 
 class CountingIds:
-    """Ids that can be foretold: 1, 2, 3."""
+    """Predictable ids: 1, 2, 3."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)

@@ -1,8 +1,8 @@
-"""A disk of which some operations fail, for brokers in this process.
+"""A disk with failing operations, for brokers in this process.
 
-Owns the counting of file operations and the failure of those that were chosen. Must not know which operation belongs to what.
-Invariant: an operation counts only when the broker's own code for files has asked for it, so that the same calls of a test count
-the same; one that fails leaves the files as they were, but for a write, of which the first half is written.
+Owns the count of file operations and the failure of chosen ones. Must not know the purpose of an operation.
+Invariant: an operation counts only if the broker's own file code calls it, so that the same calls of a test count
+the same; a failed operation leaves the files unchanged, except for a write, whose first half is written.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class FailingDisk:
 
     @contextmanager
     def looking_away(self) -> Iterator[None]:
-        """What a test reads itself does not count."""
+        """Do not count operations, such as a test's own reads."""
         watching, self._watching = self._watching, False
         try:
             yield
@@ -55,7 +55,7 @@ class FailingDisk:
             self._watching = watching
 
     def install(self, patch: Callable[[Any, str, Any], None]) -> None:
-        """Be the disk of this process; ``patch`` is ``MonkeyPatch.setattr``."""
+        """Replace the disk of this process; ``patch`` is ``MonkeyPatch.setattr``."""
         for name in OF_OS:
             patch(os, name, self._wrapped(name, getattr(os, name)))
         patch(io, "open", self._opening(self._wrapped("io.open", io.open)))
@@ -77,7 +77,7 @@ class FailingDisk:
         return operation
 
     def _opening(self, real: Callable[..., Any]) -> Callable[..., Any]:
-        """``io.open``, as ``pathlib`` and ``os.fdopen`` use it, too: what is opened to be written to fails when it is."""
+        """Wrap ``io.open``, which ``pathlib`` and ``os.fdopen`` use, too: files that are opened for writing fail when written."""
 
         def opened(path: Any, mode: str = "r", *args: Any, **keywords: Any) -> Any:
             file = real(path, mode, *args, **keywords)
@@ -86,7 +86,7 @@ class FailingDisk:
         return opened
 
     def _fails(self, name: str, *what: Any) -> bool:
-        """Count an operation that the broker has asked for; whether it fails."""
+        """Count an operation of the broker; returns whether it fails."""
         if not (self._watching and _asked_by_broker(sys._getframe(2))):
             return False
         number, self.count = self.count, self.count + 1
@@ -96,7 +96,7 @@ class FailingDisk:
 
 
 class _Written:
-    """A file that was opened to be written to."""
+    """A file that was opened for writing."""
 
     def __init__(self, disk: FailingDisk, file: Any) -> None:
         self._disk, self._file = disk, file

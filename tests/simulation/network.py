@@ -1,7 +1,7 @@
-"""A network without sockets and a clock without time: performs the effects of ``Connections`` against brokers made of functions.
+"""A network without sockets and with a virtual clock: performs the effects of ``Connections`` against brokers made of functions.
 
 Owns the virtual clock, the name table and the peers behind addresses. Must not know what is tested. Invariant: time moves
-only in ``run_until`` and ``advance``, and everything that can happen at one moment has happened when they return.
+only in ``run_until`` and ``advance``, and all that is due at one moment has happened when they return.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Peer:
 
 
 class VirtualNetwork:
-    """Drives whatever has ``poll(now) -> (effects, wake_at)`` and the ``Connections`` it reports to."""
+    """Drives a ``poll(now) -> (effects, wake_at)`` and the ``Connections`` that it reports to."""
 
     def __init__(self, poll: Callable[[Now], tuple[list[ConnectionEffect], int | None] | CorePoll], connections: Any) -> None:
         self.clock = Clock(Now(1_000, START.wall + 1_000))
@@ -100,12 +100,12 @@ class VirtualNetwork:
 
     @property
     def _connections(self) -> Any:
-        """To report something, which has them polled once more."""
+        """The ``Connections``, which are polled once more after a report."""
         self._news = True
         return self._quiet
 
     def settle(self) -> int | None:
-        """Let everything happen that can happen now; gives the time that was asked for next."""
+        """Run all that is due now; returns the next requested time."""
         for _ in range(1000):
             self._news = False
             effects, wake_at, *_ = self._poll(self.now)
@@ -118,7 +118,7 @@ class VirtualNetwork:
         raise AssertionError(f"it never settles: {self.log[-10:]}")
 
     def run_until(self, mono: int) -> None:
-        """Let time pass up to ``mono``, stopping wherever someone wants to be asked."""
+        """Let time pass up to ``mono``, polling at each requested time."""
         while True:
             wake_at = self.settle()
             if wake_at is None or wake_at > mono:
@@ -132,12 +132,12 @@ class VirtualNetwork:
         self.run_until(self.mono + milliseconds)
 
     def hang_up(self, connection_id: int, reason: str = "the peer closed the connection") -> None:
-        """Break one connection from the far side."""
+        """Close one connection from the peer's side."""
         del self._open[connection_id]
         self._connections.on_closed(connection_id, reason, self.now)
 
     def reply(self, connection_id: int, header: RequestHeader, message: Any) -> None:
-        """Answer later what ``NoAnswer`` left open. ``bytes`` are sent as they are, one by one."""
+        """Send the response that ``NoAnswer`` deferred. ``bytes`` are sent as they are, one by one."""
         data = message if isinstance(message, bytes) else b"".join(map(content, encode_response(header, message)))
         for byte in data:
             before = self._state
@@ -147,7 +147,7 @@ class VirtualNetwork:
 
     @property
     def _state(self) -> object:
-        """What a poll would make something of."""
+        """The state that a poll may act on."""
         return self._quiet.has_completions, [link.state for link in self._quiet.brokers]
 
     def _perform(self, effect: ConnectionEffect) -> None:

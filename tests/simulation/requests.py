@@ -1,6 +1,6 @@
-"""Requests for topics and records, for any client or broker that tests talk to.
+"""Requests for topics and records, for any client or broker of a test.
 
-Owns their shape in the newest version. Must not know who sends them, nor what an answer should be.
+Owns their form in the newest version. Must not know their senders or the expected responses.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def produce_message(
     topic_id: uuid.UUID | None = None,
     transactional_id: str | None = None,
 ) -> produce_request.ProduceRequest:
-    """Produce to one partition."""
+    """A Produce request for one partition."""
     data = produce_request.PartitionProduceData(index=partition, records=records)
     return produce_request.ProduceRequest(
         transactional_id=transactional_id,
@@ -62,7 +62,7 @@ def fetch_message(
     session: tuple[int, int] = (0, -1),
     isolation_level: int = 0,
 ) -> fetch_request.FetchRequest:
-    """Fetch from one partition. ``wait`` is in milliseconds; ``session``: its id and epoch."""
+    """A Fetch request for one partition. ``wait`` is in milliseconds; ``session``: its id and epoch."""
     wanted = fetch_request.FetchPartition(
         partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes, current_leader_epoch=epoch
     )

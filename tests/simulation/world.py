@@ -1,9 +1,9 @@
 """A small world without threads: consumers' cores and a broker's core on an in-memory link, under a virtual clock.
 
 Owns the clock, the broker and the applications, and what a test asks of the broker itself. Must not know what is tested. Invariant:
-the same calls give the same history; nothing happens but by an event of the clock.
+the same calls give the same history; all happens in events of the clock.
 
-The broker keeps its data in real files, so that it can be killed and started again on what it wrote.
+The broker keeps its data in real files, so that it can be killed and restarted on them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class World:
         assert not answer.topics[0].error_code, answer
 
     def grow(self, topic: str, partitions: int) -> None:
-        """Let a topic have so many partitions."""
+        """Grow a topic to ``partitions`` partitions."""
         wanted = create_partitions_request.CreatePartitionsTopic(name=topic, count=partitions, assignments=None)
         message = create_partitions_request.CreatePartitionsRequest(topics=(wanted,), timeout=duration(1000), validate_only=False)
         answer = self.broker.ask(Api.CREATE_PARTITIONS, message)
@@ -61,7 +61,7 @@ class World:
         self.produced = {tp: count for tp, count in self.produced.items() if tp.topic != topic}
 
     def produce(self, topic: str, partition: int, count: int) -> None:
-        """``count`` records, each its own offset as value."""
+        """Produce ``count`` records, each with its offset as value."""
         tp = TopicPartition(topic, partition)
         start = self.produced.get(tp, 0)
         batch = encode_batch([NewRecord(None, b"%d" % offset) for offset in range(start, start + count)])
@@ -71,7 +71,7 @@ class World:
         assert not answer.responses[0].partition_responses[0].error_code, answer
 
     def app(self, name: str, **settings: Any) -> App:
-        """A new application. Quick timeouts, and no group unless one is named: then a classic one, unless said otherwise."""
+        """A new application with short timeouts; without a group by default, and with the classic protocol if it has one."""
         defaults: dict[str, Any] = {
             "bootstrap_servers": f"{ADDRESS[0]}:{ADDRESS[1]}",
             "auto_offset_reset": "earliest",
@@ -90,13 +90,13 @@ class World:
         self.clock.run(milliseconds)
 
     def run_until(self, condition: Callable[[], bool], limit: int = 60_000) -> None:
-        """Until something holds; fails where it does not within ``limit``."""
+        """Run until the condition holds; fails after ``limit`` milliseconds."""
         until = self.now.mono + limit
         while not condition():
             assert self.clock.step(until), f"not within {limit} ms"
 
     def call(self, app: App, program: Program, limit: int = 120_000) -> Any:
-        """Run one call of an application that does nothing else, to its end."""
+        """Run one call of an idle application to its end."""
         app.start(program)
         self.run_until(lambda: not app.running, limit)
         if app.error is not None:
@@ -104,7 +104,7 @@ class World:
         return app.result
 
     def committed(self, group: str, topic: str, partitions: int) -> dict[int, int]:
-        """What a group has committed, by partition; partitions without a commit are left out."""
+        """The committed offsets of a group, by partition; partitions without a commit are left out."""
         topic_id = self.broker.core.catalog.topic(topic).topic_id
         wanted = offset_fetch_request.OffsetFetchRequestTopics(
             name=topic, topic_id=topic_id, partition_indexes=tuple(range(partitions))

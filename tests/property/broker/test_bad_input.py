@@ -1,6 +1,6 @@
-"""Every request of every API with each field at its edges, in any order: answered or refused, and an error has changed nothing.
+"""Every request of every API with each field at its edge values, in any order: an error changes nothing.
 
-The broker that is asked is whole but for its sockets. What it says it has stored, it has after ``kill -9``.
+The broker is whole but for its sockets. What it has acknowledged survives ``kill -9``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SETTINGS = {"offsets.topic.num.partitions": 2}
 
 
 class Broker:
-    """A core with a topic, a group with a member and a commit; everything that is asked of it is looked at."""
+    """A core with a topic, and a group with a member and a commit; checks each response."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -51,7 +51,7 @@ class Broker:
         return self.under_test.core
 
     def ask(self, data: bytes, connection: int = 7) -> Any:
-        """The answer to a frame; ``None`` for none yet, for a refusal, and for a closed connection."""
+        """The response to a frame; ``None`` if it is parked or refused, or the connection was closed."""
         try:
             header, message = decode_request(data)
         except ProtocolError:
@@ -81,7 +81,7 @@ class Broker:
         return None
 
     def _without_new_group(self, header: RequestHeader, message: Any, before: Any) -> Any:
-        """What is stored, without the empty group that a refused JoinGroup for a new group leaves behind, as Kafka 4.3.1 does."""
+        """The stored state, without the empty group that a refused JoinGroup for a new group leaves behind, as in Kafka 4.3.1."""
         topics, logs, groups = self.stored()
         if header.api is Api.JOIN_GROUP and message.group_id not in before[2] and message.group_id in groups:
             metadata, offsets = groups.pop(message.group_id)
@@ -89,7 +89,7 @@ class Broker:
         return topics, logs, groups
 
     def stored(self) -> Any:
-        """All that outlasts the process."""
+        """All state that outlasts the process."""
         topics = {
             topic.name: (topic.topic_id, topic.partition_count, dict(topic.stored().configs)) for topic in self.core.catalog.topics
         }
@@ -98,7 +98,7 @@ class Broker:
         return topics, {tp: end for tp, end in logs.items() if tp.topic != "__consumer_offsets"}, groups
 
     def restart(self) -> None:
-        """As after kill -9."""
+        """Restart as after kill -9."""
         before = (self.stored(), self.core.catalog.settings, self.core.state.transactions._coordinator.durable_state())
         self.under_test.kill()
         self.under_test = CoreUnderTest(self.path, self.under_test.now, **SETTINGS)
@@ -136,7 +136,7 @@ class Broker:
 
 
 def is_refusal(response: Any) -> bool:
-    """Whether everything in an answer is an error."""
+    """Whether all results in a response are errors."""
     if getattr(response, "error_code", 0):
         return True
     found = list(codes(response))

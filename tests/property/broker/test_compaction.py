@@ -1,7 +1,7 @@
 """A compacted log under any order of writing, transactions, cleaning, time, kills and reloads, against a dictionary (I10, I28).
 
-What must always hold: a consumer that reads from the beginning, through all holes, knows of each key what was committed last; it
-finds every record that was not written over; producers go on where they were; nothing that a kill interrupts is lost.
+Invariants: a consumer that reads from the beginning, through all holes, gets the last committed value of each key; it
+finds every record that was not overwritten; producers continue their sequences; nothing that a kill interrupts is lost.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HOUR = 3_600_000
 
 
 class Place(NamedTuple):
-    """What was written to a key last, where and when."""
+    """The last record of a key: its value, offset and time."""
 
     offset: int
     value: bytes | None
@@ -51,7 +51,7 @@ class Killed(BaseException):
 
 
 def consumed(log: PartitionLog, start: int, max_bytes: int = 1 << 20) -> list[Record]:
-    """What a ``read_committed`` consumer is given, by the code that our own consumer runs."""
+    """The records of a ``read_committed`` consumer, by the code of our own consumer."""
     records: list[Record] = []
     position = start
     while True:
@@ -73,7 +73,7 @@ def consumed(log: PartitionLog, start: int, max_bytes: int = 1 << 20) -> list[Re
 
 
 class CompactedLog(RuleBasedStateMachine):
-    """The log, and what a dictionary says of it."""
+    """The log, and a dictionary as its model."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class CompactedLog(RuleBasedStateMachine):
 
     @rule(keys=st.permutations([b"a", b"b", b"c", b"d"]))
     def grown_old(self, keys: list[bytes]) -> None:
-        """Two cleanings, with all time to forget in between, and a start that knows of producers only what is in the log."""
+        """Clean twice, with all retention times in between, and restart with producer state from the log alone."""
         for _ in range(2):
             for key in keys:
                 self.plain([(key, b"v" * 100)], Compression.NONE)
@@ -178,7 +178,7 @@ class CompactedLog(RuleBasedStateMachine):
         assert self._last_sequences() == sequences
 
     def _last_sequences(self) -> dict[int, int]:
-        """Of each producer that has any. Who is known by a marker alone is forgotten with it, as in Kafka."""
+        """The last sequence of each producer that has one. A producer known by a marker alone is forgotten with it, as in Kafka."""
         known = {one: producer.last_sequence for one, producer in self.log.producers.entries.items()}
         return {one: sequence for one, sequence in known.items() if sequence >= 0}
 

@@ -1,4 +1,4 @@
-"""Any bytes as a request: the broker answers, or refuses with a ``ProtocolError``, and nothing else ever happens."""
+"""Any bytes as a request: the broker responds, or raises ``ProtocolError``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def broker() -> Iterator[CoreUnderTest]:
 
 
 def feed(broker: CoreUnderTest, frame: bytes) -> list[bytes]:
-    """What a frame is answered with when the disk has done its work; what is parked is answered later."""
+    """The response to a frame after all disk jobs; ``None`` for a parked request."""
     header, message = decode_request(frame)
     ticket = next(_tickets)
     broker.take(broker.core.handle(header, message, ticket, 1, "127.0.0.1", broker.now))

@@ -1,4 +1,4 @@
-"""A log under any sequence of batches, any damage to its end, and any question: what must always hold (I27, I28)."""
+"""Invariants of a log under any sequence of batches, any damage to its end, and any lookup (I27, I28)."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_retention_keeps_offsets_in_order(written: Written, shape: dict[str, int
 @settings(max_examples=examples(200))
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(1, 4), st.integers(0, 2)), max_size=30), st.integers(0, 29))
 def test_no_sequence_is_skipped_or_repeated(sent: list[tuple[int, int, int]], restart: int) -> None:
-    """I28, for a producer that sends what it likes, over a restart that remembers its last batch alone."""
+    """I28, for a producer that sends any sequence, across a restart that restores only its last batch."""
     producers = ProducerStateManager()
     accepted: list[tuple[int, int, int]] = []
     offset = 0

@@ -30,7 +30,7 @@ PARTITION = st.integers(0, PARTITIONS - 1)
 
 
 class Readers(RuleBasedStateMachine):
-    """Readers of a topic that is written to, in transactions or not, cut short, given up and recreated."""
+    """Readers of a topic that is written to, in transactions or not, truncated, deleted and recreated."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class Readers(RuleBasedStateMachine):
 
 
 def told(answer: Any) -> list[object]:
-    """What a client can tell of an answer."""
+    """The parts of a response that a client can observe."""
     return [
         (
             data.partition_index,

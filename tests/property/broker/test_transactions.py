@@ -1,7 +1,7 @@
-"""A whole broker under producers that come, write, end, fence each other and take too long, and under kills (I21, I28).
+"""A whole broker under producers that start, write, end, fence each other and time out, and under kills (I21, I28).
 
-What must hold: readers of committed records get what was committed, whole and in order, and nothing else; committed offsets are
-those of the last committed transaction; who was fenced never writes.
+Invariants: readers of committed records get exactly the committed records in order; committed offsets are
+those of the last committed transaction; a fenced producer never writes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TIMEOUT_MS = 10_000
 
 
 class Model:
-    """What a transactional id's transaction holds, while it is open."""
+    """The content of a transactional id's open transaction."""
 
     def __init__(self) -> None:
         self.owner: Producer | None = None
@@ -35,13 +35,13 @@ class Model:
         self.outcome: bool | None = None
 
     def forget(self, outcome: bool) -> None:
-        """The open transaction was committed, or not."""
+        """Forget the transaction, which was committed or aborted."""
         self.records, self.offset, self.began = [], None, None
         self.outcome = outcome
 
 
 class Transactional(RuleBasedStateMachine):
-    """Two ids, each with two producers that take it from each other."""
+    """Two transactional ids, each with two producers that fence each other."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""A log under any order of transactional batches, markers, rolls and reloads, against a model that keeps lists (KIP-98).
+"""A log under any order of transactional batches, markers, rolls and reloads, against a model made of lists (KIP-98).
 
-What must always hold: the last stable offset is never beyond an open transaction, and a reader who does what every client does
-with the list of aborted transactions is left with the committed records, whole and in order.
+Invariants: the last stable offset is never beyond an open transaction, and a reader that filters like every client
+by the list of aborted transactions gets exactly the committed records in order.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def read_as_a_client(log: PartitionLog, start: int, max_bytes: int) -> list[int]
 
 
 class TransactionsInLog(RuleBasedStateMachine):
-    """The log, and what a list says of it."""
+    """The log, and a list as its model."""
 
     def __init__(self) -> None:
         super().__init__()

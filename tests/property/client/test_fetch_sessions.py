@@ -1,6 +1,6 @@
-"""A client's fetch session against a broker's: whatever happens between them, they agree on what is fetched, or begin again.
+"""A client's fetch session against a broker's: they agree on the partitions, or begin a new session.
 
-Both are the real ones. The broker's is asked after each answer what it holds for the session, and that has to be what the request
+Both are the real ones. After each response the broker's session must contain what the request
 stood for. Sessions are evicted, answers are lost, topics are recreated and lose their ids, epochs come to their end.
 """
 
@@ -36,7 +36,7 @@ NOW = Now(0, 0)
 
 
 class Sessions(RuleBasedStateMachine):
-    """One client, one broker with room for two sessions, and someone else who takes that room away."""
+    """One client, one broker with two session slots, and another client that takes slots."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class Sessions(RuleBasedStateMachine):
         return None
 
     def carry(self, session: SessionRequest, *, keep: bool) -> Any:
-        """To the broker and back. Names and ids are on the wire only where the version of the request has them."""
+        """Send a request and return the response. Names and ids are on the wire only where the version of the request has them."""
         if not keep:
             return None
         request = fetch_request(config(), session, 1_000)

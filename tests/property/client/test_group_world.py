@@ -1,7 +1,7 @@
-"""Whatever happens to the members of a group and to their broker: no record is lost, none comes out of order, no commit runs ahead.
+"""Any history of a group's members and their broker: no record is lost or out of order, and no commit runs ahead.
 
-Hypothesis draws a history (members come, stall, are cut off, die, close, seek, pause; the broker dies and returns), the in-memory
-world plays it, and after every step of the clock the invariants are looked at. In the end everything is healed and all records
+Hypothesis draws a history (members join, stall, are disconnected, die, close, seek, pause; the broker restarts), the in-memory
+world plays it, and the invariants are checked after each step of the clock. In the end all faults are removed and all records
 must be handled.
 """
 
@@ -31,7 +31,7 @@ EXPECTED_ERRORS = (CommitFailedError, ConnectionFailedError, OttlaTimeoutError, 
 
 
 class Watched:
-    """A member whose every delivery is checked."""
+    """A member that checks each of its records."""
 
     def __init__(self, world: World, name: str, *, auto_commit: bool, records: int) -> None:
         self.app = world.app(
@@ -81,7 +81,7 @@ class Watched:
         yield from calls.close(5_000, app.now)
 
     def check(self, tp: TopicPartition, offset: int) -> None:
-        """In order, without gap or repetition, and only of what is held and not paused."""
+        """Check that records arrive in order, without gap or repetition, and only of owned partitions that are not paused."""
         assert tp in self.app.calls.owned
         assert not self.app.calls.snapshot.partitions[tp].paused
         assert offset == self.next.get(tp, offset), f"{tp}: {offset} after {self.next[tp] - 1}"
@@ -103,7 +103,7 @@ class Watched:
 
 
 class Checks:
-    """What must hold at any time."""
+    """The invariants, checked at any time."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -128,7 +128,7 @@ class Checks:
             assert set(range(offset)) <= handled, f"partition {partition}: {offset} is committed, but not all before it is handled"
 
     def told_in_turns(self) -> None:
-        """Every partition that was assigned is revoked or lost once before it is assigned again."""
+        """Check that each assigned partition is revoked or lost once before it is assigned again."""
         for member in self.members:
             told_to_hold(member.app)
 
@@ -232,7 +232,7 @@ class History:
         self.world.broker.start()
 
     def heal_everything(self) -> None:
-        """From now on all is well: what was produced must be handled."""
+        """Remove all faults, and check that all records are handled."""
         for member in self.checks.members:
             member.app.heal()
         self.join(True, 500)

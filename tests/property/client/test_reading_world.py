@@ -1,8 +1,8 @@
-"""Whatever an application does with its partitions: records come in order, without a gap or a repetition, and only where wanted.
+"""Any history of assign, seek and pause: records arrive in order, without gap or repetition, and only of active partitions.
 
-Two worlds. In the first one consumer with partitions assigned by hand reads from our broker, seeks, pauses and reassigns, while
-sessions are evicted and the broker dies and returns; a model knows which offset has to come next. In the second a log of
-transactions is cut into answers, and a reader of committed records must get just what was committed.
+Two worlds. In the first a consumer with ``assign()`` reads from our broker, seeks, pauses and reassigns, while
+sessions are evicted and the broker restarts; a model knows the next offset. In the second a log of
+transactions is cut into responses, and a reader of committed records must get exactly those.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ steps = st.lists(
 
 
 class Reading:
-    """One consumer, and what has to come next of each partition that it holds."""
+    """One consumer, and the next offset of each of its partitions."""
 
     def __init__(self, path: Path, limit: int, buffer: int) -> None:
         self.world = World(path)
@@ -128,7 +128,7 @@ def test_every_record_comes_once_and_in_order(history: list[tuple[str, TopicPart
 
 
 class Log:
-    """Batches of plain and transactional producers, and what a reader of committed records is to see of them."""
+    """Batches of plain and transactional producers, and the records that a reader of committed records must get."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[int, int, bytes]] = []
@@ -141,7 +141,7 @@ class Log:
         self.visible: set[int] = set()
 
     def write(self, producer: int, count: int) -> None:
-        """``producer`` 0 writes without transactions."""
+        """Append a batch; ``producer`` 0 writes without transactions."""
         options: dict[str, Any] = {"producer_id": producer, "producer_epoch": 0, "transactional": True} if producer else {}
         data = encode_batch([NewRecord(None, b"v") for _ in range(count)], base_offset=self.end, **options)
         offsets = list(range(self.end, self.end + count))
@@ -169,7 +169,7 @@ class Log:
         return min((offsets[0] for offsets in self.open.values()), default=self.end)
 
     def read(self, offset: int, most: int) -> FetchedPartition:
-        """As a broker answers: whole batches below the last stable offset, and the aborted transactions that concern them."""
+        """Whole batches below the last stable offset and their aborted transactions, like a broker's response."""
         wanted = [batch for batch in self.batches if batch[1] >= offset and batch[1] < self.stable][:most]
         last = wanted[-1][1] if wanted else offset
         aborted = tuple((producer, first) for producer, first, marker in self.aborted if first <= last and marker >= offset)

@@ -1,4 +1,4 @@
-"""Records walked one by one while partitions are wanted, unwanted, and wanted again: in order, none twice, none left out."""
+"""Iteration over records while partitions are added and removed: in order, none twice, none skipped."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ steps = st.lists(
 
 
 class Walker:
-    """An application that walks, and a network thread that changes what is wanted."""
+    """An application that iterates, and a network thread that changes the assignment."""
 
     def __init__(self) -> None:
         self.collector = FetchCollector(config(), SharedState())

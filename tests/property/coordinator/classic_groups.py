@@ -1,4 +1,4 @@
-"""Clients of classic groups on one coordinator, as rules that hypothesis plays in any order, and what must hold after each."""
+"""Clients of classic groups on one coordinator, as rules that hypothesis runs in any order; the oracle checks each step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LONGEST_WAIT = 400_000
 
 
 class Groups(WithLog):
-    """Some clients that behave and some that do not, on one coordinator."""
+    """Well-behaved and other clients on one coordinator."""
 
     clients = Bundle("clients")
 
@@ -133,7 +133,7 @@ class Groups(WithLog):
 
     @rule(topic=TOPICS, partitions=st.sampled_from([0, 0, 2, 4]))
     def topics_change(self, topic: str, partitions: int) -> None:
-        """A topic is deleted, made again under its name, or grows."""
+        """Delete a topic, recreate it, or add partitions."""
         count = self.harness.topics.counts.get(topic, 0)
         if partitions == 0 or count < partitions:
             self.harness.topics.generations[topic] += not count
@@ -155,8 +155,8 @@ class Groups(WithLog):
         self.move_away_and_back(group)
 
     @rule()
-    def all_is_well_for_a_while(self) -> None:
-        """With a log that works and clients that behave, every group becomes stable and every client gets its share."""
+    def settle_all_groups(self) -> None:
+        """With a working log and well-behaved clients, every group becomes stable and every client gets a share."""
         self.harness.appends = IMMEDIATE
         self.harness.settle()
         latest = {(client.group, client.instance or client.name): client for client in self.crowd}

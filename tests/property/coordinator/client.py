@@ -1,4 +1,4 @@
-"""A well-behaved member of a classic group, as far as the coordinator sees one."""
+"""A well-behaved member of a classic group, as the coordinator sees it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BEGIN_ANEW = {ErrorCode.unknown_member_id, ErrorCode.fenced_instance_id, ErrorCo
 
 
 class Client:
-    """Asks, waits for the answer, and does what the answer says; ``step`` does one thing and never blocks."""
+    """Sends a request, waits for the response, and follows it; ``step`` does one of these and never blocks."""
 
     def __init__(self, harness: Harness, name: str, group: str, instance: str | None, protocols: dict[str, bytes]) -> None:
         self.harness, self.name, self.group, self.instance = harness, name, group, instance
@@ -31,7 +31,7 @@ class Client:
         return self._ticket is not None and self.harness.waits(self._ticket)
 
     def step(self) -> None:
-        """Take an answer that has come, or send what is due."""
+        """Handle a response, or send the next request."""
         if self.waiting:
             return
         if self._ticket is not None:
@@ -43,7 +43,7 @@ class Client:
             self.send_heartbeat()
 
     def connection_lost(self) -> None:
-        """The answer to what was asked last will not come."""
+        """Drop the response to the last request."""
         self._ticket = None
 
     def send_join(self) -> None:
@@ -64,7 +64,7 @@ class Client:
         self.member_id, self.generation, self.assignment, self._ticket = "", -1, None, None
 
     def shares(self, member_ids: list[str]) -> dict[str, bytes]:
-        """What it gives each member when it leads."""
+        """The assignment of each member, if this client leads."""
         return {member_id: share(member_id) for member_id in member_ids}
 
     def _ask(self, ticket: int, then: Callable[[Any], None]) -> None:
@@ -101,7 +101,7 @@ class Client:
 
 
 class ReadingClient(Client):
-    """One whose assignments mean something: the partitions of ``orders``, in turn."""
+    """A client that reads its assignment: the partitions of ``orders``, round robin."""
 
     _gone: frozenset[str] = frozenset()
 
@@ -110,7 +110,7 @@ class ReadingClient(Client):
         super().send_join()
 
     def reads(self) -> frozenset[TopicPartition]:
-        """What it was assigned, but for topics that it has found to be gone: one of the same name that comes later is another."""
+        """Its assignment without deleted topics; a recreated topic of the same name is another topic."""
         assigned = decode_assignment(self.assignment).partitions if self.assignment else ()
         self._gone |= {one.topic for one in assigned if not self.harness.topics.partition_count(one.topic)}
         return frozenset(one for one in assigned if one.topic not in self._gone)

@@ -1,4 +1,4 @@
-"""A member of a consumer group, as far as the coordinator sees it: it follows its assignment, though not always at once."""
+"""A member of a consumer group, as the coordinator sees it: it follows its assignment, perhaps slowly."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Share = dict[str, frozenset[int]]
 
 
 class ConsumerClient:
-    """Sends a heartbeat, waits for its answer, takes up the answer; ``step`` does one of these and never blocks.
+    """Sends a heartbeat, waits for the response, and follows it; ``step`` does one of these and never blocks.
 
-    ``has`` is what it reads. What it is asked back it gives back at the next step, unless it is ``slow``.
+    ``has`` are its partitions. It revokes partitions at the next step, unless it is ``slow``.
     """
 
     def __init__(self, harness: Harness, name: str, group: str, instance: str | None, wishes: dict[str, Any]) -> None:
@@ -52,7 +52,7 @@ class ConsumerClient:
         return self._ticket is not None and self.harness.waits(self._ticket)
 
     def step(self) -> None:
-        """Take an answer that has come, or send what is due."""
+        """Handle a response, or send the next request."""
         if self.waiting or self.is_gone:
             return
         if self._ticket is not None:
@@ -62,24 +62,24 @@ class ConsumerClient:
             self._send()
 
     def wish(self, wishes: dict[str, Any]) -> None:
-        """Want other topics from now on."""
+        """Subscribe to other topics."""
         self.wishes = wishes
         if self.epoch > 0:
             self._ask(self.epoch, **wishes)
 
     def again(self) -> None:
-        """Send the last request once more: the connection was lost, and the answer with it."""
+        """Repeat the last request, whose response was lost with the connection."""
         if self._asked and not self.is_gone:
             self._ask(**self._asked)
 
     def restart(self) -> None:
-        """The process is killed and started again: it has nothing, and another member id."""
+        """Restart the process: no partitions, and a new member id."""
         self.incarnation += 1
         self.is_gone = False
         self._lose_all()
 
     def pause(self) -> None:
-        """A static member says that it will be back."""
+        """Leave as a static member that will return."""
         if self.epoch > 0:
             self._ask(-2)
             self.is_gone = True
@@ -95,12 +95,12 @@ class ConsumerClient:
         self.has = {}
 
     def vanish(self) -> None:
-        """Be heard of no more."""
+        """Stop without leaving."""
         self.is_gone = True
         self._ticket = None
 
     def compute(self, error: int = 0) -> None:
-        """Share the partitions out, as far as the coordinator lets it. Where an answer takes long the client gives up."""
+        """Compute the assignment, if the coordinator accepts it. Gives up if a response takes long."""
         who: dict[str, Any] = {"group_id": self.group, "member_id": self.member_id, "member_epoch": self.epoch}
         ticket = self.harness.ask(Api.CONSUMER_GROUP_PREPARE_ASSIGNMENT, prepare.ConsumerGroupPrepareAssignmentRequest(**who))
         if self.harness.waits(ticket) or self.harness.answer(ticket).error_code is not ErrorCode.none:

@@ -1,4 +1,4 @@
-"""Whatever members, time, topics, logs and restarts do to consumer groups, in any order: what must hold after each step."""
+"""Invariants of consumer groups under any order of requests, time, topic changes, log failures and restarts."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ class ConsumerGroups(WithConsumers):
         self.move_away_and_back(group)
 
     @rule()
-    def all_is_well_for_a_while(self) -> None:
-        """With a log that works and obedient members, every group becomes stable and each partition has an owner."""
+    def settle_all_groups(self) -> None:
+        """With a working log and well-behaved members, every group becomes stable and each partition has an owner."""
         self.harness.appends = IMMEDIATE
         self.harness.settle()
         for client in self.others:

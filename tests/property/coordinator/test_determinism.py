@@ -1,4 +1,4 @@
-"""The same is said to the same, in another process too, where sets of names come in another order."""
+"""Equal requests get equal replies, in another process too, where sets iterate in another order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.coordinator.harness import Harness, subscription
 
 
 def story() -> str:
-    """What a coordinator says to a hundred things, most of which come from members of both protocols in two groups."""
+    """The replies of a coordinator to a hundred requests, most of them of members of both protocols in two groups."""
     harness, dice = Harness(), random.Random(7)
     crowd: list[ReadingClient | ConsumerClient] = []
     for number in range(100):

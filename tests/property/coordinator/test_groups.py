@@ -1,4 +1,4 @@
-"""Whatever clients, time, logs and restarts do to classic groups, in any order: what must hold after each step."""
+"""Invariants of classic groups under any order of requests, time, log failures and restarts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members of both protocols in the same groups, which go from one to the other and back: what must hold after each step."""
+"""Invariants of groups with members of both protocols, which are converted from one to the other and back."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ POLICIES = st.sampled_from(["bidirectional", "bidirectional", "bidirectional", "
 
 
 class MixedGroups(Groups, WithConsumers):
-    """All that happens to classic groups, with members of the other protocol among them; and transactions of both."""
+    """The rules of classic groups, with members of the consumer protocol in them, and transactions of both."""
 
     clients = Bundle("clients")
     consumers = Bundle("consumers")
@@ -44,7 +44,7 @@ class MixedGroups(Groups, WithConsumers):
         self.oracle = Oracle(self.harness, self.readings)
 
     def readings(self) -> list[Reading]:
-        """What clients of either protocol read."""
+        """The partitions that clients of either protocol read."""
         classic = [Reading(one.group, one.member_id, one.reads()) for one in self.crowd if one.assignment]
         return classic + super().readings()
 
@@ -65,7 +65,7 @@ class MixedGroups(Groups, WithConsumers):
         return self.consumer_comes(group, instance, wishes)
 
     @rule(steps=st.integers(1, 12))
-    def everybody_acts(self, steps: int) -> None:
+    def all_clients_step(self, steps: int) -> None:
         for _ in range(steps):
             for client in (*self.crowd, *self.others):
                 client.step()
@@ -77,8 +77,8 @@ class MixedGroups(Groups, WithConsumers):
             self.topic_is_gone(topic)
 
     @rule()
-    def all_is_well_for_a_while(self) -> None:
-        """Every group comes to rest in one protocol or the other, and all that its members want is given to someone."""
+    def settle_all_groups(self) -> None:
+        """Every group settles in one protocol, and each subscribed partition has an owner."""
         self.harness.appends = IMMEDIATE
         self.harness.settle()
         latest = {(client.group, client.instance or client.name): client for client in self.crowd}

@@ -1,4 +1,4 @@
-"""The oracle itself: each of its invariants says no to something that is wrong, and to nothing that is right."""
+"""The oracle itself: each invariant detects a violation, and none fails for a correct state."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GONE = TopicPartition("bills", 0)
 
 
 class FullCoordinator:
-    """A coordinator with a bit of everything: ``stable``, ``syncing`` and ``consumers`` are groups, ``waits`` is parked."""
+    """A coordinator with groups in several states: ``stable``, ``syncing`` and ``consumers`` are groups, ``waits`` is parked."""
 
     def __init__(self) -> None:
         self.harness = Harness()
@@ -98,12 +98,12 @@ class FullCoordinator:
         self.served(key[1]).timers._deadlines[key] = self.harness.all_timers[key] = 10**9
 
     def tells(self, ticket: int, **changes: Any) -> None:
-        """An answer is another."""
+        """Change a response."""
         self.oracle.answers._looked_at.discard(ticket)
         self.harness.replies[ticket] = replace(self.harness.replies[ticket], **changes)
 
     def ticket_of(self, kind: str) -> int:
-        """The last request of a kind that was answered without an error; a JoinGroup of a leader."""
+        """The last request of an API that succeeded; for JoinGroup, that of a leader."""
         answered = self.harness.replies.items()
         return max(
             ticket
@@ -141,73 +141,73 @@ def joined_differently(world: FullCoordinator) -> None:
 
 
 BROKEN: list[tuple[str, Callable[[FullCoordinator], object]]] = [
-    ("the_log_says_what_is", lambda w: w.log("stable").clear()),
-    ("the_log_says_what_is", lambda w: w.classic(stored=None)),
-    ("the_log_says_what_is", lambda w: w.consumers(epoch=7)),
-    ("the_log_says_what_is", lambda w: w.shard("stable").state.pending.end(1, commit=False)),
-    ("what_was_written_last_counts", lambda w: w.shard("stable").state._offsets["stable"].clear()),
-    ("what_was_written_last_counts", first_transaction_counts),
-    ("offsets_go_for_a_reason", offset_vanishes),
-    ("nothing_is_left_of_who_is_gone", record_stays),
-    ("members_fit_their_group", lambda w: w.classic(leader="nobody")),
-    ("members_fit_their_group", lambda w: w.classic(protocol="unknown")),
-    ("members_fit_their_group", lambda w: w.classic(state=ClassicGroupState.EMPTY)),
-    ("members_fit_their_group", lambda w: w.classic(pending=frozenset({w.leader}))),
-    ("members_fit_their_group", lambda w: w.classic(members={}, leader=None)),
+    ("the_log_equals_the_state", lambda w: w.log("stable").clear()),
+    ("the_log_equals_the_state", lambda w: w.classic(stored=None)),
+    ("the_log_equals_the_state", lambda w: w.consumers(epoch=7)),
+    ("the_log_equals_the_state", lambda w: w.shard("stable").state.pending.end(1, commit=False)),
+    ("the_last_commit_counts", lambda w: w.shard("stable").state._offsets["stable"].clear()),
+    ("the_last_commit_counts", first_transaction_counts),
+    ("offsets_are_removed_for_a_reason", offset_vanishes),
+    ("deleted_groups_leave_no_records", record_stays),
+    ("members_match_their_group", lambda w: w.classic(leader="nobody")),
+    ("members_match_their_group", lambda w: w.classic(protocol="unknown")),
+    ("members_match_their_group", lambda w: w.classic(state=ClassicGroupState.EMPTY)),
+    ("members_match_their_group", lambda w: w.classic(pending=frozenset({w.leader}))),
+    ("members_match_their_group", lambda w: w.classic(members={}, leader=None)),
     ("instances_are_members", lambda w: [w.classic_member(one, instance_id="i") for one in (w.leader, w.follower)]),
-    ("who_is_stable_has_an_assignment", lambda w: w.classic_member(w.follower, assignment=b"")),
-    ("who_is_parked_fits_the_state", lambda w: w.classic_member(w.leader, join=1)),
-    ("who_is_parked_fits_the_state", lambda w: w.classic_member(w.leader, sync=1)),
-    ("who_is_parked_fits_the_state", lambda w: w.classic(pending_sync=frozenset({"nobody"}))),
-    ("generations_go_up", lambda w: w.classic(generation=0)),
-    ("nobody_holds_what_another_holds", lambda w: w.consumer("b", assigned=w.member("a").assigned)),
-    ("nobody_holds_what_another_holds", lambda w: w.consumers(owners={})),
-    ("nobody_holds_what_another_holds", lambda w: w.consumer("a", revoking={}, state=MemberState.STABLE)),
-    ("who_reads_holds", lambda w: w.readings.append(Reading("consumers", "b", frozenset({PLACE})))),
+    ("stable_members_have_assignments", lambda w: w.classic_member(w.follower, assignment=b"")),
+    ("parked_requests_match_the_state", lambda w: w.classic_member(w.leader, join=1)),
+    ("parked_requests_match_the_state", lambda w: w.classic_member(w.leader, sync=1)),
+    ("parked_requests_match_the_state", lambda w: w.classic(pending_sync=frozenset({"nobody"}))),
+    ("generations_never_decrease", lambda w: w.classic(generation=0)),
+    ("partitions_have_one_owner", lambda w: w.consumer("b", assigned=w.member("a").assigned)),
+    ("partitions_have_one_owner", lambda w: w.consumers(owners={})),
+    ("partitions_have_one_owner", lambda w: w.consumer("a", revoking={}, state=MemberState.STABLE)),
+    ("readers_are_owners", lambda w: w.readings.append(Reading("consumers", "b", frozenset({PLACE})))),
     ("epochs_are_in_order", lambda w: w.consumer("a", epoch=9)),
     ("epochs_are_in_order", lambda w: w.consumers(assignment_epoch=9)),
     ("epochs_are_in_order", lambda w: w.consumer("a", revoking={})),
     ("epochs_are_in_order", lambda w: w.consumer("a", state=MemberState.STABLE)),
-    ("epochs_go_up", lambda w: w.consumers(epoch=2)),
-    ("epochs_go_up", lambda w: w.consumers(assignment_epoch=2)),
+    ("epochs_never_decrease", lambda w: w.consumers(epoch=2)),
+    ("epochs_never_decrease", lambda w: w.consumers(assignment_epoch=2)),
     (
-        "the_target_gives_each_partition_once",
+        "the_target_has_one_owner_per_partition",
         lambda w: w.target(b=w.group().target["a"]),
     ),
-    ("the_target_gives_each_partition_once", lambda w: w.target(nobody={})),
+    ("the_target_has_one_owner_per_partition", lambda w: w.target(nobody={})),
     ("the_target_is_complete", lambda w: w.target(b={})),
     ("the_target_is_complete", lambda w: w.harness.topics.counts.update(orders=5)),
     (
         "the_target_is_complete",
         lambda w: w.target(b={w.topic_id("bills"): (0, 1)}),
     ),
-    ("the_target_is_even", lambda w: w.target(a={w.topic_id("orders"): (0, 1, 2, 3)}, b={})),
-    ("what_is_counted_is_right", lambda w: w.consumers(subscribers={"orders": 1})),
-    ("what_is_counted_is_right", lambda w: w.consumers(regex_subscribers={"o.*": 1})),
-    ("what_is_counted_is_right", lambda w: w.consumers(votes={})),
-    ("what_is_counted_is_right", lambda w: w.consumers(static_members={"i": "b"})),
-    ("everybody_alive_has_one_session", lambda w: w.disarm(session_timer("stable", w.leader))),
-    ("everybody_alive_has_one_session", lambda w: w.arm(session_timer("stable", "nobody"))),
+    ("the_target_is_balanced", lambda w: w.target(a={w.topic_id("orders"): (0, 1, 2, 3)}, b={})),
+    ("cached_counts_are_correct", lambda w: w.consumers(subscribers={"orders": 1})),
+    ("cached_counts_are_correct", lambda w: w.consumers(regex_subscribers={"o.*": 1})),
+    ("cached_counts_are_correct", lambda w: w.consumers(votes={})),
+    ("cached_counts_are_correct", lambda w: w.consumers(static_members={"i": "b"})),
+    ("live_members_have_one_session_timer", lambda w: w.disarm(session_timer("stable", w.leader))),
+    ("live_members_have_one_session_timer", lambda w: w.arm(session_timer("stable", "nobody"))),
     ("rounds_and_members_have_their_timers", lambda w: w.disarm(sync_timer("syncing"))),
     ("rounds_and_members_have_their_timers", lambda w: w.disarm(rebalance_timer("consumers", "a"))),
     ("rounds_and_members_have_their_timers", lambda w: w.arm(rejoin_timer("consumers", "a"))),
-    ("the_shell_is_told_in_time", lambda w: w.harness.all_timers.update({session_timer("stable", w.leader): 10**9})),
-    ("the_shell_is_told_in_time", lambda w: w.arm(session_timer("nowhere", "nobody"))),
-    ("who_waits_is_known", lambda w: w.harness.asked.add(10**6)),
-    ("who_waits_is_known", lambda w: w.harness.replies.update({w.waits: None})),
-    ("nobody_waits_for_ever", lambda w: w.harness.clock.move_to(10**6)),
+    ("the_shell_has_its_timers_in_time", lambda w: w.harness.all_timers.update({session_timer("stable", w.leader): 10**9})),
+    ("the_shell_has_its_timers_in_time", lambda w: w.arm(session_timer("nowhere", "nobody"))),
+    ("unanswered_requests_are_parked", lambda w: w.harness.asked.add(10**6)),
+    ("unanswered_requests_are_parked", lambda w: w.harness.replies.update({w.waits: None})),
+    ("rebalances_end", lambda w: w.harness.clock.move_to(10**6)),
     (
-        "what_was_acknowledged_is_in_the_log",
+        "acknowledged_writes_are_in_the_log",
         lambda w: w.tells(w.refused, topics=w.answer(w.accepted).topics),
     ),
     (
-        "what_was_acknowledged_is_in_the_log",
+        "acknowledged_writes_are_in_the_log",
         lambda w: w.tells(w.ticket_of("ConsumerGroupHeartbeat"), member_epoch=9),
     ),
-    ("what_was_acknowledged_is_in_the_log", lambda w: w.tells(w.ticket_of("SyncGroup"), assignment=b"another")),
-    ("what_was_acknowledged_is_in_the_log", lambda w: w.oracle.answers.stale.add(w.commit(5))),
-    ("what_was_refused_is_not", lambda w: w.oracle.answers._refused.add(1)),
-    ("a_generation_is_one_membership", joined_differently),
+    ("acknowledged_writes_are_in_the_log", lambda w: w.tells(w.ticket_of("SyncGroup"), assignment=b"another")),
+    ("acknowledged_writes_are_in_the_log", lambda w: w.oracle.answers.stale.add(w.commit(5))),
+    ("refused_commits_are_not_in_the_log", lambda w: w.oracle.answers._refused.add(1)),
+    ("a_generation_has_one_membership", joined_differently),
     ("generations_are_not_skipped", lambda w: w.tells(w.ticket_of("JoinGroup"), generation_id=9)),
 ]
 
@@ -244,8 +244,8 @@ def test_a_timer_that_acts_too_early_is_detected(monkeypatch: pytest.MonkeyPatch
 
 def test_a_different_outcome_on_replay_is_detected() -> None:
     world = FullCoordinator()
-    world.oracle.the_same_happens_again()
+    world.oracle.replay_gives_the_same_effects()
     world.harness.said[-1] = []
     world.harness.said[0] = []
     with pytest.raises(AssertionError):
-        world.oracle.the_same_happens_again()
+        world.oracle.replay_gives_the_same_effects()

@@ -1,4 +1,4 @@
-"""The transaction coordinator under any order of requests, time, failing appends and restarts: what must hold after each step."""
+"""Invariants of the transaction coordinator under any order of requests, time, failing appends and restarts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CONFIG = TransactionConfig(state_topic_partitions=PARTITIONS, id_expiration_ms=H
 
 
 class ProducerIds:
-    """Producer ids that count, and outlast the coordinator."""
+    """Counting producer ids that outlast the coordinator."""
 
     def __init__(self) -> None:
         self.last = 0
@@ -47,7 +47,7 @@ class ProducerIds:
 
 @dataclass
 class Client:
-    """A producer, with the id and epoch that it was given."""
+    """A producer with its id and epoch."""
 
     transactional_id: str
     producer_id: int = -1
@@ -55,7 +55,7 @@ class Client:
 
 
 class Coordinated(RuleBasedStateMachine):
-    """Clients that do whatever they like, a log that may fail, markers that take their time."""
+    """Clients with any behaviour, a log that may fail, and slow markers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class Coordinated(RuleBasedStateMachine):
             self.given.add((client.producer_id, client.epoch))
 
     def _states(self, transactional_id: str) -> list[TransactionState]:
-        """The states that the log tells of an id, oldest first."""
+        """The states of an id in the log, oldest first."""
         found = []
         for records in self.log.values():
             for key, value in records:
@@ -185,7 +185,7 @@ class Coordinated(RuleBasedStateMachine):
 
     @rule(written=st.booleans())
     def killed(self, written: bool) -> None:
-        """What was on its way to the log is there or not; no one hears of it."""
+        """Kill the coordinator: an open append is in the log or not, and gets no reply."""
         for append in self.appends if written else ():
             self.log[append.partition] += append.records
         self.asked.clear()

@@ -1,4 +1,4 @@
-"""The members of consumer groups in a state machine test, in groups of any type.
+"""Members of consumer groups for state machine tests, in groups of any type.
 
 Owns the clients of the newer protocol. Must not know the other members of a group. Invariant: a client follows its assignment, or
 is slow.
@@ -42,14 +42,14 @@ class WithConsumers(WithLog):
     others: list[ConsumerClient]
 
     def consumer_comes(self, group: str, instance: str | None, wishes: dict[str, Any]) -> ConsumerClient:
-        """One more client, which has sent its first heartbeat."""
+        """Add a client, which sends its first heartbeat."""
         client = ConsumerClient(self.harness, f"m{len(self.others)}", group, instance, wishes)
         self.others.append(client)
         client.step()
         return client
 
     def readings(self) -> list[Reading]:
-        """What they all read."""
+        """The partitions that all clients read."""
         return [
             Reading(one.group, one.member_id, frozenset(TopicPartition(topic, n) for topic, some in one.has.items() for n in some))
             for one in self.others
@@ -57,7 +57,7 @@ class WithConsumers(WithLog):
         ]
 
     def topic_is_gone(self, topic: str) -> None:
-        """Clients find out by themselves that what they read is not there."""
+        """Let clients notice that a topic does not exist any more."""
         for one in self.others:
             one.has = {name: numbers for name, numbers in one.has.items() if name != topic}
             one.told = None if one.told is None else {name: numbers for name, numbers in one.told.items() if name != topic}
@@ -95,7 +95,7 @@ class WithConsumers(WithLog):
 
     @rule(client=consumers, behind=st.integers(-1, 2), partition=st.integers(0, 3), producer_id=st.none() | PRODUCERS)
     def a_consumer_commits(self, client: ConsumerClient, behind: int, partition: int, producer_id: int | None) -> None:
-        """With the epoch that its group knows it by, or another; in a transaction or not."""
+        """Commit with the member's epoch or another, in a transaction or not."""
         group = self.harness.coordinator.groups().get(client.group)
         if not isinstance(group, ConsumerGroup) or client.member_id not in group.members:
             return
@@ -120,7 +120,7 @@ class WithConsumers(WithLog):
         self.harness.run_jobs()
 
     def restart(self) -> None:
-        """Clients connect again and repeat what they asked."""
+        """Restart; clients reconnect and repeat their requests."""
         super().restart()
         for client in self.others:
             if client.waiting:

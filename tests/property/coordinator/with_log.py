@@ -1,4 +1,4 @@
-"""What surroundings do to a coordinator in a state machine test: its log takes long or fails, time passes, it moves, it is killed.
+"""Rules for a coordinator's environment in a state machine test: slow and failing logs, time, moves and kills.
 
 Owns the parts that do not depend on the members: logs, timers, commits and transactions. Must not know groups' protocols.
 Invariant: after each rule the oracle checks the state.
@@ -70,7 +70,7 @@ class WithLog(RuleBasedStateMachine):
         self.oracle.a_timer_that_is_not_due_does_nothing(number)
 
     def move_away_and_back(self, group: str) -> None:
-        """The partition of a group has another coordinator for a moment."""
+        """Move the partition of a group to another coordinator and back."""
         harness = self.harness
         partition = harness.coordinator.partition_for(group)
         harness.tell("unload", partition)
@@ -79,7 +79,7 @@ class WithLog(RuleBasedStateMachine):
         self.oracle.forget()
 
     def restart(self) -> None:
-        """The broker is killed and started again."""
+        """Kill and restart the broker."""
         self.harness.appends = IMMEDIATE
         self.harness.restart()
         self.oracle.forget()
@@ -87,11 +87,11 @@ class WithLog(RuleBasedStateMachine):
     # Commits.
 
     def commit_offset(self, partition: TopicPartition, group: str, **fields: Any) -> int:
-        """A commit of an offset that no other has."""
+        """Commit a unique offset."""
         return self._ask("commit", partition, group, **fields)
 
     def commit_in_transaction(self, producer_id: int, partition: TopicPartition, group: str, **fields: Any) -> int:
-        """The same in a transaction."""
+        """Commit a unique offset in a transaction."""
         return self._ask("commit_in_transaction", partition, group, producer_id=producer_id, **fields)
 
     def _ask(self, how: str, partition: TopicPartition, group: str, **fields: Any) -> int:
@@ -103,7 +103,7 @@ class WithLog(RuleBasedStateMachine):
         return ticket
 
     def _is_stale(self, group_id: str, member_id: str, generation: int) -> bool:
-        """Whether a commit must be refused, as its sender has no business in the group any more, or not yet."""
+        """Whether a commit must be refused since its sender is not a member of this generation or epoch."""
         group = self.harness.coordinator.groups().get(group_id)
         if self.harness.open or group is None or generation < 0:
             return False  # what is open may change it; without a generation others may commit, at times
@@ -116,7 +116,7 @@ class WithLog(RuleBasedStateMachine):
         return generation > member.epoch
 
     def delete_groups(self, groups: list[str]) -> None:
-        """Someone wants these groups and all their offsets to be gone."""
+        """Delete these groups and all their offsets."""
         partitions = [TopicPartition(topic, number) for topic in ("orders", "bills") for number in range(6)]
         self.oracle.log.removals |= {(group, partition) for group in groups for partition in partitions}
         self.harness.delete(*groups)
@@ -132,7 +132,7 @@ class WithLog(RuleBasedStateMachine):
         self.harness.end_transaction(producer_id, commit=commit)
 
     def teardown(self) -> None:
-        """No one waits for ever, who is not heard of is gone in the end, and all of it could happen again."""
+        """Check that no request waits for ever, that silent members are removed, and that a replay gives the same effects."""
         if not hasattr(self, "harness"):
             return
         self.harness.appends = IMMEDIATE
@@ -142,4 +142,4 @@ class WithLog(RuleBasedStateMachine):
         assert self.harness.deadlines == {}
         assert not any(group.members for group in self.harness.coordinator.groups().values())
         self.oracle.check()
-        self.oracle.the_same_happens_again()
+        self.oracle.replay_gives_the_same_effects()

@@ -230,7 +230,7 @@ def test_any_negative_byte_is_a_null_structure() -> None:
 
 
 def test_member_blobs_with_excessive_counts_are_refused() -> None:
-    """kio would reserve memory for all of it first, and end the process."""
+    """kio would first reserve memory for the announced count, and end the process."""
     with pytest.raises(ProtocolError, match="announces 2147483647 items"):
         decode_subscription(b"\0\3\x7f\xff\xff\xff")
     with pytest.raises(ProtocolError, match="announces 2147483647 items"):

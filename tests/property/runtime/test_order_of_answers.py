@@ -1,4 +1,4 @@
-"""Answers of one connection leave in the order of its requests, whichever is ready first, and as soon as they can."""
+"""Responses on one connection leave in the order of the requests, in whatever order they are ready, and as early as possible."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def bytes_of(number: int, kind: str) -> bytes:
 
 
 def check_order(connection_class: type[Connection], kinds: list[str], order: list[int]) -> None:
-    """Answer requests in some order; after each answer all has left that can have left, and nothing else."""
+    """Answer requests in some order; after each response exactly those that can leave have left."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
@@ -60,7 +60,7 @@ def test_answers_keep_the_order_of_requests(data: st.DataObject, kinds: list[str
 
 
 class Hasty(Connection):
-    """Sends what is ready."""
+    """A wrong implementation that sends responses as they are ready."""
 
     def send(self, mono: int) -> None:
         self._in_flight.rotate(-next((place for place, slot in enumerate(self._in_flight) if slot.pieces is not None), 0))

@@ -1,4 +1,4 @@
-"""Whatever the offsets: limits hold, every record is planned once, JSON comes back, a loss and what is left make the range."""
+"""For any offsets: limits hold, each record is planned once, offsets survive JSON, lost and remaining ones make up the range."""
 
 import json
 from collections import Counter

@@ -1,6 +1,6 @@
-"""What must hold of answers: there is one to each request, in time, and it is true.
+"""Invariants of responses: there is one to each request, in time, and it is true.
 
-Owns what was asked and what was answered. Must not know why. Invariant: an answer is looked at once, when it has come.
+Owns the requests and the responses. Must not know their causes. Invariant: each response is checked once, when it arrives.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ SLACK = 5_000
 
 
 def commit_error(answer: Any) -> ErrorCode:
-    """The error code in the answer to a commit of one partition."""
+    """The error code in the response to a commit of one partition."""
     error = answer.topics[0].partitions[0].error_code
     assert isinstance(error, ErrorCode)
     return error
 
 
 class Answers:
-    """The answers of one harness. A commit must be of one partition, and of an offset that no other has."""
+    """The responses of one harness. Each commit must be of one partition, with a unique offset."""
 
     def __init__(self, harness: Harness, log: LogOfGroups) -> None:
         self.harness = harness
@@ -45,11 +45,11 @@ class Answers:
         self._held_up_until = 0
 
     def forget(self) -> None:
-        """A coordinator that was loaded may give the number of a generation again that was never in the log."""
+        """Allow repeated generations: a coordinator that was loaded may reuse a number that was never in the log."""
         self._memberships.clear()
 
-    def who_waits_is_known(self) -> None:
-        """No answer is lost: what is not answered is parked in a group, unless an append is open."""
+    def unanswered_requests_are_parked(self) -> None:
+        """No response is lost: an unanswered request is parked in a group, unless an append is open."""
         waiting = self.harness.asked - self.harness.replies.keys()
         parked = self._parked()
         assert len(parked) == len(set(parked))
@@ -57,8 +57,8 @@ class Answers:
         if not self.harness.open:
             assert waiting == set(parked)
 
-    def nobody_waits_for_ever(self) -> None:
-        """A rebalance ends, whichever members do not take part in it."""
+    def rebalances_end(self) -> None:
+        """A rebalance ends even if members do not take part in it."""
         if self.harness.open:
             self._held_up_until = self.harness.mono
         for group in self._classic_groups():
@@ -69,8 +69,8 @@ class Answers:
                         _, asked_at = self.harness.requests[ticket]
                         assert self.harness.mono - max(asked_at, self._held_up_until) <= longest
 
-    def what_was_acknowledged_is_in_the_log(self) -> None:
-        """Commits, memberships, assignments and deletions."""
+    def acknowledged_writes_are_in_the_log(self) -> None:
+        """Acknowledged commits, memberships, assignments and deletions are in the log."""
         self.log.read_on()
         for ticket in self.harness.replies.keys() - self._looked_at:
             answer = self.harness.replies[ticket]
@@ -93,13 +93,13 @@ class Answers:
                     deleted = {one.group_id for one in answer.results if one.error_code is ErrorCode.none}
                     assert all(self.log.deletions[group_id] for group_id in deleted)
 
-    def what_was_refused_is_not(self) -> None:
+    def refused_commits_are_not_in_the_log(self) -> None:
         """A commit that was refused is not in the log."""
         self.log.read_on()
         assert self._refused.isdisjoint(self.log.written_offsets)
 
-    def a_generation_is_one_membership(self) -> None:
-        """All answers of a generation have the same members; a static member counts by its instance id.
+    def a_generation_has_one_membership(self) -> None:
+        """All responses of a generation have the same members; a static member counts by its instance id.
 
         A deleted group may have had the same generation with another leader."""
         for request, answer in self._joined():
@@ -109,7 +109,7 @@ class Answers:
                 assert known == names
 
     def generations_are_not_skipped(self) -> None:
-        """Each generation in an answer is one more than one in an earlier answer or in the log."""
+        """Each generation in a response is one more than one in an earlier response or in the log."""
         self.log.read_on()
         for request, answer in self._joined():
             known = self.log.generations.setdefault(request.group_id, set())
@@ -118,7 +118,7 @@ class Answers:
         self._looked_at |= self.harness.replies.keys()
 
     def _joined(self) -> list[tuple[Any, Any]]:
-        """Those who have joined since, by generation."""
+        """The members that have joined since, by generation."""
         new = [(self.harness.requests[one][0], self.harness.replies[one]) for one in self.harness.replies.keys() - self._looked_at]
         joined = [
             (request, answer)

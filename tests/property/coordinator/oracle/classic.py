@@ -1,7 +1,7 @@
-"""What must hold of the groups of the classic protocol.
+"""Invariants of classic groups.
 
-Owns the shape that members, generations and parked requests of a group must have. Must not know how they came to be. Invariant:
-looks, and changes nothing.
+Owns the valid states of a group's members, generations and parked requests. Must not know how they arose. Invariant:
+reads, and changes nothing.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ class ClassicGroups:
         self._generations: dict[str, tuple[int, int]] = {}
 
     def forget(self) -> None:
-        """Another coordinator knows no generation that is not in the log."""
+        """Forget the generations that are not in the log, which another coordinator does not know."""
         self._generations.clear()
 
     def groups(self) -> list[ClassicGroup]:
-        """All of them."""
+        """The groups."""
         return [group for group in self.harness.coordinator.groups().values() if isinstance(group, ClassicGroup)]
 
-    def members_fit_their_group(self) -> None:
-        """The leader is a member, all know the protocol, and a group without members is empty."""
+    def members_match_their_group(self) -> None:
+        """The leader is a member, all members support the protocol, and a group without members is empty."""
         for group in self.groups():
             members = group.members.values()
             assert all(member_id == member.member_id for member_id, member in group.members.items())
@@ -46,13 +46,13 @@ class ClassicGroups:
             instances = [member.instance_id for member in group.members.values() if member.instance_id is not None]
             assert len(instances) == len(set(instances))
 
-    def who_is_stable_has_an_assignment(self) -> None:
-        """Every member of a stable group."""
+    def stable_members_have_assignments(self) -> None:
+        """Each member of a stable group has an assignment."""
         for group in self.groups():
             assert group.state is not ClassicGroupState.STABLE or all(member.assignment for member in group.members.values())
 
-    def who_is_parked_fits_the_state(self) -> None:
-        """JoinGroups wait in the join phase, SyncGroups in the sync phase, and only of who has sent them."""
+    def parked_requests_match_the_state(self) -> None:
+        """JoinGroups are parked in the join phase, SyncGroups in the sync phase, and only for the members that sent them."""
         for group in self.groups():
             members = group.members.values()
             assert group.pending_sync <= group.members.keys()
@@ -62,8 +62,8 @@ class ClassicGroups:
                 assert all(member.sync is None for member in members)
             assert all(member.member_id not in group.pending_sync for member in members if member.sync is not None)
 
-    def generations_go_up(self) -> None:
-        """While a group is there, its generation never goes down."""
+    def generations_never_decrease(self) -> None:
+        """The generation of a group never decreases while the group exists."""
         self.log.read_on()
         generations = {group.group_id: (self.log.deletions[group.group_id], group.generation) for group in self.groups()}
         for name, (deletions, generation) in self._generations.items():

@@ -1,7 +1,7 @@
-"""What must hold of the groups of the consumer protocol, and of what their members read.
+"""Invariants of consumer groups, and of the partitions that their members read.
 
-Owns who may have which partition, the order of epochs, and the target. Must not know the rules by which a target is made, only what
-every target must be. Invariant: looks, and changes nothing.
+Owns the ownership of partitions, the order of epochs, and the target. Must not know how a target is computed, only what
+every target must be. Invariant: reads, and changes nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.unit.coordinator.harness import Harness
 
 
 class Reading(NamedTuple):
-    """What a client reads as a member of a group."""
+    """The partitions that a client reads as a member of a group."""
 
     group_id: str
     member_id: str
@@ -34,11 +34,11 @@ class ConsumerGroups:
         self._epochs: dict[str, tuple[int, int, int]] = {}
 
     def groups(self) -> list[ConsumerGroup]:
-        """All of them."""
+        """The groups."""
         return [group for group in self.harness.coordinator.groups().values() if isinstance(group, ConsumerGroup)]
 
-    def nobody_holds_what_another_holds(self) -> None:
-        """And the map of holders says who does."""
+    def partitions_have_one_owner(self) -> None:
+        """No partition has two owners, and the map of owners names the one."""
         for group in self.groups():
             holders: dict[Any, int] = {}
             for member in group.members.values():
@@ -49,8 +49,8 @@ class ConsumerGroups:
             known = {(topic, number): epoch for topic, numbers in group.owners.items() for number, epoch in numbers.items()}
             assert known == holders
 
-    def who_reads_holds(self) -> None:
-        """What a member reads no one else is given before it says that it reads it no more, or is a member no more."""
+    def readers_are_owners(self) -> None:
+        """A partition that a member reads is not assigned to another before the member has revoked it or left."""
         groups = {group.group_id: group for group in self.groups()}
         name_of = self.harness.topics.name_of
         for group_id, member_id, partitions in self._readings():
@@ -62,7 +62,7 @@ class ConsumerGroups:
                 assert partitions <= owned_partitions
 
     def epochs_are_in_order(self) -> None:
-        """Member epoch, assignment epoch, group epoch; and who must give nothing back owes nothing."""
+        """Member epoch <= assignment epoch <= group epoch; a member without partitions to revoke is not revoking."""
         for group in self.groups():
             assert 1 <= group.assignment_epoch <= group.epoch
             for member in group.members.values():
@@ -70,8 +70,8 @@ class ConsumerGroups:
                 assert member.state is not MemberState.UNREVOKED_PARTITIONS or member.revoking
                 assert member.state is MemberState.UNREVOKED_PARTITIONS or not member.revoking
 
-    def epochs_go_up(self) -> None:
-        """While a group is there, neither of its epochs goes down."""
+    def epochs_never_decrease(self) -> None:
+        """Neither epoch of a group decreases while the group exists."""
         self.log.read_on()
         deleted = self.log.deletions
         epochs = {group.group_id: (deleted[group.group_id], group.epoch, group.assignment_epoch) for group in self.groups()}
@@ -81,15 +81,15 @@ class ConsumerGroups:
                 assert epochs[name][2] >= assignment_epoch
         self._epochs = epochs
 
-    def the_target_gives_each_partition_once(self) -> None:
-        """To a member of the group."""
+    def the_target_has_one_owner_per_partition(self) -> None:
+        """Each partition of the target has one owner, a member of the group."""
         for group in self.groups():
             given = [(topic_id, n) for target in group.target.values() for topic_id, numbers in target.items() for n in numbers]
             assert len(given) == len(set(given))
             assert group.target.keys() <= group.members.keys()
 
     def the_target_is_complete(self) -> None:
-        """Each partition that is there and that someone wants is given, to someone who wants it, and no other."""
+        """Each existing subscribed partition has an owner that subscribes to it, and no other partition has one."""
         for group in self._up_to_date():
             counts, image = self.harness.topics.counts, self.harness.topics
             given = {(topic_id, n) for target in group.target.values() for topic_id, numbers in target.items() for n in numbers}
@@ -98,8 +98,8 @@ class ConsumerGroups:
             for member_id, target in group.target.items():
                 assert {image.name_of(topic_id) for topic_id in target} <= group.topics_of(group.members[member_id].metadata)
 
-    def the_target_is_even(self) -> None:
-        """Where all want the same, no one has two partitions more than another: of all together, or of each topic in one piece."""
+    def the_target_is_balanced(self) -> None:
+        """With equal subscriptions no member has two partitions more than another: in total, or of each topic contiguously."""
         for group in self._up_to_date():
             wishes = {frozenset(group.topics_of(member.metadata)) for member in group.members.values()}
             if len(wishes) == 1:
@@ -108,8 +108,8 @@ class ConsumerGroups:
                 topics = {topic_id for share in shares for topic_id in share}
                 assert _is_even(totals) or all(_is_even_range([share.get(topic_id, ()) for share in shares]) for topic_id in topics)
 
-    def what_is_counted_is_right(self) -> None:
-        """All that is kept for speed is what a count gives."""
+    def cached_counts_are_correct(self) -> None:
+        """Each cached count equals a new count."""
         for group in self.groups():
             wishes = [member.metadata for member in group.members.values()]
             assert group.subscribers == Counter(topic for one in wishes for topic in one.subscribed_topic_names)
@@ -121,7 +121,7 @@ class ConsumerGroups:
             assert len(statics) == len([one for one in wishes if one.instance_id])
 
     def _up_to_date(self) -> list[ConsumerGroup]:
-        """Groups whose target is of now, and was not a classic leader's."""
+        """Groups whose target is current, and was not made by a classic leader."""
         return [
             group
             for group in self.groups()

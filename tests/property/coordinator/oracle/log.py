@@ -1,6 +1,6 @@
-"""The log and the state are one: read whole, read compacted, read after a restart.
+"""The log equals the state: read whole, read compacted, read after a restart.
 
-Owns its own reading of the log, marker by marker, which knows nothing of the coordinator's. Must not know requests. Invariant: the
+Owns its own reader of the log, marker by marker, independent of the coordinator's. Must not know requests. Invariant: the
 log is read once, from front to back.
 """
 
@@ -30,9 +30,9 @@ Records = list[GroupRecord]
 
 
 def compacted(records: Records, cut: int, *, tombstones: bool) -> Records:
-    """The log once all before ``cut`` was compacted to the latest record of each key; ``tombstones`` stay for a while, then go.
+    """The log, compacted before ``cut`` to the latest record of each key; ``tombstones``: whether they are still kept.
 
-    Nothing is compacted from where the first transaction began that is open.
+    Nothing is compacted from the start of the first open transaction on.
     """
     cut = min([cut, *(place for place, record in enumerate(records) if len(record) == 3)])
     kept: dict[bytes, bytes | None] = {}
@@ -63,8 +63,8 @@ class LogOfGroups:
         self._unexplained: list[tuple[Place, OffsetCommitValue | None]] = []
         self._read = dict.fromkeys(harness.log, 0)
 
-    def the_log_says_what_is(self) -> None:
-        """Loading the log gives the durable part of the live state, record by record and as the broker reads it after a start."""
+    def the_log_equals_the_state(self) -> None:
+        """Loading the log gives the durable part of the live state, both record by record and as the broker loads it."""
         coordinator = self.harness.coordinator
         for reading in (marked, latest):
             loaded = self.harness.reloaded({partition: reading(log) for partition, log in self.harness.log.items()})
@@ -72,7 +72,7 @@ class LogOfGroups:
             assert loaded.pending_offsets() == coordinator.pending_offsets()
 
     def compaction_changes_nothing(self) -> None:
-        """Wherever compaction has come to, and whether its tombstones are gone yet or not."""
+        """Compaction up to any offset, with or without its tombstones, changes nothing."""
         live = self.harness.coordinator.durable_state()
         for part, tombstones in ((1, True), (1, False), (2, True), (3, False)):
             log = {
@@ -81,8 +81,8 @@ class LogOfGroups:
             }
             assert self.harness.reloaded(log).durable_state() == live
 
-    def what_was_written_last_counts(self) -> None:
-        """The committed offset is the last in the log that no marker has aborted and no one has deleted."""
+    def the_last_commit_counts(self) -> None:
+        """The committed offset is the last one in the log that was neither aborted nor deleted."""
         self.read_on()
         stored = {
             (group_id, partition): value
@@ -91,8 +91,8 @@ class LogOfGroups:
         }
         assert stored == {place: value for place, (_, value) in self.offsets.items()}
 
-    def offsets_go_for_a_reason(self) -> None:
-        """A committed offset goes with its topic, by request, or by age; by age not while a transaction may change it."""
+    def offsets_are_removed_for_a_reason(self) -> None:
+        """A committed offset is removed with its topic, by request, or by age; by age not while a transaction may change it."""
         self.read_on()
         for place, committed in self._unexplained:
             topic_id = self.harness.topics.topic_id(place[1].topic)
@@ -106,8 +106,8 @@ class LogOfGroups:
         if not self.harness.open:
             self.removals.clear()
 
-    def nothing_is_left_of_who_is_gone(self) -> None:
-        """Once all is compacted there is no record of a group that is not there."""
+    def deleted_groups_leave_no_records(self) -> None:
+        """A fully compacted log has no record of a deleted group."""
         there = self.harness.coordinator.durable_state().keys()
         for entries in self.harness.log.values():
             decided: list[Any] = [record for record in marked(entries) if len(record) == 2]
@@ -116,7 +116,7 @@ class LogOfGroups:
                 assert event is None or event.group_id in there
 
     def read_on(self) -> None:
-        """Take up what has been written since."""
+        """Read the records that were written since."""
         for partition, log in self.harness.log.items():
             for number in range(self._read[partition], len(log)):
                 entry = log[number]

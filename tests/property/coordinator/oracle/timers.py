@@ -1,6 +1,6 @@
-"""What must hold of timers: who is alive has them, no one else has, and none has an effect before its time.
+"""Invariants of timers: exactly the live members have them, and none has an effect before its time.
 
-Owns which timers a state needs. Must not know what they do. Invariant: looks, and changes nothing, but for ``report_early``.
+Owns the timers that a state needs. Must not know their effects. Invariant: reads, and changes nothing but in ``report_early``.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ class ArmedTimers:
         self._ever: dict[TimerKey, None] = {}
         self._seen = 0
 
-    def everybody_alive_has_one_session(self) -> None:
-        """And no one who is not."""
+    def live_members_have_one_session_timer(self) -> None:
+        """Exactly the live members have one session timer each."""
         for group in self._at_rest():
             pending = group.pending if isinstance(group, ClassicGroup) else ()
             expected = {session_timer(group.group_id, member_id) for member_id in (*group.members, *pending)}
             assert {key for key in self._of(group) if key[2] == "session"} == expected
 
     def rounds_and_members_have_their_timers(self) -> None:
-        """A phase of a classic round has its end, who must give something back a deadline, and nothing else has any."""
+        """A phase of a classic round has a timer, a revoking member has a deadline, and nothing else has any."""
         for group in self._at_rest():
             needed, possible = self._needed(group), set[TimerKey]()
             if isinstance(group, ConsumerGroup):
@@ -41,8 +41,8 @@ class ArmedTimers:
             armed = {key for key in self._of(group) if key[2] != "session"}
             assert needed <= armed <= needed | possible
 
-    def the_shell_is_told_in_time(self) -> None:
-        """Its timer may be earlier than the coordinator's deadline, never later; no timer is left over."""
+    def the_shell_has_its_timers_in_time(self) -> None:
+        """The shell's timer may be earlier than the coordinator's deadline, never later; no timer is left over."""
         if not self.harness.open:
             assert self.harness.timers.keys() >= self.harness.deadlines.keys()
             assert all(self.harness.timers[key] <= at for key, at in self.harness.deadlines.items()), "one is reported late"
@@ -50,7 +50,7 @@ class ArmedTimers:
         assert all(key[1] in there or key[2] in CHORES for key in self.harness.deadlines)
 
     def report_early(self, number: int) -> None:
-        """Report one of all timers that ever were, unless it is due."""
+        """Report one of all timers that ever existed, unless it is due."""
         for effect in self.harness.trace[self._seen :]:
             if isinstance(effect, SetTimer) and isinstance(effect.key[1], str):
                 self._ever[effect.key] = None
@@ -83,7 +83,7 @@ class ArmedTimers:
         return needed | ({run_timer(name, group.client.run.member_id)} if group.client.run is not None else set())
 
     def _at_rest(self) -> list[ClassicGroup | ConsumerGroup]:
-        """Groups that no open append may change."""
+        """Groups that no open append can change."""
         busy = {partition for partition, _ in self.harness.open}
         groups = self.harness.coordinator.groups().values()
         return [group for group in groups if self.harness.coordinator.partition_for(group.group_id) not in busy]
