@@ -72,9 +72,10 @@ class ConsumerAssembly:
             core, self.subscription, self.membership, self.polls, self.recorder, self.fetches.replicas, unreachable
         )
         self.publisher = Publisher(core, self.subscription, self.membership, self.recorder, problems, shared)
-        # Commits come before the membership: what a rebalance waits for leaves first. They are asked once more behind whoever has
-        # something committed or looked up, as the coordinator and the metadata are behind whoever may need them: what one manager
-        # asks of another leaves in the same pass, for nothing else may come that makes a next one.
+        # A request that one manager causes in another must leave in the same pass, since no later event may start another pass:
+        # 1. Commits are polled before the membership, since a rebalance waits for them.
+        # 2. They are polled again after the managers that may cause a commit or a look-up of committed offsets.
+        # 3. The coordinator and the metadata are polled after the managers that may cause their look-ups.
         commits = () if self.commits is None else (self.commits,)
         member = () if self.membership is None else (self.membership,)
         for manager in (*commits, *member, self.validator, self.fetches, self.offsets, *commits, self.topics):

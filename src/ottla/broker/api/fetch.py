@@ -104,7 +104,7 @@ class _PreviousRead(NamedTuple):
 def _read(
     state: BrokerState, context: RequestContext, request: fetch_request.FetchRequest, before: _PreviousRead | None = None
 ) -> _ReadResult:
-    """Look at all partitions that a request names, or, once more, at those alone of which more than ``before`` may be told."""
+    """Read all partitions of a request. With the result of a read ``before``, read only those whose logs have changed since."""
     reading = _PartitionReads(state, request, by_id=VersionRule.BY_TOPIC_ID in context.version_rules)
     if before is None:
         topics = [reading.topic(topic) for topic in request.topics]
