@@ -104,7 +104,7 @@ class _PreviousRead(NamedTuple):
 def _read(
     state: BrokerState, context: RequestContext, request: fetch_request.FetchRequest, before: _PreviousRead | None = None
 ) -> _ReadResult:
-    """Read all partitions of a request. With the result of a read ``before``, read only those whose logs have changed since."""
+    """Read the partitions of a request, except those that were at the end of the log ``before`` and whose log is unchanged."""
     reading = _PartitionReads(state, request, by_id=VersionRule.BY_TOPIC_ID in context.version_rules)
     if before is None:
         topics = [reading.topic(topic) for topic in request.topics]
