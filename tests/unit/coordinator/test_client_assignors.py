@@ -85,7 +85,7 @@ def with_everything(harness: Harness) -> None:
     assert harness.consumer_group().state is ConsumerGroupState.STABLE
 
 
-def test_the_member_is_asked_shown_the_group_and_obeyed(harness: Harness) -> None:
+def test_a_member_prepares_and_installs_an_assignment(harness: Harness) -> None:
     joined = harness.cg_join("m1", rack="r", instance="i", offers=(offer(reason=3, metadata_version=2, metadata=b"weight=5"),))
     assert (joined.should_compute_assignment, joined.member_epoch, harness.share_of(joined)) == (True, 1, {})
     assert harness.consumer_group().state is ConsumerGroupState.ASSIGNING
@@ -111,7 +111,7 @@ def test_the_member_is_asked_shown_the_group_and_obeyed(harness: Harness) -> Non
     assert harness.cg_describe("c")[0].assignor_name == "mine"
 
 
-def test_the_same_member_is_asked_again_and_what_it_gives_is_reconciled_as_ever(harness: Harness) -> None:
+def test_the_same_member_computes_the_next_assignment_which_is_reconciled_as_usual(harness: Harness) -> None:
     with_everything(harness)
     joined = harness.cg_join("a", offers=MINE)
     assert (joined.should_compute_assignment, joined.member_epoch) == (False, 2)
@@ -125,7 +125,7 @@ def test_the_same_member_is_asked_again_and_what_it_gives_is_reconciled_as_ever(
     assert harness.share_of(harness.cg_heartbeat("a", 2)) == {"orders": [2, 3]}
 
 
-def test_it_is_off_unless_the_broker_is_told() -> None:
+def test_client_assignors_are_disabled_by_default() -> None:
     harness = Harness()
     joined = harness.cg_join("m1", offers=MINE)
     assert (joined.should_compute_assignment, harness.share_of(joined)) == (False, {"orders": ALL})
@@ -133,7 +133,7 @@ def test_it_is_off_unless_the_broker_is_told() -> None:
     assert harness.cg_describe("c")[0].assignor_name == "uniform"
 
 
-def test_one_member_that_cannot_leaves_it_to_the_server(harness: Harness) -> None:
+def test_a_member_without_the_assignor_makes_the_server_assign(harness: Harness) -> None:
     with_everything(harness)
     joined = harness.cg_join("m2")
     assert joined.member_epoch == 3
@@ -156,11 +156,13 @@ def test_one_member_that_cannot_leaves_it_to_the_server(harness: Harness) -> Non
         ([[offer("b"), offer("a")], [offer("a")], [offer("b"), offer("a")]], "a"),
     ],
 )
-def test_which_assignor(offers: list[list[consumer_group_heartbeat_request.ClientAssignor]], chosen: str | None) -> None:
+def test_the_common_assignor_with_the_most_votes_is_used(
+    offers: list[list[consumer_group_heartbeat_request.ClientAssignor]], chosen: str | None
+) -> None:
     assert common_assignor([tuple(one) for one in offers]) == chosen
 
 
-def test_who_was_not_asked_is_refused(harness: Harness) -> None:
+def test_requests_of_other_members_are_rejected(harness: Harness) -> None:
     with_everything(harness)
     assert prepare(harness, "m1", 2).error_code is ErrorCode.unknown_member_id, "there is nothing to do"
     harness.cg_join("m2", offers=MINE)
@@ -184,7 +186,7 @@ def test_who_was_not_asked_is_refused(harness: Harness) -> None:
     ],
     ids=["twice", "too high", "negative", "not subscribed", "no such topic", "no member"],
 )
-def test_what_breaks_the_rules_is_refused_whole(harness: Harness, shares: dict[str, dict[str, list[int]]]) -> None:
+def test_an_invalid_assignment_is_rejected_as_a_whole(harness: Harness, shares: dict[str, dict[str, list[int]]]) -> None:
     with_everything(harness)
     harness.cg_join("m2", offers=MINE)
     prepare(harness, "m1", 2)
@@ -195,7 +197,7 @@ def test_what_breaks_the_rules_is_refused_whole(harness: Harness, shares: dict[s
     assert install(harness, "m1", 2, 3, {"m1": {"orders": [0]}, "m2": {"orders": [1, 2, 3]}}) is ErrorCode.none
 
 
-def test_a_member_named_twice_is_refused(harness: Harness) -> None:
+def test_an_assignment_with_a_duplicate_member_is_rejected(harness: Harness) -> None:
     harness.cg_join("m1", offers=MINE)
     prepare(harness, "m1", 1)
     request = installation(harness, "m1", 1, 2, {"m1": {"orders": [0]}})
@@ -206,7 +208,7 @@ def test_a_member_named_twice_is_refused(harness: Harness) -> None:
     assert (answer.error_code, "twice" in answer.error_message) == (ErrorCode.invalid_request, True)
 
 
-def test_who_came_or_went_meanwhile(harness: Harness) -> None:
+def test_members_that_joined_or_left_during_the_run(harness: Harness) -> None:
     with_everything(harness)
     harness.cg_join("m2", offers=MINE)
     prepare(harness, "m1", 2)
@@ -220,7 +222,7 @@ def test_who_came_or_went_meanwhile(harness: Harness) -> None:
     assert {member.member_id for member in prepare(harness, "m1", 2).members} == {"m1", "m3"}
 
 
-def test_an_error_of_the_assignor_keeps_what_everybody_has(harness: Harness) -> None:
+def test_after_an_error_of_the_assignor_all_members_keep_their_partitions(harness: Harness) -> None:
     with_everything(harness)
     harness.cg_join("m2", offers=MINE)
     prepare(harness, "m1", 2)
@@ -234,7 +236,7 @@ def test_an_error_of_the_assignor_keeps_what_everybody_has(harness: Harness) -> 
     assert [sum(map(len, target.values())) for target in harness.consumer_group().target.values()] == [4]
 
 
-def test_who_does_not_deliver_loses_the_run_and_then_it_is_the_next_one_s(harness: Harness) -> None:
+def test_after_a_timeout_the_next_member_computes(harness: Harness) -> None:
     with_everything(harness)
     harness.cg_join("m2", offers=MINE, rebalance=20_000)
     harness.sleep(40_000)
@@ -251,7 +253,7 @@ def test_who_does_not_deliver_loses_the_run_and_then_it_is_the_next_one_s(harnes
 
 
 @pytest.mark.parametrize("goes", ["leaves", "falls silent"])
-def test_another_member_is_asked_when_the_first_is_gone(harness: Harness, goes: str) -> None:
+def test_another_member_computes_when_the_first_has_left(harness: Harness, goes: str) -> None:
     with_everything(harness)
     harness.cg_join("m2", offers=MINE)
     prepare(harness, "m1", 2)
@@ -267,7 +269,7 @@ def test_another_member_is_asked_when_the_first_is_gone(harness: Harness, goes: 
     assert harness.share_of(harness.cg_heartbeat("m2", 2)) == {"orders": ALL}
 
 
-def test_a_static_member_that_is_away_is_not_asked(harness: Harness) -> None:
+def test_a_static_member_that_is_away_is_not_chosen(harness: Harness) -> None:
     harness.cg_join("m1", instance="i1", offers=MINE)
     prepare(harness, "m1", 1)
     install(harness, "m1", 1, 2, {"m1": {"orders": ALL}})
@@ -276,7 +278,7 @@ def test_a_static_member_that_is_away_is_not_asked(harness: Harness) -> None:
     assert harness.cg_join("m2", offers=MINE).should_compute_assignment
 
 
-def test_another_offer_of_a_member_begins_an_epoch(harness: Harness) -> None:
+def test_a_changed_offer_of_a_member_begins_an_epoch(harness: Harness) -> None:
     with_everything(harness)
     assert harness.cg_heartbeat("m1", 2, offers=MINE).should_compute_assignment is False
     assert harness.consumer_group().epoch == 2
@@ -284,7 +286,7 @@ def test_another_offer_of_a_member_begins_an_epoch(harness: Harness) -> None:
     assert harness.consumer_group().epoch == 3
 
 
-def test_what_cannot_be_appended_can_be_sent_again(harness: Harness) -> None:
+def test_an_assignment_that_cannot_be_appended_can_be_sent_again(harness: Harness) -> None:
     harness.cg_join("m1", offers=MINE)
     prepare(harness, "m1", 1)
     before, works = harness.consumer_group(), harness.appends
@@ -295,7 +297,7 @@ def test_what_cannot_be_appended_can_be_sent_again(harness: Harness) -> None:
     assert install(harness, "m1", 1, 2, {"m1": {"orders": ALL}}) is ErrorCode.none
 
 
-def test_a_restart_knows_what_members_can_run(harness: Harness) -> None:
+def test_the_offers_of_members_survive_a_restart(harness: Harness) -> None:
     with_everything(harness)
     target = harness.consumer_group().target
     harness.restart()
@@ -306,7 +308,7 @@ def test_a_restart_knows_what_members_can_run(harness: Harness) -> None:
     assert harness.cg_heartbeat("m1", 2).should_compute_assignment
 
 
-def test_a_restart_in_the_middle_of_a_run_asks_a_member_again(harness: Harness) -> None:
+def test_after_a_restart_during_a_run_a_member_is_chosen_again(harness: Harness) -> None:
     with_everything(harness)
     harness.cg_join("m2", offers=MINE)
     assert harness.cg_heartbeat("m1", 2).should_compute_assignment
@@ -318,7 +320,7 @@ def test_a_restart_in_the_middle_of_a_run_asks_a_member_again(harness: Harness) 
     assert install(harness, "m1", 2, 3, {"m1": {"orders": [0, 1]}, "m2": {"orders": [2, 3]}}) is ErrorCode.none
 
 
-def test_a_broker_that_was_told_to_stop_it_takes_the_next_assignment_back(harness: Harness) -> None:
+def test_after_the_setting_is_disabled_the_server_makes_the_next_assignment(harness: Harness) -> None:
     with_everything(harness)
     harness.config = replace(harness.config, group_consumer_client_assignors_enable=False)
     harness.restart()
@@ -334,7 +336,7 @@ def test_a_member_that_offers_its_assignor_later_begins_an_epoch(harness: Harnes
     assert harness.consumer_group().epoch == 3
 
 
-def test_no_timer_stays_when_all_is_done(harness: Harness) -> None:
+def test_no_timers_remain_at_the_end(harness: Harness) -> None:
     with_everything(harness)
     assert [key[2] for key in harness.deadlines] == ["session"]
     harness.cg_heartbeat("m1", -1)

@@ -14,7 +14,7 @@ from ottla.protocol import ErrorCode, milliseconds
 from tests.unit.coordinator.harness import Harness, failing
 
 
-def test_the_first_member_gets_everything_at_once() -> None:
+def test_the_first_member_gets_all_partitions_at_once() -> None:
     harness = Harness()
     answer = harness.cg_join("m1")
     assert (answer.error_code, answer.member_id, answer.member_epoch) == (ErrorCode.none, "m1", 2)
@@ -31,7 +31,7 @@ def test_the_first_member_gets_everything_at_once() -> None:
     assert harness.share_of(harness.cg_heartbeat("m1", 2)) is None
 
 
-def test_a_hand_over_epoch_by_epoch() -> None:
+def test_a_partition_moves_between_members_epoch_by_epoch() -> None:
     harness = Harness()
     harness.cg_join("m1")
     harness.cg_heartbeat("m1", 2, owned={"orders": [0, 1, 2, 3]})
@@ -55,7 +55,7 @@ def test_a_hand_over_epoch_by_epoch() -> None:
     assert harness.consumer_group().state is ConsumerGroupState.STABLE
 
 
-def test_who_leaves_leaves_its_partitions() -> None:
+def test_the_partitions_of_a_leaving_member_are_free_at_once() -> None:
     harness = Harness()
     harness.cg_join("m1")
     harness.cg_join("m2")
@@ -69,7 +69,7 @@ def test_who_leaves_leaves_its_partitions() -> None:
     assert "c" not in harness.coordinator.groups()
 
 
-def test_silence_ends_a_session() -> None:
+def test_a_session_expires_without_heartbeats() -> None:
     harness = Harness()
     harness.cg_join("m1")
     harness.sleep(30_000)
@@ -81,7 +81,7 @@ def test_silence_ends_a_session() -> None:
     assert harness.cg_heartbeat("m1", 2).error_code is ErrorCode.unknown_member_id
 
 
-def test_who_does_not_give_back_in_time_is_fenced() -> None:
+def test_a_member_that_does_not_revoke_in_time_is_fenced() -> None:
     harness = Harness()
     harness.cg_join("m1", rebalance=2_000)
     harness.cg_join("m2")
@@ -93,7 +93,7 @@ def test_who_does_not_give_back_in_time_is_fenced() -> None:
     assert harness.share_of(harness.cg_heartbeat("m2", 3)) == {"orders": [0, 1, 2, 3]}
 
 
-def test_a_heartbeat_without_news_writes_nothing_and_is_answered_at_once() -> None:
+def test_a_heartbeat_without_changes_writes_nothing_and_is_answered_at_once() -> None:
     harness = Harness()
     harness.cg_join("m1")
     harness.appends = failing(ErrorCode.kafka_storage_error)
@@ -104,7 +104,7 @@ def test_a_heartbeat_without_news_writes_nothing_and_is_answered_at_once() -> No
     assert len(harness.trace) == trace + 1, "the shell hears of the answer alone, not of the timer"
 
 
-def test_after_a_restart_all_is_as_before() -> None:
+def test_groups_survive_a_restart() -> None:
     harness = Harness()
     harness.cg_join("m1")
     harness.cg_join("m2")
@@ -116,7 +116,7 @@ def test_after_a_restart_all_is_as_before() -> None:
     assert harness.cg_heartbeat("m1", 2, owned={"orders": [0, 1]}).member_epoch == 3
 
 
-def test_members_are_shown_with_what_they_have_and_shall_have() -> None:
+def test_members_are_described_with_their_current_and_target_assignments() -> None:
     harness = Harness()
     harness.cg_join("m1", rack="r1", instance="i1")
     harness.cg_join("m2")
@@ -141,7 +141,7 @@ def test_members_are_shown_with_what_they_have_and_shall_have() -> None:
     )
 
 
-def test_a_member_commits_and_fetches_under_its_epoch() -> None:
+def test_a_member_commits_and_fetches_with_its_epoch() -> None:
     harness = Harness()
     harness.cg_join("m1")
     for member_id, epoch, version, error in [

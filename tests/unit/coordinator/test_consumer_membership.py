@@ -42,7 +42,7 @@ INVALID: list[tuple[str, int, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("member_id", "epoch", "fields", "message"), INVALID)
-def test_what_is_wrong_by_itself(member_id: str, epoch: int, fields: dict[str, Any], message: str) -> None:
+def test_invalid_requests(member_id: str, epoch: int, fields: dict[str, Any], message: str) -> None:
     harness = Harness()
     answer = harness.cg_heartbeat(member_id, epoch, **fields)
     assert (answer.error_code, answer.error_message) == (ErrorCode.invalid_request, message)
@@ -51,7 +51,7 @@ def test_what_is_wrong_by_itself(member_id: str, epoch: int, fields: dict[str, A
 
 
 @pytest.mark.parametrize("field", ["group", "member", "instance", "regex"])
-def test_what_no_record_can_hold(field: str) -> None:
+def test_fields_that_are_too_long_for_a_record(field: str) -> None:
     harness = Harness()
     fields = {**JOIN, "group": "g", "member": "m", field: "x" * 40_000}
     answer = harness.cg_heartbeat(fields.pop("member"), 0, **fields)
@@ -59,20 +59,20 @@ def test_what_no_record_can_hold(field: str) -> None:
 
 
 @pytest.mark.parametrize("assignor", ["", "sticky"])
-def test_an_assignor_that_is_not_there(assignor: str) -> None:
+def test_an_unknown_server_assignor(assignor: str) -> None:
     answer = Harness().cg_heartbeat("m", 0, **JOIN, assignor=assignor)
     assert answer.error_code is ErrorCode.unsupported_assignor
     assert answer.error_message == f"ServerAssignor {assignor} is not supported. Supported assignors: uniform, range."
 
 
 @pytest.mark.parametrize("regex", ["(", r"(a)\1", "a(?=b)"])
-def test_a_regular_expression_that_re2_does_not_take(regex: str) -> None:
+def test_a_regular_expression_that_re2_does_not_accept(regex: str) -> None:
     answer = Harness().cg_heartbeat("m", 0, **JOIN, regex=regex)
     assert answer.error_code is ErrorCode.invalid_regular_expression
     assert f"SubscribedTopicRegex `{regex}` is not a valid regular expression" in answer.error_message
 
 
-def test_the_first_version_gives_out_member_ids() -> None:
+def test_in_version_0_the_coordinator_makes_the_member_id() -> None:
     harness = Harness()
     answer = harness.cg_heartbeat("", 0, version=0, **JOIN)
     assert answer.error_code is ErrorCode.none
@@ -81,14 +81,14 @@ def test_the_first_version_gives_out_member_ids() -> None:
 
 
 @pytest.mark.parametrize(("epoch", "instance"), [(1, None), (-1, None), (-2, "i1")])
-def test_a_group_that_is_not_there(epoch: int, instance: str | None) -> None:
+def test_an_unknown_group(epoch: int, instance: str | None) -> None:
     assert Harness().cg_heartbeat("m", epoch, instance=instance).error_code is ErrorCode.group_id_not_found
 
 
 # Epochs.
 
 
-def test_who_believes_to_be_elsewhere_is_fenced() -> None:
+def test_a_member_with_a_wrong_epoch_is_fenced() -> None:
     harness = Harness()
     harness.cg_join("m1")
     harness.cg_join("m2")
@@ -108,7 +108,7 @@ def test_who_believes_to_be_elsewhere_is_fenced() -> None:
     assert harness.cg_heartbeat("nobody", 3).error_code is ErrorCode.unknown_member_id
 
 
-def test_who_joins_again_gets_what_it_had_without_a_new_epoch() -> None:
+def test_a_member_that_rejoins_keeps_its_partitions_without_a_new_epoch() -> None:
     harness = Harness()
     harness.cg_join("m1")
     written = len(harness.events())
@@ -119,7 +119,7 @@ def test_who_joins_again_gets_what_it_had_without_a_new_epoch() -> None:
     assert (other.member_epoch, harness.share_of(other)) == (3, {"bills": [0, 1]}), "it has said that it has nothing of orders"
 
 
-def test_a_group_has_as_many_members_as_it_may() -> None:
+def test_the_size_of_a_group_is_limited() -> None:
     harness = Harness(group_consumer_max_size=2)
     harness.cg_join("m1")
     harness.cg_join("m2")
@@ -143,7 +143,7 @@ def static_pair() -> Harness:
     return harness
 
 
-def test_a_static_member_that_comes_back_takes_its_place_and_nobody_hears_of_it() -> None:
+def test_a_static_member_that_returns_keeps_its_partitions_without_a_new_epoch() -> None:
     harness = static_pair()
     paused = harness.cg_heartbeat("m1", -2, instance="i1")
     assert (paused.error_code, paused.member_epoch) == (ErrorCode.none, -2)
@@ -166,7 +166,7 @@ def test_a_static_member_that_comes_back_takes_its_place_and_nobody_hears_of_it(
     assert harness.cg_heartbeat("m1", 3, instance="i1").error_code is ErrorCode.fenced_instance_id
 
 
-def test_a_static_member_that_comes_back_with_other_wishes_makes_a_new_epoch() -> None:
+def test_a_static_member_that_returns_with_another_subscription_begins_an_epoch() -> None:
     harness = static_pair()
     harness.cg_heartbeat("m1", -2, instance="i1")
     back = harness.cg_join("m1b", ("orders", "bills"), instance="i1")
@@ -174,7 +174,7 @@ def test_a_static_member_that_comes_back_with_other_wishes_makes_a_new_epoch() -
     assert (harness.share_of(back) or {})["bills"] == [0, 1]
 
 
-def test_the_place_of_a_static_member_is_not_free_while_it_lives() -> None:
+def test_an_instance_id_is_not_released_while_its_member_is_alive() -> None:
     harness = static_pair()
     refused = harness.cg_join("m1b", instance="i1")
     assert refused.error_code is ErrorCode.unreleased_instance_id
@@ -188,7 +188,7 @@ def test_the_place_of_a_static_member_is_not_free_while_it_lives() -> None:
         assert harness.cg_heartbeat(member_id, epoch, instance=instance).error_code is error
 
 
-def test_a_static_member_that_does_not_come_back_is_fenced_with_its_session() -> None:
+def test_a_static_member_that_does_not_return_is_fenced_when_its_session_expires() -> None:
     harness = static_pair()
     harness.cg_heartbeat("m1", -2, instance="i1")
     harness.sleep(44_000)
@@ -198,7 +198,7 @@ def test_a_static_member_that_does_not_come_back_is_fenced_with_its_session() ->
     assert harness.share_of(harness.cg_heartbeat("m2", 3)) == {"orders": [0, 1, 2, 3]}
 
 
-def test_an_administrator_removes_members_by_either_name() -> None:
+def test_an_administrator_removes_members_by_member_or_instance_id() -> None:
     harness = static_pair()
     harness.cg_join("m3")
     answer = harness.answer(harness.leave("m3", ("", "i1"), ("m2", "i1"), "nobody", "m3", group="c"))
@@ -215,7 +215,7 @@ def test_an_administrator_removes_members_by_either_name() -> None:
 # Groups of the other protocol.
 
 
-def test_a_classic_group_without_members_gives_way() -> None:
+def test_an_empty_classic_group_is_replaced_by_a_consumer_group() -> None:
     harness = Harness()
     (leader,) = harness.stable("A")
     harness.answer(harness.commit({("orders", 1): 7}, leader, 1))
@@ -230,7 +230,7 @@ def test_a_classic_group_without_members_gives_way() -> None:
     assert harness.answer(harness.join(pending)).error_code is ErrorCode.none, "its id still counts"
 
 
-def test_a_consumer_group_without_members_gives_way() -> None:
+def test_an_empty_consumer_group_is_replaced_by_a_classic_group() -> None:
     harness = Harness()
     harness.cg_join("m1", group="g")
     assert harness.heartbeat("m1", 2) is ErrorCode.unknown_member_id
@@ -245,7 +245,7 @@ def test_a_consumer_group_without_members_gives_way() -> None:
     assert harness.replayed() == harness.coordinator.durable_state()
 
 
-def test_a_simple_group_becomes_one_of_consumers_and_keeps_its_offsets() -> None:
+def test_a_simple_group_becomes_a_consumer_group_and_keeps_its_offsets() -> None:
     harness = Harness()
     harness.answer(harness.commit({("orders", 1): 7}, group="c"))
     harness.cg_join("m1")
@@ -257,7 +257,7 @@ def test_a_simple_group_becomes_one_of_consumers_and_keeps_its_offsets() -> None
     assert harness.replayed() == {}
 
 
-def test_what_could_not_be_written_has_not_happened() -> None:
+def test_a_failed_append_changes_nothing() -> None:
     harness = static_pair()
     before, deadlines = harness.coordinator.durable_state(), harness.deadlines
     harness.appends = failing(ErrorCode.not_enough_replicas)

@@ -19,7 +19,7 @@ from tests.unit.coordinator.harness import Harness, Topics
 # Topics.
 
 
-def test_topics_that_come_grow_and_go_are_noticed_with_the_next_heartbeat() -> None:
+def test_created_larger_and_deleted_topics_begin_an_epoch_with_the_next_heartbeat() -> None:
     harness = Harness()
     first = harness.cg_join("m1", ("orders", "later"))
     assert harness.share_of(first) == {"orders": [0, 1, 2, 3]}
@@ -34,7 +34,7 @@ def test_topics_that_come_grow_and_go_are_noticed_with_the_next_heartbeat() -> N
     assert harness.share_of(harness.cg_heartbeat("m1", 4)) == {"orders": [0, 1, 2, 3, 4]}
 
 
-def test_topics_of_others_make_no_new_epoch() -> None:
+def test_other_topics_begin_no_epoch() -> None:
     harness = Harness()
     harness.cg_join("m1")
     harness.change_topics(unrelated=9)
@@ -42,7 +42,7 @@ def test_topics_of_others_make_no_new_epoch() -> None:
     assert harness.consumer_group().epoch == 2
 
 
-def test_without_topics_there_is_no_epoch_to_begin() -> None:
+def test_a_member_without_existing_topics_begins_no_second_epoch() -> None:
     harness = Harness()
     answer = harness.cg_join("m1", ())
     assert (answer.member_epoch, harness.share_of(answer)) == (1, {})
@@ -57,7 +57,7 @@ class RealTopics(Topics):
         return UUID("b79b9dcd-888b-4a02-927c-83fef9f313e0") if name == "orders" else None
 
 
-def test_the_hash_of_the_topics_is_kafkas() -> None:
+def test_the_metadata_hash_is_kafkas() -> None:
     harness = Harness(topics=RealTopics())
     harness.cg_join("m1")
     assert metadata_hash(harness.consumer_group(), harness.topics) == -5796285298551174279
@@ -66,7 +66,7 @@ def test_the_hash_of_the_topics_is_kafkas() -> None:
 # Regular expressions.
 
 
-def test_a_regular_expression_matches_nothing_until_it_was_matched() -> None:
+def test_a_regular_expression_matches_nothing_until_it_is_resolved() -> None:
     harness = Harness()
     answer = harness.cg_join("m1", (), regex="o.*s|or")
     assert (answer.member_epoch, harness.share_of(answer)) == (1, {})
@@ -85,7 +85,7 @@ def test_an_expression_must_match_the_whole_name() -> None:
     assert harness.consumer_group().regexes["order"].topics == ()
 
 
-def test_an_expression_that_is_known_counts_at_once() -> None:
+def test_a_resolved_expression_has_an_effect_at_once() -> None:
     harness = Harness()
     harness.cg_join("m1", (), regex="b.*")
     harness.run_jobs()
@@ -96,7 +96,7 @@ def test_an_expression_that_is_known_counts_at_once() -> None:
 
 
 @pytest.mark.parametrize("ahead", [-3_600_000, 3_600_000])
-def test_a_clock_that_was_set_anew_has_expressions_matched_once_more(ahead: int) -> None:
+def test_after_the_clock_was_set_back_expressions_are_resolved_again(ahead: int) -> None:
     """What was matched in the future says nothing of when to match again."""
     harness = Harness()
     harness.cg_join("m1", (), regex="b.*")
@@ -112,7 +112,7 @@ def test_a_clock_that_was_set_anew_has_expressions_matched_once_more(ahead: int)
     assert harness.jobs == []
 
 
-def test_new_topics_are_matched() -> None:
+def test_expressions_are_resolved_again_for_new_topics() -> None:
     harness = Harness()
     harness.cg_join("m1", (), regex="b.*")
     harness.run_jobs()
@@ -126,7 +126,7 @@ def test_new_topics_are_matched() -> None:
     assert harness.share_of(harness.cg_heartbeat("m1", 2)) == {"bills": [0, 1], "bonds": [0]}
 
 
-def test_an_expression_goes_with_its_last_member() -> None:
+def test_an_expression_is_deleted_with_its_last_member() -> None:
     harness = Harness()
     harness.cg_join("m1", (), regex="b.*")
     harness.cg_join("m2", (), regex="b.*")
@@ -140,7 +140,7 @@ def test_an_expression_goes_with_its_last_member() -> None:
     assert harness.replayed() == harness.coordinator.durable_state()
 
 
-def test_what_was_matched_survives_a_restart_and_is_matched_again() -> None:
+def test_resolved_expressions_survive_a_restart_and_are_resolved_again() -> None:
     harness = Harness()
     harness.cg_join("m1", (), regex="b.*")
     harness.run_jobs()
@@ -169,7 +169,7 @@ def with_assignors(**assignors: Any) -> Harness:
     return harness
 
 
-def test_an_assignor_of_the_users_own() -> None:
+def test_an_assignor_of_the_user() -> None:
     harness = with_assignors(last=everything_to_the_last)
     harness.cg_join("m1", assignor="last")
     assert harness.share_of(harness.cg_join("m2")) == {}
@@ -199,7 +199,7 @@ def test_an_assignor_that_fails_changes_nothing(broken: object, why: str) -> Non
     assert harness.cg_heartbeat("m1", 2).error_code is ErrorCode.none
 
 
-def test_most_of_those_who_ask_for_an_assignor_get_it() -> None:
+def test_the_server_assignor_with_the_most_votes_is_used() -> None:
     harness = Harness()
     harness.cg_join("m1")
     assert harness.cg_describe("c")[0].assignor_name == "uniform"

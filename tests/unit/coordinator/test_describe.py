@@ -8,7 +8,7 @@ from ottla.protocol import ErrorCode
 from tests.unit.coordinator.harness import Harness, share, subscription
 
 
-def test_a_stable_group_shows_what_its_members_were_given() -> None:
+def test_a_stable_group_is_described_with_its_assignments() -> None:
     harness = Harness()
     ids = harness.stable("A", "B")
     (group,) = harness.describe("g")
@@ -20,7 +20,7 @@ def test_a_stable_group_shows_what_its_members_were_given() -> None:
     ] == [(one, one[0], "/127.0.0.1", subscription("orders"), share(one)) for one in ids]
 
 
-def test_a_rebalancing_group_shows_no_protocol() -> None:
+def test_a_rebalancing_group_is_described_without_a_protocol() -> None:
     harness = Harness()
     leader, follower = harness.stable("A", "B")
     harness.join(leader)
@@ -32,14 +32,14 @@ def test_a_rebalancing_group_shows_no_protocol() -> None:
 
 
 @pytest.mark.parametrize(("version", "error"), [(5, ErrorCode.none), (6, ErrorCode.group_id_not_found)])
-def test_a_group_that_is_not_there_is_dead(version: int, error: ErrorCode) -> None:
+def test_an_unknown_group_is_dead(version: int, error: ErrorCode) -> None:
     (group,) = Harness().describe("x", version=version)
     assert (group.error_code, group.group_state) == (error, "Dead")
     assert group.error_message == ("Group x not found." if version == 6 else None)
 
 
 @pytest.mark.parametrize("version", [5, 6])
-def test_operations_are_told_when_asked_for(version: int) -> None:
+def test_authorized_operations_are_included_on_request(version: int) -> None:
     harness = Harness()
     harness.answer(harness.commit({("orders", 0): 1}))
     there, absent = harness.describe("g", "x", version=version, operations=True)
@@ -47,7 +47,7 @@ def test_operations_are_told_when_asked_for(version: int) -> None:
     assert absent.authorized_operations == (3_400 if version == 5 else -(2**31))
 
 
-def test_groups_are_described_in_the_order_asked_for() -> None:
+def test_groups_are_described_in_the_order_of_the_request() -> None:
     harness = Harness()
     for group in "abcdef":
         harness.answer(harness.commit({("orders", 0): 1}, group=group))
@@ -83,7 +83,7 @@ def test_groups_are_listed_by_state_and_type(states: tuple[str, ...], types: tup
     assert {group.group_id for group in listed.groups} == found
 
 
-def test_what_is_listed_of_a_group() -> None:
+def test_the_fields_of_a_listed_group() -> None:
     listed = {group.group_id: group for group in three_groups().list_groups().groups}
     assert [
         (listed[name].protocol_type, listed[name].group_state, listed[name].group_type)

@@ -65,7 +65,7 @@ def full(size: int) -> Callable[[], object]:
 
 
 @pytest.mark.parametrize("request_of", [classic, commit, brief, owning, full])
-def test_it_does_not_grow_with_the_group(request_of: Callable[[int], Callable[[], object]]) -> None:
+def test_the_cost_does_not_grow_with_the_group(request_of: Callable[[int], Callable[[], object]]) -> None:
     small, large = work(request_of(SMALL)), work(request_of(LARGE))
     assert 0 < large.lines == small.lines
     assert large.memory < small.memory + LARGE * 8, "a pointer for each member would be more"

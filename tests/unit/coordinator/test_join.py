@@ -21,7 +21,7 @@ def test_a_new_group_is_written_at_once() -> None:
     assert harness.state() is ClassicGroupState.EMPTY
 
 
-def test_a_dynamic_member_is_sent_away_once_with_an_id() -> None:
+def test_a_dynamic_member_first_gets_an_id() -> None:
     harness = Harness()
     response = harness.answer(harness.join(client="me"))
     assert response.error_code is ErrorCode.member_id_required
@@ -40,7 +40,7 @@ def test_an_old_client_joins_without_an_id() -> None:
 
 
 @pytest.mark.parametrize("member_id", ["made-up", "A-00000000-0000-0000-0000-000000000009"])
-def test_an_id_that_was_not_given_out_is_refused(member_id: str) -> None:
+def test_an_unknown_member_id_is_rejected(member_id: str) -> None:
     harness = Harness()
     response = harness.answer(harness.join(member_id))
     assert (response.error_code, response.member_id) == (ErrorCode.unknown_member_id, member_id)
@@ -65,7 +65,7 @@ def test_the_session_timeout_has_bounds(session: int, error: ErrorCode) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"protocol_type": ""}, {"protocols": {}}])
-def test_a_member_without_protocols_is_refused_and_leaves_an_empty_group(fields: dict[str, Any]) -> None:
+def test_a_member_without_protocols_is_rejected_and_leaves_an_empty_group(fields: dict[str, Any]) -> None:
     harness = Harness()
     response = harness.answer(harness.join(**fields))
     assert response.error_code is ErrorCode.inconsistent_group_protocol
@@ -73,7 +73,7 @@ def test_a_member_without_protocols_is_refused_and_leaves_an_empty_group(fields:
 
 
 @pytest.mark.parametrize("fields", [{"protocol_type": "connect"}, {"protocols": {"sticky": b""}}])
-def test_a_member_that_does_not_fit_is_refused(fields: dict[str, Any]) -> None:
+def test_a_member_without_a_common_protocol_is_rejected(fields: dict[str, Any]) -> None:
     harness = Harness()
     (leader,) = harness.stable("A")
     assert harness.answer(harness.join(client="B", **fields)).error_code is ErrorCode.inconsistent_group_protocol
@@ -81,7 +81,7 @@ def test_a_member_that_does_not_fit_is_refused(fields: dict[str, Any]) -> None:
     assert harness.state() is ClassicGroupState.STABLE
 
 
-def test_an_empty_group_takes_another_protocol_type() -> None:
+def test_an_empty_group_accepts_another_protocol_type() -> None:
     harness = Harness()
     (leader,) = harness.stable("A")
     harness.answer(harness.leave(leader))
@@ -89,14 +89,14 @@ def test_an_empty_group_takes_another_protocol_type() -> None:
     assert harness.group().protocol_type == "connect"
 
 
-def test_an_id_that_was_given_to_a_dynamic_member_is_no_static_members() -> None:
+def test_a_static_member_cannot_use_the_id_of_a_dynamic_one() -> None:
     harness = Harness()
     member_id = harness.member_id()
     assert harness.answer(harness.join(member_id, instance="i1")).error_code is ErrorCode.unknown_server_error
     assert harness.group().pending == {member_id}
 
 
-def test_only_the_leader_is_told_the_members() -> None:
+def test_only_the_leader_gets_the_list_of_members() -> None:
     harness = Harness()
     ids = [harness.member_id(client) for client in "AB"]
     tickets = [harness.join(one, protocols={"range": subscription(one[0])}) for one in ids]
@@ -107,7 +107,7 @@ def test_only_the_leader_is_told_the_members() -> None:
     assert follower.members == ()
 
 
-def test_a_round_keeps_its_type_when_all_its_members_have_gone() -> None:
+def test_a_rebalance_keeps_its_protocol_type_when_all_members_have_left() -> None:
     harness = Harness()
     (leader,) = harness.stable("A")
     harness.member_id("B")
@@ -118,7 +118,7 @@ def test_a_round_keeps_its_type_when_all_its_members_have_gone() -> None:
     assert harness.answer(harness.join(protocols={"any": b""})).error_code is ErrorCode.member_id_required
 
 
-def test_the_group_speaks_the_protocol_that_all_know() -> None:
+def test_the_elected_protocol_is_one_that_all_members_support() -> None:
     harness = Harness()
     ids = [harness.member_id(client) for client in "AB"]
     one = harness.join(ids[0], protocols={"sticky": b"s", "range": b"r"})
@@ -131,7 +131,7 @@ def test_the_group_speaks_the_protocol_that_all_know() -> None:
 # Rejoining.
 
 
-def test_a_follower_that_comes_again_unchanged_disturbs_nobody() -> None:
+def test_a_follower_that_rejoins_unchanged_causes_no_rebalance() -> None:
     harness = Harness()
     leader, follower = harness.stable("A", "B")
     response = harness.answer(harness.join(follower))
@@ -139,14 +139,14 @@ def test_a_follower_that_comes_again_unchanged_disturbs_nobody() -> None:
     assert harness.state() is ClassicGroupState.STABLE
 
 
-def test_a_follower_that_comes_again_with_other_topics_makes_the_group_rebalance() -> None:
+def test_a_follower_that_rejoins_with_other_topics_causes_a_rebalance() -> None:
     harness = Harness()
     _, follower = harness.stable("A", "B")
     assert harness.waits(harness.join(follower, protocols={"range": subscription("bills")}))
     assert harness.state() is ClassicGroupState.PREPARING_REBALANCE
 
 
-def test_a_leader_that_comes_again_makes_the_group_rebalance() -> None:
+def test_a_leader_that_rejoins_causes_a_rebalance() -> None:
     harness = Harness()
     leader, follower = harness.stable("A", "B")
     assert harness.waits(ticket := harness.join(leader))
@@ -156,7 +156,7 @@ def test_a_leader_that_comes_again_makes_the_group_rebalance() -> None:
     assert harness.answer(ticket).generation_id == harness.answer(follower_ticket).generation_id == 2
 
 
-def test_a_member_whose_answer_was_lost_gets_it_again() -> None:
+def test_a_member_whose_join_response_was_lost_gets_it_again() -> None:
     harness = Harness()
     leader, follower = harness.joined("A", "B")
     again = harness.answer(harness.join(leader))
@@ -165,7 +165,7 @@ def test_a_member_whose_answer_was_lost_gets_it_again() -> None:
     assert harness.state() is ClassicGroupState.COMPLETING_REBALANCE
 
 
-def test_a_member_that_changes_its_mind_before_the_assignment_makes_the_group_rebalance() -> None:
+def test_a_member_that_rejoins_with_other_topics_in_the_sync_phase_causes_a_rebalance() -> None:
     harness = Harness()
     leader, follower = harness.joined("A", "B")
     parked = harness.sync(follower, 1)
@@ -176,7 +176,7 @@ def test_a_member_that_changes_its_mind_before_the_assignment_makes_the_group_re
     assert harness.answer(ticket).generation_id == 2
 
 
-def test_the_generation_grows_with_each_round() -> None:
+def test_each_rebalance_increments_the_generation() -> None:
     harness = Harness()
     (leader,) = harness.stable("A")
     for generation in (2, 3, 4):
@@ -184,7 +184,7 @@ def test_the_generation_grows_with_each_round() -> None:
         assert harness.answer(harness.sync(leader, generation)).error_code is ErrorCode.none
 
 
-def test_a_second_join_of_a_parked_member_takes_the_place_of_the_first() -> None:
+def test_a_second_join_of_a_parked_member_replaces_the_first() -> None:
     harness = Harness()
     leader, follower = harness.stable("A", "B")
     lost = harness.join(leader)
@@ -194,7 +194,7 @@ def test_a_second_join_of_a_parked_member_takes_the_place_of_the_first() -> None
     assert harness.answer(ticket).members[0].metadata == subscription("bills")
 
 
-def test_the_member_of_an_emptied_group_has_to_begin_anew() -> None:
+def test_a_member_of_an_emptied_group_must_join_without_an_id() -> None:
     harness = Harness()
     (leader,) = harness.stable("A")
     harness.answer(harness.leave(leader))
@@ -204,7 +204,7 @@ def test_the_member_of_an_emptied_group_has_to_begin_anew() -> None:
 # The size of a group.
 
 
-def test_a_full_group_turns_new_members_away() -> None:
+def test_a_full_group_rejects_new_members() -> None:
     harness = Harness(group_max_size=2)
     harness.stable("A", "B")
     response = harness.answer(harness.join(client="C"))
@@ -212,7 +212,7 @@ def test_a_full_group_turns_new_members_away() -> None:
     assert harness.state() is ClassicGroupState.STABLE
 
 
-def test_of_many_that_were_given_an_id_those_who_come_first_are_taken() -> None:
+def test_of_many_clients_with_an_id_the_first_to_join_are_accepted() -> None:
     harness = Harness(group_max_size=2)
     ids = [harness.member_id(client) for client in "ABC"]
     tickets = [harness.join(one) for one in ids]
@@ -229,7 +229,7 @@ def test_members_of_a_full_group_may_rejoin() -> None:
     assert harness.answer(ticket).generation_id == harness.answer(other).generation_id == 2
 
 
-def test_the_last_to_rejoin_a_group_that_is_too_big_are_kicked_out() -> None:
+def test_the_last_members_to_rejoin_a_group_that_is_too_big_are_removed() -> None:
     harness = Harness()
     ids = harness.stable("A", "B", "C")
     harness.config = type(harness.config)(offsets_topic_partitions=5, group_max_size=2)
@@ -254,7 +254,7 @@ def test_the_last_to_rejoin_a_group_that_is_too_big_are_kicked_out() -> None:
         {"protocols": {"p" * 40_000: b""}},
     ],
 )
-def test_names_longer_than_a_record_can_hold_are_refused(fields: dict[str, Any]) -> None:
+def test_names_that_are_too_long_for_a_record_are_rejected(fields: dict[str, Any]) -> None:
     harness = Harness()
     assert harness.answer(harness.join(**fields)).error_code is ErrorCode.invalid_request
     assert harness.events() == []

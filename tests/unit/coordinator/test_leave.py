@@ -19,7 +19,7 @@ def test_a_member_leaves_and_the_others_rebalance() -> None:
     assert (response.generation_id, response.leader) == (2, follower)
 
 
-def test_who_is_not_a_member_is_told_so_one_by_one() -> None:
+def test_each_unknown_member_gets_its_own_error() -> None:
     harness = Harness()
     assert harness.answer(harness.leave("a", group="")).error_code is ErrorCode.invalid_group_id
     for _ in range(2):
@@ -32,14 +32,14 @@ def test_who_is_not_a_member_is_told_so_one_by_one() -> None:
         harness.stable("A")
 
 
-def test_an_old_client_is_told_of_its_only_member() -> None:
+def test_an_old_client_gets_the_error_of_its_only_member() -> None:
     harness = Harness()
     harness.stable("A")
     response = harness.answer(harness.leave("a", version=2))
     assert downgrade(Api.LEAVE_GROUP, 2, "response", response).error_code is ErrorCode.unknown_member_id
 
 
-def test_no_members_are_no_error() -> None:
+def test_a_leave_without_members_succeeds() -> None:
     harness = Harness()
     harness.stable("A")
     response = harness.answer(harness.leave())
@@ -71,7 +71,7 @@ def test_a_member_that_leaves_twice_in_one_request_has_left_once() -> None:
     assert errors == [ErrorCode.none, ErrorCode.unknown_member_id]
 
 
-def test_a_member_that_waits_in_a_join_is_answered_when_it_is_removed() -> None:
+def test_a_parked_join_is_answered_when_its_member_is_removed() -> None:
     harness = Harness()
     leader, follower = harness.stable("A", "B")
     ticket = harness.join(leader)
@@ -80,7 +80,7 @@ def test_a_member_that_waits_in_a_join_is_answered_when_it_is_removed() -> None:
     assert harness.answer(harness.join(follower)).generation_id == 2
 
 
-def test_a_member_that_waits_in_a_sync_is_answered_when_it_is_removed() -> None:
+def test_a_parked_sync_is_answered_when_its_member_is_removed() -> None:
     harness = Harness()
     _, follower = harness.joined("A", "B")
     ticket = harness.sync(follower, 1)
@@ -88,7 +88,7 @@ def test_a_member_that_waits_in_a_sync_is_answered_when_it_is_removed() -> None:
     assert harness.answer(ticket).error_code is ErrorCode.unknown_member_id
 
 
-def test_a_leave_may_be_what_the_join_phase_waits_for() -> None:
+def test_a_leave_can_complete_the_join_phase() -> None:
     harness = Harness()
     leader, follower = harness.stable("A", "B")
     ticket = harness.join(leader)
@@ -96,7 +96,7 @@ def test_a_leave_may_be_what_the_join_phase_waits_for() -> None:
     assert harness.answer(ticket).generation_id == 2
 
 
-def test_a_client_that_was_given_an_id_may_leave() -> None:
+def test_a_client_with_an_id_can_leave() -> None:
     harness = Harness()
     (leader,) = harness.stable("A")
     pending = harness.member_id("B")
@@ -107,7 +107,7 @@ def test_a_client_that_was_given_an_id_may_leave() -> None:
     assert harness.group().pending == frozenset()
 
 
-def test_a_client_that_leaves_before_it_joined_makes_a_group_rebalance_as_in_kafka() -> None:
+def test_a_client_that_leaves_before_it_joined_causes_a_rebalance_as_in_kafka() -> None:
     harness = Harness()
     harness.stable("A")
     harness.answer(harness.leave(harness.member_id("B")))

@@ -37,7 +37,7 @@ def test_an_illegal_transition_is_refused(state: ClassicGroupState) -> None:
         apply(ClassicGroup("g", state), RebalanceStarted("g", 0))
 
 
-def test_nothing_leaves_dead() -> None:
+def test_no_transition_leaves_dead() -> None:
     assert apply(ClassicGroup("g"), GroupMetadataDeleted("g")).state is ClassicGroupState.DEAD
     assert TRANSITIONS[ClassicGroupState.DEAD] == {}
     assert {row.get(ClassicGroupInput.DELETED) for state, row in TRANSITIONS.items() if state is not ClassicGroupState.DEAD} == {
@@ -68,11 +68,11 @@ def group(*members: ClassicGroupMember) -> ClassicGroup:
         ([("x", "range", "sticky"), ("y", "sticky", "range"), ("z", "range", "sticky")], "range"),
     ],
 )
-def test_members_vote_for_a_protocol_that_all_know(protocols: list[tuple[str, ...]], chosen: str) -> None:
+def test_members_vote_for_a_protocol_that_all_support(protocols: list[tuple[str, ...]], chosen: str) -> None:
     assert group(*(member(str(place), *known) for place, known in enumerate(protocols))).elect_protocol() == chosen
 
 
-def test_whom_a_group_could_take() -> None:
+def test_the_protocols_that_a_group_supports() -> None:
     assert not ClassicGroup("g").supports("", (("range", b""),))
     assert not ClassicGroup("g").supports("consumer", ())
     assert ClassicGroup("g").supports("anything", (("at all", b""),))
@@ -82,14 +82,14 @@ def test_whom_a_group_could_take() -> None:
     assert not made.supports("connect", (("range", b""),))
 
 
-def test_a_round_keeps_its_type_when_all_have_gone() -> None:
+def test_an_emptied_group_in_a_rebalance_keeps_its_protocol_type() -> None:
     made = apply(group(member("a", "range")), RebalanceStarted("g", 0))
     deserted = apply(made, MemberRemoved("g", "a"))
     assert deserted.supports("consumer", (("sticky", b""),))
     assert not deserted.supports("connect", (("range", b""),))
 
 
-def test_the_first_member_leads_and_the_next_one_follows_it() -> None:
+def test_the_first_member_is_the_leader_and_the_next_one_its_successor() -> None:
     made = group(member("a", "range"), member("b", "range"), member("c", "range"))
     assert made.leader == "a"
     made = apply(made, MemberRemoved("g", "a"))
@@ -97,7 +97,7 @@ def test_the_first_member_leads_and_the_next_one_follows_it() -> None:
     assert apply(apply(made, MemberRemoved("g", "b")), MemberRemoved("g", "c")).leader is None
 
 
-def test_the_slowest_member_says_how_long_a_join_phase_may_take() -> None:
+def test_the_rebalance_timeout_is_the_longest_of_all_members() -> None:
     assert ClassicGroup("g").rebalance_timeout == 0
     slow = ClassicGroupMember("b", None, "B", "/", 900_000, 6_000, (("range", b""),))
     assert group(member("a", "range"), slow).rebalance_timeout == 900_000

@@ -97,7 +97,7 @@ def durable_is_replayed(harness: Harness) -> None:
 # Upgrade.
 
 
-def test_a_consumer_joins_a_live_classic_group_and_nobody_loses_a_partition() -> None:
+def test_a_consumer_joins_a_live_classic_group_and_no_member_loses_a_partition() -> None:
     """The trace of a real Kafka: A and B cooperative, then C of the other protocol."""
     harness = Harness()
     a, b = classic(harness, A=(0, 2), B=(1, 3))
@@ -140,7 +140,7 @@ def test_a_consumer_joins_a_live_classic_group_and_nobody_loses_a_partition() ->
     ("policy", "upgrades", "downgrades"),
     [("bidirectional", True, True), ("upgrade", True, False), ("downgrade", False, True), ("disabled", False, False)],
 )
-def test_the_policy_says_which_way_a_group_may_go(policy: str, upgrades: bool, downgrades: bool) -> None:
+def test_the_policy_restricts_the_migration(policy: str, upgrades: bool, downgrades: bool) -> None:
     harness = Harness(group_consumer_migration_policy=policy)
     classic(harness, A=(0, 1, 2, 3))
     joined = harness.cg_join("c", group="g")
@@ -155,7 +155,7 @@ def test_the_policy_says_which_way_a_group_may_go(policy: str, upgrades: bool, d
 
 
 @pytest.mark.parametrize("reason", ["type", "size", "user data", "subscription"])
-def test_a_group_that_cannot_become_one_stays_as_it_is(reason: str) -> None:
+def test_a_group_that_cannot_be_upgraded_does_not_change(reason: str) -> None:
     harness = Harness(group_consumer_max_size=1 if reason == "size" else 10)
     if reason == "user data":
         classic(harness, b"mine", A=(0,))
@@ -171,7 +171,7 @@ def test_a_group_that_cannot_become_one_stays_as_it_is(reason: str) -> None:
     assert (harness.coordinator.groups(), harness.deadlines) == (before, timers)
 
 
-def test_who_waits_in_a_join_or_a_sync_is_told_to_join_again() -> None:
+def test_parked_joins_and_syncs_are_answered_with_rebalance_in_progress() -> None:
     harness = Harness()
     a, _ = classic(harness, A=(0, 1), B=(2, 3))
     joining = harness.join(a, **owning(0, 1))
@@ -189,7 +189,7 @@ def test_who_waits_in_a_join_or_a_sync_is_told_to_join_again() -> None:
     assert {key[2] for key in other.deadlines} == {"session"}
 
 
-def test_a_group_in_its_first_round_becomes_one_too() -> None:
+def test_a_group_in_its_first_rebalance_can_be_upgraded() -> None:
     harness = Harness()
     waiting = harness.join(member_id := harness.member_id())
     pending = harness.member_id("B")
@@ -199,7 +199,7 @@ def test_a_group_in_its_first_round_becomes_one_too() -> None:
     assert rejoin(harness, pending)[0] == 3, "who was given an id may use it"
 
 
-def test_a_partition_that_a_leader_gave_twice_has_one_holder() -> None:
+def test_a_partition_that_a_leader_assigned_twice_has_one_owner() -> None:
     harness = Harness()
     a, b = classic(harness, A=(0, 1), B=(1, 2))
     harness.cg_join("c", group="g")
@@ -231,7 +231,7 @@ def test_a_classic_member_joins_a_consumer_group() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
-def test_a_member_is_answered_in_the_version_that_it_speaks(version: int) -> None:
+def test_an_assignment_has_the_version_of_the_members_subscription(version: int) -> None:
     harness = Harness()
     harness.cg_join("c", topics=("bills",), group="g")
     joined = harness.answer(harness.join(version=3, protocols={RANGE: of_version(version, "orders")}))
@@ -251,7 +251,7 @@ def test_a_member_is_answered_in_the_version_that_it_speaks(version: int) -> Non
         ({"group": "full", "client": "B"}, ErrorCode.group_max_size_reached),
     ],
 )
-def test_who_may_not_join_a_consumer_group(fields: dict[str, Any], error: ErrorCode) -> None:
+def test_joins_that_a_consumer_group_rejects(fields: dict[str, Any], error: ErrorCode) -> None:
     harness = Harness(group_consumer_max_size=2)
     for group in ("g", "full"):
         harness.cg_join("c", group=group)
@@ -268,7 +268,7 @@ def test_who_may_not_join_a_consumer_group(fields: dict[str, Any], error: ErrorC
     assert harness.coordinator.groups() == before
 
 
-def test_what_a_sync_is_told() -> None:
+def test_errors_of_a_sync() -> None:
     harness = Harness()
     a, c = mixed(harness)
     errors = [
@@ -296,7 +296,7 @@ def test_what_a_sync_is_told() -> None:
     assert harness.answer(harness.sync(a, 2)).error_code is ErrorCode.rebalance_in_progress
 
 
-def test_what_a_heartbeat_is_told() -> None:
+def test_errors_of_a_heartbeat() -> None:
     harness = Harness()
     a, c = mixed(harness)
     assert harness.heartbeat("who", 2) is ErrorCode.unknown_member_id
@@ -312,7 +312,7 @@ def test_what_a_heartbeat_is_told() -> None:
         assert harness.heartbeat(a, generation) is ErrorCode.rebalance_in_progress, "it still has to give back"
 
 
-def test_an_assignment_that_is_held_back_is_nobodys_rebalance() -> None:
+def test_an_assignment_that_is_not_due_causes_no_rejoin() -> None:
     harness = Harness(group_consumer_assignment_interval_ms=1_000)
     (a,) = classic(harness, A=(0, 1, 2, 3))
     harness.cg_join("c", group="g")
@@ -326,7 +326,7 @@ def test_an_assignment_that_is_held_back_is_nobodys_rebalance() -> None:
     assert harness.heartbeat(a, 2) is ErrorCode.rebalance_in_progress, "its JoinGroup would have the assignment made"
 
 
-def test_a_member_that_is_told_to_rejoin_has_its_rebalance_timeout_once() -> None:
+def test_the_rejoin_timer_of_a_member_starts_only_once() -> None:
     harness = Harness()
     a, _ = mixed(harness)
     rejoin(harness, a, 0, 1, rebalance=20_000)
@@ -351,7 +351,7 @@ def test_a_member_that_joined_and_does_not_sync_is_removed() -> None:
     assert harness.consumer_group("g").members.keys() == {"c"}
 
 
-def test_a_classic_member_has_the_session_that_it_asked_for() -> None:
+def test_a_classic_member_keeps_its_own_session_timeout() -> None:
     harness = Harness()
     a, c = mixed(harness)
     assert harness.deadlines[session_timer("g", a)] - harness.mono == 10_000
@@ -382,7 +382,7 @@ def test_members_of_both_protocols_leave_by_one_request() -> None:
 
 
 @pytest.mark.parametrize("end", ["leaves", "is silent", "is removed", "keeps what it was asked for"])
-def test_the_group_is_classic_again_when_nobody_else_is_left(end: str) -> None:
+def test_a_group_with_only_classic_members_left_is_downgraded(end: str) -> None:
     harness = Harness()
     a, c = mixed(harness, rebalance=2_000)
     written = len(harness.events())
@@ -427,7 +427,7 @@ def test_the_group_is_classic_again_when_nobody_else_is_left(end: str) -> None:
         assert harness.answer(harness.sync(a, joined.generation_id, {a: b"all"})).assignment == b"all"
 
 
-def test_a_group_that_is_too_big_for_the_old_protocol_stays() -> None:
+def test_a_group_that_is_too_big_for_the_classic_protocol_is_not_downgraded() -> None:
     harness = Harness(group_max_size=1)
     harness.cg_join("c", group="g")
     for _ in range(2):
@@ -438,7 +438,7 @@ def test_a_group_that_is_too_big_for_the_old_protocol_stays() -> None:
     assert all(member.uses_classic_protocol for member in group.members.values())
 
 
-def test_classic_members_that_must_stay_in_a_consumer_group_hear_of_who_left() -> None:
+def test_classic_members_of_a_consumer_group_rebalance_after_a_leave() -> None:
     harness = Harness(group_consumer_migration_policy="upgrade")
     a, c = mixed(harness)
     harness.cg_heartbeat(c, -1, group="g")
@@ -446,7 +446,7 @@ def test_classic_members_that_must_stay_in_a_consumer_group_hear_of_who_left() -
     assert rejoin(harness, a, 0, 1) == (3, [0, 1, 2, 3])
 
 
-def test_all_who_are_left_at_once_leave_no_classic_group() -> None:
+def test_a_group_whose_members_all_leave_at_once_is_not_downgraded() -> None:
     harness = Harness()
     a, c = mixed(harness)
     harness.answer(harness.leave(a, c))
@@ -456,7 +456,7 @@ def test_all_who_are_left_at_once_leave_no_classic_group() -> None:
 # Static members.
 
 
-def test_a_static_member_changes_its_protocol_and_keeps_its_place() -> None:
+def test_a_static_member_changes_its_protocol_and_keeps_its_partitions() -> None:
     harness = Harness()
     harness.cg_join("c", topics=("bills",), group="g")
     old = harness.answer(harness.join(instance="i1", **owning())).member_id
@@ -473,7 +473,7 @@ def test_a_static_member_changes_its_protocol_and_keeps_its_place() -> None:
     durable_is_replayed(harness)
 
 
-def test_the_last_consumer_comes_back_as_a_classic_static_member_and_nobody_rebalances() -> None:
+def test_the_last_consumer_returns_as_a_classic_static_member_without_a_rebalance() -> None:
     harness = Harness()
     harness.cg_join("c", group="g", instance="i1")
     other = harness.answer(harness.join(instance="i2", **owning(topics=("bills",)))).member_id
@@ -497,7 +497,7 @@ def test_the_last_consumer_comes_back_as_a_classic_static_member_and_nobody_reba
 
 
 @pytest.mark.parametrize("step", ["upgrade", "join", "downgrade"])
-def test_a_step_that_cannot_be_stored_has_not_been_taken(step: str) -> None:
+def test_a_step_that_cannot_be_stored_changes_nothing(step: str) -> None:
     harness = Harness()
     if step == "upgrade":
         a, _ = classic(harness, A=(0, 1), B=(2, 3))
@@ -534,7 +534,7 @@ def test_requests_of_both_protocols_wait_for_a_conversion() -> None:
     assert harness.answer(beating).error_code is ErrorCode.rebalance_in_progress
 
 
-def test_a_group_that_went_both_ways_is_loaded_as_what_it_is_now() -> None:
+def test_a_group_that_was_upgraded_and_downgraded_is_loaded_with_its_last_type() -> None:
     harness = Harness()
     a, c = mixed(harness)
     harness.answer(harness.commit({("orders", 0): 7}, a, 2))

@@ -53,7 +53,7 @@ def test_several_groups_are_deleted_one_by_one() -> None:
     ]
 
 
-def test_the_answer_waits_for_all_of_them() -> None:
+def test_the_response_waits_for_all_deletions() -> None:
     harness = Harness()
     for group in "abc":
         harness.answer(harness.commit({("orders", 0): 1}, group=group))
@@ -69,7 +69,7 @@ def test_the_answer_waits_for_all_of_them() -> None:
     assert set(harness.coordinator.groups()) == {"a"}
 
 
-def test_who_was_given_an_id_by_a_deleted_group_begins_anew() -> None:
+def test_a_member_id_of_a_deleted_group_is_unknown() -> None:
     harness = Harness()
     pending = harness.member_id()
     harness.answer(harness.delete("g"))
@@ -77,7 +77,7 @@ def test_who_was_given_an_id_by_a_deleted_group_begins_anew() -> None:
     assert harness.answer(harness.join(pending)).error_code is ErrorCode.unknown_member_id
 
 
-def test_a_group_that_cannot_be_deleted_is_still_there() -> None:
+def test_a_group_whose_deletion_cannot_be_stored_remains() -> None:
     harness = Harness()
     harness.answer(harness.commit({("orders", 0): 1}))
     harness.appends = failing(ErrorCode.not_enough_replicas)
@@ -88,7 +88,7 @@ def test_a_group_that_cannot_be_deleted_is_still_there() -> None:
 # OffsetDelete.
 
 
-def test_offsets_that_nobody_reads_are_deleted() -> None:
+def test_offsets_of_unsubscribed_topics_are_deleted() -> None:
     harness = Harness()
     harness.answer(harness.commit({("orders", 0): 1, ("orders", 1): 2, ("bills", 0): 3}))
     response = harness.answer(harness.delete_offsets(("orders", 0), ("bills", 1), ("orders", 0)))
@@ -113,7 +113,7 @@ def emptied(with_members: bool) -> Harness:
 
 @pytest.mark.parametrize("how", ["OffsetDelete", "deleted topic"])
 @pytest.mark.parametrize("with_members", [True, False])
-def test_a_group_that_has_lost_its_last_offset_is_gone_after_the_next_check(with_members: bool, how: str) -> None:
+def test_a_group_without_offsets_is_deleted_by_the_next_check(with_members: bool, how: str) -> None:
     # Kafka 3 let it be Dead at once; the coordinator of Kafka 4 only looks for empty groups with each search for expired offsets.
     harness = emptied(with_members)
     if how == "OffsetDelete":
@@ -129,7 +129,7 @@ def test_a_group_that_has_lost_its_last_offset_is_gone_after_the_next_check(with
     assert harness.coordinator.durable_state() == {}
 
 
-def test_a_group_that_has_lost_its_last_offset_can_be_deleted_or_used() -> None:
+def test_a_group_without_offsets_can_be_deleted_or_used() -> None:
     harness = emptied(False)
     harness.answer(harness.delete_offsets(("orders", 0)))
     assert harness.answer(harness.delete("g")).results[0].error_code is ErrorCode.none
@@ -141,7 +141,7 @@ def test_a_group_that_has_lost_its_last_offset_can_be_deleted_or_used() -> None:
     assert harness.committed() == ORDERS
 
 
-def test_topics_that_members_read_are_refused_and_others_are_not() -> None:
+def test_offsets_of_subscribed_topics_are_not_deleted() -> None:
     harness = Harness()
     (leader,) = harness.stable("A", protocols={"range": subscription("orders")})
     harness.answer(harness.commit({("orders", 0): 1, ("bills", 0): 2}, leader, 1))
@@ -156,14 +156,14 @@ def test_topics_that_members_read_are_refused_and_others_are_not() -> None:
     assert harness.committed() == ORDERS
 
 
-def test_consumers_that_cannot_be_understood_may_read_anything() -> None:
+def test_consumers_with_malformed_metadata_may_be_subscribed_to_any_topic() -> None:
     harness = Harness()
     (leader,) = harness.stable("A", protocols={"range": b"?"})
     harness.answer(harness.commit(ORDERS, leader, 1))
     assert errors(harness.answer(harness.delete_offsets(("orders", 0)))) == {("orders", 0): ErrorCode.group_subscribed_to_topic}
 
 
-def test_what_the_last_generation_read_counts_until_the_next_has_begun() -> None:
+def test_the_topics_of_the_last_generation_count_until_the_next_begins() -> None:
     harness = Harness()
     (leader,) = harness.stable("A", protocols={"range": subscription("orders"), "sticky": subscription("orders")})
     newcomer = harness.join(harness.member_id("B"), client="B", protocols={"sticky": subscription("bills")})
@@ -176,13 +176,13 @@ def test_what_the_last_generation_read_counts_until_the_next_has_begun() -> None
     assert errors(harness.answer(harness.delete_offsets(*both))) == {both[0]: refused, both[1]: ErrorCode.none}
 
 
-def test_before_the_first_generation_a_group_may_read_anything() -> None:
+def test_before_its_first_generation_a_group_may_be_subscribed_to_any_topic() -> None:
     harness = Harness()
     harness.join(harness.member_id("A"))
     assert errors(harness.answer(harness.delete_offsets(("bills", 0)))) == {("bills", 0): ErrorCode.group_subscribed_to_topic}
 
 
-def test_what_a_loaded_group_reads_is_known() -> None:
+def test_the_topics_of_a_loaded_group_are_known() -> None:
     harness = Harness()
     harness.stable("A")
     harness.restart()
@@ -192,7 +192,7 @@ def test_what_a_loaded_group_reads_is_known() -> None:
     }
 
 
-def test_who_may_not_delete_offsets() -> None:
+def test_groups_whose_offsets_cannot_be_deleted() -> None:
     harness = Harness()
     assert harness.answer(harness.delete_offsets(("orders", 0))).error_code is ErrorCode.group_id_not_found
     assert harness.answer(harness.delete_offsets(("orders", 0), group="")).error_code is ErrorCode.invalid_group_id
@@ -202,7 +202,7 @@ def test_who_may_not_delete_offsets() -> None:
     assert response.topics == ()
 
 
-def test_offsets_whose_tombstones_cannot_be_stored_stay() -> None:
+def test_offsets_whose_tombstones_cannot_be_stored_remain() -> None:
     harness = Harness()
     harness.answer(harness.commit(ORDERS))
     harness.appends = failing(ErrorCode.kafka_storage_error)
@@ -213,7 +213,7 @@ def test_offsets_whose_tombstones_cannot_be_stored_stay() -> None:
 # Deleted topics.
 
 
-def test_offsets_of_a_deleted_topic_are_forgotten_in_every_group() -> None:
+def test_offsets_of_a_deleted_topic_are_deleted_in_every_group() -> None:
     harness = Harness()
     (leader,) = harness.stable("A")
     harness.answer(harness.commit({("orders", 0): 1, ("bills", 0): 2}, leader, 1))
@@ -228,7 +228,7 @@ def test_offsets_of_a_deleted_topic_are_forgotten_in_every_group() -> None:
     assert harness.replayed() == harness.coordinator.durable_state()
 
 
-def test_new_and_larger_topics_take_nothing_away() -> None:
+def test_new_and_larger_topics_delete_no_offsets() -> None:
     harness = Harness()
     harness.answer(harness.commit(ORDERS))
     records = len(harness.events())
@@ -237,7 +237,7 @@ def test_new_and_larger_topics_take_nothing_away() -> None:
     assert len(harness.events()) == records
 
 
-def test_forgetting_waits_for_the_commit_before_it_and_is_tried_again() -> None:
+def test_the_deletion_for_a_topic_waits_for_an_open_commit_and_is_retried() -> None:
     harness = Harness()
     harness.appends = DELAYED
     harness.commit(ORDERS)
@@ -254,7 +254,7 @@ def test_forgetting_waits_for_the_commit_before_it_and_is_tried_again() -> None:
     assert harness.timers == {}
 
 
-def test_a_topic_that_came_back_keeps_what_was_committed_to_it_since() -> None:
+def test_a_recreated_topic_keeps_the_offsets_committed_since() -> None:
     harness = Harness()
     harness.answer(harness.commit({("orders", 0): 1, ("orders", 1): 1}))
     harness.appends = failing(ErrorCode.not_enough_replicas)
@@ -270,7 +270,7 @@ def test_a_topic_that_came_back_keeps_what_was_committed_to_it_since() -> None:
 # Time.
 
 
-def test_a_simple_groups_offsets_expire_one_by_one_and_the_group_with_the_last() -> None:
+def test_the_offsets_of_a_simple_group_expire_one_by_one_and_the_group_with_the_last() -> None:
     harness = Harness()
     harness.answer(harness.commit(ORDERS))
     harness.sleep(86_400_000)
@@ -284,7 +284,7 @@ def test_a_simple_groups_offsets_expire_one_by_one_and_the_group_with_the_last()
     assert harness.replayed() == {}
 
 
-def test_a_groups_offsets_expire_when_it_has_been_without_members_for_so_long() -> None:
+def test_the_offsets_of_a_group_expire_after_it_has_been_empty_for_the_retention_time() -> None:
     harness = Harness()
     (leader,) = harness.stable("A", session=1_800_000)
     harness.answer(harness.commit(ORDERS, leader, 1))
@@ -299,7 +299,7 @@ def test_a_groups_offsets_expire_when_it_has_been_without_members_for_so_long() 
     assert harness.events()[-2:] == [OffsetDeleted("g", TopicPartition("orders", 0)), GroupMetadataDeleted("g")]
 
 
-def test_of_a_stable_group_only_topics_that_it_does_not_read_expire() -> None:
+def test_in_a_stable_group_only_offsets_of_unsubscribed_topics_expire() -> None:
     harness = Harness(group_max_session_timeout_ms=2**31 - 1)
     (leader,) = harness.stable("A", session=2**31 - 1)
     harness.answer(harness.commit({("orders", 0): 1, ("bills", 0): 2}, leader, 1))
@@ -309,7 +309,7 @@ def test_of_a_stable_group_only_topics_that_it_does_not_read_expire() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"protocols": {"range": b"?"}}, {"protocol_type": "connect"}])
-def test_of_a_group_that_cannot_be_understood_nothing_expires_while_it_has_members(fields: dict[str, Any]) -> None:
+def test_in_a_group_with_malformed_metadata_nothing_expires_while_it_has_members(fields: dict[str, Any]) -> None:
     harness = Harness(group_max_session_timeout_ms=2**31 - 1)
     (leader,) = harness.stable("A", session=2**31 - 1, **fields)
     harness.answer(harness.commit({("orders", 0): 1, ("bills", 0): 2}, leader, 1))
@@ -331,7 +331,7 @@ def test_while_a_group_rebalances_nothing_expires() -> None:
     assert harness.committed() == {("bills", 0): 2}
 
 
-def test_a_group_that_nobody_ever_joined_is_gone_after_the_next_check() -> None:
+def test_a_group_without_members_and_offsets_is_deleted_by_the_next_check() -> None:
     harness = Harness()
     assert harness.answer(harness.join(protocols={})).error_code is ErrorCode.inconsistent_group_protocol
     assert harness.state() is ClassicGroupState.EMPTY
@@ -357,7 +357,7 @@ def test_groups_of_the_oldest_records_expire_by_the_age_of_their_offsets() -> No
     assert harness.state() is ClassicGroupState.DEAD
 
 
-def test_an_offset_that_says_itself_how_long_it_is_kept() -> None:
+def test_an_offset_with_its_own_time_of_expiry() -> None:
     harness = Harness()
     harness.answer(harness.commit({("orders", 0): 1}, retention=3_600_000, version=4))
     harness.answer(harness.commit({("orders", 1): 2}, version=4))
@@ -371,7 +371,7 @@ def test_an_offset_that_says_itself_how_long_it_is_kept() -> None:
 
 
 @pytest.mark.parametrize("retention", [2**63 - 1, -(2**63), -2, 0])
-def test_an_offset_that_is_to_be_kept_for_an_odd_time_goes_with_the_next_search(retention: int) -> None:
+def test_an_offset_whose_expiry_overflows_is_deleted_by_the_next_check(retention: int) -> None:
     """Java's sum of now and the longest time is a moment long ago, and Kafka stores that."""
     harness = Harness()
     (code,) = [
@@ -388,7 +388,7 @@ def test_an_offset_that_is_to_be_kept_for_an_odd_time_goes_with_the_next_search(
     assert harness.committed() == {}
 
 
-def test_what_could_not_be_removed_is_tried_again_soon() -> None:
+def test_an_expiration_that_cannot_be_stored_is_retried_soon() -> None:
     harness = Harness(offsets_retention_ms=1, offsets_retention_check_interval_ms=10_000)
     harness.answer(harness.commit(ORDERS))
     harness.appends = failing(ErrorCode.not_enough_replicas)
@@ -399,7 +399,7 @@ def test_what_could_not_be_removed_is_tried_again_soon() -> None:
     assert harness.state() is ClassicGroupState.DEAD
 
 
-def test_partitions_are_searched_in_turn_and_again_and_again() -> None:
+def test_partitions_are_checked_periodically_at_different_times() -> None:
     harness = Harness(offsets_retention_ms=1, offsets_retention_check_interval_ms=1_000, offsets_topic_partitions=10)
     firsts = sorted(at for key, at in harness.all_timers.items())
     assert firsts == [100 * number for number in range(1, 11)]
@@ -409,7 +409,7 @@ def test_partitions_are_searched_in_turn_and_again_and_again() -> None:
         assert harness.state() is ClassicGroupState.DEAD
 
 
-def test_a_partition_that_is_not_here_is_not_searched() -> None:
+def test_an_unloaded_partition_is_not_checked() -> None:
     harness = Harness(offsets_retention_ms=1, offsets_retention_check_interval_ms=1_000)
     harness.answer(harness.commit(ORDERS))
     records = len(harness.events())

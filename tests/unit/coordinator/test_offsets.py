@@ -29,7 +29,7 @@ def committed_error(harness: Harness, member_id: str, generation: int, **fields:
 # Who may commit.
 
 
-def test_a_consumer_without_membership_may_commit_to_a_group_of_its_own() -> None:
+def test_a_consumer_with_manual_assignment_can_commit() -> None:
     harness = Harness()
     assert committed_error(harness, "", -1) is ErrorCode.none
     assert harness.committed() == ORDERS
@@ -37,7 +37,7 @@ def test_a_consumer_without_membership_may_commit_to_a_group_of_its_own() -> Non
     assert (listed.group_id, listed.protocol_type, listed.group_state) == ("g", "", "Empty")
 
 
-def test_the_group_without_a_name_is_one_like_that() -> None:
+def test_the_empty_group_id_is_a_valid_group() -> None:
     harness = Harness()
     assert committed_error(harness, "", -1, group="") is ErrorCode.none
     assert harness.committed("") == ORDERS
@@ -47,13 +47,13 @@ def test_the_group_without_a_name_is_one_like_that() -> None:
 
 
 @pytest.mark.parametrize(("version", "error"), [(8, ErrorCode.illegal_generation), (9, ErrorCode.group_id_not_found)])
-def test_a_member_of_no_group_may_not(version: int, error: ErrorCode) -> None:
+def test_a_member_of_an_unknown_group_cannot_commit(version: int, error: ErrorCode) -> None:
     harness = Harness()
     assert committed_error(harness, "a", 1, version=version) is error
     assert harness.describe("g")[0].group_state == "Dead"
 
 
-def test_a_member_may_commit_while_stable_and_while_preparing() -> None:
+def test_a_member_can_commit_while_stable_and_while_preparing() -> None:
     harness = Harness()
     leader, follower = harness.stable("A", "B")
     assert committed_error(harness, follower, 1) is ErrorCode.none
@@ -61,14 +61,14 @@ def test_a_member_may_commit_while_stable_and_while_preparing() -> None:
     assert committed_error(harness, follower, 1) is ErrorCode.none, "before it gives its partitions away"
 
 
-def test_between_a_join_and_its_assignment_nobody_may() -> None:
+def test_no_member_can_commit_in_the_sync_phase() -> None:
     harness = Harness()
     leader, _ = harness.joined("A", "B")
     assert committed_error(harness, leader, 1) is ErrorCode.rebalance_in_progress
     assert harness.committed() == {}
 
 
-def test_only_members_of_this_generation_may() -> None:
+def test_only_members_of_the_current_generation_can_commit() -> None:
     harness = Harness()
     (leader,) = harness.stable("A")
     assert committed_error(harness, "a", 1) is ErrorCode.unknown_member_id
@@ -80,7 +80,7 @@ def test_only_members_of_this_generation_may() -> None:
     assert harness.committed() == {}
 
 
-def test_an_administrator_may_once_the_members_are_gone() -> None:
+def test_an_administrator_can_commit_for_an_empty_group() -> None:
     harness = Harness()
     (leader,) = harness.stable("A")
     harness.answer(harness.leave(leader))
@@ -92,7 +92,7 @@ def test_an_administrator_may_once_the_members_are_gone() -> None:
 # What may be committed.
 
 
-def test_what_is_wrong_with_a_partition_is_said_of_that_partition() -> None:
+def test_each_partition_gets_its_own_error() -> None:
     harness = Harness()
     offsets = {("orders", 0): 1, ("orders", 3): 2, ("orders", 4): 3, ("orders", -1): 3, ("absent", 0): 4, ("bills", 1): 5}
     response = harness.answer(harness.commit(offsets, metadata={("orders", 3): "x" * 4_097, ("bills", 1): "x" * 4_096}))
@@ -108,7 +108,7 @@ def test_what_is_wrong_with_a_partition_is_said_of_that_partition() -> None:
     assert harness.committed() == {("orders", 0): 1, ("bills", 1): 5}
 
 
-def test_what_the_group_refuses_does_not_hide_what_is_wrong_with_a_partition() -> None:
+def test_an_error_of_the_group_does_not_hide_unknown_partitions() -> None:
     harness = Harness()
     response = harness.answer(harness.commit({("orders", 0): 1, ("absent", 0): 4}, "a", 1))
     assert errors(response) == [ErrorCode.group_id_not_found, ErrorCode.unknown_topic_or_partition]
@@ -121,7 +121,7 @@ def test_a_commit_of_nothing_valid_makes_no_group() -> None:
     assert harness.coordinator.groups() == {}
 
 
-def test_offsets_are_stored_as_they_are_given() -> None:
+def test_offsets_are_stored_as_they_were_sent() -> None:
     harness = Harness()
     harness.answer(harness.commit({("orders", 0): -7}, metadata={("orders", 0): "note"}))
     harness.answer(harness.commit({("orders", 1): 2**63 - 1}, metadata={("orders", 1): None}))
@@ -145,7 +145,7 @@ def test_all_partitions_of_a_commit_are_one_batch() -> None:
     assert harness.committed() == {("orders", 0): 1, ("orders", 1): 2, ("bills", 0): 3}
 
 
-def test_a_commit_that_cannot_be_stored_is_refused_whole() -> None:
+def test_a_commit_that_cannot_be_stored_fails_as_a_whole() -> None:
     harness = Harness()
     harness.appends = failing(ErrorCode.not_enough_replicas)
     response = harness.answer(harness.commit({("orders", 0): 1, ("absent", 1): 2}))
@@ -153,7 +153,7 @@ def test_a_commit_that_cannot_be_stored_is_refused_whole() -> None:
     assert harness.coordinator.groups() == {}
 
 
-def test_names_longer_than_a_record_can_hold_are_refused() -> None:
+def test_names_that_are_too_long_for_a_record_are_rejected() -> None:
     harness = Harness()
     assert committed_error(harness, "", -1, group="g" * 40_000) is ErrorCode.invalid_request
     assert harness.coordinator.groups() == {}
@@ -188,7 +188,7 @@ def wanted(group: str, *topics: tuple[str | uuid.UUID, tuple[int, ...]]) -> Any:
     )
 
 
-def test_offsets_may_be_asked_for_by_id() -> None:
+def test_offsets_can_be_fetched_by_topic_id() -> None:
     harness = Harness()
     harness.answer(harness.commit({("orders", 1): 5}))
     known, unknown = harness.topics.topic_id("orders"), uuid.UUID(int=9)
@@ -201,7 +201,7 @@ def test_offsets_may_be_asked_for_by_id() -> None:
     assert [(one.committed_offset, one.error_code) for one in absent.partitions] == [(-1, ErrorCode.unknown_topic_id)]
 
 
-def test_all_topics_by_id_are_those_that_have_one() -> None:
+def test_all_topics_by_id_excludes_deleted_topics() -> None:
     harness = Harness()
     harness.answer(harness.commit({("orders", 1): 5, ("bills", 0): 6}))
     del harness.topics.counts["bills"]
@@ -215,7 +215,7 @@ def test_all_topics_by_id_are_those_that_have_one() -> None:
 # Answers to fetches.
 
 
-def test_nothing_committed_is_told_as_minus_one() -> None:
+def test_a_missing_offset_is_minus_one() -> None:
     harness = Harness()
     for _ in range(2):
         (group,) = fetch(harness, wanted("g", ("orders", (0, 9)), ("absent", (0,))))
@@ -240,7 +240,7 @@ def test_all_topics_of_several_groups() -> None:
     ]  # fmt: skip
 
 
-def test_no_groups_are_no_error() -> None:
+def test_a_fetch_without_groups_succeeds() -> None:
     assert fetch(Harness()) == ()
 
 

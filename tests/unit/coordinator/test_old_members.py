@@ -22,7 +22,7 @@ def joined(harness: Harness, version: int, client: str = "A", **fields: Any) -> 
 
 
 @pytest.mark.parametrize("version", OLD)
-def test_an_old_member_joins_at_once_and_leads(version: int) -> None:
+def test_an_old_member_joins_at_once_as_the_leader(version: int) -> None:
     harness = Harness()
     answer = joined(harness, version)
     assert (answer.error_code, answer.generation_id, answer.leader) == (ErrorCode.none, 1, answer.member_id)
@@ -35,7 +35,7 @@ def test_an_old_member_joins_at_once_and_leads(version: int) -> None:
 
 @pytest.mark.parametrize("version", OLD)
 @pytest.mark.parametrize("other", [0, 1, 9])
-def test_old_and_new_members_are_one_group(version: int, other: int) -> None:
+def test_old_and_new_members_share_a_group(version: int, other: int) -> None:
     harness = Harness()
     first = joined(harness, version).member_id
     harness.sync(first, 1, {first: share(first)})
@@ -54,7 +54,7 @@ def test_old_and_new_members_are_one_group(version: int, other: int) -> None:
 
 
 @pytest.mark.parametrize("version", OLD)
-def test_an_old_member_that_is_silent_is_expelled_after_its_session(version: int) -> None:
+def test_an_old_member_without_heartbeats_is_removed_after_its_session_timeout(version: int) -> None:
     harness = Harness()
     first = joined(harness, version).member_id
     harness.sync(first, 1, {first: share(first)})
@@ -66,7 +66,7 @@ def test_an_old_member_that_is_silent_is_expelled_after_its_session(version: int
 
 
 @pytest.mark.parametrize("version", OLD)
-def test_an_old_member_that_comes_back_without_its_id_is_another_one(version: int) -> None:
+def test_an_old_member_that_rejoins_without_its_id_is_a_new_member(version: int) -> None:
     harness = Harness()
     first = joined(harness, version).member_id
     harness.sync(first, 1, {first: share(first)})
@@ -80,7 +80,7 @@ def test_an_old_member_that_comes_back_without_its_id_is_another_one(version: in
 
 
 @pytest.mark.parametrize("version", OLD)
-def test_an_old_member_that_died_before_it_had_its_answer_does_not_stay_for_ever(version: int) -> None:
+def test_an_old_member_whose_client_died_in_its_first_join_is_removed(version: int) -> None:
     # Without an id of its own it cannot come back; only the time that new members are given ends its place.
     harness = Harness()
     joined(harness, version)

@@ -19,7 +19,7 @@ from ottla.coordinator.partitioner import partition_for
         ("polygenelubricants", -(2**31), 0),
     ],
 )
-def test_a_group_lives_where_java_puts_it(group_id: str, hash_code: int, partition: int) -> None:
+def test_the_partition_of_a_group_is_javas(group_id: str, hash_code: int, partition: int) -> None:
     """The hash codes are those that a JVM printed."""
     assert partition_for(group_id, 50) == partition
     if hash_code > -(2**31):

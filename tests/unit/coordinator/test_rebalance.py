@@ -10,7 +10,7 @@ from tests.unit.coordinator.harness import Harness, share
 # The initial delay.
 
 
-def test_the_first_round_waits_for_more_members() -> None:
+def test_the_first_rebalance_waits_for_more_members() -> None:
     harness = Harness()
     ticket = harness.join(harness.member_id())
     harness.sleep(499)
@@ -42,12 +42,12 @@ def test_the_initial_delay_is_extended_up_to_the_rebalance_timeout() -> None:
     assert harness.group().since - harness.group().stored.current_state_timestamp == 1_600
 
 
-def test_without_a_delay_each_joiner_makes_a_generation() -> None:
+def test_without_a_delay_each_join_starts_a_generation() -> None:
     harness = Harness(group_initial_rebalance_delay_ms=0)
     assert harness.answer(harness.join(harness.member_id())).generation_id == 1
 
 
-def test_without_a_delay_the_first_round_waits_a_little_for_who_was_given_an_id() -> None:
+def test_without_a_delay_the_first_rebalance_waits_briefly_for_clients_with_an_id() -> None:
     harness = Harness(group_initial_rebalance_delay_ms=0)
     first, second = harness.member_id("A"), harness.member_id("B")
     ticket = harness.join(first)
@@ -59,7 +59,7 @@ def test_without_a_delay_the_first_round_waits_a_little_for_who_was_given_an_id(
     assert harness.state() is ClassicGroupState.PREPARING_REBALANCE
 
 
-def test_a_group_that_became_empty_begins_with_a_delay_again() -> None:
+def test_a_group_that_became_empty_has_an_initial_delay_again() -> None:
     harness = Harness()
     (leader,) = harness.stable("A")
     harness.answer(harness.leave(leader))
@@ -70,7 +70,7 @@ def test_a_group_that_became_empty_begins_with_a_delay_again() -> None:
     assert harness.answer(ticket).generation_id == 3
 
 
-def test_a_group_that_begins_anew_waits_longer_for_a_second_member_too() -> None:
+def test_a_group_that_became_empty_extends_its_initial_delay() -> None:
     harness = Harness()
     (leader,) = harness.stable("A")
     harness.answer(harness.leave(leader))
@@ -83,7 +83,7 @@ def test_a_group_that_begins_anew_waits_longer_for_a_second_member_too() -> None
     assert [harness.answer(ticket).generation_id for ticket in (first, second)] == [3, 3]
 
 
-def test_all_who_joined_may_be_gone_when_the_initial_delay_ends() -> None:
+def test_all_members_may_have_left_when_the_initial_delay_ends() -> None:
     harness = Harness()
     member_id = harness.member_id()
     ticket = harness.join(member_id)
@@ -98,7 +98,7 @@ def test_all_who_joined_may_be_gone_when_the_initial_delay_ends() -> None:
 # Waiting for members.
 
 
-def test_the_phase_ends_when_the_last_member_has_rejoined() -> None:
+def test_the_join_phase_ends_when_the_last_member_has_rejoined() -> None:
     harness = Harness()
     leader, follower = harness.stable("A", "B")
     newcomer = harness.join(harness.member_id("C"))
@@ -112,7 +112,7 @@ def test_the_phase_ends_when_the_last_member_has_rejoined() -> None:
     assert {(one.generation_id, one.leader) for one in answers} == {(2, leader)}
 
 
-def test_who_does_not_rejoin_in_time_is_removed() -> None:
+def test_a_member_that_does_not_rejoin_in_time_is_removed() -> None:
     harness = Harness()
     leader, follower = harness.stable("A", "B", rebalance=5_000)
     ticket = harness.join(follower, rebalance=5_000, protocols={"range": b"changed"})
@@ -126,7 +126,7 @@ def test_who_does_not_rejoin_in_time_is_removed() -> None:
     assert harness.heartbeat(leader, 1) is ErrorCode.unknown_member_id
 
 
-def test_the_slowest_member_decides_how_long() -> None:
+def test_the_longest_rebalance_timeout_applies() -> None:
     harness = Harness()
     first, second = harness.member_id("A"), harness.member_id("B")
     harness.wait_for(harness.join(first, rebalance=1_000), harness.join(second, rebalance=9_000, session=30_000))
@@ -137,7 +137,7 @@ def test_the_slowest_member_decides_how_long() -> None:
     assert harness.state() is ClassicGroupState.COMPLETING_REBALANCE
 
 
-def test_more_joins_do_not_make_the_phase_longer() -> None:
+def test_more_joins_do_not_extend_the_join_phase() -> None:
     harness = Harness()
     leader, follower = harness.stable("A", "B", rebalance=3_000)
     ticket = harness.join(follower, rebalance=3_000, protocols={"range": b"changed"})
@@ -148,7 +148,7 @@ def test_more_joins_do_not_make_the_phase_longer() -> None:
     assert leader not in harness.group().members
 
 
-def test_the_phase_waits_for_a_client_that_was_given_an_id() -> None:
+def test_the_join_phase_waits_for_a_client_with_an_id() -> None:
     harness = Harness()
     (leader,) = harness.stable("A")
     pending = harness.member_id("B")
@@ -158,7 +158,7 @@ def test_the_phase_waits_for_a_client_that_was_given_an_id() -> None:
     assert harness.answer(ticket).generation_id == harness.answer(newcomer).generation_id == 2
 
 
-def test_the_phase_goes_on_without_a_client_that_does_not_come_back_with_its_id() -> None:
+def test_the_join_phase_ends_without_a_client_whose_id_has_expired() -> None:
     harness = Harness()
     (leader,) = harness.stable("A")
     pending = harness.member_id("B")
@@ -169,7 +169,7 @@ def test_the_phase_goes_on_without_a_client_that_does_not_come_back_with_its_id(
     assert harness.answer(harness.join(pending)).error_code is ErrorCode.unknown_member_id
 
 
-def test_a_phase_that_nobody_is_left_in_ends_with_an_empty_group() -> None:
+def test_a_join_phase_without_members_ends_with_an_empty_group() -> None:
     harness = Harness()
     (leader,) = harness.stable("A")
     harness.answer(harness.leave(leader))
@@ -183,7 +183,7 @@ def test_a_phase_that_nobody_is_left_in_ends_with_an_empty_group() -> None:
 # The sync phase has its end, too.
 
 
-def test_who_does_not_sync_in_time_is_removed() -> None:
+def test_a_member_that_does_not_sync_in_time_is_removed() -> None:
     harness = Harness()
     leader, follower, silent = harness.joined("A", "B", "C", rebalance=4_000)
     parked = harness.sync(follower, 1)
@@ -209,7 +209,7 @@ def test_a_leader_that_does_not_sync_in_time_is_removed() -> None:
     assert leader not in harness.group().members
 
 
-def test_when_all_have_synced_nothing_is_waited_for() -> None:
+def test_the_sync_timer_is_cancelled_after_the_last_sync() -> None:
     harness = Harness()
     ids = harness.stable("A", "B", rebalance=4_000)
     for _ in range(5):
@@ -218,7 +218,7 @@ def test_when_all_have_synced_nothing_is_waited_for() -> None:
     assert ("coordinator", "g", "sync") not in harness.deadlines
 
 
-def test_a_group_in_which_nobody_syncs_is_empty_in_the_end() -> None:
+def test_a_group_without_any_sync_becomes_empty() -> None:
     harness = Harness()
     harness.joined("A", "B", rebalance=4_000, session=30_000)
     harness.sleep(4_000)
@@ -226,7 +226,7 @@ def test_a_group_in_which_nobody_syncs_is_empty_in_the_end() -> None:
     assert harness.deadlines == {}
 
 
-def test_a_member_that_dies_with_its_assignment_unread_is_replaced() -> None:
+def test_a_member_that_dies_after_the_assignment_is_replaced() -> None:
     harness = Harness()
     leader, follower = harness.joined("A", "B")
     harness.answer(harness.sync(leader, 1, {leader: share(leader), follower: share(follower)}))

@@ -59,7 +59,7 @@ def holding(numbers: Numbers, epoch: int = 3) -> dict[uuid.UUID, dict[int, int]]
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
-def test_a_step(row: Row) -> None:
+def test_one_step(row: Row) -> None:
     member = ConsumerGroupMember(
         "m", epoch=4, previous_epoch=3, state=row.state, assigned=holding(row.assigned), revoking=holding(row.revoking)
     )
@@ -79,14 +79,14 @@ def test_a_step(row: Row) -> None:
         assert since == (3 if number in row.assigned else 5), "kept ones keep their epoch, new ones get the target's (KIP-1251)"
 
 
-def test_a_member_that_has_arrived_is_left_alone() -> None:
+def test_a_member_that_has_reached_the_target_does_not_change() -> None:
     member = ConsumerGroupMember("m", epoch=5, assigned=holding({0, 1}))
     context = ReconciliationContext(target_epoch=5, target={A: (0, 1)}, subscribed={A}, owners={})
     assert reconcile(member, context) is member
 
 
 @pytest.mark.parametrize("state", [STABLE, UNREVOKED])
-def test_a_topic_that_is_not_wanted_any_more_is_asked_back_before_there_is_a_target(state: MemberState) -> None:
+def test_an_unsubscribed_topic_is_revoked_before_there_is_a_new_target(state: MemberState) -> None:
     revoking = {} if state is STABLE else {B: {7: 3}}
     member = ConsumerGroupMember("m", epoch=5, state=state, assigned={A: {0: 5}, B: {1: 5}}, revoking=revoking)
     context = ReconciliationContext(target_epoch=5, target={A: (0,), B: (1,)}, subscribed={A}, owners={}, resubscribed=True)
@@ -96,14 +96,14 @@ def test_a_topic_that_is_not_wanted_any_more_is_asked_back_before_there_is_a_tar
     assert after.revoking == {B: {1: 5, **revoking.get(B, {})}}
 
 
-def test_a_target_of_before_gives_nothing_that_is_not_wanted_now() -> None:
+def test_an_older_target_assigns_no_unsubscribed_topics() -> None:
     member = ConsumerGroupMember("m", epoch=4)
     context = ReconciliationContext(target_epoch=5, target={A: (0,), B: (1,)}, subscribed={A}, owners={}, resubscribed=True)
     assert reconcile(member, context).assigned == {A: {0: 5}}
 
 
 @pytest.mark.parametrize("owned", [None, {A: {0}}])
-def test_what_a_newer_broker_wrote_is_not_guessed(owned: dict[uuid.UUID, set[int]] | None) -> None:
+def test_a_state_of_a_newer_broker_fences_a_member_with_partitions(owned: dict[uuid.UUID, set[int]] | None) -> None:
     member = ConsumerGroupMember("m", epoch=4, state=MemberState.UNKNOWN, assigned=holding({0}))
     context = ReconciliationContext(target_epoch=5, target={A: (0, 1)}, subscribed={A}, owners={}, owned=owned)
     with pytest.raises(UnknownStateError):
@@ -124,7 +124,7 @@ numbers = st.sets(st.integers(0, 5))
     resubscribed=st.booleans(),
     subscribed=st.booleans(),
 )
-def test_a_step_takes_nothing_from_others_and_the_epoch_waits_for_the_client(
+def test_a_step_takes_no_owned_partitions_and_the_epoch_waits_for_revocations(
     state: MemberState,
     assigned: Numbers,
     revoking: Numbers,

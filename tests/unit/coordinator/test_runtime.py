@@ -48,7 +48,7 @@ def test_a_groups_requests_wait_for_its_append_and_others_go_on() -> None:
     assert harness.committed() == {("orders", 0): 2}
 
 
-def test_a_timer_waits_in_line_and_counts_only_if_it_was_not_moved() -> None:
+def test_a_queued_timer_has_no_effect_after_it_was_moved() -> None:
     harness = Harness()
     (leader,) = harness.stable("A")
     harness.appends = DELAYED
@@ -63,7 +63,7 @@ def test_a_timer_waits_in_line_and_counts_only_if_it_was_not_moved() -> None:
     assert harness.state() is ClassicGroupState.EMPTY
 
 
-def test_what_a_timer_does_is_tried_again_if_it_cannot_be_stored() -> None:
+def test_the_work_of_a_timer_is_retried_if_it_cannot_be_stored() -> None:
     harness = Harness()
     (leader,) = harness.stable("A")
     harness.appends = failing(ErrorCode.not_enough_replicas)
@@ -77,7 +77,7 @@ def test_what_a_timer_does_is_tried_again_if_it_cannot_be_stored() -> None:
 
 
 @pytest.mark.parametrize("request_name", ["join", "leave", "static"])
-def test_after_a_failed_append_all_is_as_before(request_name: str) -> None:
+def test_a_failed_append_leaves_the_state_unchanged(request_name: str) -> None:
     harness = Harness()
     if request_name != "join":
         ticket = harness.join(instance="i")
@@ -92,7 +92,7 @@ def test_after_a_failed_append_all_is_as_before(request_name: str) -> None:
     assert harness.deadlines == timers
 
 
-def test_an_append_is_told_only_once() -> None:
+def test_the_outcome_of_an_append_counts_only_once() -> None:
     harness = Harness()
     harness.appends = DELAYED
     harness.commit({("orders", 0): 1})
@@ -102,7 +102,7 @@ def test_an_append_is_told_only_once() -> None:
     assert harness.coordinator.on_append_failed(append.partition, append.batch, ErrorCode.none, harness.now) == []
 
 
-def test_an_append_from_before_a_partition_was_given_up_ends_no_later_one() -> None:
+def test_an_append_from_before_an_unload_does_not_complete_a_later_one() -> None:
     harness = Harness()
     harness.appends = DELAYED
     harness.commit({("orders", 0): 1})
@@ -134,7 +134,7 @@ class Failing(Topics):
         return super().topic_id(name)
 
 
-def test_a_decision_that_fails_is_answered_and_what_waits_behind_it_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_after_an_exception_in_a_handler_queued_requests_go_on(caplog: pytest.LogCaptureFixture) -> None:
     topics = Failing()
     harness = Harness(topics)
     (leader,) = harness.stable("A")
@@ -150,7 +150,7 @@ def test_a_decision_that_fails_is_answered_and_what_waits_behind_it_goes_on(capl
     assert "a defect" in caplog.text
 
 
-def test_the_work_of_a_timer_that_fails_is_done_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_work_of_a_timer_is_retried_after_an_exception(caplog: pytest.LogCaptureFixture) -> None:
     topics = Failing()
     harness = Harness(topics)
     harness.cg_join("a")
@@ -167,7 +167,7 @@ def test_the_work_of_a_timer_that_fails_is_done_again(caplog: pytest.LogCaptureF
 # Loading.
 
 
-def test_groups_and_offsets_are_as_they_were_after_a_restart() -> None:
+def test_groups_and_offsets_survive_a_restart() -> None:
     harness = Harness()
     ids = harness.stable("A", "B")
     harness.answer(harness.commit({("orders", 1): 5}, ids[0], 1))
@@ -182,7 +182,7 @@ def test_groups_and_offsets_are_as_they_were_after_a_restart() -> None:
     assert harness.answer(harness.sync(ids[1], 1)).assignment == share(ids[1])
 
 
-def test_members_of_a_loaded_group_get_a_whole_session() -> None:
+def test_members_of_a_loaded_group_get_a_full_session() -> None:
     harness = Harness()
     ids = harness.stable("A", "B")
     harness.sleep(5_000)
@@ -192,7 +192,7 @@ def test_members_of_a_loaded_group_get_a_whole_session() -> None:
     assert harness.state() is ClassicGroupState.EMPTY
 
 
-def test_a_round_that_was_under_way_begins_again_after_a_restart() -> None:
+def test_a_rebalance_starts_again_after_a_restart() -> None:
     harness = Harness()
     leader, follower = harness.stable("A", "B")
     harness.join(leader)
@@ -204,14 +204,14 @@ def test_a_round_that_was_under_way_begins_again_after_a_restart() -> None:
     assert harness.answer(ticket).generation_id == 2
 
 
-def test_before_a_partition_is_loaded_it_is_not_here() -> None:
+def test_requests_for_an_unloaded_partition_get_not_coordinator() -> None:
     harness = Harness(load=False)
     assert harness.heartbeat("a", 1) is ErrorCode.not_coordinator
     assert harness.answer(harness.join()).error_code is ErrorCode.not_coordinator
     assert harness.list_groups().groups == (), "what is not here is left out"
 
 
-def test_while_a_partition_is_loaded_clients_wait() -> None:
+def test_requests_during_a_load_get_load_in_progress() -> None:
     harness = Harness(load=False)
     for partition in range(5):
         harness.coordinator.start_loading(partition)
@@ -228,7 +228,7 @@ def test_while_a_partition_is_loaded_clients_wait() -> None:
     assert harness.heartbeat("a", 1) is ErrorCode.unknown_member_id
 
 
-def test_records_of_a_newer_kafka_are_passed_over() -> None:
+def test_unknown_records_of_a_newer_kafka_are_ignored() -> None:
     harness = Harness(load=False)
     partition = harness.coordinator.partition_for("g")
     harness.log[partition] = [(struct.pack(">h", 99) + b"?", b"?"), OFFSET, (struct.pack(">h", 3) + b"\0\1g", None)]
@@ -237,7 +237,7 @@ def test_records_of_a_newer_kafka_are_passed_over() -> None:
 
 
 @pytest.mark.parametrize("damaged", [(b"", b""), (b"\0\2\0", b""), (OFFSET[0], b"\0\4\0")])
-def test_a_damaged_record_fails_the_load_which_may_be_tried_again(damaged: tuple[bytes, bytes]) -> None:
+def test_a_malformed_record_fails_the_load_which_can_be_retried(damaged: tuple[bytes, bytes]) -> None:
     harness = Harness(load=False)
     partition = harness.coordinator.partition_for("g")
     with pytest.raises(ProtocolError):
@@ -258,7 +258,7 @@ def test_a_loaded_partition_is_not_loaded_again() -> None:
     )
 
 
-def test_tombstones_of_what_compaction_has_removed_do_nothing() -> None:
+def test_tombstones_without_earlier_records_have_no_effect() -> None:
     harness = Harness(load=False)
     partition = harness.coordinator.partition_for("g")
     harness.log[partition] = [(OFFSET[0], None), (b"\0\2\0\1g", None)]
@@ -278,7 +278,7 @@ def test_offsets_that_outlive_their_groups_record_are_kept() -> None:
 # Unloading.
 
 
-def test_whoever_waits_is_told_when_a_partition_is_unloaded() -> None:
+def test_waiting_requests_are_answered_when_a_partition_is_unloaded() -> None:
     harness = Harness()
     leader, follower = harness.stable("A", "B")
     joining = harness.join(leader)
@@ -290,7 +290,7 @@ def test_whoever_waits_is_told_when_a_partition_is_unloaded() -> None:
     assert harness.deadlines == {}
 
 
-def test_a_parked_sync_and_an_open_append_are_told_too() -> None:
+def test_a_parked_sync_and_an_open_append_are_answered_at_an_unload() -> None:
     harness = Harness()
     leader, follower = harness.joined("A", "B")
     parked = harness.sync(follower, 1)
@@ -309,7 +309,7 @@ def test_a_parked_sync_and_an_open_append_are_told_too() -> None:
     assert harness.coordinator.on_timer(("coordinator", "g", "join"), harness.now) == []
 
 
-def test_a_connection_that_is_gone_changes_nothing() -> None:
+def test_a_closed_connection_changes_nothing() -> None:
     harness = Harness()
     leader, follower = harness.stable("A", "B")
     ticket = harness.join(leader)
@@ -321,7 +321,7 @@ def test_a_connection_that_is_gone_changes_nothing() -> None:
 # The door.
 
 
-def test_the_table_names_what_is_served() -> None:
+def test_the_table_lists_the_apis() -> None:
     assert set(GroupCoordinator.APIS) == {
         Api.JOIN_GROUP,
         Api.SYNC_GROUP,

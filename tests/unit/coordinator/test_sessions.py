@@ -8,7 +8,7 @@ from ottla.protocol import ErrorCode
 from tests.unit.coordinator.harness import Harness
 
 
-def test_who_may_send_heartbeats() -> None:
+def test_heartbeats_of_members_and_others() -> None:
     harness = Harness()
     assert harness.heartbeat("a", 1, group="") is ErrorCode.invalid_group_id
     assert harness.heartbeat("a", 1) is ErrorCode.unknown_member_id
@@ -22,7 +22,7 @@ def test_who_may_send_heartbeats() -> None:
     assert harness.heartbeat(pending, 1) is ErrorCode.none
 
 
-def test_what_a_heartbeat_says_in_each_state() -> None:
+def test_the_response_to_a_heartbeat_in_each_state() -> None:
     harness = Harness()
     leader, follower = harness.joined("A", "B")
     assert harness.heartbeat(follower, 1) is ErrorCode.none
@@ -32,7 +32,7 @@ def test_what_a_heartbeat_says_in_each_state() -> None:
     assert harness.heartbeat(follower, 1) is ErrorCode.rebalance_in_progress
 
 
-def test_a_silent_member_is_removed_when_its_session_ends() -> None:
+def test_a_silent_member_is_removed_when_its_session_expires() -> None:
     harness = Harness()
     leader, follower = harness.stable("A", "B")
     harness.sleep(3_000)
@@ -53,7 +53,7 @@ def test_the_last_member_to_go_silent_leaves_an_empty_group() -> None:
     assert harness.deadlines == {}
 
 
-def test_heartbeats_keep_a_session_for_ever() -> None:
+def test_heartbeats_keep_a_session_alive() -> None:
     harness = Harness()
     (leader,) = harness.stable("A")
     for _ in range(50):
@@ -73,7 +73,7 @@ def test_a_session_goes_on_while_the_group_prepares() -> None:
     assert list(harness.group().members) == [leader]
 
 
-def test_who_waits_for_an_answer_is_not_silent() -> None:
+def test_a_member_with_a_parked_request_does_not_expire() -> None:
     harness = Harness()
     leader, follower = harness.stable("A", "B")
     ticket = harness.join(leader)
@@ -94,7 +94,7 @@ def test_who_waits_for_an_answer_is_not_silent() -> None:
     assert harness.state() is ClassicGroupState.EMPTY, "from then on both are"
 
 
-def test_whoever_gets_its_assignment_has_a_whole_session() -> None:
+def test_a_member_gets_a_full_session_with_its_assignment() -> None:
     harness = Harness()
     leader, follower = harness.joined("A", "B")
     harness.sync(follower, 1)
@@ -106,7 +106,7 @@ def test_whoever_gets_its_assignment_has_a_whole_session() -> None:
     assert harness.deadlines[session_timer("g", follower)] == harness.mono + 6_000
 
 
-def test_who_waits_is_looked_at_again_after_another_session() -> None:
+def test_a_member_with_a_parked_request_is_checked_again_after_another_session() -> None:
     harness = Harness()
     leader, follower = harness.joined("A", "B")
     harness.sync(follower, 1)
@@ -116,14 +116,14 @@ def test_who_waits_is_looked_at_again_after_another_session() -> None:
     assert harness.deadlines[session_timer("g", follower)] == harness.mono + 6_000
 
 
-def test_a_join_phase_ends_the_wait_for_syncs() -> None:
+def test_a_join_phase_cancels_the_sync_timer() -> None:
     harness = Harness()
     leader, _ = harness.joined("A", "B")
     harness.answer(harness.leave(leader))
     assert sync_timer("g") not in harness.deadlines
 
 
-def test_a_new_member_waits_for_its_first_answer_five_minutes() -> None:
+def test_a_new_member_expires_after_five_minutes_in_its_first_join() -> None:
     harness = Harness()
     (leader,) = harness.stable("A", rebalance=1_000_000, session=600_000)
     ticket = harness.join(harness.member_id("B"), rebalance=1_000_000)
@@ -134,14 +134,14 @@ def test_a_new_member_waits_for_its_first_answer_five_minutes() -> None:
     assert list(harness.group().members) == [leader]
 
 
-def test_a_joined_member_has_the_session_that_it_asked_for() -> None:
+def test_a_member_has_its_own_session_timeout() -> None:
     harness = Harness()
     member_id = harness.member_id()
     harness.wait_for(harness.join(member_id, session=20_000))
     assert harness.deadlines[session_timer("g", member_id)] == harness.mono + 20_000
 
 
-def test_a_client_that_was_given_an_id_must_come_back_within_its_session() -> None:
+def test_a_client_with_an_id_must_join_within_its_session_timeout() -> None:
     harness = Harness()
     harness.member_id()
     harness.sleep(5_999)
@@ -151,7 +151,7 @@ def test_a_client_that_was_given_an_id_must_come_back_within_its_session() -> No
     assert harness.deadlines == {}
 
 
-def test_a_leader_that_dies_before_it_assigns_is_succeeded() -> None:
+def test_a_leader_that_dies_before_it_assigns_has_a_successor() -> None:
     harness = Harness()
     leader, follower = harness.joined("A", "B")
     parked = harness.sync(follower, 1)
@@ -170,7 +170,7 @@ def test_a_commit_keeps_the_session() -> None:
     assert harness.heartbeat(leader, 1) is ErrorCode.none
 
 
-def test_a_timer_that_comes_early_is_set_again() -> None:
+def test_a_timer_that_fires_early_is_set_again() -> None:
     harness = Harness()
     harness.stable("A")
     (key,) = harness.timers
@@ -180,7 +180,7 @@ def test_a_timer_that_comes_early_is_set_again() -> None:
     assert harness.state() is ClassicGroupState.STABLE
 
 
-def test_a_timer_that_was_cancelled_does_nothing() -> None:
+def test_a_cancelled_timer_has_no_effect() -> None:
     harness = Harness()
     (leader,) = harness.stable("A")
     key = session_timer("g", leader)

@@ -36,7 +36,7 @@ def test_a_static_member_needs_no_id_before_it_joins() -> None:
     assert member_id == "i1-00000000-0000-0000-0000-000000000001"
 
 
-def test_a_restarted_follower_takes_its_place_and_nobody_notices() -> None:
+def test_a_restarted_follower_rejoins_without_a_rebalance() -> None:
     harness = Harness()
     leader, old = static_stable(harness, "i1", "i2")
     response = harness.answer(harness.join(instance="i2"))
@@ -50,7 +50,7 @@ def test_a_restarted_follower_takes_its_place_and_nobody_notices() -> None:
     assert session_timer("g", response.member_id) in harness.deadlines
 
 
-def test_the_new_id_is_in_the_log_before_it_is_told() -> None:
+def test_the_new_member_id_is_in_the_log_before_the_response() -> None:
     harness = Harness()
     leader, old = static_stable(harness, "i1", "i2")
     harness.appends = DELAYED
@@ -67,7 +67,7 @@ def test_the_new_id_is_in_the_log_before_it_is_told() -> None:
     }
 
 
-def test_the_old_self_is_fenced() -> None:
+def test_the_previous_member_id_is_fenced() -> None:
     harness = Harness()
     _, old = static_stable(harness, "i1", "i2")
     harness.answer(harness.join(instance="i2"))
@@ -79,7 +79,7 @@ def test_the_old_self_is_fenced() -> None:
     assert harness.heartbeat(old, 1) is ErrorCode.unknown_member_id
 
 
-def test_a_restarted_leader_still_leads_and_is_told_not_to_assign() -> None:
+def test_a_restarted_leader_remains_the_leader_and_skips_the_assignment() -> None:
     harness = Harness()
     old, follower = static_stable(harness, "i1", "i2")
     response = harness.answer(harness.join(instance="i1"))
@@ -90,7 +90,7 @@ def test_a_restarted_leader_still_leads_and_is_told_not_to_assign() -> None:
     assert harness.group().leader == response.member_id
 
 
-def test_a_restarted_leader_that_cannot_be_told_so_is_told_its_old_self_leads() -> None:
+def test_a_restarted_leader_with_an_old_version_gets_its_previous_id_as_the_leader() -> None:
     harness = Harness()
     old, _ = static_stable(harness, "i1", "i2")
     response = harness.answer(harness.join(instance="i1", version=8))
@@ -98,7 +98,7 @@ def test_a_restarted_leader_that_cannot_be_told_so_is_told_its_old_self_leads() 
     assert harness.group().leader == response.member_id
 
 
-def test_other_topics_wait_for_the_next_round_as_long_as_the_protocol_stays() -> None:
+def test_other_topics_cause_no_rebalance_if_the_protocol_stays() -> None:
     harness = Harness()
     static_stable(harness, "i1", "i2")
     response = harness.answer(harness.join(instance="i2", protocols=CHANGED))
@@ -107,7 +107,7 @@ def test_other_topics_wait_for_the_next_round_as_long_as_the_protocol_stays() ->
     assert harness.group().members[response.member_id].protocols == (("range", b"other topics"),)
 
 
-def test_another_protocol_makes_the_group_rebalance() -> None:
+def test_another_protocol_causes_a_rebalance() -> None:
     harness = Harness()
     both = {"range": b"", "sticky": b""}
     leader, _ = static_stable(harness, "i1", "i2", protocols=both)
@@ -118,7 +118,7 @@ def test_another_protocol_makes_the_group_rebalance() -> None:
     assert harness.answer(rejoined).protocol_name == harness.answer(ticket).protocol_name == "sticky"
 
 
-def test_who_cannot_be_stored_has_not_come_back() -> None:
+def test_a_return_that_cannot_be_stored_fails() -> None:
     harness = Harness()
     _, old = static_stable(harness, "i1", "i2")
     before = harness.group()
@@ -131,7 +131,7 @@ def test_who_cannot_be_stored_has_not_come_back() -> None:
     assert harness.heartbeat(old, 1, instance="i2") is ErrorCode.none
 
 
-def test_a_restart_before_the_assignment_makes_the_group_begin_again() -> None:
+def test_a_restart_before_the_assignment_starts_another_rebalance() -> None:
     harness = Harness()
     leader, old = static_joined(harness, "i1", "i2")
     parked = harness.sync(old, 1, instance="i2")
@@ -159,7 +159,7 @@ def test_a_duplicate_in_the_join_phase_fences_the_first() -> None:
     assert harness.answer(second).generation_id == 4
 
 
-def test_a_duplicate_that_waits_is_fenced() -> None:
+def test_a_parked_duplicate_is_fenced() -> None:
     harness = Harness()
     first = harness.join(instance="i1")
     second = harness.join(instance="i1")
@@ -169,7 +169,7 @@ def test_a_duplicate_that_waits_is_fenced() -> None:
     assert list(harness.group().members) == [harness.answer(second).member_id]
 
 
-def test_each_restart_gives_another_id() -> None:
+def test_each_restart_gets_another_member_id() -> None:
     harness = Harness()
     static_stable(harness, "i1")
     ids = [harness.answer(harness.join(instance="i1")).member_id for _ in range(3)]
@@ -178,14 +178,14 @@ def test_each_restart_gives_another_id() -> None:
 
 
 @pytest.mark.parametrize(("instance", "error"), [("i1", ErrorCode.fenced_instance_id), ("i9", ErrorCode.unknown_member_id)])
-def test_a_member_with_anothers_instance_is_refused(instance: str, error: ErrorCode) -> None:
+def test_a_member_with_another_members_instance_id_is_fenced(instance: str, error: ErrorCode) -> None:
     harness = Harness()
     _, follower = static_stable(harness, "i1", "i2")
     assert harness.answer(harness.join(follower, instance=instance)).error_code is error
     assert harness.heartbeat(follower, 1, instance=instance) is error
 
 
-def test_a_static_member_that_misses_a_round_stays() -> None:
+def test_a_static_member_that_misses_a_rebalance_remains() -> None:
     harness = Harness()
     leader, follower = static_stable(harness, "i1", "i2", rebalance=4_000, session=30_000)
     ticket = harness.join(leader, instance="i1", protocols=CHANGED, rebalance=4_000, session=30_000)
@@ -195,7 +195,7 @@ def test_a_static_member_that_misses_a_round_stays() -> None:
     assert list(harness.group().members) == [leader, follower]
 
 
-def test_a_static_leader_that_misses_a_round_is_succeeded() -> None:
+def test_a_static_leader_that_misses_a_rebalance_has_a_successor() -> None:
     harness = Harness()
     leader, follower = static_stable(harness, "i1", "i2", rebalance=4_000, session=30_000)
     ticket = harness.join(follower, instance="i2", protocols=CHANGED, rebalance=4_000, session=30_000)
@@ -205,7 +205,7 @@ def test_a_static_leader_that_misses_a_round_is_succeeded() -> None:
     assert {member.member_id for member in response.members} == {leader, follower}
 
 
-def test_a_round_without_anybody_waits_until_sessions_end() -> None:
+def test_a_rebalance_without_joins_waits_until_sessions_expire() -> None:
     harness = Harness()
     leader, follower = static_stable(harness, "i1", "i2", rebalance=4_000, session=9_000)
     newcomer = harness.member_id("C")

@@ -12,7 +12,7 @@ from ottla.protocol.messages import sync_group_request
 from tests.unit.coordinator.harness import DELAYED, Harness, failing, share
 
 
-def test_followers_first_then_the_leader() -> None:
+def test_followers_sync_before_the_leader() -> None:
     harness = Harness()
     leader, follower = harness.joined("A", "B")
     parked = harness.sync(follower, 1)
@@ -24,7 +24,7 @@ def test_followers_first_then_the_leader() -> None:
     assert harness.state() is ClassicGroupState.STABLE
 
 
-def test_the_leader_first_then_followers() -> None:
+def test_the_leader_syncs_before_followers() -> None:
     harness = Harness()
     leader, follower = harness.joined("A", "B")
     assert harness.answer(harness.sync(leader, 1, {leader: b"x", follower: b"y"})).assignment == b"x"
@@ -32,7 +32,7 @@ def test_the_leader_first_then_followers() -> None:
     assert harness.answer(harness.sync(follower, 1)).assignment == b"y", "as often as asked"
 
 
-def test_shares_are_in_the_log_before_they_are_handed_out() -> None:
+def test_the_assignment_is_in_the_log_before_the_responses() -> None:
     harness = Harness()
     leader, follower = harness.joined("A", "B")
     parked = harness.sync(follower, 1)
@@ -48,7 +48,7 @@ def test_shares_are_in_the_log_before_they_are_handed_out() -> None:
     assert {member.member_id: member.assignment for member in written.value.members} == {leader: b"x", follower: b"y"}
 
 
-def test_what_a_follower_assigns_counts_for_nothing() -> None:
+def test_an_assignment_by_a_follower_is_ignored() -> None:
     harness = Harness()
     leader, follower = harness.joined("A", "B")
     parked = harness.sync(follower, 1, {leader: b"mine", follower: b"mine"})
@@ -56,7 +56,7 @@ def test_what_a_follower_assigns_counts_for_nothing() -> None:
     assert harness.answer(parked).assignment == b"y"
 
 
-def test_whom_the_leader_left_out_gets_no_bytes() -> None:
+def test_a_member_without_an_assignment_gets_no_bytes() -> None:
     harness = Harness()
     leader, follower = harness.joined("A", "B")
     harness.sync(leader, 1, {leader: b"x", "who": b"z"})
@@ -73,14 +73,14 @@ def test_whom_the_leader_left_out_gets_no_bytes() -> None:
         ({}, ErrorCode.none),
     ],
 )
-def test_a_member_may_say_what_it_believes_the_protocol_to_be(fields: dict[str, str], error: ErrorCode) -> None:
+def test_a_member_may_name_the_protocol(fields: dict[str, str], error: ErrorCode) -> None:
     harness = Harness()
     (leader,) = harness.joined("A")
     assert harness.answer(harness.sync(leader, 1, **fields)).error_code is error
 
 
 @pytest.mark.parametrize("named", [{}, {"protocol_type": "consumer"}, {"protocol_name": "range"}])
-def test_a_new_client_must_say_it(named: dict[str, str]) -> None:
+def test_a_new_client_must_name_the_protocol(named: dict[str, str]) -> None:
     harness = Harness()
     (leader,) = harness.joined("A")
     request = sync_group_request.SyncGroupRequest(
@@ -91,7 +91,7 @@ def test_a_new_client_must_say_it(named: dict[str, str]) -> None:
     assert harness.state() is ClassicGroupState.COMPLETING_REBALANCE
 
 
-def test_who_may_not_sync() -> None:
+def test_syncs_that_are_rejected() -> None:
     harness = Harness()
     assert harness.answer(harness.sync("a", 1)).error_code is ErrorCode.unknown_member_id
     assert harness.answer(harness.sync("a", 1, group="")).error_code is ErrorCode.invalid_group_id
@@ -103,14 +103,14 @@ def test_who_may_not_sync() -> None:
     assert harness.state() is ClassicGroupState.COMPLETING_REBALANCE
 
 
-def test_while_a_group_prepares_nobody_syncs() -> None:
+def test_a_sync_in_the_join_phase_gets_rebalance_in_progress() -> None:
     harness = Harness()
     leader, follower = harness.stable("A", "B")
     harness.join(leader)
     assert harness.answer(harness.sync(follower, 1)).error_code is ErrorCode.rebalance_in_progress
 
 
-def test_a_second_sync_of_a_parked_member_takes_the_place_of_the_first() -> None:
+def test_a_second_sync_of_a_parked_member_replaces_the_first() -> None:
     harness = Harness()
     leader, follower = harness.joined("A", "B")
     lost, parked = harness.sync(follower, 1), harness.sync(follower, 1)
@@ -119,7 +119,7 @@ def test_a_second_sync_of_a_parked_member_takes_the_place_of_the_first() -> None
     assert harness.answer(parked).assignment == share(follower)
 
 
-def test_a_parked_member_is_told_of_a_rebalance() -> None:
+def test_a_parked_sync_is_answered_when_a_rebalance_starts() -> None:
     harness = Harness()
     leader, follower = harness.joined("A", "B")
     parked = harness.sync(follower, 1)
@@ -143,7 +143,7 @@ def test_a_parked_member_is_told_of_a_rebalance() -> None:
         (ErrorCode.unknown_server_error, ErrorCode.unknown_server_error),
     ],
 )
-def test_an_assignment_that_cannot_be_stored_is_nobodys(logs: ErrorCode, told: ErrorCode) -> None:
+def test_an_assignment_that_cannot_be_stored_is_not_sent(logs: ErrorCode, told: ErrorCode) -> None:
     harness = Harness()
     leader, follower = harness.joined("A", "B")
     parked = harness.sync(follower, 1)

@@ -132,7 +132,7 @@ def test_range_with_two_members_of_which_one_closes() -> None:
     assert (harness.state(), harness.group().generation, harness.group().protocol_type) == (ClassicGroupState.EMPTY, 4, "consumer")
 
 
-def test_cooperative_sticky_hands_a_partition_over_in_two_rounds() -> None:
+def test_cooperative_sticky_moves_a_partition_in_two_rebalances() -> None:
     harness = Harness()
     a, b, c = (Client(harness, name, "cooperative-sticky") for name in "ABC")
     a_joining, b_joining = a.join_with_a_new_id(), b.join_with_a_new_id()

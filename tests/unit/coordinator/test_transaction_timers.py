@@ -11,7 +11,7 @@ from tests.unit.broker.transactional import Producer, make_topic
 EXPIRATION = 5_000
 
 
-def test_timers_of_forgotten_ids_are_forgotten(tmp_path: Path) -> None:
+def test_timers_of_expired_ids_are_removed(tmp_path: Path) -> None:
     broker = CoreUnderTest(tmp_path, **{"transactional.id.expiration.ms": EXPIRATION})
     make_topic(broker)
     for number in range(20):
@@ -27,7 +27,7 @@ def test_timers_of_forgotten_ids_are_forgotten(tmp_path: Path) -> None:
     broker.close()
 
 
-def test_a_timer_that_moves_away_is_not_told_again(tmp_path: Path) -> None:
+def test_a_timer_that_moves_back_needs_no_effect(tmp_path: Path) -> None:
     broker = CoreUnderTest(tmp_path, **{"transactional.id.expiration.ms": EXPIRATION})
     make_topic(broker)
     producer = Producer(broker)

@@ -59,7 +59,7 @@ def test_a_member_of_a_consumer_group_names_its_epoch(member_id: str, generation
     same_after_restart(harness)
 
 
-def test_an_epoch_behind_is_enough_for_what_the_member_has_had_since() -> None:
+def test_an_older_epoch_can_commit_partitions_owned_since_then() -> None:
     harness = Harness()
     harness.cg_join("a")
     harness.cg_join("b")
@@ -110,7 +110,7 @@ def test_a_commit_keeps_a_classic_member_alive() -> None:
     assert harness.heartbeat(leader, 1) is ErrorCode.none
 
 
-def test_an_absent_group_has_no_generation() -> None:
+def test_an_unknown_group_has_no_generation() -> None:
     harness = Harness()
     assert told(harness, {PLACE: 5}, FIRST, "m", 1, group="absent") is ErrorCode.illegal_generation
     assert told(harness, {PLACE: 5}, FIRST, group="absent") is ErrorCode.none
@@ -119,7 +119,7 @@ def test_an_absent_group_has_no_generation() -> None:
 # Pending offsets in answers, and the outcome.
 
 
-def test_until_the_end_the_offset_is_not_stable_and_then_it_counts() -> None:
+def test_an_offset_is_unstable_until_its_transaction_is_committed() -> None:
     harness = Harness()
     harness.commit({PLACE: 1})
     told(harness, {PLACE: 5}, FIRST)
@@ -132,7 +132,7 @@ def test_until_the_end_the_offset_is_not_stable_and_then_it_counts() -> None:
     same_after_restart(harness)
 
 
-def test_what_is_aborted_never_was() -> None:
+def test_an_aborted_offset_has_no_effect() -> None:
     harness = Harness()
     told(harness, {PLACE: 5}, FIRST)
     harness.end_transaction(FIRST, commit=False)
@@ -142,7 +142,7 @@ def test_what_is_aborted_never_was() -> None:
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_of_two_transactions_the_offset_that_was_written_last_counts(restarts: bool) -> None:
+def test_of_two_transactions_the_last_write_wins(restarts: bool) -> None:
     harness = Harness()
     told(harness, {PLACE: 10}, FIRST)
     told(harness, {PLACE: 20}, SECOND)
@@ -156,7 +156,7 @@ def test_of_two_transactions_the_offset_that_was_written_last_counts(restarts: b
     same_after_restart(harness)
 
 
-def test_of_two_transactions_the_later_may_be_aborted() -> None:
+def test_of_two_transactions_the_later_can_be_aborted() -> None:
     harness = Harness()
     told(harness, {PLACE: 10}, FIRST)
     told(harness, {PLACE: 20}, SECOND)
@@ -167,7 +167,7 @@ def test_of_two_transactions_the_later_may_be_aborted() -> None:
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_an_offset_outside_of_transactions_outdoes_what_was_written_before_it(restarts: bool) -> None:
+def test_an_offset_outside_of_transactions_supersedes_earlier_pending_ones(restarts: bool) -> None:
     harness = Harness()
     told(harness, {PLACE: 10}, FIRST)
     harness.commit({PLACE: 1})
@@ -179,7 +179,7 @@ def test_an_offset_outside_of_transactions_outdoes_what_was_written_before_it(re
     same_after_restart(harness)
 
 
-def test_with_its_group_an_offset_goes_that_is_not_committed_yet() -> None:
+def test_a_pending_offset_is_deleted_with_its_group() -> None:
     harness = Harness()
     harness.commit({("orders", 1): 1})
     told(harness, {PLACE: 10}, FIRST)
@@ -191,7 +191,7 @@ def test_with_its_group_an_offset_goes_that_is_not_committed_yet() -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_marker_that_is_heard_of_first_waits_for_what_it_ends(commit: bool) -> None:
+def test_a_marker_waits_for_the_open_appends_of_its_transaction(commit: bool) -> None:
     harness = Harness()
     harness.appends = DELAYED
     ticket = harness.commit_in_transaction({PLACE: 10}, FIRST)
@@ -204,7 +204,7 @@ def test_a_marker_that_is_heard_of_first_waits_for_what_it_ends(commit: bool) ->
     same_after_restart(harness)
 
 
-def test_what_could_not_be_written_is_not_committed_with_the_rest() -> None:
+def test_an_offset_whose_append_failed_is_not_committed() -> None:
     harness = Harness()
     told(harness, {PLACE: 10}, FIRST)
     harness.appends = failing(ErrorCode.not_enough_replicas)
