@@ -1,7 +1,7 @@
 """A coordinator with a virtual clock and a log in memory, for tests.
 
-It carries effects out: appends go into ``log`` at once, wait, or fail, as ``appends`` says; timers fire when ``sleep`` comes
-to them; replies are kept by ticket. It also checks what must hold whatever happens: no ticket is answered twice.
+It performs the effects: appends go into ``log`` at once, wait, or fail, according to ``appends``; timers fire when ``sleep``
+reaches them; replies are kept by ticket. It also checks that no ticket is answered twice.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ DELAYED: Callable[[Append], ErrorCode | None] = lambda append: None  # noqa: E73
 
 
 def failing(error: ErrorCode) -> Callable[[Append], ErrorCode | None]:
-    """Every append fails."""
+    """Return an answer to appends with which all of them fail."""
     return lambda append: error
 
 
 @dataclass
 class Topics:
-    """Topics with the numbers of their partitions. A topic that is made again is of another generation, if the test says so."""
+    """Topics with their numbers of partitions. A test can give a recreated topic another id."""
 
     counts: dict[str, int] = field(default_factory=lambda: {"orders": 4, "bills": 2})
     version: int = 1
@@ -103,7 +103,7 @@ class Telling(NamedTuple):
     topics: Topics
 
     def to(self, coordinator: GroupCoordinator) -> list[GroupCoordinatorEffect]:
-        """Let a coordinator hear of it."""
+        """Make the call on a coordinator."""
         now = () if self.what == "unload" else (self.now,)
         effects: list[GroupCoordinatorEffect] = getattr(coordinator, self.what)(*self.args, *now)
         return effects
@@ -123,13 +123,13 @@ class Harness:
         self.replies: dict[int, Any] = {}
         self.asked: set[int] = set()
         self.requests: dict[int, tuple[Any, int]] = {}
-        """What was asked, and when."""
+        """Ticket -> the request and its time."""
         self.all_timers: dict[TimerKey, int] = {}
         self.trace: list[GroupCoordinatorEffect] = []
         self.told: list[Telling | None] = []
         """All calls of coordinators; ``None``: another one was started."""
         self.said: list[list[GroupCoordinatorEffect]] = []
-        """What they said to each."""
+        """The effects of each call."""
         self.jobs: list[tuple[str, ResolveRegexes]] = []
         self._tickets = itertools.count(1)
         self._markers: list[tuple[int, Marker]] = []
@@ -139,7 +139,7 @@ class Harness:
 
     @property
     def timers(self) -> dict[TimerKey, int]:
-        """The timers of groups; each partition has one of its own besides."""
+        """The timers of groups, without the retention timers of partitions."""
         return {key: at for key, at in self.all_timers.items() if isinstance(key[1], str)}
 
     @property
@@ -155,7 +155,7 @@ class Harness:
             self.tell("load", partition, events_of(latest(log)))
 
     def restart(self) -> None:
-        """Another process takes over with nothing but the log; no one who waits hears from the old one."""
+        """Start another coordinator with the log alone; requests that wait at the old one get no response."""
         self.asked &= self.replies.keys()
         self.open.clear()
         self.all_timers.clear()
@@ -165,7 +165,7 @@ class Harness:
         self.load_all()
 
     def ask(self, api: Api, request: Any, version: int | None = None, client: str = "A") -> int:
-        """Send a request; its ticket."""
+        """Send a request; return its ticket."""
         ticket = next(self._tickets)
         version_rules = version_rules_of(api, NEWEST[api] if version is None else version)
         context = RequestContext(ticket, api, 1, client, "/127.0.0.1", version_rules)
@@ -175,7 +175,7 @@ class Harness:
         return ticket
 
     def tell(self, what: str, *args: Any) -> None:
-        """Let the coordinator hear of something, and do what it says."""
+        """Make a call on the coordinator, and perform the effects."""
         telling = Telling(what, args, self.now, replace(self.topics, generations=Counter(self.topics.generations)))
         self.told.append(telling)
         self.said.append(telling.to(self.coordinator))
@@ -196,7 +196,7 @@ class Harness:
         return said
 
     def answer(self, ticket: int) -> Any:
-        """The reply to a ticket, which must be there."""
+        """Return the reply to a ticket; it must have been sent."""
         assert ticket in self.replies, "the request is parked"
         return self.replies[ticket]
 
@@ -208,8 +208,8 @@ class Harness:
             self.trace.append(effect)
             match effect:
                 case Reply(ticket, response):
-                    assert ticket in self.asked, "an answer to nobody"
-                    assert ticket not in self.replies, "a second answer"
+                    assert ticket in self.asked, "a reply to an unknown ticket"
+                    assert ticket not in self.replies, "a second reply"
                     self.replies[ticket] = response
                 case SetTimer(key, at):
                     self.all_timers[key] = at
@@ -229,7 +229,7 @@ class Harness:
             self.settle((append.partition, append.batch), error)
 
     def settle(self, key: tuple[int, int] | None = None, error: ErrorCode = ErrorCode.none) -> None:
-        """Let an open append succeed or fail: the given one, or all in order."""
+        """Complete open appends: the given one, or all in order."""
         for open_key in [key] if key is not None else list(self.open):
             append = self.open.pop(open_key)
             if error is ErrorCode.none:
@@ -241,7 +241,7 @@ class Harness:
                 self.tell("on_append_failed", append.partition, append.batch, error)
 
     def sleep(self, milliseconds: int) -> None:
-        """Let time pass, with every timer at its time."""
+        """Advance the clock, and fire every timer at its time."""
         until = self.mono + milliseconds
         while due := sorted((at, str(key), key) for key, at in self.all_timers.items() if at <= until):
             at, _, key = due[0]
@@ -251,12 +251,12 @@ class Harness:
         self.clock.move_to(until)
 
     def run_jobs(self) -> None:
-        """Let the work be done that was sent away."""
+        """Run the jobs (resolutions of regular expressions)."""
         while self.jobs:
             group_id, job = self.jobs.pop(0)
             self.tell("on_regexes_resolved", group_id, resolve_all(job))
 
-    # Questions.
+    # Queries.
 
     @property
     def deadlines(self) -> dict[TimerKey, int]:
@@ -277,11 +277,11 @@ class Harness:
         return [event_of(*record) for log in self.log.values() for record in log if not isinstance(record, Marker)]
 
     def replayed(self) -> dict[str, Any]:
-        """The durable state that the log alone gives."""
+        """Return the durable state according to the log alone."""
         return self.reloaded({partition: marked(log) for partition, log in self.log.items()}).durable_state()
 
     def reloaded(self, records: Mapping[int, list[GroupRecord]]) -> GroupCoordinator:
-        """Another coordinator, which knows nothing but these records of each partition."""
+        """Return another coordinator that has loaded these records of each partition."""
         other = GroupCoordinator(self.config, self.topics, self.ids)
         for partition, of_partition in records.items():
             other.load(partition, events_of(of_partition), self.now)
@@ -379,7 +379,7 @@ class Harness:
     def commit_in_transaction(
         self, offsets: dict[tuple[str, int], int], producer_id: int, member_id: str = "", generation: int = -1, **fields: Any
     ) -> int:
-        """TxnOffsetCommit, in a transaction that has been found to be open."""
+        """Send a TxnOffsetCommit in a transaction that was verified."""
         request = txn_offset_commit_request.TxnOffsetCommitRequest(
             transactional_id=f"t{producer_id}",
             producer_id=producer_id,
@@ -404,7 +404,7 @@ class Harness:
         return self.ask(Api.TXN_OFFSET_COMMIT, request)
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
-        """The markers of a transaction are in the log, after what it wrote; of that the coordinator may hear later."""
+        """Write the markers of a transaction behind its records; the coordinator may learn about those records later."""
         for partition in self.log:
             self._markers.append((partition, Marker(producer_id, commit)))
             self._write_markers()
@@ -429,7 +429,7 @@ class Harness:
         return [error is ErrorCode.unstable_offset_commit for error in errors]
 
     def committed(self, group: str = "g", *partitions: tuple[str, int], version: int = 9) -> dict[tuple[str, int], int]:
-        """The committed offsets of the given partitions, or of all."""
+        """Return the committed offsets of the given partitions, or of all."""
         topics = tuple(
             offset_fetch_request.OffsetFetchRequestTopics(name=topic, partition_indexes=(number,)) for topic, number in partitions
         )
@@ -460,7 +460,7 @@ class Harness:
         return self.ask(Api.OFFSET_DELETE, offset_delete_request.OffsetDeleteRequest(group_id=group, topics=topics))
 
     def change_topics(self, **counts: int) -> None:
-        """Topics get other numbers of partitions; with 0 they are gone."""
+        """Change the number of partitions of topics; 0 deletes one."""
         self.topics.counts = {name: count for name, count in {**self.topics.counts, **counts}.items() if count}
         self.topics.version += 1
         self.tell("on_topics_changed", counts)
@@ -468,7 +468,7 @@ class Harness:
     # Requests about consumer groups.
 
     def cg_beat(self, member_id: str, epoch: int, *, group: str = "c", version: int = 1, client: str = "A", **fields: Any) -> int:
-        """A ConsumerGroupHeartbeat. ``owned`` is by topic name; an id that is not a topic's can be given as a uuid."""
+        """Send a ConsumerGroupHeartbeat. ``owned`` is by topic name, or by uuid for unknown topics."""
         owned = fields.pop("owned", None)
         topics = fields.pop("topics", None)
         request = consumer_group_heartbeat_request.ConsumerGroupHeartbeatRequest(
@@ -495,15 +495,15 @@ class Harness:
         return self.ask(Api.CONSUMER_GROUP_HEARTBEAT, request, version, client)
 
     def cg_heartbeat(self, member_id: str, epoch: int, **fields: Any) -> Any:
-        """The answer to one."""
+        """Send a ConsumerGroupHeartbeat and return its response."""
         return self.answer(self.cg_beat(member_id, epoch, **fields))
 
     def cg_join(self, member_id: str, topics: tuple[str, ...] | None = ("orders",), **fields: Any) -> Any:
-        """The answer to the first heartbeat of a member."""
+        """Send the first heartbeat of a member and return its response."""
         return self.cg_heartbeat(member_id, 0, topics=topics, owned={}, **{"rebalance": 300_000, **fields})
 
     def share_of(self, answer: Any) -> dict[str, list[int]] | None:
-        """The assignment in an answer, by topic name; ``None`` where it has none."""
+        """Return the assignment in a response by topic name; ``None`` if it has none."""
         if answer.assignment is None:
             return None
         return {self.topics.name_of(one.topic_id) or "?": sorted(one.partitions) for one in answer.assignment.topic_partitions}
@@ -522,13 +522,13 @@ class Harness:
     # Shortcuts.
 
     def member_id(self, client: str = "A", group: str = "g") -> str:
-        """Ask for a member id as a new dynamic member does."""
+        """Request a member id as a new dynamic member does."""
         response = self.answer(self.join(group=group, client=client))
         assert response.error_code is ErrorCode.member_id_required
         return str(response.member_id)
 
     def joined(self, *clients: str, group: str = "g", **fields: Any) -> list[str]:
-        """A group of dynamic members that have joined and wait for the leader, the first of them; their ids."""
+        """Make a group of dynamic members that have joined and wait for the leader, the first; return their ids."""
         ids = [self.member_id(client, group) for client in clients]
         tickets = [self.join(one, group=group, client=client, **fields) for one, client in zip(ids, clients, strict=True)]
         self.wait_for(*tickets)
@@ -536,7 +536,7 @@ class Harness:
         return ids
 
     def stable(self, *clients: str, group: str = "g", **fields: Any) -> list[str]:
-        """A stable group of dynamic members, the first of which leads; their ids."""
+        """Make a stable group of dynamic members, with the first as the leader; return their ids."""
         ids = self.joined(*clients, group=group, **fields)
         for one in (*ids[1:], ids[0]):
             self.sync(one, self.group(group).generation, {name: share(name) for name in ids}, group=group)
@@ -544,7 +544,7 @@ class Harness:
         return ids
 
     def wait_for(self, *tickets: int) -> None:
-        """Let time pass until all of these are answered."""
+        """Advance the clock until all of these are answered."""
         for _ in range(100):
             if all(ticket in self.replies for ticket in tickets):
                 return
@@ -553,7 +553,7 @@ class Harness:
 
 
 def share(member_id: str) -> bytes:
-    """What the leader gives a member in tests."""
+    """Return the bytes that the leader assigns to a member in tests."""
     return b"for " + member_id.encode()
 
 

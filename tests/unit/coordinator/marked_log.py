@@ -1,7 +1,7 @@
 """A partition of ``__consumer_offsets`` in memory, with the markers of transactions where they stand.
 
-Owns two readings of it: record by record, and as the broker reads it after a start. Must not know what a record says. Invariant:
-both leave a coordinator with the same knowledge, or there is a mistake in the broker.
+Owns two ways to read it: record by record, and as the broker reads it after a start. Must not know the content of records.
+Invariant: both lead to the same state of a coordinator, or the broker has a bug.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Log = list[GroupRecord | Marker]
 
 
 _NOTHING = (b"\0\x63", None)
-"""A record of a kind that no one knows."""
+"""A record of an unknown type."""
 
 
 def marked(log: Log) -> list[GroupRecord]:
-    """A log as its markers say: what was committed stands where it was written, what was aborted is not there."""
+    """Return the records that a reader sees after the markers: committed ones in their place, without aborted ones."""
     records: list[GroupRecord] = []
     undecided: list[int] = []
     for entry in log:
@@ -48,7 +48,7 @@ def _producer_of(record: GroupRecord) -> int | None:
 
 
 def latest(log: Log) -> list[GroupRecord]:
-    """What the broker makes of a log when it starts."""
+    """Return the records that remain after compaction, as the broker loads them."""
     left = CompactedGroupLog()
     for entry in log:
         match entry:

@@ -1,4 +1,4 @@
-"""Members that compute the assignment themselves: who is asked, what it is shown, what is accepted from it, and what if not."""
+"""Client-side assignors: the choice of the member that computes, PrepareAssignment, InstallAssignment, errors and timeouts."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def install(harness: Harness, *arguments: Any, **named: Any) -> ErrorCode:
 
 
 def with_everything(harness: Harness) -> None:
-    """A group of one, m1, that has computed its own assignment; it is in epoch 2."""
+    """A group with one member, m1, which has computed its own assignment and is in epoch 2."""
     assert harness.cg_join("m1", offers=MINE).should_compute_assignment
     assert prepare(harness, "m1", 1).group_epoch == 2
     assert install(harness, "m1", 1, 2, {"m1": {"orders": ALL}}) is ErrorCode.none
@@ -107,7 +107,7 @@ def test_a_member_prepares_and_installs_an_assignment(harness: Harness) -> None:
     later = harness.cg_heartbeat("m1", 2)
     assert (later.assignment, later.metadata) == (None, b"")
     newcomer = harness.cg_join("m2", offers=MINE)
-    assert (newcomer.assignor_name, newcomer.metadata) == ("", b""), "the assignment was not made for it"
+    assert (newcomer.assignor_name, newcomer.metadata) == ("", b""), "the assignment did not include it"
     assert harness.cg_describe("c")[0].assignor_name == "mine"
 
 
@@ -118,7 +118,7 @@ def test_the_same_member_computes_the_next_assignment_which_is_reconciled_as_usu
     assert harness.cg_heartbeat("m1", 2).should_compute_assignment
     shown = prepare(harness, "m1", 2)
     assert {member.member_id: len(member.topic_partitions) for member in shown.members} == {"m1": 1, "a": 0}
-    assert harness.cg_heartbeat("m1", 2).should_compute_assignment is False, "it knows"
+    assert harness.cg_heartbeat("m1", 2).should_compute_assignment is False, "it has prepared already"
     assert install(harness, "m1", 2, 3, {"m1": {"orders": [0, 1]}, "a": {"orders": [2, 3]}}) is ErrorCode.none
     assert harness.share_of(harness.cg_heartbeat("m1", 2)) == {"orders": [0, 1]}
     assert harness.cg_heartbeat("m1", 2, owned={"orders": [0, 1]}).member_epoch == 3
@@ -140,7 +140,7 @@ def test_a_member_without_the_assignor_makes_the_server_assign(harness: Harness)
     assert harness.cg_heartbeat("m1", 2).should_compute_assignment is False
     assert harness.consumer_group().assignment_epoch == 3
     assert harness.cg_heartbeat("m2", -1).error_code is ErrorCode.none
-    assert harness.cg_heartbeat("m1", 2, owned={"orders": ALL}).should_compute_assignment, "now all can again"
+    assert harness.cg_heartbeat("m1", 2, owned={"orders": ALL}).should_compute_assignment, "all members can run the assignor again"
 
 
 @pytest.mark.parametrize(
@@ -164,14 +164,14 @@ def test_the_common_assignor_with_the_most_votes_is_used(
 
 def test_requests_of_other_members_are_rejected(harness: Harness) -> None:
     with_everything(harness)
-    assert prepare(harness, "m1", 2).error_code is ErrorCode.unknown_member_id, "there is nothing to do"
+    assert prepare(harness, "m1", 2).error_code is ErrorCode.unknown_member_id, "there is no run"
     harness.cg_join("m2", offers=MINE)
     assert prepare(harness, "m2", 2).error_code is ErrorCode.unknown_member_id
     assert prepare(harness, "m1", 1).error_code is ErrorCode.stale_member_epoch
     assert prepare(harness, "nobody", 2).error_code is ErrorCode.unknown_member_id
     assert prepare(harness, "m1", 2, group="absent").error_code is ErrorCode.group_id_not_found
     assert install(harness, "m2", 2, 3, {}) is ErrorCode.unknown_member_id
-    assert install(harness, "m1", 2, 3, {}) is ErrorCode.illegal_generation, "it has not been shown the group"
+    assert install(harness, "m1", 2, 3, {}) is ErrorCode.illegal_generation, "it has not prepared the assignment"
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_an_invalid_assignment_is_rejected_as_a_whole(harness: Harness, shares: 
     prepare(harness, "m1", 2)
     before = harness.consumer_group()
     assert install(harness, "m1", 2, 3, shares) is ErrorCode.invalid_request
-    assert install(harness, "m1", 2, 2, {"m1": {}}) is ErrorCode.illegal_generation, "another epoch"
+    assert install(harness, "m1", 2, 2, {"m1": {}}) is ErrorCode.illegal_generation, "another group epoch"
     assert harness.consumer_group() is before
     assert install(harness, "m1", 2, 3, {"m1": {"orders": [0]}, "m2": {"orders": [1, 2, 3]}}) is ErrorCode.none
 
@@ -232,7 +232,7 @@ def test_after_an_error_of_the_assignor_all_members_keep_their_partitions(harnes
         assert (told.member_epoch, told.assignment_error, told.should_compute_assignment) == (3, 9, False)
         assert (told.assignment_error_message, told.assignor_name) == ("no weights", "mine")
     newcomer = harness.cg_join("m3", offers=MINE)
-    assert (newcomer.member_epoch, newcomer.assignment_error, newcomer.assignor_name) == (3, 0, ""), "it was not there"
+    assert (newcomer.member_epoch, newcomer.assignment_error, newcomer.assignor_name) == (3, 0, ""), "it was not a member then"
     assert [sum(map(len, target.values())) for target in harness.consumer_group().target.values()] == [4]
 
 
@@ -247,9 +247,9 @@ def test_after_a_timeout_the_next_member_computes(harness: Harness) -> None:
         late, other = harness.cg_heartbeat("m1", 2), harness.cg_heartbeat("m2", 2)
     assert prepare(harness, "m1", 2).error_code is ErrorCode.unknown_member_id
     assert (late.should_compute_assignment, other.should_compute_assignment) == (False, False)
-    assert harness.consumer_group().assignment_epoch == 3, "m2 had its 20 s as well, and then the server did it"
+    assert harness.consumer_group().assignment_epoch == 3, "m2 timed out after 20 s as well, and the server assigned"
     assert sorted(sum(map(len, one.values())) for one in harness.consumer_group().target.values()) == [2, 2]
-    assert harness.consumer_group().client.timed_out == frozenset(), "a new chance with the next epoch"
+    assert harness.consumer_group().client.timed_out == frozenset(), "all members are candidates for the next epoch"
 
 
 @pytest.mark.parametrize("goes", ["leaves", "falls silent"])
@@ -314,7 +314,7 @@ def test_after_a_restart_during_a_run_a_member_is_chosen_again(harness: Harness)
     assert harness.cg_heartbeat("m1", 2).should_compute_assignment
     prepare(harness, "m1", 2)
     harness.restart()
-    assert install(harness, "m1", 2, 3, {"m1": {"orders": ALL}}) is ErrorCode.unknown_member_id, "nobody was asked yet"
+    assert install(harness, "m1", 2, 3, {"m1": {"orders": ALL}}) is ErrorCode.unknown_member_id, "no member was chosen yet"
     assert harness.cg_heartbeat("m1", 2).should_compute_assignment
     assert prepare(harness, "m1", 2).group_epoch == 3
     assert install(harness, "m1", 2, 3, {"m1": {"orders": [0, 1]}, "m2": {"orders": [2, 3]}}) is ErrorCode.none

@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat as members see it: joining, handing over, leaving, and what is in the log then."""
+"""ConsumerGroupHeartbeat: joining, moving partitions, leaving, and the records of each."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_partition_moves_between_members_epoch_by_epoch() -> None:
     (kept,) = (harness.share_of(told) or {}).values()
     assert told.member_epoch == 2
     assert len(kept) == 2
-    assert harness.cg_heartbeat("m2", 3).assignment is None, "nobody has given anything back yet"
+    assert harness.cg_heartbeat("m2", 3).assignment is None, "no partition is revoked yet"
     assert harness.consumer_group().state is ConsumerGroupState.RECONCILING
 
     released = harness.cg_heartbeat("m1", 2, owned={"orders": kept})
@@ -101,7 +101,7 @@ def test_a_heartbeat_without_changes_writes_nothing_and_is_answered_at_once() ->
     trace = len(harness.trace)
     assert harness.cg_heartbeat("m1", 2).error_code is ErrorCode.none
     assert harness.events() == records
-    assert len(harness.trace) == trace + 1, "the shell hears of the answer alone, not of the timer"
+    assert len(harness.trace) == trace + 1, "the reply is the only effect; the moved timer needs none"
 
 
 def test_groups_survive_a_restart() -> None:

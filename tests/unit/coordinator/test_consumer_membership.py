@@ -1,4 +1,4 @@
-"""Who is let into a consumer group and who is turned away: fields, epochs, instance ids, sizes, groups of the other protocol."""
+"""Checks of members of a consumer group: fields, epochs, instance ids, group size, groups of the classic protocol."""
 
 from __future__ import annotations
 
@@ -116,7 +116,9 @@ def test_a_member_that_rejoins_keeps_its_partitions_without_a_new_epoch() -> Non
     assert (answer.member_epoch, harness.share_of(answer)) == (2, {"orders": [0, 1, 2, 3]})
     assert len(harness.events()) == written
     other = harness.cg_join("m1", ("bills",), rebalance=300_000)
-    assert (other.member_epoch, harness.share_of(other)) == (3, {"bills": [0, 1]}), "it has said that it has nothing of orders"
+    assert (other.member_epoch, harness.share_of(other)) == (3, {"bills": [0, 1]}), (
+        "it has reported that it owns no partitions of orders"
+    )
 
 
 def test_the_size_of_a_group_is_limited() -> None:
@@ -227,7 +229,7 @@ def test_an_empty_classic_group_is_replaced_by_a_consumer_group() -> None:
     assert isinstance(harness.coordinator.groups()["g"], ConsumerGroup)
     assert harness.committed() == {("orders", 1): 7}
     assert {key[3] for key in harness.deadlines} == {"m1"}
-    assert harness.answer(harness.join(pending)).error_code is ErrorCode.none, "its id still counts"
+    assert harness.answer(harness.join(pending)).error_code is ErrorCode.none, "its id is still valid"
 
 
 def test_an_empty_consumer_group_is_replaced_by_a_classic_group() -> None:

@@ -1,4 +1,4 @@
-"""What consumer groups subscribe to and who decides who reads what: changing topics, regular expressions, assignors, settings."""
+"""Subscriptions of consumer groups: changing topics, regular expressions, server-side assignors, group settings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_created_larger_and_deleted_topics_begin_an_epoch_with_the_next_heartbea
     harness.change_topics(later=2)
     written = len(harness.events())
     harness.change_topics(unrelated=9)
-    assert len(harness.events()) == written, "nothing is written before somebody asks"
+    assert len(harness.events()) == written, "nothing is written before the next heartbeat"
     assert harness.share_of(harness.cg_heartbeat("m1", 2)) == {"orders": [0, 1, 2, 3], "later": [0, 1]}
     harness.change_topics(orders=5)
     assert harness.share_of(harness.cg_heartbeat("m1", 3)) == {"orders": [0, 1, 2, 3, 4], "later": [0, 1]}
@@ -97,7 +97,7 @@ def test_a_resolved_expression_has_an_effect_at_once() -> None:
 
 @pytest.mark.parametrize("ahead", [-3_600_000, 3_600_000])
 def test_after_the_clock_was_set_back_expressions_are_resolved_again(ahead: int) -> None:
-    """What was matched in the future says nothing of when to match again."""
+    """A timestamp in the future does not delay the next resolution."""
     harness = Harness()
     harness.cg_join("m1", (), regex="b.*")
     harness.run_jobs()
@@ -226,7 +226,7 @@ def test_a_target_is_kept_for_the_assignment_interval() -> None:
 
 
 class OfGroups:
-    """Settings of single groups."""
+    """The settings of single groups."""
 
     def of_group(self, group_id: str) -> Mapping[str, int]:
         if group_id != "c":
@@ -242,7 +242,7 @@ def test_a_group_has_settings_of_its_own_within_the_brokers_bounds() -> None:
     harness = Harness(load=False)
     harness.coordinator = GroupCoordinator(harness.config, harness.topics, harness.ids, configs=OfGroups())
     harness.load_all()
-    assert milliseconds(harness.cg_join("m1").heartbeat_interval) == 100, "the broker's least"
+    assert milliseconds(harness.cg_join("m1").heartbeat_interval) == 100, "the broker's minimum"
     assert milliseconds(harness.cg_join("m1", group="d").heartbeat_interval) == 1_000
     assert harness.cg_join("m2").member_epoch == 2, "kept for 700 ms"
     harness.sleep(4_999)

@@ -1,4 +1,4 @@
-"""DescribeGroups and ListGroups: what tools ask of groups."""
+"""DescribeGroups and ListGroups."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_authorized_operations_are_included_on_request(version: int) -> None:
     harness = Harness()
     harness.answer(harness.commit({("orders", 0): 1}))
     there, absent = harness.describe("g", "x", version=version, operations=True)
-    assert there.authorized_operations == 3_400, "what Kafka tells without an authorizer"
+    assert there.authorized_operations == 3_400, "the value of Kafka without an authorizer"
     assert absent.authorized_operations == (3_400 if version == 5 else -(2**31))
 
 

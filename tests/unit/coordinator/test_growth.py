@@ -1,4 +1,4 @@
-"""What a heartbeat without news costs in a small group and in a large one: the same. Work is counted, not timed."""
+"""A heartbeat without changes costs the same in a small group and in a large one. Work is counted, not timed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def commit(size: int) -> Callable[[], object]:
 
 
 def consumer(harness: Harness, size: int) -> dict[str, list[int]]:
-    """A consumer group in which each member has one partition, and has said so."""
+    """A consumer group in which each member owns one partition, and has acknowledged it."""
     members = [f"member-{number}" for number in range(size)]
     shares = {one: (harness.share_of(harness.cg_join(one)) or {}).get("orders", []) for one in members}
     epoch = size + 1
@@ -44,21 +44,21 @@ def consumer(harness: Harness, size: int) -> dict[str, list[int]]:
 
 
 def brief(size: int) -> Callable[[], object]:
-    """A consumer group; a heartbeat that says nothing."""
+    """A heartbeat without fields in a consumer group."""
     harness = Harness(Topics({"orders": size}))
     consumer(harness, size)
     return lambda: harness.cg_heartbeat("member-0", size + 1)
 
 
 def owning(size: int) -> Callable[[], object]:
-    """One that says what the member owns."""
+    """A heartbeat with the member's partitions."""
     harness = Harness(Topics({"orders": size}))
     owned = {"orders": consumer(harness, size)["member-0"]}
     return lambda: harness.cg_heartbeat("member-0", size + 1, owned=owned)
 
 
 def full(size: int) -> Callable[[], object]:
-    """One that says everything again."""
+    """A heartbeat with all fields."""
     harness = Harness(Topics({"orders": size}))
     owned = {"orders": consumer(harness, size)["member-0"]}
     return lambda: harness.cg_heartbeat("member-0", size + 1, owned=owned, topics=("orders",), rebalance=300_000)

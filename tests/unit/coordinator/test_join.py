@@ -1,4 +1,4 @@
-"""JoinGroup: who becomes a member of what, and when that makes the group rebalance."""
+"""JoinGroup: new and returning members, and the rebalances that they cause."""
 
 from __future__ import annotations
 

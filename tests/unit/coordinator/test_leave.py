@@ -1,4 +1,4 @@
-"""LeaveGroup: members go, by themselves or removed by an administrator."""
+"""LeaveGroup: members leave, or an administrator removes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of states, and what a group answers about itself."""
+"""The table of states, and the queries of a group."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEGAL_SOURCES = {
 }
 """Kafka's table of legal previous states."""
 FROM_THE_LOG = {(ClassicGroupState.EMPTY, ClassicGroupState.STABLE), (ClassicGroupState.STABLE, ClassicGroupState.EMPTY)}
-"""A log holds no join phases, so a replay goes from record to record."""
+"""A log has no join phases, so a replay goes from record to record."""
 
 
 def test_the_table_is_kafkas() -> None:
@@ -64,7 +64,7 @@ def group(*members: ClassicGroupMember) -> ClassicGroup:
         ([("range", "sticky"), ("sticky", "range")], "range"),  # one vote each: the leader decides
         ([("sticky", "range"), ("range", "sticky")], "sticky"),
         ([("range", "sticky"), ("sticky", "range"), ("sticky", "range")], "sticky"),
-        ([("range", "sticky"), ("sticky",)], "sticky"),  # the only one that all know
+        ([("range", "sticky"), ("sticky",)], "sticky"),  # the only one that all support
         ([("x", "range", "sticky"), ("y", "sticky", "range"), ("z", "range", "sticky")], "range"),
     ],
 )

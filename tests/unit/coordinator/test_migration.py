@@ -1,4 +1,4 @@
-"""Groups that change their protocol with their members, and members of both protocols in one group."""
+"""Groups with members that change their protocol, and groups with members of both protocols."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def orders(*numbers: int) -> tuple[TopicPartition, ...]:
 
 
 def owning(*numbers: int, topics: tuple[str, ...] = ("orders",)) -> dict[str, dict[str, bytes]]:
-    """The protocols of a cooperative member that has these partitions of ``orders``."""
+    """The protocols of a cooperative member that owns these partitions of ``orders``."""
     return {"protocols": {RANGE: encode_subscription(Subscription(topics, owned=orders(*numbers)))}}
 
 
 def of_version(version: int, *topics: str) -> bytes:
-    """A subscription as a client of another age writes it."""
+    """A subscription in the format of an older or newer client."""
     schema: Any = importlib.import_module(f"kio.schema.consumer_protocol_subscription.v{version}.data")
     owned = {"owned_partitions": ()} if version else {}
     message = schema.ConsumerProtocolSubscription(topics=topics, user_data=None, **owned)
@@ -52,7 +52,7 @@ def of_version(version: int, *topics: str) -> bytes:
 
 
 def classic(harness: Harness, user_data: bytes | None = None, **shares: tuple[int, ...]) -> list[str]:
-    """A stable classic group ``g`` whose leader gave each client these partitions of ``orders``; the member ids."""
+    """Make a stable classic group ``g`` with these partitions of ``orders`` for each client; return the member ids."""
     ids = harness.joined(*shares, session=10_000)
     given = {
         member_id: encode_assignment(Assignment(orders(*numbers), user_data))
@@ -65,7 +65,7 @@ def classic(harness: Harness, user_data: bytes | None = None, **shares: tuple[in
 
 
 def mixed(harness: Harness, rebalance: int = 300_000) -> tuple[str, str]:
-    """Group ``g`` with one member of each protocol, each with what it shall have; the classic one and the other."""
+    """Make group ``g`` with one member of each protocol, both with their target; return the classic and the consumer member."""
     (a,) = classic(harness, A=(0, 1, 2, 3))
     harness.cg_join("c", group="g", rebalance=rebalance)
     assert rejoin(harness, a, 0, 1, 2, 3) == (1, [0, 1])
@@ -77,7 +77,7 @@ def mixed(harness: Harness, rebalance: int = 300_000) -> tuple[str, str]:
 
 
 def rejoin(harness: Harness, member_id: str, *owned: int, **fields: Any) -> tuple[int, list[int]]:
-    """JoinGroup and SyncGroup of a classic member in a consumer group: its generation and its partitions of ``orders``."""
+    """Send JoinGroup and SyncGroup of a classic member of a consumer group; return its generation and partitions of ``orders``."""
     answer = harness.answer(harness.join(member_id, **owning(*owned), session=10_000, **fields))
     assert answer.error_code is ErrorCode.none
     assert (answer.leader, answer.members, answer.protocol_name) == ("", (), RANGE)
@@ -127,7 +127,7 @@ def test_a_consumer_joins_a_live_classic_group_and_no_member_loses_a_partition()
     loser, keeper = (b, a) if given_up in (1, 3) else (a, b)
     (kept,) = ({1, 3} if loser == b else {0, 2}) - {given_up}
     all_of_keeper = (0, 2) if keeper == a else (1, 3)
-    assert rejoin(harness, loser, kept, given_up) == (1, [kept]), "it must give one up, so its epoch stays"
+    assert rejoin(harness, loser, kept, given_up) == (1, [kept]), "it must revoke one, so its epoch does not change"
     assert rejoin(harness, keeper, *all_of_keeper) == (2, list(all_of_keeper))
     assert harness.heartbeat(keeper, 2) is ErrorCode.none
     assert rejoin(harness, loser, kept) == (2, [kept])
@@ -196,7 +196,7 @@ def test_a_group_in_its_first_rebalance_can_be_upgraded() -> None:
     assert harness.cg_join("c", group="g").member_epoch == 2
     assert harness.answer(waiting).error_code is ErrorCode.rebalance_in_progress
     assert rejoin(harness, member_id) == (2, [0, 1])
-    assert rejoin(harness, pending)[0] == 3, "who was given an id may use it"
+    assert rejoin(harness, pending)[0] == 3, "a client can use its member id"
 
 
 def test_a_partition_that_a_leader_assigned_twice_has_one_owner() -> None:
@@ -219,7 +219,7 @@ def test_a_classic_member_joins_a_consumer_group() -> None:
     assert len(asked.member_id) == 22
     assert harness.consumer_group("g").members.keys() == {"c"}
     assert rejoin(harness, asked.member_id) == (3, [])
-    assert harness.heartbeat(asked.member_id, 3) is ErrorCode.none, "what it waits for is not free yet"
+    assert harness.heartbeat(asked.member_id, 3) is ErrorCode.none, "the partition that it waits for is not free yet"
     shares = harness.share_of(harness.cg_heartbeat("c", 2, group="g"))
     harness.cg_heartbeat("c", 2, group="g", owned=shares)
     assert harness.heartbeat(asked.member_id, 3) is ErrorCode.rebalance_in_progress
@@ -309,7 +309,7 @@ def test_errors_of_a_heartbeat() -> None:
     generation, _ = rejoin(harness, a, 0, 1)
     group = harness.consumer_group("g")
     if group.members[a].state is MemberState.UNREVOKED_PARTITIONS:
-        assert harness.heartbeat(a, generation) is ErrorCode.rebalance_in_progress, "it still has to give back"
+        assert harness.heartbeat(a, generation) is ErrorCode.rebalance_in_progress, "it must still revoke"
 
 
 def test_an_assignment_that_is_not_due_causes_no_rejoin() -> None:
@@ -323,7 +323,7 @@ def test_an_assignment_that_is_not_due_causes_no_rejoin() -> None:
     assert rejoin(harness, a, *numbers) == (2, numbers)
     assert harness.heartbeat(a, 2) is ErrorCode.none
     harness.sleep(1_000)
-    assert harness.heartbeat(a, 2) is ErrorCode.rebalance_in_progress, "its JoinGroup would have the assignment made"
+    assert harness.heartbeat(a, 2) is ErrorCode.rebalance_in_progress, "its JoinGroup would compute the assignment"
 
 
 def test_the_rejoin_timer_of_a_member_starts_only_once() -> None:

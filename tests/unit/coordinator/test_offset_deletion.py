@@ -1,4 +1,4 @@
-"""How offsets and groups go: DeleteGroups, OffsetDelete, deleted topics, and time."""
+"""Deletion of offsets and groups: DeleteGroups, OffsetDelete, deleted topics, and retention."""
 
 from __future__ import annotations
 
@@ -95,12 +95,12 @@ def test_offsets_of_unsubscribed_topics_are_deleted() -> None:
     assert response.error_code is ErrorCode.none
     assert [[one.error_code for one in topic.partitions] for topic in response.topics] == [[ErrorCode.none]] * 3
     assert harness.committed() == {("orders", 1): 2, ("bills", 0): 3}
-    assert harness.events()[-1] == OffsetDeleted("g", TopicPartition("orders", 0)), "a tombstone for what was there, once"
+    assert harness.events()[-1] == OffsetDeleted("g", TopicPartition("orders", 0)), "one tombstone, for the existing offset only"
     assert harness.replayed() == harness.coordinator.durable_state()
 
 
 def emptied(with_members: bool) -> Harness:
-    """A group without members and with one offset; it has had a member, or nothing but the offset."""
+    """A group without members and with one offset; it has had a member, or is a simple group."""
     harness = Harness()
     if not with_members:
         harness.answer(harness.commit(ORDERS))
@@ -114,7 +114,7 @@ def emptied(with_members: bool) -> Harness:
 @pytest.mark.parametrize("how", ["OffsetDelete", "deleted topic"])
 @pytest.mark.parametrize("with_members", [True, False])
 def test_a_group_without_offsets_is_deleted_by_the_next_check(with_members: bool, how: str) -> None:
-    # Kafka 3 let it be Dead at once; the coordinator of Kafka 4 only looks for empty groups with each search for expired offsets.
+    # In Kafka 3 the group was Dead at once; Kafka 4 deletes empty groups with the periodic expiration of offsets.
     harness = emptied(with_members)
     if how == "OffsetDelete":
         harness.answer(harness.delete_offsets(("orders", 0)))
@@ -224,7 +224,7 @@ def test_offsets_of_a_deleted_topic_are_deleted_in_every_group() -> None:
     harness.beat(leader, 1)
     harness.sleep(CHECK)
     assert "g" in harness.coordinator.groups()
-    assert not {"a", "b", "c"} & set(harness.coordinator.groups()), "groups that had nothing else are gone"
+    assert not {"a", "b", "c"} & set(harness.coordinator.groups()), "groups with no other offsets are deleted"
     assert harness.replayed() == harness.coordinator.durable_state()
 
 
@@ -293,7 +293,7 @@ def test_the_offsets_of_a_group_expire_after_it_has_been_empty_for_the_retention
         assert harness.heartbeat(leader, 1) is ErrorCode.none
     harness.answer(harness.leave(leader))
     harness.sleep(RETENTION - CHECK)
-    assert harness.committed() == ORDERS, "the group was there until a moment ago, when the offset was old already"
+    assert harness.committed() == ORDERS, "the retention time counts from when the group became empty, not from the commit"
     harness.sleep(2 * CHECK)
     assert harness.state() is ClassicGroupState.DEAD
     assert harness.events()[-2:] == [OffsetDeleted("g", TopicPartition("orders", 0)), GroupMetadataDeleted("g")]
@@ -372,7 +372,7 @@ def test_an_offset_with_its_own_time_of_expiry() -> None:
 
 @pytest.mark.parametrize("retention", [2**63 - 1, -(2**63), -2, 0])
 def test_an_offset_whose_expiry_overflows_is_deleted_by_the_next_check(retention: int) -> None:
-    """Java's sum of now and the longest time is a moment long ago, and Kafka stores that."""
+    """Java's sum of now and the longest time overflows to a time long ago, and Kafka stores that."""
     harness = Harness()
     (code,) = [
         partition.error_code
@@ -424,7 +424,7 @@ def test_an_unloaded_partition_is_not_checked() -> None:
 
 
 def three() -> Harness:
-    """Groups with members, without, and being joined."""
+    """Groups with members, without members, and in a join phase."""
     harness = Harness()
     harness.stable("A", group="stable")
     harness.joined("A", group="completing")

@@ -58,7 +58,7 @@ def test_a_member_can_commit_while_stable_and_while_preparing() -> None:
     leader, follower = harness.stable("A", "B")
     assert committed_error(harness, follower, 1) is ErrorCode.none
     harness.join(leader)
-    assert committed_error(harness, follower, 1) is ErrorCode.none, "before it gives its partitions away"
+    assert committed_error(harness, follower, 1) is ErrorCode.none, "before it gives up its partitions"
 
 
 def test_no_member_can_commit_in_the_sync_phase() -> None:

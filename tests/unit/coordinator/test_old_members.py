@@ -1,4 +1,4 @@
-"""Members of a classic group that speak JoinGroup 0 and 1, from before KIP-394 (member ids) and KIP-62 (two time-outs)."""
+"""Members of a classic group with JoinGroup versions 0 and 1, from before KIP-394 (member ids) and KIP-62 (two timeouts)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SESSION = 10_000
 
 
 def joined(harness: Harness, version: int, client: str = "A", **fields: Any) -> Any:
-    """The answer to the first JoinGroup of a member, when the round is over."""
+    """Return the response to the first JoinGroup of a member, after the join phase."""
     ticket = harness.join(version=version, client=client, session=SESSION, **fields)
     harness.wait_for(ticket)
     return harness.answer(ticket)
@@ -71,7 +71,7 @@ def test_an_old_member_that_rejoins_without_its_id_is_a_new_member(version: int)
     first = joined(harness, version).member_id
     harness.sync(first, 1, {first: share(first)})
     ticket = harness.join(version=version, client="A", session=SESSION)
-    assert harness.waits(ticket), "the first is waited for"
+    assert harness.waits(ticket), "the group waits for the first"
     harness.sleep(SESSION)
     answer = harness.answer(ticket)
     assert (answer.generation_id, answer.leader) == (2, answer.member_id)
@@ -81,7 +81,7 @@ def test_an_old_member_that_rejoins_without_its_id_is_a_new_member(version: int)
 
 @pytest.mark.parametrize("version", OLD)
 def test_an_old_member_whose_client_died_in_its_first_join_is_removed(version: int) -> None:
-    # Without an id of its own it cannot come back; only the time that new members are given ends its place.
+    # The client never got its member id and cannot rejoin with it; only the timeout of new members removes the member.
     harness = Harness()
     joined(harness, version)
     harness.sleep(harness.config.new_member_join_timeout_ms)

@@ -1,4 +1,4 @@
-"""Where a group lives: as Java computes it."""
+"""The partition of a group, as Java computes it."""
 
 from __future__ import annotations
 

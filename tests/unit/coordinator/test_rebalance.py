@@ -1,4 +1,4 @@
-"""The join phase: how long it waits, for whom, and who is left when it ends."""
+"""The join phase: the initial delay, the wait for members, and the members at its end; the sync phase."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_each_new_member_extends_the_initial_delay_once() -> None:
     harness.sleep(400)
     tickets.append(harness.join(second))
     harness.sleep(599)
-    assert all(map(harness.waits, tickets)), "one more delay since somebody joined meanwhile"
+    assert all(map(harness.waits, tickets)), "one more delay, since another member joined"
     harness.sleep(1)
     assert [harness.answer(ticket).generation_id for ticket in tickets] == [1, 1]
 
@@ -180,7 +180,7 @@ def test_a_join_phase_without_members_ends_with_an_empty_group() -> None:
     assert (value.protocol_type, value.generation, value.protocol, value.leader) == ("consumer", 2, None, None)
 
 
-# The sync phase has its end, too.
+# The end of the sync phase.
 
 
 def test_a_member_that_does_not_sync_in_time_is_removed() -> None:

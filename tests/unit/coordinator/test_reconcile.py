@@ -1,4 +1,4 @@
-"""One step of one member towards its target, as a table: where it stands, what it is asked, where it stands then."""
+"""One step of one member towards its target, as a table: the member before, the inputs, the member after."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Numbers = set[int]
 
 
 class Row(NamedTuple):
-    """A step on topic ``a``: the member of epoch 4, its target of epoch 5, and what comes of it."""
+    """A step on topic ``a``: the member in epoch 4, its target of epoch 5, and the result."""
 
     name: str
     state: MemberState
@@ -27,7 +27,7 @@ class Row(NamedTuple):
     target: Numbers
     owned: Numbers | None
     held: Numbers
-    """By others."""
+    """The partitions that other members own."""
     then: MemberState
     epoch: int
     assigned_then: Numbers
@@ -37,20 +37,20 @@ class Row(NamedTuple):
 TABLE = [
     Row("nothing changes but the epoch", STABLE, {0, 1}, set(), {0, 1}, None, set(), STABLE, 5, {0, 1}, set()),
     Row("free partitions are given at once", STABLE, {0}, set(), {0, 1}, None, set(), STABLE, 5, {0, 1}, set()),
-    Row("what others hold is waited for", STABLE, {0}, set(), {0, 1, 2}, None, {2}, UNRELEASED, 5, {0, 1}, set()),
-    Row("all is held by others", STABLE, {0}, set(), {0, 1}, None, {1}, UNRELEASED, 5, {0}, set()),
-    Row("surplus is asked back", STABLE, {0, 1}, set(), {0}, None, set(), UNREVOKED, 4, {0}, {1}),
-    Row("nothing new before that", STABLE, {0, 1}, set(), {0, 2}, None, set(), UNREVOKED, 4, {0}, {1}),
-    Row("surplus that the client has not", STABLE, {0, 1}, set(), {0}, {0}, set(), STABLE, 5, {0}, set()),
-    Row("still revoking, says nothing", UNREVOKED, {0}, {1}, {0}, None, set(), UNREVOKED, 4, {0}, {1}),
-    Row("still revoking, says it has it", UNREVOKED, {0}, {1}, {0}, {0, 1}, set(), UNREVOKED, 4, {0}, {1}),
+    Row("partitions of other members are waited for", STABLE, {0}, set(), {0, 1, 2}, None, {2}, UNRELEASED, 5, {0, 1}, set()),
+    Row("all new partitions have other owners", STABLE, {0}, set(), {0, 1}, None, {1}, UNRELEASED, 5, {0}, set()),
+    Row("a partition outside the target is revoked", STABLE, {0, 1}, set(), {0}, None, set(), UNREVOKED, 4, {0}, {1}),
+    Row("nothing is added before a revocation", STABLE, {0, 1}, set(), {0, 2}, None, set(), UNREVOKED, 4, {0}, {1}),
+    Row("the client does not own the partition to revoke", STABLE, {0, 1}, set(), {0}, {0}, set(), STABLE, 5, {0}, set()),
+    Row("still revoking, no list in the heartbeat", UNREVOKED, {0}, {1}, {0}, None, set(), UNREVOKED, 4, {0}, {1}),
+    Row("still revoking, still in the list", UNREVOKED, {0}, {1}, {0}, {0, 1}, set(), UNREVOKED, 4, {0}, {1}),
     Row("revoked", UNREVOKED, {0}, {1}, {0}, {0}, set(), STABLE, 5, {0}, set()),
-    Row("revoked, and gets others", UNREVOKED, {0}, {1}, {0, 2, 3}, {0}, {3}, UNRELEASED, 5, {0, 2}, set()),
-    Row("revoked, and more is asked back", UNREVOKED, {0, 2}, {1}, {0}, {0, 2}, set(), UNREVOKED, 4, {0}, {2}),
-    Row("what it gave back is its own again", UNREVOKED, {0}, {1}, {0, 1}, {0}, set(), STABLE, 5, {0, 1}, set()),
-    Row("others have released", UNRELEASED, {0}, set(), {0, 1}, None, set(), STABLE, 5, {0, 1}, set()),
-    Row("others have not", UNRELEASED, {0}, set(), {0, 1}, None, {1}, UNRELEASED, 5, {0}, set()),
-    Row("waited in vain, has to give back", UNRELEASED, {0, 1}, set(), {0}, {0, 1}, set(), UNREVOKED, 4, {0}, {1}),
+    Row("revoked, and others are added", UNREVOKED, {0}, {1}, {0, 2, 3}, {0}, {3}, UNRELEASED, 5, {0, 2}, set()),
+    Row("revoked, and the newest target revokes more", UNREVOKED, {0, 2}, {1}, {0}, {0, 2}, set(), UNREVOKED, 4, {0}, {2}),
+    Row("a revoked partition is assigned again", UNREVOKED, {0}, {1}, {0, 1}, {0}, set(), STABLE, 5, {0, 1}, set()),
+    Row("other members have released", UNRELEASED, {0}, set(), {0, 1}, None, set(), STABLE, 5, {0, 1}, set()),
+    Row("other members have not released", UNRELEASED, {0}, set(), {0, 1}, None, {1}, UNRELEASED, 5, {0}, set()),
+    Row("waited, and the newest target revokes", UNRELEASED, {0, 1}, set(), {0}, {0, 1}, set(), UNREVOKED, 4, {0}, {1}),
 ]
 
 
@@ -156,6 +156,6 @@ def test_a_step_takes_no_owned_partitions_and_the_epoch_waits_for_revocations(
         assert has <= wanted
         assert (after.state is STABLE) == (has == wanted)
     else:
-        assert has <= assigned, "before it has given back it gets nothing"
+        assert has <= assigned, "nothing is added before a revocation"
     if owned is None or (owned & revoking):
         assert revoking <= gives_back

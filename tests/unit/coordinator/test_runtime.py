@@ -1,4 +1,4 @@
-"""Loading and unloading, appends that are late or fail, and the order in which things happen to a group."""
+"""Loading and unloading, appends that are late or fail, and the order of the operations on a group."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_queued_timer_has_no_effect_after_it_was_moved() -> None:
     harness.sleep(1)
     assert harness.state() is ClassicGroupState.STABLE
     harness.settle()
-    assert harness.state() is ClassicGroupState.STABLE, "the commit has shown it alive"
+    assert harness.state() is ClassicGroupState.STABLE, "the commit has restarted its session"
     harness.sleep(6_000)
     harness.settle()
     assert harness.state() is ClassicGroupState.EMPTY
@@ -208,7 +208,7 @@ def test_requests_for_an_unloaded_partition_get_not_coordinator() -> None:
     harness = Harness(load=False)
     assert harness.heartbeat("a", 1) is ErrorCode.not_coordinator
     assert harness.answer(harness.join()).error_code is ErrorCode.not_coordinator
-    assert harness.list_groups().groups == (), "what is not here is left out"
+    assert harness.list_groups().groups == (), "groups of unloaded partitions are left out"
 
 
 def test_requests_during_a_load_get_load_in_progress() -> None:
@@ -223,7 +223,7 @@ def test_requests_during_a_load_get_load_in_progress() -> None:
     assert harness.answer(harness.delete("g")).results[0].error_code is loading
     assert harness.describe("g")[0].error_code is loading
     assert harness.list_groups().error_code is loading
-    assert harness.heartbeat("a", 1) is ErrorCode.none, "a member can do nothing better than stay"
+    assert harness.heartbeat("a", 1) is ErrorCode.none, "the member stays in the group"
     harness.load_all()
     assert harness.heartbeat("a", 1) is ErrorCode.unknown_member_id
 
@@ -305,7 +305,7 @@ def test_a_parked_sync_and_an_open_append_are_answered_at_an_unload() -> None:
     assert [one.error_code for one in harness.answer(gone).results] == [ErrorCode.not_coordinator, ErrorCode.group_id_not_found]
     assert {type(effect) for effect in effects} == {Reply, CancelTimer}
     harness.settle()
-    assert harness.coordinator.groups() == {}, "an append that ends later finds nobody"
+    assert harness.coordinator.groups() == {}, "the outcome of an open append has no effect after an unload"
     assert harness.coordinator.on_timer(("coordinator", "g", "join"), harness.now) == []
 
 
@@ -318,7 +318,7 @@ def test_a_closed_connection_changes_nothing() -> None:
     assert harness.answer(ticket).generation_id == 2
 
 
-# The door.
+# The table of APIs.
 
 
 def test_the_table_lists_the_apis() -> None:

@@ -1,4 +1,4 @@
-"""Heartbeats, and what happens when none comes."""
+"""Heartbeats, and the expiry of sessions."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_member_with_a_parked_request_does_not_expire() -> None:
     harness.sync(leader, 2, {leader: b"x", follower: b"y"})
     assert harness.answer(parked).assignment == b"y"
     harness.sleep(6_000)
-    assert harness.state() is ClassicGroupState.EMPTY, "from then on both are"
+    assert harness.state() is ClassicGroupState.EMPTY, "both sessions have expired"
 
 
 def test_a_member_gets_a_full_session_with_its_assignment() -> None:

@@ -1,4 +1,4 @@
-"""Static members: who comes back under the same instance id takes its own place (KIP-345, KIP-814)."""
+"""Static members: a member that returns with its instance id replaces its predecessor (KIP-345, KIP-814)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CHANGED = {"range": b"other topics"}
 
 
 def static_joined(harness: Harness, *instances: str, **fields: Any) -> list[str]:
-    """A group of static members that wait for the leader, the first; their ids."""
+    """Make a group of static members that wait for the leader, which is the first; return their ids."""
     tickets = [harness.join(instance=instance, **fields) for instance in instances]
     harness.wait_for(*tickets)
     return [str(harness.answer(ticket).member_id) for ticket in tickets]

@@ -1,4 +1,4 @@
-"""SyncGroup: the leader brings the assignment, everyone gets a share."""
+"""SyncGroup: the leader sends the assignment, and each member gets its part."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_leader_syncs_before_followers() -> None:
     leader, follower = harness.joined("A", "B")
     assert harness.answer(harness.sync(leader, 1, {leader: b"x", follower: b"y"})).assignment == b"x"
     assert harness.answer(harness.sync(follower, 1)).assignment == b"y"
-    assert harness.answer(harness.sync(follower, 1)).assignment == b"y", "as often as asked"
+    assert harness.answer(harness.sync(follower, 1)).assignment == b"y", "also when it is repeated"
 
 
 def test_the_assignment_is_in_the_log_before_the_responses() -> None:

@@ -1,4 +1,4 @@
-"""What a real Kafka 4.3.1 answered its own consumers, step by step.
+"""The responses of Apache Kafka 4.3.1 to its own consumers, step by step.
 
 The conversations were recorded between Java consumers and a broker with an initial rebalance delay of 500 ms; topic
 ``orders`` has four partitions. Times are milliseconds since the start of the recording.

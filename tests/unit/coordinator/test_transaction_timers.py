@@ -1,4 +1,4 @@
-"""The timers of the transaction coordinator: which of them are known to the shell, and that none is remembered for ever."""
+"""The timers of the transaction coordinator: the effects for the shell, and their removal."""
 
 from __future__ import annotations
 
@@ -36,5 +36,5 @@ def test_a_timer_that_moves_back_needs_no_effect(tmp_path: Path) -> None:
         assert producer.write() is ErrorCode.none
         assert producer.end() is ErrorCode.none
         broker.pass_time(EXPIRATION - 1_000)
-    assert producer.write() is ErrorCode.none, "the id has been used all the time"
+    assert producer.write() is ErrorCode.none, "the id has been in use, so it has not expired"
     broker.close()
