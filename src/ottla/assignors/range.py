@@ -34,7 +34,7 @@ class RangeAssignor(ConsumerPartitionAssignor):
         shares: dict[str, list[TopicPartition]] = {member_id: [] for member_id in members}
         for topic in topics:
             for member_id in topic.subscribers:
-                topic.give(member_id, topic.free[: topic.room(member_id)])
+                topic.give(member_id, topic.free[: topic.remaining(member_id)])
                 shares[member_id] += (TopicPartition(topic.name, number) for number in sorted(topic.given[member_id]))
         return {member_id: MemberAssignment(tuple(share)) for member_id, share in shares.items()}
 
@@ -53,7 +53,7 @@ class _Topic:
         self._racks = [cluster.racks_of(TopicPartition(name, number)) for number in range(self.count)]
         self.racks_matter = racks_matter((members[member_id] for member_id in self.subscribers), self._racks)
 
-    def room(self, member_id: str) -> int:
+    def remaining(self, member_id: str) -> int:
         """How many more partitions a member may get."""
         return max(0, self._size + (self._larger > 0) - len(self.given[member_id]))
 
@@ -82,14 +82,14 @@ def _match_racks(topics: list[_Topic]) -> None:
         elif first.racks_matter:
             for member_id in subscribers:
                 near = [number for number in first.free if first.near(member_id, number)]
-                first.give(member_id, near[: first.room(member_id)])
+                first.give(member_id, near[: first.remaining(member_id)])
 
 
 def _match_together(topics: list[_Topic], count: int, subscribers: Iterable[str]) -> None:
     """Give each partition number to the first member whose rack matches in all topics."""
     for number in range(count):
         for member_id in subscribers:
-            if all(topic.near(member_id, number) and topic.room(member_id) for topic in topics):
+            if all(topic.near(member_id, number) and topic.remaining(member_id) for topic in topics):
                 for topic in topics:
                     topic.give(member_id, (number,))
                 break

@@ -84,7 +84,7 @@ that called the assignor has the error.
 
 
 def checked(
-    group: GroupSpec, answer: Mapping[str, Mapping[UUID, Iterable[int]]], who: str = "the assignor"
+    group: GroupSpec, answer: Mapping[str, Mapping[UUID, Iterable[int]]], assignor: str = "the assignor"
 ) -> dict[str, Assignment]:
     """Check an assignment and convert it to the form that the coordinator stores; every member has an entry.
 
@@ -92,22 +92,22 @@ def checked(
     exist, and a partition that is assigned twice. A partition may have no owner.
     """
     if not isinstance(answer, Mapping):
-        raise AssignmentError(f"{who} returned {answer!r}, not a mapping from member ids to partitions")
+        raise AssignmentError(f"{assignor} returned {answer!r}, not a mapping from member ids to partitions")
     if unknown := answer.keys() - group.members.keys():
-        raise AssignmentError(f"{who} named members that are not in the group: {', '.join(sorted(map(str, unknown)))}")
+        raise AssignmentError(f"{assignor} named members that are not in the group: {', '.join(sorted(map(str, unknown)))}")
     taken: dict[UUID, set[int]] = {}
     targets: dict[str, Assignment] = {}
     for member_id, member in group.members.items():
         target: dict[UUID, tuple[int, ...]] = {}
         given = answer.get(member_id, EMPTY)
         if not isinstance(given, Mapping):
-            raise AssignmentError(f"{who} gave member {member_id} {given!r}, not a mapping from topic ids to partitions")
+            raise AssignmentError(f"{assignor} gave member {member_id} {given!r}, not a mapping from topic ids to partitions")
         for topic_id, numbers in given.items():
             if not isinstance(numbers, Iterable) or isinstance(numbers, str | bytes):
-                raise AssignmentError(f"{who} gave member {member_id} {numbers!r}, not partitions of {_name(group, topic_id)}")
+                raise AssignmentError(f"{assignor} gave member {member_id} {numbers!r}, not partitions of {_name(group, topic_id)}")
             share = frozenset(number if (plain := as_integer(number)) is None else plain for number in numbers)
             if wrong := _wrong(group, member, topic_id, share, taken.setdefault(topic_id, set())):
-                raise AssignmentError(f"{who} gave member {member_id} {wrong}")
+                raise AssignmentError(f"{assignor} gave member {member_id} {wrong}")
             if share:
                 target[topic_id] = tuple(sorted(share))
         before = group.assignments.get(member_id)

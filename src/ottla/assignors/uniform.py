@@ -90,10 +90,10 @@ def _deal(takers: Iterable[tuple[list[str], int]], targets: dict[str, Assignment
     topics = iter(free.items())
     numbers: tuple[int, ...] = ()
     start = 0
-    for members, wanted in takers:
+    for members, number in takers:
         for member_id in members:
             target = dict(targets[member_id])
-            missing = wanted
+            missing = number
             while missing:
                 if start == len(numbers):
                     topic_id, numbers = next(topics)

@@ -389,9 +389,9 @@ class Walk:
         return now >= self.ask_at
 
     def _next_slice(self):
-        found = next(self._segments, None)
-        if found is not None:
-            self._batch, self._row, self._stop = found
+        segment = next(self._segments, None)
+        if segment is not None:
+            self._batch, self._row, self._stop = segment
             self._origin = self._batch.origin
 
 

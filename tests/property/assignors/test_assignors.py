@@ -85,9 +85,9 @@ def test_each_partition_has_at_most_one_owner_that_subscribes_to_it(name: str, c
 @every_assignor
 @few
 @given(clusters(), memberships(), st.randoms(use_true_random=False))
-def test_the_order_of_the_arguments_does_not_matter(name: str, cluster: Cluster, members: Members, dice) -> None:  # type: ignore[no-untyped-def]
+def test_the_order_of_the_arguments_does_not_matter(name: str, cluster: Cluster, members: Members, random) -> None:  # type: ignore[no-untyped-def]
     def shuffled(mapping):  # type: ignore[no-untyped-def]
-        return dict(dice.sample(sorted(mapping.items(), key=lambda item: item[0]), len(mapping)))
+        return dict(random.sample(sorted(mapping.items(), key=lambda item: item[0]), len(mapping)))
 
     other = Cluster(shuffled(cluster.partitions), cluster.racks)
     assert assign(name, other, shuffled(members)) == assign(name, cluster, members)
@@ -144,7 +144,7 @@ def test_no_member_has_two_partitions_more_than_another_that_subscribes_to_one_o
 @sticky_ones
 @few
 @given(clusters(), memberships(generations=one_generation, rack=st.none()), st.randoms(use_true_random=False))
-def test_a_second_assignment_moves_nothing(name: str, cluster: Cluster, members: Members, dice) -> None:  # type: ignore[no-untyped-def]
+def test_a_second_assignment_moves_nothing(name: str, cluster: Cluster, members: Members, random) -> None:  # type: ignore[no-untyped-def]
     """The first assignment is kept; a cooperative assignor is called until all revoked partitions are assigned."""
 
     def holding(shares: Shares) -> Members:
@@ -168,11 +168,11 @@ def test_only_as_many_partitions_move_as_balance_requires(name: str, cluster: Cl
     owned_by = owners(members)
     shares = assign(name, cluster, members)
     smaller, larger = divmod(len(exists), len(members)) if members else (0, 0)
-    mine = {one: {tp for tp in member.owned if tp in exists and owned_by[tp] == 1} for one, member in members.items()}
-    kept = {one: len(mine[one] & set(shares[one])) for one in members}
-    assert all(kept[one] >= min(len(mine[one]), smaller) for one in members)
+    owned = {one: {tp for tp in member.owned if tp in exists and owned_by[tp] == 1} for one, member in members.items()}
+    kept = {one: len(owned[one] & set(shares[one])) for one in members}
+    assert all(kept[one] >= min(len(owned[one]), smaller) for one in members)
     if larger > sum(count > smaller for count in kept.values()):
-        assert all(kept[one] >= min(len(mine[one]), smaller + 1) for one in members)
+        assert all(kept[one] >= min(len(owned[one]), smaller + 1) for one in members)
 
 
 @few
@@ -181,7 +181,7 @@ def test_cooperative_assigns_no_partition_that_another_member_owns(cluster: Clus
     owned_by = owners(members)
     for one, share in assign("cooperative-sticky", cluster, members).items():
         for tp in share:
-            assert owned_by[tp] == (tp in members[one].owned), "somebody else still has it, or two say so"
+            assert owned_by[tp] == (tp in members[one].owned), "another member still owns it, or two claim it"
 
 
 @sticky_ones

@@ -53,10 +53,10 @@ def test_each_subscribed_partition_has_one_owner_that_subscribes_to_it(name: str
 
 
 @every_assignor
-@given(group=groups(), dice=st.randoms(use_true_random=False))
-def test_the_order_of_the_mappings_does_not_matter(name: str, group: GroupSpec, dice: Random) -> None:
+@given(group=groups(), random=st.randoms(use_true_random=False))
+def test_the_order_of_the_mappings_does_not_matter(name: str, group: GroupSpec, random: Random) -> None:
     def shuffled(mapping: Mapping[Any, Any]) -> dict[Any, Any]:
-        return dict(dice.sample(list(mapping.items()), len(mapping)))
+        return dict(random.sample(list(mapping.items()), len(mapping)))
 
     before = {member: shuffled(had) for member, had in group.assignments.items()}
     again = GroupSpec(shuffled(group.members), shuffled(before), shuffled(group.topics))
@@ -92,14 +92,14 @@ def owned(group: GroupSpec) -> Targets:
     result: Targets = {}
     taken: set[tuple[UUID, int]] = set()
     for member in sorted(group.members):
-        mine = {
+        kept = {
             (topic, number)
             for topic, numbers in group.assignments.get(member, {}).items()
             for number in numbers
             if topic in group.members[member].topics and number < group.topics[topic].partitions
         } - taken
-        taken |= mine
-        result[member] = {topic: tuple(sorted(n for of, n in mine if of == topic)) for topic in {of for of, _ in mine}}
+        taken |= kept
+        result[member] = {topic: tuple(sorted(n for of, n in kept if of == topic)) for topic in {of for of, _ in kept}}
     return result
 
 

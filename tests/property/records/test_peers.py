@@ -54,7 +54,7 @@ def ours(data: bytes | bytearray) -> list[NewRecord]:
     return [NewRecord(record.key, record.value, record.headers, record.timestamp) for record in read]
 
 
-def theirs(batch: Any) -> list[NewRecord]:
+def records_of_peer(batch: Any) -> list[NewRecord]:
     return [
         NewRecord(
             None if record.key is None else bytes(record.key),
@@ -100,7 +100,7 @@ def test_peers_read_our_batches(peer: str, codec: Compression, new: list[NewReco
     assert (batch.compression_type, batch.crc, batch.attributes) == (codec, header.crc, header.attributes)
     assert batch.is_transactional
     assert not batch.is_control_batch
-    assert theirs(batch) == new
+    assert records_of_peer(batch) == new
 
 
 @settings(max_examples=examples(50))
@@ -110,7 +110,7 @@ def test_peers_read_several_batches(runs: list[list[NewRecord]]) -> None:
     for records in (AioKafkaRecords(data), KafkaPythonRecords(data)):
         seen = []
         while records.has_next():
-            seen.append(theirs(records.next_batch()))
+            seen.append(records_of_peer(records.next_batch()))
         assert seen == runs
 
 

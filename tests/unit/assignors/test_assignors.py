@@ -72,10 +72,15 @@ def test_nothing_to_share(name: str) -> None:
 def test_the_latest_previous_owner_counts() -> None:
     """A partition goes back to its last owner if that improves the balance."""
     tp = TopicPartition("t", 0)
-    said = {"a": StickyUserData((), 5), "b": StickyUserData((tp,), 3), "c": StickyUserData((tp,), 4), "d": StickyUserData((tp,), 2)}
-    claims = resolve_claims(said, frozenset({tp}))
-    assert claims.owners() == {tp: "c"}
-    assert claims.earlier == {tp: "c"}
+    claims = {
+        "a": StickyUserData((), 5),
+        "b": StickyUserData((tp,), 3),
+        "c": StickyUserData((tp,), 4),
+        "d": StickyUserData((tp,), 2),
+    }
+    owned = resolve_claims(claims, frozenset({tp}))
+    assert owned.owners() == {tp: "c"}
+    assert owned.earlier == {tp: "c"}
 
 
 def holding(*numbers: int, generation: int = 5, user_data: bytes | None = None) -> MemberSubscription:

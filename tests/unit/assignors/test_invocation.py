@@ -94,7 +94,7 @@ async def _later() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "expected"),
     [
         (None, r"returned None from assign\(\), not a mapping from member ids to partitions"),
         ("a", r"returned 'a' from assign\(\), not a mapping"),
@@ -108,8 +108,8 @@ async def _later() -> None:
         ({1: [T0]}, "named the member 1: a member id is a string"),
     ],
 )
-def test_an_invalid_assignment_is_named_with_the_member(answer: Any, said: str) -> None:
-    with pytest.raises(InvalidAssignment, match=said):
+def test_an_invalid_assignment_is_named_with_the_member(answer: Any, expected: str) -> None:
+    with pytest.raises(InvalidAssignment, match=expected):
         assign(Answering(answer), CLUSTER, MEMBERS)
 
 
@@ -140,12 +140,12 @@ def test_any_other_assignor_is_called_once(answer: Any, protocol: RebalanceProto
 
 @given(st.sampled_from(sorted(ASSIGNORS)), st.integers(1, 6), st.integers(0, 12), st.integers(0, 2**32))
 def test_ottlas_assignors_assign_every_partition_once_whoever_owned_it(name: str, members: int, count: int, seed: int) -> None:
-    dice = random.Random(seed)
+    random_source = random.Random(seed)
     ids = [f"m{number}" for number in range(members)]
     owned: dict[str, list[TopicPartition]] = {one: [] for one in ids}
     for number in range(count):
-        owned[dice.choice(ids)].append(TopicPartition("t", number))
-    group = {one: MemberSubscription(("t",), owned=tuple(owned[one]), generation=dice.choice([4, 5])) for one in ids}
+        owned[random_source.choice(ids)].append(TopicPartition("t", number))
+    group = {one: MemberSubscription(("t",), owned=tuple(owned[one]), generation=random_source.choice([4, 5])) for one in ids}
     answer = assign_whole(ASSIGNORS[name](), Cluster({"t": count}), group)
     given_out = sorted(tp.partition for share in answer.values() for tp in share.partitions)
     assert given_out == list(range(count))

@@ -11,17 +11,17 @@ from ottla.types import ConsumerGroupMetadata, TopicPartition
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 
 
-def said(generation: int, *partitions: TopicPartition) -> StickyUserData:
+def claim(generation: int, *partitions: TopicPartition) -> StickyUserData:
     return StickyUserData(partitions, generation)
 
 
 def test_a_member_that_claims_a_partition_twice_owns_it() -> None:
-    owned = resolve_claims({"a": said(3, T0, T0)}, {T0})
+    owned = resolve_claims({"a": claim(3, T0, T0)}, {T0})
     assert (owned.by_member, owned.disputed) == ({"a": [T0]}, frozenset())
 
 
 def test_the_previous_owner_is_that_of_the_latest_earlier_generation() -> None:
-    owned = resolve_claims({"a": said(1, T0, T1), "b": said(2, T0), "c": said(3, T2), "d": said(3, T2)}, {T0, T1, T2})
+    owned = resolve_claims({"a": claim(1, T0, T1), "b": claim(2, T0), "c": claim(3, T2), "d": claim(3, T2)}, {T0, T1, T2})
     assert owned.by_member == {"a": [T1], "b": [T0], "c": [], "d": []}
     assert owned.earlier == {T0: "b", T1: "a"}
     assert owned.disputed == {T2}

@@ -86,23 +86,23 @@ def test_join_group_0_has_one_timeout_for_both() -> None:
     message = join_group_request.JoinGroupRequest(
         group_id="g", session_timeout=duration(6000), member_id="", protocol_type="consumer", protocols=()
     )
-    _, lifted = decode_request(request(Api.JOIN_GROUP, 0, message))
-    assert lifted.rebalance_timeout == duration(6000)
+    _, upgraded = decode_request(request(Api.JOIN_GROUP, 0, message))
+    assert upgraded.rebalance_timeout == duration(6000)
 
 
 def test_metadata_0_asks_for_all_topics_with_an_empty_list() -> None:
     message = metadata_request.MetadataRequest(topics=(), include_topic_authorized_operations=False)
-    _, lifted = decode_request(request(Api.METADATA, 0, message))
-    assert lifted.topics is None
-    _, lifted = decode_request(request(Api.METADATA, 1, message))
-    assert lifted.topics == ()
+    _, upgraded = decode_request(request(Api.METADATA, 0, message))
+    assert upgraded.topics is None
+    _, upgraded = decode_request(request(Api.METADATA, 1, message))
+    assert upgraded.topics == ()
 
 
 def test_find_coordinator_had_one_key() -> None:
     message = find_coordinator_request.FindCoordinatorRequest(key_type=0, coordinator_keys=("g",))
     for version in (0, 3, 4, 6):
-        _, lifted = decode_request(request(Api.FIND_COORDINATOR, version, message))
-        assert lifted.coordinator_keys == ("g",)
+        _, upgraded = decode_request(request(Api.FIND_COORDINATOR, version, message))
+        assert upgraded.coordinator_keys == ("g",)
 
 
 def test_offset_fetch_had_one_group() -> None:
@@ -110,18 +110,18 @@ def test_offset_fetch_had_one_group() -> None:
     group = offset_fetch_request.OffsetFetchRequestGroup(group_id="g", topics=(topics,))
     message = offset_fetch_request.OffsetFetchRequest(groups=(group,), require_stable=True)
     for version in range(1, 10):
-        _, lifted = decode_request(request(Api.OFFSET_FETCH, version, message))
-        assert lifted.groups[0].group_id == "g"
-        assert lifted.groups[0].topics == (topics,)
-        assert lifted.require_stable == (version >= 7)
+        _, upgraded = decode_request(request(Api.OFFSET_FETCH, version, message))
+        assert upgraded.groups[0].group_id == "g"
+        assert upgraded.groups[0].topics == (topics,)
+        assert upgraded.require_stable == (version >= 7)
 
 
 def test_leave_group_had_one_error() -> None:
     member = leave_group_response.MemberResponse(member_id="m", group_instance_id=None, error_code=ErrorCode.unknown_member_id)
     message = leave_group_response.LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode.none, members=(member,))
     frame = body_of(encode_response(RequestHeader(Api.LEAVE_GROUP, 1, 5, None), message))
-    _, lifted = decode_response(Api.LEAVE_GROUP, 1, frame)
-    assert lifted.error_code == ErrorCode.unknown_member_id
+    _, upgraded = decode_response(Api.LEAVE_GROUP, 1, frame)
+    assert upgraded.error_code == ErrorCode.unknown_member_id
 
 
 class Range:

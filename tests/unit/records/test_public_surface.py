@@ -226,7 +226,7 @@ def test_a_record_that_was_never_made_has_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "said"),
+    ("given", "error", "expected"),
     [
         (("t", 0), TypeError, "argument"),
         (("t", 0, 1, None, None, 5), TypeError, "argument"),
@@ -240,13 +240,13 @@ def test_a_record_that_was_never_made_has_nothing() -> None:
         (("t", 0, 2**63), ValueError, "offset does not fit into 64 bits: 9223372036854775808"),
     ],
 )
-def test_arguments_that_make_no_record(given: tuple[Any, ...], error: type[Exception], said: str) -> None:
-    with pytest.raises(error, match=said):
+def test_arguments_that_make_no_record(given: tuple[Any, ...], error: type[Exception], expected: str) -> None:
+    with pytest.raises(error, match=expected):
         Record(*given)
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "said"),
+    ("given", "error", "expected"),
     [
         ({"unknown": 1}, TypeError, "unknown"),
         ({"timestamp": "now"}, TypeError, "timestamp is a whole number, not 'now'"),
@@ -260,8 +260,8 @@ def test_arguments_that_make_no_record(given: tuple[Any, ...], error: type[Excep
         ({"headers": [("a", b"b", 1)]}, TypeError, "a header is "),
     ],
 )
-def test_keywords_that_make_no_record(given: dict[str, Any], error: type[Exception], said: str) -> None:
-    with pytest.raises(error, match=said):
+def test_keywords_that_make_no_record(given: dict[str, Any], error: type[Exception], expected: str) -> None:
+    with pytest.raises(error, match=expected):
         Record("t", 0, 1, **given)
 
 
