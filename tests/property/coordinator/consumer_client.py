@@ -29,9 +29,9 @@ class ConsumerClient:
     ``has`` are its partitions. It revokes partitions at the next step, unless it is ``slow``.
     """
 
-    def __init__(self, harness: Harness, name: str, group: str, instance: str | None, wishes: dict[str, Any]) -> None:
+    def __init__(self, harness: Harness, name: str, group: str, instance: str | None, subscription: dict[str, Any]) -> None:
         self.harness, self.name, self.group, self.instance = harness, name, group, instance
-        self.wishes = wishes
+        self.subscription = subscription
         self.incarnation = 0
         self.epoch = 0
         self.has: Share = {}
@@ -61,11 +61,11 @@ class ConsumerClient:
         else:
             self._send()
 
-    def wish(self, wishes: dict[str, Any]) -> None:
+    def subscribe(self, subscription: dict[str, Any]) -> None:
         """Subscribe to other topics."""
-        self.wishes = wishes
+        self.subscription = subscription
         if self.epoch > 0:
-            self._ask(self.epoch, **wishes)
+            self._ask(self.epoch, **subscription)
 
     def again(self) -> None:
         """Repeat the last request, whose response was lost with the connection."""
@@ -123,7 +123,7 @@ class ConsumerClient:
 
     def _send(self) -> None:
         if self.epoch == 0:
-            self._ask(0, owned={}, rebalance=20_000, **self.wishes)
+            self._ask(0, owned={}, rebalance=20_000, **self.subscription)
             return
         if self.told is not None and not self.slow:
             self.has, self.told, self.news = self.told, None, True

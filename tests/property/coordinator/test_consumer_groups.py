@@ -11,7 +11,7 @@ from ottla.coordinator.consumer.group import ConsumerGroup, ConsumerGroupState
 from tests.example_counts import examples
 from tests.property.coordinator.consumer_client import ConsumerClient
 from tests.property.coordinator.oracle import Oracle
-from tests.property.coordinator.with_consumers import OWN_ASSIGNORS, WISHES, WithConsumers
+from tests.property.coordinator.with_consumers import OWN_ASSIGNORS, SUBSCRIPTIONS, WithConsumers
 from tests.unit.coordinator.harness import IMMEDIATE, Harness
 
 GROUPS = st.sampled_from(["c", "d"])
@@ -38,10 +38,10 @@ class ConsumerGroups(WithConsumers):
         target=consumers,
         group=GROUPS,
         instance=st.sampled_from([None, None, "i1", "i2"]),
-        wishes=st.sampled_from(WISHES + OWN_ASSIGNORS),
+        subscription=st.sampled_from(SUBSCRIPTIONS + OWN_ASSIGNORS),
     )
-    def come(self, group: str, instance: str | None, wishes: dict[str, Any]) -> ConsumerClient:
-        return self.consumer_comes(group, instance, wishes)
+    def come(self, group: str, instance: str | None, subscription: dict[str, Any]) -> ConsumerClient:
+        return self.consumer_comes(group, instance, subscription)
 
     @rule(group=GROUPS, member_id=st.sampled_from(["", "m0.0", "nobody"]), epoch=st.integers(-3, 6), owned=st.booleans())
     def strangers(self, group: str, member_id: str, epoch: int, owned: bool) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.property.coordinator.client import ReadingClient
 from tests.property.coordinator.consumer_client import ConsumerClient
-from tests.property.coordinator.with_consumers import WISHES
+from tests.property.coordinator.with_consumers import SUBSCRIPTIONS
 from tests.unit.coordinator.harness import Harness, subscription
 
 
@@ -26,7 +26,7 @@ def story() -> str:
             case 0:
                 crowd.append(ReadingClient(harness, f"c{number}", group, dice.choice([None, "i"]), protocols))
             case 1:
-                crowd.append(ConsumerClient(harness, f"m{number}", group, None, dice.choice(WISHES)))
+                crowd.append(ConsumerClient(harness, f"m{number}", group, None, dice.choice(SUBSCRIPTIONS)))
             case 2:
                 harness.commit({("orders", number % 4): number, ("bills", number % 2): number}, group=group)
                 harness.commit_in_transaction({("bills", number % 2): number}, number % 3, group=dice.choice("ghs"))

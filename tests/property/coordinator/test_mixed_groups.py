@@ -14,7 +14,7 @@ from tests.property.coordinator.classic_groups import BOTH, GROUPS, ORDERS, RETE
 from tests.property.coordinator.client import ReadingClient
 from tests.property.coordinator.consumer_client import ConsumerClient
 from tests.property.coordinator.oracle import Oracle, Reading
-from tests.property.coordinator.with_consumers import WISHES, WithConsumers
+from tests.property.coordinator.with_consumers import SUBSCRIPTIONS, WithConsumers
 from tests.unit.coordinator.harness import IMMEDIATE, Harness
 
 PROTOCOLS = st.sampled_from(
@@ -60,9 +60,9 @@ class MixedGroups(Groups, WithConsumers):
         client.protocols = protocols
         client.send_join()
 
-    @rule(target=consumers, group=GROUPS, instance=INSTANCES, wishes=st.sampled_from(WISHES))
-    def a_consumer_comes(self, group: str, instance: str | None, wishes: dict[str, Any]) -> ConsumerClient:
-        return self.consumer_comes(group, instance, wishes)
+    @rule(target=consumers, group=GROUPS, instance=INSTANCES, subscription=st.sampled_from(SUBSCRIPTIONS))
+    def a_consumer_comes(self, group: str, instance: str | None, subscription: dict[str, Any]) -> ConsumerClient:
+        return self.consumer_comes(group, instance, subscription)
 
     @rule(steps=st.integers(1, 12))
     def all_clients_step(self, steps: int) -> None:

@@ -18,7 +18,7 @@ from tests.property.coordinator.consumer_client import OFFERS, ConsumerClient
 from tests.property.coordinator.oracle import Reading, commit_error
 from tests.property.coordinator.with_log import PRODUCERS, WithLog
 
-WISHES: list[dict[str, Any]] = [
+SUBSCRIPTIONS: list[dict[str, Any]] = [
     {"topics": ("orders",)},
     {"topics": ("orders", "bills")},
     {"topics": ("bills", "absent")},
@@ -41,9 +41,9 @@ class WithConsumers(WithLog):
     consumers = Bundle("consumers")
     others: list[ConsumerClient]
 
-    def consumer_comes(self, group: str, instance: str | None, wishes: dict[str, Any]) -> ConsumerClient:
+    def consumer_comes(self, group: str, instance: str | None, subscription: dict[str, Any]) -> ConsumerClient:
         """Add a client, which sends its first heartbeat."""
-        client = ConsumerClient(self.harness, f"m{len(self.others)}", group, instance, wishes)
+        client = ConsumerClient(self.harness, f"m{len(self.others)}", group, instance, subscription)
         self.others.append(client)
         client.step()
         return client
@@ -73,9 +73,9 @@ class WithConsumers(WithLog):
             for client in self.others:
                 client.step()
 
-    @rule(client=consumers, wishes=st.sampled_from(WISHES))
-    def a_consumer_changes_its_subscription(self, client: ConsumerClient, wishes: dict[str, Any]) -> None:
-        client.wish(wishes)
+    @rule(client=consumers, subscription=st.sampled_from(SUBSCRIPTIONS))
+    def a_consumer_changes_its_subscription(self, client: ConsumerClient, subscription: dict[str, Any]) -> None:
+        client.subscribe(subscription)
 
     @rule(client=consumers)
     def a_consumer_loses_an_answer(self, client: ConsumerClient) -> None:

@@ -101,8 +101,8 @@ class ConsumerGroups:
     def the_target_is_balanced(self) -> None:
         """With equal subscriptions no member has two partitions more than another: in total, or of each topic contiguously."""
         for group in self._up_to_date():
-            wishes = {frozenset(group.topics_of(member.metadata)) for member in group.members.values()}
-            if len(wishes) == 1:
+            subscriptions = {frozenset(group.topics_of(member.metadata)) for member in group.members.values()}
+            if len(subscriptions) == 1:
                 shares = [group.target.get(member_id, {}) for member_id in group.members]
                 totals = [sum(len(numbers) for numbers in share.values()) for share in shares]
                 topics = {topic_id for share in shares for topic_id in share}
@@ -111,14 +111,14 @@ class ConsumerGroups:
     def cached_counts_are_correct(self) -> None:
         """Each cached count equals a new count."""
         for group in self.groups():
-            wishes = [member.metadata for member in group.members.values()]
-            assert group.subscribers == Counter(topic for one in wishes for topic in one.subscribed_topic_names)
-            assert group.regex_subscribers == Counter(one.subscribed_topic_regex for one in wishes if one.subscribed_topic_regex)
+            members = [member.metadata for member in group.members.values()]
+            assert group.subscribers == Counter(topic for one in members for topic in one.subscribed_topic_names)
+            assert group.regex_subscribers == Counter(one.subscribed_topic_regex for one in members if one.subscribed_topic_regex)
             assert group.regexes.keys() <= group.regex_subscribers.keys()
-            assert group.votes == Counter(one.server_assignor for one in wishes if one.server_assignor)
+            assert group.votes == Counter(one.server_assignor for one in members if one.server_assignor)
             statics = {member.instance_id: member_id for member_id, member in group.members.items() if member.instance_id}
             assert group.static_members == statics
-            assert len(statics) == len([one for one in wishes if one.instance_id])
+            assert len(statics) == len([one for one in members if one.instance_id])
 
     def _up_to_date(self) -> list[ConsumerGroup]:
         """Groups whose target is current, and was not made by a classic leader."""

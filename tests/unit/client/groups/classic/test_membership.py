@@ -16,7 +16,7 @@ from ottla.errors import AuthenticationError, CommitFailedError, DisconnectedErr
 from ottla.protocol import ErrorCode, milliseconds
 from ottla.protocol.apis import Api
 from ottla.protocol.consumer_protocol import (
-    Subscription as Wish,
+    Subscription as ConsumerProtocolSubscription,
     decode_assignment,
     decode_subscription,
     encode_subscription,
@@ -41,7 +41,7 @@ def test_joining_begins_with_a_poll_and_names_the_timeouts(member: Member) -> No
     message = send.message
     assert (milliseconds(message.session_timeout), milliseconds(message.rebalance_timeout)) == (6_000, 20_000)
     assert (message.member_id, message.group_instance_id, message.protocol_type, message.reason) == ("", None, "consumer", "")
-    assert decode_subscription(message.protocols[0].metadata) == Wish(("t",))
+    assert decode_subscription(message.protocols[0].metadata) == ConsumerProtocolSubscription(("t",))
     assert send.timeout == 30_000
 
 
@@ -52,7 +52,7 @@ def test_a_join_by_pattern_waits_for_metadata_that_is_newer(member: Member) -> N
     assert member.cluster.asked
     member.cluster.tell()
     member.cluster.tell()
-    assert decode_subscription(member.one(Api.JOIN_GROUP).message.protocols[0].metadata) == Wish(("t",))
+    assert decode_subscription(member.one(Api.JOIN_GROUP).message.protocols[0].metadata) == ConsumerProtocolSubscription(("t",))
 
 
 def test_a_join_may_take_the_rebalance_timeout_and_a_little() -> None:
@@ -82,8 +82,8 @@ def test_a_follower_sends_no_assignments(member: Member) -> None:
 
 def test_the_leader_assigns_with_metadata_newer_than_the_join(member: Member) -> None:
     member.polled()
-    wish = encode_subscription(Wish(("t", "u")))
-    members = tuple(join_group_response.JoinGroupResponseMember(member_id=name, metadata=wish) for name in ("m-1", "m-2"))
+    metadata = encode_subscription(ConsumerProtocolSubscription(("t", "u")))
+    members = tuple(join_group_response.JoinGroupResponseMember(member_id=name, metadata=metadata) for name in ("m-1", "m-2"))
     member.joined(member.one(Api.JOIN_GROUP), leader="m-1", members=members)
     assert member.poll() == []
     assert member.state is State.ASSIGNING
@@ -98,16 +98,20 @@ def test_the_leader_assigns_with_metadata_newer_than_the_join(member: Member) ->
 
 def test_a_returning_static_leader_lets_the_assignment_stand(member: Member) -> None:
     member.polled()
-    wish = join_group_response.JoinGroupResponseMember(member_id="m-1", metadata=encode_subscription(Wish(("t",))))
-    member.joined(member.one(Api.JOIN_GROUP), leader="m-1", members=(wish,), skip_assignment=True)
+    entry = join_group_response.JoinGroupResponseMember(
+        member_id="m-1", metadata=encode_subscription(ConsumerProtocolSubscription(("t",)))
+    )
+    member.joined(member.one(Api.JOIN_GROUP), leader="m-1", members=(entry,), skip_assignment=True)
     assert member.one(Api.SYNC_GROUP).message.assignments == ()
 
 
 def test_a_static_leader_that_came_back_still_looks_after_new_partitions() -> None:
     member = Member(group_instance_id="one")
     member.polled()
-    wish = join_group_response.JoinGroupResponseMember(member_id="m-1", metadata=encode_subscription(Wish(("t",))))
-    member.joined(member.one(Api.JOIN_GROUP), leader="m-1", members=(wish,), skip_assignment=True)
+    entry = join_group_response.JoinGroupResponseMember(
+        member_id="m-1", metadata=encode_subscription(ConsumerProtocolSubscription(("t",)))
+    )
+    member.joined(member.one(Api.JOIN_GROUP), leader="m-1", members=(entry,), skip_assignment=True)
     member.synced(member.one(Api.SYNC_GROUP), T0, T1, T2)
     member.manager.accepted(member.tell(AssignmentReceived).token)
     member.cluster.tell()
@@ -125,10 +129,12 @@ def test_what_an_assignor_of_the_application_made_of_an_earlier_generation_is_vo
             raise AssertionError("the application is asked")
 
     member = Member(partition_assignment_strategy=[Mine()])
-    wish = join_group_response.JoinGroupResponseMember(member_id="m-1", metadata=encode_subscription(Wish(("t",))))
+    entry = join_group_response.JoinGroupResponseMember(
+        member_id="m-1", metadata=encode_subscription(ConsumerProtocolSubscription(("t",)))
+    )
     member.polled()
     for generation in (4, 5):
-        member.joined(member.one(Api.JOIN_GROUP), leader="m-1", members=(wish,), protocol_name="mine", generation=generation)
+        member.joined(member.one(Api.JOIN_GROUP), leader="m-1", members=(entry,), protocol_name="mine", generation=generation)
         member.cluster.tell()
         assert member.poll() == []
         assert member.tell(AssignmentNeeded).generation == generation
@@ -144,8 +150,10 @@ def test_what_an_assignor_of_the_application_made_of_an_earlier_generation_is_vo
 
 def test_who_led_the_generation_before_assigns_nothing_in_the_next(member: Member) -> None:
     member.polled()
-    wish = join_group_response.JoinGroupResponseMember(member_id="m-1", metadata=encode_subscription(Wish(("t",))))
-    member.joined(member.one(Api.JOIN_GROUP), leader="m-1", members=(wish,))
+    entry = join_group_response.JoinGroupResponseMember(
+        member_id="m-1", metadata=encode_subscription(ConsumerProtocolSubscription(("t",)))
+    )
+    member.joined(member.one(Api.JOIN_GROUP), leader="m-1", members=(entry,))
     member.cluster.tell()
     send = member.one(Api.SYNC_GROUP)
     assert send.message.assignments != ()
@@ -163,8 +171,10 @@ def test_who_led_the_generation_before_assigns_nothing_in_the_next(member: Membe
 
 def test_new_partitions_make_the_leader_rejoin(member: Member) -> None:
     member.polled()
-    wish = join_group_response.JoinGroupResponseMember(member_id="m-1", metadata=encode_subscription(Wish(("t",))))
-    member.joined(member.one(Api.JOIN_GROUP), leader="m-1", members=(wish,))
+    entry = join_group_response.JoinGroupResponseMember(
+        member_id="m-1", metadata=encode_subscription(ConsumerProtocolSubscription(("t",)))
+    )
+    member.joined(member.one(Api.JOIN_GROUP), leader="m-1", members=(entry,))
     member.cluster.tell()
     member.synced(member.one(Api.SYNC_GROUP), T0, T1, T2)
     member.poll()
@@ -263,8 +273,8 @@ def test_a_protocol_that_was_not_offered_is_refused(member: Member, type_: str, 
 
 def test_garbage_from_the_group_is_an_error_not_a_crash(member: Member) -> None:
     member.polled()
-    wish = join_group_response.JoinGroupResponseMember(member_id="m-1", metadata=b"\0")
-    member.joined(member.one(Api.JOIN_GROUP), leader="m-1", members=(wish,))
+    entry = join_group_response.JoinGroupResponseMember(member_id="m-1", metadata=b"\0")
+    member.joined(member.one(Api.JOIN_GROUP), leader="m-1", members=(entry,))
     assert "too short" in str(member.tell(ErrorNotification).error)
     member.polled()
     member.joined(member.one(Api.JOIN_GROUP, 200))
@@ -354,8 +364,8 @@ def test_a_rebalance_asks_the_application_and_waits_for_it(member: Member) -> No
     member.manager.prepared(needed.token, member.now)
     message = member.one(Api.JOIN_GROUP).message
     assert (message.member_id, message.reason) == ("m-1", "group is already rebalancing")
-    wish = decode_subscription(message.protocols[0].metadata)
-    assert (wish.owned, wish.generation) == ((), 4)
+    subscription = decode_subscription(message.protocols[0].metadata)
+    assert (subscription.owned, subscription.generation) == ((), 4)
     assert member.subscription.partitions == {}
 
 
@@ -745,7 +755,7 @@ def test_what_is_taken_away_is_given_up_before_what_is_new_is_held(cooperative: 
     cooperative.manager.accepted(received.token)
     message = cooperative.one(Api.JOIN_GROUP).message
     assert message.reason == "need to revoke partitions and re-join"
-    assert decode_subscription(message.protocols[0].metadata) == Wish(("t",), None, (T1, T2), 5)
+    assert decode_subscription(message.protocols[0].metadata) == ConsumerProtocolSubscription(("t",), None, (T1, T2), 5)
 
 
 def test_nothing_taken_away_means_no_second_join(cooperative: Member) -> None:
@@ -803,7 +813,7 @@ def test_who_is_unknown_in_a_join_has_lost_what_it_kept(cooperative: Member, api
     cooperative.manager.prepared(needed.token, cooperative.now)
     message = cooperative.one(Api.JOIN_GROUP).message
     assert message.member_id == ("m-1" if keeps_id else "")
-    assert decode_subscription(message.protocols[0].metadata) == Wish(("t",))
+    assert decode_subscription(message.protocols[0].metadata) == ConsumerProtocolSubscription(("t",))
 
 
 @pytest.mark.parametrize("code", [14, 15, 16, 27])
@@ -880,9 +890,9 @@ def test_replicas_that_move_to_other_racks_matter_to_a_leader_that_has_one(rack:
     member = Member(client_rack=rack)
     member.polled()
     send = member.one(Api.JOIN_GROUP)
-    wish = send.message.protocols[0].metadata
-    assert decode_subscription(wish).rack == (rack or None)
-    members = (join_group_response.JoinGroupResponseMember(member_id="m-1", metadata=wish),)
+    metadata = send.message.protocols[0].metadata
+    assert decode_subscription(metadata).rack == (rack or None)
+    members = (join_group_response.JoinGroupResponseMember(member_id="m-1", metadata=metadata),)
     member.joined(send, leader="m-1", members=members)
     member.cluster.tell(racks={1: "r1", 2: "r2"})
     member.synced(member.one(Api.SYNC_GROUP), T0, T1, T2)

@@ -19,7 +19,7 @@ from ottla.types import TopicPartition
 from tests.unit.client.managers import config
 
 GENERATION = Generation(7, "m-1", "range")
-WISH = Subscription(("t",), None, (TopicPartition("t", 1),), 7, "rack-1")
+SUBSCRIPTION = Subscription(("t",), None, (TopicPartition("t", 1),), 7, "rack-1")
 STATIC = config(group_instance_id="i-1", session_timeout_ms=6_000, max_poll_interval_ms=20_000)
 DYNAMIC = config(session_timeout_ms=6_000, max_poll_interval_ms=20_000)
 REASON = "because " + "x" * 300
@@ -35,7 +35,7 @@ def over_the_wire(api: Api, version: int, message: Any) -> Any:
 
 @every_version_of(Api.JOIN_GROUP)
 def test_join_group(version: int) -> None:
-    sent = join_group(DYNAMIC, GENERATION, WISH, {"range": None, "sticky": b"data"}, REASON)
+    sent = join_group(DYNAMIC, GENERATION, SUBSCRIPTION, {"range": None, "sticky": b"data"}, REASON)
     read = over_the_wire(Api.JOIN_GROUP, version, sent)
     assert milliseconds(read.session_timeout) == 6_000
     # Before version 1 the coordinator waits for members as long as a session lasts.
@@ -44,7 +44,7 @@ def test_join_group(version: int) -> None:
     assert read.reason in (None, "") if version < 8 else read.reason == REASON[:255]
     assert [protocol.name for protocol in read.protocols] == ["range", "sticky"]
     plain, told = (decode_subscription(protocol.metadata) for protocol in read.protocols)
-    assert plain == WISH
+    assert plain == SUBSCRIPTION
     assert told.user_data == b"data"
 
 
@@ -73,7 +73,7 @@ def test_leave_group(version: int) -> None:
 @pytest.mark.parametrize(
     ("api", "message", "first"),
     [
-        (Api.JOIN_GROUP, lambda of: join_group(of, GENERATION, WISH, {"range": None}, ""), 5),
+        (Api.JOIN_GROUP, lambda of: join_group(of, GENERATION, SUBSCRIPTION, {"range": None}, ""), 5),
         (Api.SYNC_GROUP, lambda of: sync_group(of, GENERATION, {}), 3),
         (Api.HEARTBEAT, lambda of: heartbeat(of, GENERATION), 3),
     ],
