@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState
-from ottla.coordinator.classic.subscription import subscribed_topics
+from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState, subscribed_topics
 from ottla.coordinator.consumer.fencing import deletion_events
 from ottla.coordinator.consumer.group import ConsumerGroup, ConsumerGroupState
 from ottla.coordinator.effects import CancelTimer, RequestContext

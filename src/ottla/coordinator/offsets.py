@@ -12,8 +12,7 @@ from functools import lru_cache
 from uuid import UUID
 
 from ottla.coordinator.classic.draft import ClassicGroupDraft
-from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState
-from ottla.coordinator.classic.validate import generation_error
+from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState, generation_error
 from ottla.coordinator.consumer.group import ConsumerGroup
 from ottla.coordinator.consumer.offsets import commit_error, fetch_error
 from ottla.coordinator.effects import RequestContext

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ottla.coordinator.classic.draft import ClassicGroupDraft
-from ottla.coordinator.classic.group import ClassicGroup
-from ottla.coordinator.classic.validate import generation_error
+from ottla.coordinator.classic.group import ClassicGroup, generation_error
 from ottla.coordinator.consumer.group import ConsumerGroup
 from ottla.coordinator.consumer.offsets import may_commit
 from ottla.coordinator.effects import ProducerStamp, RequestContext

@@ -1,7 +1,8 @@
 """A group of the classic protocol, as an immutable value.
 
-Owns the fields of a group and of its members. Must not know how they change (``machine``) nor which responses follow. Invariant:
-nothing here changes after it was created; mappings are replaced, never written to.
+Owns the fields of a group and of its members, the check of a request's sender, and the decoding of the members' topics. Must not
+know how they change (``machine``) nor which responses follow. Invariants: nothing here changes after it was created; mappings are
+replaced, never written to; metadata that cannot be decoded means "unknown", never an error.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ottla.coordinator.effects import Ticket
+from ottla.errors import ProtocolError
+from ottla.protocol import ErrorCode
+from ottla.protocol.consumer_protocol import decode_subscription
 from ottla.protocol.group_records import GroupMetadataValue
 
 Protocols = tuple[tuple[str, bytes], ...]
@@ -132,3 +136,35 @@ class ClassicGroup:
         votes = Counter(next(name for name, _ in member.protocols if name in common) for member in self.members.values())
         order = [name for name, _ in self.members[self.leader or ""].protocols]
         return max(votes, key=lambda name: (votes[name], -order.index(name)))
+
+
+def sender_error(group: ClassicGroup, member_id: str, instance_id: str | None) -> ErrorCode | None:
+    """Return the error for a sender that is no member, or that another process with its instance id has replaced."""
+    if instance_id is not None:
+        current = group.static_member_id(instance_id)
+        if current is None:
+            return ErrorCode.unknown_member_id
+        if current != member_id:
+            return ErrorCode.fenced_instance_id
+    return None if member_id in group.members else ErrorCode.unknown_member_id
+
+
+def generation_error(group: ClassicGroup, member_id: str, instance_id: str | None, generation: int) -> ErrorCode | None:
+    """Return the error for a sender that is no valid member or names another generation."""
+    error = sender_error(group, member_id, instance_id)
+    if error is None and generation != group.generation:
+        return ErrorCode.illegal_generation
+    return error
+
+
+def subscribed_topics(group: ClassicGroup) -> frozenset[str] | None:
+    """Return the topics of the last generation; ``None`` if they are unknown.
+
+    They are unknown for another protocol type, before the first generation, and if metadata cannot be decoded.
+    """
+    if group.protocol_type != "consumer" or group.subscriptions is None:
+        return None
+    try:
+        return frozenset(topic for blob in group.subscriptions for topic in decode_subscription(blob).topics)
+    except ProtocolError:
+        return None

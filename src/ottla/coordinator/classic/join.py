@@ -11,7 +11,7 @@ from dataclasses import replace
 from ottla.coordinator.classic.answers import join_accepted, join_refused, sync_refused
 from ottla.coordinator.classic.draft import ClassicGroupDraft
 from ottla.coordinator.classic.events import JoinParked, MemberJoined, MemberReplaced, MemberUpdated, PendingMemberAdded
-from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupMember, ClassicGroupState, Protocols
+from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupMember, ClassicGroupState, Protocols, sender_error
 from ottla.coordinator.classic.machine import empty_value, metadata_value
 from ottla.coordinator.classic.rebalance import (
     complete_if_all_joined,
@@ -20,7 +20,6 @@ from ottla.coordinator.classic.rebalance import (
     remove_pending_member,
     start_rebalance,
 )
-from ottla.coordinator.classic.validate import sender_error
 from ottla.coordinator.effects import RequestContext
 from ottla.coordinator.events import GroupMetadataUpdated
 from ottla.coordinator.ports import GroupContext

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from ottla.coordinator.classic.answers import leave_answer, leave_result
 from ottla.coordinator.classic.draft import ClassicGroupDraft
-from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState
+from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState, sender_error
 from ottla.coordinator.classic.rebalance import rebalance_or_complete, remove_member, remove_pending_member
-from ottla.coordinator.classic.validate import sender_error
 from ottla.coordinator.effects import RequestContext
 from ottla.coordinator.ports import GroupContext
 from ottla.coordinator.result import Result

@@ -9,10 +9,9 @@ from __future__ import annotations
 from ottla.coordinator.classic.answers import sync_accepted, sync_refused
 from ottla.coordinator.classic.draft import ClassicGroupDraft
 from ottla.coordinator.classic.events import SyncParked, SyncsCompleted
-from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState
+from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState, generation_error
 from ottla.coordinator.classic.machine import metadata_value
 from ottla.coordinator.classic.rebalance import answer_syncs, start_rebalance, sync_received
-from ottla.coordinator.classic.validate import generation_error
 from ottla.coordinator.effects import RequestContext
 from ottla.coordinator.events import GroupMetadataUpdated
 from ottla.coordinator.ports import GroupContext
