@@ -56,17 +56,17 @@ def described_groups(request: describe_groups_request.DescribeGroupsRequest) -> 
 
 
 def describe_group(
-    coordinator: GroupContext, state: ShardState, context: RequestContext, wanted: DescribeTarget, now: Now
+    coordinator: GroupContext, state: ShardState, context: RequestContext, target: DescribeTarget, now: Now
 ) -> Result:
     """Describe one group and its members; with the members' metadata only while the group is stable."""
-    group = state.classic_group(wanted.group_id)
+    group = state.classic_group(target.group_id)
     if group is None and VersionRule.GROUP_NOT_FOUND in context.version_rules:
-        reason = "not found" if state.group(wanted.group_id) is None else "is not a classic group"
-        error, message = ErrorCode.group_id_not_found, f"Group {wanted.group_id} {reason}."
-        return Result(answer=_undescribed(wanted.group_id, error, ClassicGroupState.DEAD, message))
+        reason = "not found" if state.group(target.group_id) is None else "is not a classic group"
+        error, message = ErrorCode.group_id_not_found, f"Group {target.group_id} {reason}."
+        return Result(answer=_undescribed(target.group_id, error, ClassicGroupState.DEAD, message))
     if group is None:
-        dead = _undescribed(wanted.group_id, ErrorCode.none, ClassicGroupState.DEAD)
-        return Result(answer=replace(dead, authorized_operations=wanted.operations))
+        dead = _undescribed(target.group_id, ErrorCode.none, ClassicGroupState.DEAD)
+        return Result(answer=replace(dead, authorized_operations=target.operations))
     chosen = group.protocol if group.state is ClassicGroupState.STABLE else None
     members = tuple(
         describe_groups_response.DescribedGroupMember(
@@ -82,19 +82,19 @@ def describe_group(
     return Result(
         answer=describe_groups_response.DescribedGroup(
             error_code=ErrorCode.none,
-            group_id=wanted.group_id,
+            group_id=target.group_id,
             group_state=group.state.value,
             protocol_type=group.protocol_type or "",
             protocol_data=chosen or "",
             members=members,
-            authorized_operations=wanted.operations,
+            authorized_operations=target.operations,
         )
     )
 
 
-def describe_refused(context: RequestContext, wanted: DescribeTarget, error: ErrorCode) -> describe_groups_response.DescribedGroup:
+def describe_refused(context: RequestContext, target: DescribeTarget, error: ErrorCode) -> describe_groups_response.DescribedGroup:
     """Return the description with an error for a group that is not served here."""
-    return _undescribed(wanted.group_id, error, None)
+    return _undescribed(target.group_id, error, None)
 
 
 def _undescribed(
@@ -117,16 +117,16 @@ def described_consumer_groups(request: consumer_group_describe_request.ConsumerG
 
 
 def describe_consumer_group(
-    coordinator: GroupContext, state: ShardState, context: RequestContext, wanted: DescribeTarget, now: Now
+    coordinator: GroupContext, state: ShardState, context: RequestContext, target: DescribeTarget, now: Now
 ) -> Result:
     """Describe one group and its members, with their current and target assignments."""
-    if not wanted.group_id:
-        return Result(answer=_consumer_group_undescribed(wanted.group_id, ErrorCode.invalid_group_id))
-    group = state.group(wanted.group_id)
+    if not target.group_id:
+        return Result(answer=_consumer_group_undescribed(target.group_id, ErrorCode.invalid_group_id))
+    group = state.group(target.group_id)
     if not isinstance(group, ConsumerGroup):
         reason = "not found" if group is None else "is not a consumer group"
         return Result(
-            answer=_consumer_group_undescribed(wanted.group_id, ErrorCode.group_id_not_found, f"Group {wanted.group_id} {reason}.")
+            answer=_consumer_group_undescribed(target.group_id, ErrorCode.group_id_not_found, f"Group {target.group_id} {reason}.")
         )
     return Result(
         answer=consumer_group_describe_response.DescribedGroup(
@@ -137,16 +137,16 @@ def describe_consumer_group(
             assignment_epoch=group.assignment_epoch,
             assignor_name=assignor_name(coordinator, group),
             members=tuple(_described_member(group, member, coordinator.topics) for member in group.members.values()),
-            authorized_operations=wanted.operations,
+            authorized_operations=target.operations,
         )
     )
 
 
 def describe_consumer_group_refused(
-    context: RequestContext, wanted: DescribeTarget, error: ErrorCode
+    context: RequestContext, target: DescribeTarget, error: ErrorCode
 ) -> consumer_group_describe_response.DescribedGroup:
     """Return the description with an error for a group that is not served here."""
-    return _consumer_group_undescribed(wanted.group_id, error)
+    return _consumer_group_undescribed(target.group_id, error)
 
 
 def _consumer_group_undescribed(

@@ -416,11 +416,11 @@ class NodeConnections:
 
     def _candidates(self) -> list[NodeConnection]:
         """Return the connections to the cluster's brokers; while none is known or reachable, also those to bootstrap servers."""
-        known = [broker for node_id in self.nodes if (broker := self.to(ToNode(node_id))) is not None]
-        rebootstrap = self._config.metadata_recovery_strategy == "rebootstrap" and all(broker.failures for broker in known)
-        if known and not rebootstrap:
-            return known
-        return known + [
+        brokers = [broker for node_id in self.nodes if (broker := self.to(ToNode(node_id))) is not None]
+        rebootstrap = self._config.metadata_recovery_strategy == "rebootstrap" and all(broker.failures for broker in brokers)
+        if brokers and not rebootstrap:
+            return brokers
+        return brokers + [
             self._brokers.setdefault(server, NodeConnection(server, *server)) for server in self._config.bootstrap_servers
         ]
 

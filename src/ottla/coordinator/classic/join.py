@@ -136,7 +136,7 @@ def _join_existing_member(
         # The response to its JoinGroup was lost: it gets the same generation again.
         return draft.result(join_accepted(group, member_id))
     if group.state is ClassicGroupState.STABLE and unchanged and member_id != group.leader:
-        # A follower without changes needs no rebalance. A leader that joins again asks for one, for example because topics have
+        # A follower without changes needs no rebalance. A leader that joins again requests one, for example because topics have
         # changed.
         return draft.result(join_accepted(group, member_id))
     _update_member(draft, context, request, member_id)

@@ -173,13 +173,13 @@ def _add_member(group: ClassicGroup, event: MemberJoined) -> ClassicGroup:
 
 
 def _replace_member(group: ClassicGroup, old_member_id: str, member: ClassicGroupMember) -> ClassicGroup:
-    others = {other_id: other for other_id, other in group.members.items() if other_id != old_member_id}
+    remaining = {other_id: other for other_id, other in group.members.items() if other_id != old_member_id}
     pending_sync = group.pending_sync
     if old_member_id in pending_sync:
         pending_sync = pending_sync - {old_member_id} | {member.member_id}
     return replace(
         group,
-        members={**others, member.member_id: member},
+        members={**remaining, member.member_id: member},
         leader=member.member_id if group.leader == old_member_id else group.leader,
         pending_sync=pending_sync,
     )

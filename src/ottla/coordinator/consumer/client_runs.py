@@ -39,7 +39,7 @@ _Install = consumer_group_install_assignment_request.ConsumerGroupInstallAssignm
 def prepare_assignment(
     coordinator: GroupContext, group: ConsumerGroup | None, context: RequestContext, request: _Prepare, now: Now
 ) -> Result:
-    """Return the group to the member that computes. It may ask again: it must install an assignment for the last answer."""
+    """Return the group to the member that computes. It may repeat the request: the assignment must be for the last response."""
     try:
         group, run = _run_of(group, request)
     except ApiError as api_error:

@@ -35,7 +35,7 @@ NO_PARTITIONS: Mapping[int, int] = {}
 
 
 class MemberState(enum.IntEnum):
-    """What a member waits for; the numbers are those of its record."""
+    """The state of a member's reconciliation; the numbers are those of its record."""
 
     STABLE = 0
     """It owns all partitions that the target of its epoch gives to it, and no others."""

@@ -200,8 +200,8 @@ class ConsumerGroupUpdate:
         if topic_id not in self._topics:
             self._topics.add(topic_id)
             by_topic[topic_id] = dict(by_topic.get(topic_id, {}))
-        mine: dict[int, int] = by_topic[topic_id]
-        return mine
+        owners: dict[int, int] = by_topic[topic_id]
+        return owners
 
 
 def _apply_run_event(client: ClientAssignment, event: AssignorRunEvent) -> ClientAssignment:

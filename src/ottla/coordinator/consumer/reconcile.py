@@ -77,8 +77,8 @@ def reconcile(member: ConsumerGroupMember, context: ReconciliationContext) -> Co
             # client may have sent it before the answer with the revocation arrived. So ``None`` counts as "owns all of them".
             if _owns_any(context.owned, member.revoking):
                 return member
-            # The member moves on to the newest target, which may not be the one that made it revoke: what it revoked may be its own
-            # again, and there may be more to revoke.
+            # The member moves on to the newest target, which may differ from the one that made it revoke. The revoked
+            # partitions may be its own again, and there may be more to revoke.
         case MemberState.UNRELEASED_PARTITIONS:
             # Every heartbeat looks again, at the newest target: owners may have revoked the missing partitions meanwhile, or a
             # newer target no longer gives them to this member.
@@ -109,8 +109,8 @@ def _compute_next_assignment(member: ConsumerGroupMember, context: Reconciliatio
     for topic_id in context.target:
         present, owners = assigned.get(topic_id, NO_PARTITIONS), context.owners.get(topic_id, NO_PARTITIONS)
         own = (member.assigned.get(topic_id, NO_PARTITIONS), member.revoking.get(topic_id, NO_PARTITIONS))
-        # A partition is free if it has no owner, or if the owner is this member itself: a newer target may give back to it what it
-        # was revoking.
+        # A partition is free if it has no owner, or if the owner is this member itself: a newer target may assign to it again the
+        # partitions that it was revoking.
         missing = [number for number in _target_partitions(context, topic_id) if number not in present]
         free = [number for number in missing if number not in owners or any(number in partitions for partitions in own)]
         has_unreleased_partitions = has_unreleased_partitions or len(free) < len(missing)

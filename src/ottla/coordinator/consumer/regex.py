@@ -35,17 +35,17 @@ def check_regex(regex: str) -> None:
         ) from None
 
 
-def resolve_all(wanted: ResolveRegexes) -> ResolvedRegexes | None:
+def resolve_all(request: ResolveRegexes) -> ResolvedRegexes | None:
     """Return the names, sorted, that each expression matches as a whole; ``None`` if RE2 is not installed."""
     try:
         re2 = _re2()
     except ApiError:
         return None
     topics = {}
-    for regex in wanted.regexes:
+    for regex in request.regexes:
         compiled = re2.compile(regex, _options(re2))
-        topics[regex] = tuple(sorted(name for name in wanted.names if compiled.fullmatch(name)))
-    return ResolvedRegexes(wanted.version, topics)
+        topics[regex] = tuple(sorted(name for name in request.names if compiled.fullmatch(name)))
+    return ResolvedRegexes(request.version, topics)
 
 
 def is_resolution_due(group: ConsumerGroup, coordinator: GroupContext, now: Now) -> bool:

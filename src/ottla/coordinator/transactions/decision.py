@@ -61,7 +61,7 @@ DecisionEffect = SetTimer | CancelTimer | WriteMarkers
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a handler has decided. ``answer`` is the response to the current request, if there is one."""
+    """The result of a handler. ``answer`` is the response to the current request, if there is one."""
 
     events: tuple[Event, ...] = ()
     effects: tuple[DecisionEffect, ...] = ()

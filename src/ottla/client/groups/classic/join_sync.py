@@ -188,10 +188,10 @@ class JoinSync:
     def assign(self, generation: Generation) -> bool:
         """Assign with fresh metadata, or ask the application to run its assignor. Return whether SyncGroup can be sent."""
         leader = self.leader
-        if leader is None or leader.asked or (cluster := leader.cluster()) is None:
+        if leader is None or leader.application_asked or (cluster := leader.cluster()) is None:
             return False
         if leader.foreign:
-            leader.asked = True
+            leader.application_asked = True
             self._notify(AssignmentNeeded(generation.number, generation.protocol or "", cluster, leader.members))
             return False
         self._assignments = leader.assign(cluster)
@@ -293,9 +293,9 @@ def sync_group(
     )
 
 
-def _check_protocol(protocol_type: str | None, name: str | None, known: tuple[str | None, ...]) -> None:
+def _check_protocol(protocol_type: str | None, name: str | None, offered: tuple[str | None, ...]) -> None:
     """Raise ``BrokerError`` for a protocol that this member did not offer."""
-    if protocol_type in (None, PROTOCOL_TYPE) and name in known:
+    if protocol_type in (None, PROTOCOL_TYPE) and name in offered:
         return
     chosen = f"{protocol_type or PROTOCOL_TYPE}/{name}"
     raise InconsistentGroupProtocolError(f"the group chose {chosen}, which this member did not offer")

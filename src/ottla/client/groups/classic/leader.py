@@ -42,7 +42,7 @@ class GroupLeader:
         """All topics that any member subscribes to."""
         self.foreign = assignor in strategy.foreign
         """Whether the group uses an assignor of the application."""
-        self.asked = False
+        self.application_asked = False
         """Whether the application was asked to run the assignor."""
         self._assignor = assignor
         self._cooperative = strategy.cooperative
@@ -139,8 +139,8 @@ def _subscription(member: join_group_response.JoinGroupResponseMember) -> Subscr
 
 def _cluster(metadata: Metadata, topics: frozenset[str], *, with_racks: bool) -> Cluster:
     """Return the existing topics with their partitions; with racks if any broker has one."""
-    found = {topic: len(partitions) for topic in sorted(topics) if (partitions := metadata.partitions_for(topic))}
-    return Cluster(found, metadata.replica_racks(found) if with_racks else {})
+    existing = {topic: len(partitions) for topic in sorted(topics) if (partitions := metadata.partitions_for(topic))}
+    return Cluster(existing, metadata.replica_racks(existing) if with_racks else {})
 
 
 def _encoded(shares: Mapping[str, MemberAssignment]) -> dict[str, bytes]:
@@ -148,6 +148,6 @@ def _encoded(shares: Mapping[str, MemberAssignment]) -> dict[str, bytes]:
 
 
 def _is_settled(metadata: Metadata, topic: str) -> bool:
-    """Whether the latest metadata describes a topic, or says that it does not exist."""
-    known = metadata.topics.get(topic)
-    return known is not None and (known.error is None or known.error.code == ErrorCode.unknown_topic_or_partition)
+    """Whether the latest metadata describes a topic, or reports that it does not exist."""
+    description = metadata.topics.get(topic)
+    return description is not None and (description.error is None or description.error.code == ErrorCode.unknown_topic_or_partition)

@@ -13,7 +13,7 @@ A member that joins, from the first poll on::
 
     UNJOINED -- poll --> JOINING -- JoinGroup answered --> SYNCING -- SyncGroup answered --> STABLE
                                  \\- as leader --> ASSIGNING -- assigned --> SYNCING
-    STABLE -- heartbeat says: rebalance --> PREPARING -- the application is ready --> JOINING
+    STABLE -- REBALANCE_IN_PROGRESS --> PREPARING -- the application is ready --> JOINING
 
 ``JoinSync``, ``Session`` and ``PendingLeave`` make the requests when the membership polls them. They call it only with the outcome
 of a request.

@@ -130,7 +130,7 @@ class ClientAssignorManager:
         """
         if self.state is not RunState.PREPARING:
             self._deadline = deadline
-            self._begin(RunInput.ASKED, epoch)
+            self._begin(RunInput.REQUESTED, epoch)
 
     def moved(self, epoch: int) -> None:
         """Start the run again in the member's new epoch: the assignment of the previous one is invalid."""
@@ -292,7 +292,7 @@ class ClientAssignorManager:
             return self._refused(response.error_code, response.error_message, now)
         self._prepared = response
         self._attempts = 0
-        self._move(RunInput.SHOWN)
+        self._move(RunInput.PREPARED)
         name = response.assignor_name
         cluster, members = self._cluster(response), _members(response)
         if name in self._strategy.foreign:

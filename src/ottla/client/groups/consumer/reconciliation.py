@@ -191,9 +191,9 @@ def make_plan(current: Assignment | None, target: Assignment, names: TopicNames)
 
 
 def _without(
-    these: Mapping[uuid.UUID, frozenset[int]], those: Mapping[uuid.UUID, frozenset[int]]
+    partitions: Mapping[uuid.UUID, frozenset[int]], removed: Mapping[uuid.UUID, frozenset[int]]
 ) -> dict[uuid.UUID, frozenset[int]]:
-    return {topic_id: numbers - those.get(topic_id, frozenset()) for topic_id, numbers in these.items()}
+    return {topic_id: numbers - removed.get(topic_id, frozenset()) for topic_id, numbers in partitions.items()}
 
 
 def _topic_partitions(partitions: Mapping[uuid.UUID, frozenset[int]], names: TopicNames) -> set[TopicPartition]:

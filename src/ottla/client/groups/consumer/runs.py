@@ -24,23 +24,27 @@ class RunState(enum.Enum):
 class RunInput(enum.Enum):
     """The causes of a change of state."""
 
-    ASKED = "the response to a heartbeat requests an assignment"
+    REQUESTED = "the response to a heartbeat requests an assignment"
     OUTDATED = "the member has a new epoch, or the assignment is for another epoch of the group"
-    SHOWN = "the coordinator has described the group"
+    PREPARED = "the coordinator has described the group"
     COMPUTED = "the assignor has succeeded or failed"
     INVALID = "the coordinator refuses the assignment: an error is sent instead"
     INSTALLED = "the coordinator has accepted the assignment or the error"
     VOID = "the member has left, the timeout has passed, or the coordinator does not expect an assignment from this member"
 
 
-_ASKED_AGAIN = {RunInput.ASKED: RunState.PREPARING, RunInput.OUTDATED: RunState.PREPARING, RunInput.VOID: RunState.IDLE}
+_REQUESTED_AGAIN = {RunInput.REQUESTED: RunState.PREPARING, RunInput.OUTDATED: RunState.PREPARING, RunInput.VOID: RunState.IDLE}
 
 TRANSITIONS: Mapping[RunState, Mapping[RunInput, RunState]] = {
-    RunState.IDLE: {RunInput.ASKED: RunState.PREPARING},
-    RunState.PREPARING: {RunInput.OUTDATED: RunState.PREPARING, RunInput.SHOWN: RunState.COMPUTING, RunInput.VOID: RunState.IDLE},
-    RunState.COMPUTING: {**_ASKED_AGAIN, RunInput.COMPUTED: RunState.INSTALLING},
+    RunState.IDLE: {RunInput.REQUESTED: RunState.PREPARING},
+    RunState.PREPARING: {
+        RunInput.OUTDATED: RunState.PREPARING,
+        RunInput.PREPARED: RunState.COMPUTING,
+        RunInput.VOID: RunState.IDLE,
+    },
+    RunState.COMPUTING: {**_REQUESTED_AGAIN, RunInput.COMPUTED: RunState.INSTALLING},
     RunState.INSTALLING: {
-        **_ASKED_AGAIN,
+        **_REQUESTED_AGAIN,
         RunInput.INVALID: RunState.INSTALLING,
         RunInput.INSTALLED: RunState.IDLE,
     },
