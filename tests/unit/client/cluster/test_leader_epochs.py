@@ -14,7 +14,7 @@ def now(mono: int) -> Now:
     return Now(mono, 0)
 
 
-def test_what_is_named_counts_where_it_is_above_what_the_cluster_says() -> None:
+def test_an_observed_epoch_counts_if_it_is_above_that_of_the_metadata() -> None:
     seen = SeenEpochs().after_metadata(None, 5)
     assert seen.current(5) == 5
     assert seen.after_observation(7).current(5) == 7
@@ -23,21 +23,21 @@ def test_what_is_named_counts_where_it_is_above_what_the_cluster_says() -> None:
     assert seen.after_observation(7).current(None) is None, "a cluster without epochs is asked with none"
 
 
-def test_an_epoch_that_is_unknown_gives_way_to_the_clusters_and_is_not_taken_again() -> None:
+def test_a_refused_epoch_is_replaced_by_that_of_the_metadata_and_not_used_again() -> None:
     seen = SeenEpochs(5).after_observation(1_000).after_refusal(1_000)
     assert seen.current(5) == 5
     assert seen.after_observation(1_000) == seen.after_observation(1_001) == seen
     assert seen.after_observation(6).current(5) == 6
 
 
-def test_an_epoch_counts_again_once_the_cluster_has_got_there() -> None:
+def test_an_epoch_counts_again_once_the_metadata_reaches_it() -> None:
     seen = SeenEpochs(1).after_observation(3).after_refusal(3).after_metadata(1, 2)
     assert (seen.current(2), seen.after_observation(3)) == (2, seen)
     seen = seen.after_metadata(2, 3)
     assert (seen.current(3), seen.after_observation(4).current(3)) == (3, 4)
 
 
-def test_the_cluster_itself_may_name_an_epoch_that_its_leader_does_not_know_and_may_take_it_back() -> None:
+def test_the_metadata_may_have_an_epoch_that_the_leader_does_not_know() -> None:
     seen = SeenEpochs(7).after_refusal(7)
     assert seen.current(7) is None
     seen = seen.after_metadata(7, 7)
@@ -47,7 +47,7 @@ def test_the_cluster_itself_may_name_an_epoch_that_its_leader_does_not_know_and_
 
 
 @given(st.lists(st.tuples(st.sampled_from(["named", "told", "refused"]), st.integers(0, 6)), max_size=30))
-def test_a_leader_is_never_asked_with_less_than_the_cluster_says_nor_with_what_it_does_not_know(
+def test_requests_have_no_epoch_below_the_metadata_and_no_refused_one(
     steps: list[tuple[str, int]],
 ) -> None:
     seen, told = SeenEpochs(), None
@@ -66,7 +66,7 @@ def test_a_leader_is_never_asked_with_less_than_the_cluster_says_nor_with_what_i
             assert told == seen.unknown
 
 
-def test_it_takes_refreshes_and_time_to_give_an_epoch_up() -> None:
+def test_an_epoch_is_dropped_after_refreshes_and_time() -> None:
     refused = RefusedEpochs()
     assert not refused.refused(TP, 5, 10, now(0))
     assert not refused.refused(TP, 5, 10 + REFRESHES, now(PATIENCE - 1))
@@ -74,7 +74,7 @@ def test_it_takes_refreshes_and_time_to_give_an_epoch_up() -> None:
     assert refused.refused(TP, 5, 10 + REFRESHES, now(PATIENCE))
 
 
-def test_another_epoch_and_an_answer_begin_the_count_anew() -> None:
+def test_another_epoch_and_a_success_reset_the_count() -> None:
     refused = RefusedEpochs()
     refused.refused(TP, 5, 10, now(0))
     assert not refused.refused(TP, 6, 20, now(PATIENCE))
@@ -82,7 +82,7 @@ def test_another_epoch_and_an_answer_begin_the_count_anew() -> None:
     assert not refused.refused(TP, 6, 30, now(2 * PATIENCE))
 
 
-def test_a_partition_that_is_not_described_any_more_begins_the_count_anew() -> None:
+def test_a_partition_without_metadata_resets_the_count() -> None:
     refused = RefusedEpochs()
     refused.refused(TP, 5, 10, now(0))
     refused.keep({TP})

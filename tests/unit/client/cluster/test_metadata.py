@@ -88,7 +88,7 @@ class Metadatas:
         self.answer(*topics, **more)
 
 
-def test_the_first_poll_asks_for_the_brokers_alone() -> None:
+def test_the_first_request_is_for_brokers_alone() -> None:
     metadata = Metadatas()
     assert metadata.ask().topics == ()
     metadata.answer()
@@ -97,7 +97,7 @@ def test_the_first_poll_asks_for_the_brokers_alone() -> None:
     assert metadata.current.cluster_id == "cluster"
 
 
-def test_a_snapshot_knows_topics_by_name_and_id() -> None:
+def test_a_snapshot_has_topics_by_name_and_id() -> None:
     metadata = Metadatas()
     metadata.manager.set_topics(frozenset({"a"}))
     assert [item.name for item in metadata.ask().topics] == ["a"]
@@ -111,7 +111,7 @@ def test_a_snapshot_knows_topics_by_name_and_id() -> None:
     assert current.partitions_for("other") == ()
 
 
-def test_one_request_is_in_flight_and_a_wish_meanwhile_is_kept() -> None:
+def test_a_request_for_an_update_during_a_request_is_kept() -> None:
     metadata = Metadatas()
     metadata.ask()
     assert metadata.poll().sends == ()
@@ -123,7 +123,7 @@ def test_one_request_is_in_flight_and_a_wish_meanwhile_is_kept() -> None:
     assert metadata.current.version > awaited
 
 
-def test_it_asks_again_when_it_has_grown_old() -> None:
+def test_metadata_is_refreshed_after_its_maximum_age() -> None:
     metadata = Metadatas(metadata_max_age=60)
     metadata.ask()
     metadata.answer()
@@ -132,7 +132,7 @@ def test_it_asks_again_when_it_has_grown_old() -> None:
     metadata.ask(after=1)
 
 
-def test_a_wish_waits_for_the_minimum_pause() -> None:
+def test_an_update_waits_for_the_back_off() -> None:
     metadata = Metadatas(retry_backoff_ms=100)
     metadata.ask()
     metadata.answer()
@@ -143,7 +143,7 @@ def test_a_wish_waits_for_the_minimum_pause() -> None:
     assert 80 <= poll.wake_at <= 120
 
 
-def test_new_topics_are_asked_for_at_once_known_ones_are_not() -> None:
+def test_new_topics_are_requested_at_once() -> None:
     metadata = Metadatas()
     metadata.ask()
     metadata.answer()
@@ -156,7 +156,7 @@ def test_new_topics_are_asked_for_at_once_known_ones_are_not() -> None:
     assert metadata.ask().topics is None
 
 
-def test_auto_creation_is_asked_for_only_with_names() -> None:
+def test_auto_creation_is_requested_only_with_names() -> None:
     metadata = Metadatas()
     metadata.manager.set_topics(frozenset({"a"}))
     assert metadata.ask().allow_auto_topic_creation
@@ -196,7 +196,7 @@ def test_a_failed_request_is_repeated_with_growing_delays() -> None:
     assert metadata.manager.failure is None
 
 
-def test_an_older_leader_epoch_is_not_believed() -> None:
+def test_an_older_leader_epoch_is_ignored() -> None:
     metadata = Metadatas()
     metadata.manager.set_topics(frozenset({"a"}))
     metadata.refresh(topic("a", (1, 5)))
@@ -206,7 +206,7 @@ def test_an_older_leader_epoch_is_not_believed() -> None:
     assert metadata.current.leader(A0) == (Node(2, "host2", 9092), 6)
 
 
-def test_a_topic_made_anew_begins_with_its_own_epochs() -> None:
+def test_a_recreated_topic_begins_with_its_own_epochs() -> None:
     metadata = Metadatas()
     metadata.manager.set_topics(frozenset({"a"}))
     metadata.refresh(topic("a", (1, 5)))
@@ -215,7 +215,7 @@ def test_a_topic_made_anew_begins_with_its_own_epochs() -> None:
     assert metadata.current.topic_name(FIRST_ID) is None
 
 
-def test_the_leader_is_asked_with_an_epoch_seen_elsewhere_until_metadata_follows() -> None:
+def test_requests_have_an_observed_epoch_until_metadata_follows() -> None:
     metadata = Metadatas()
     metadata.manager.set_topics(frozenset({"a"}))
     metadata.refresh(topic("a", (1, 5)))
@@ -231,7 +231,7 @@ def test_the_leader_is_asked_with_an_epoch_seen_elsewhere_until_metadata_follows
 
 
 @pytest.mark.parametrize("leaves", [False, True])
-def test_refusals_of_an_epoch_are_counted_while_the_partition_is_described(leaves: bool) -> None:
+def test_refusals_of_an_epoch_are_counted_while_the_metadata_has_the_partition(leaves: bool) -> None:
     metadata = Metadatas()
     metadata.manager.set_topics(frozenset({"a"}))
     metadata.refresh(topic("a", (1, 5)))
@@ -255,7 +255,7 @@ def test_a_snapshot_never_changes() -> None:
     assert before is not metadata.current
 
 
-def test_leaders_that_came_with_an_error_are_taken_if_they_are_newer() -> None:
+def test_leaders_of_an_error_response_are_used_if_they_are_newer() -> None:
     metadata = Metadatas()
     metadata.manager.set_topics(frozenset({"a"}))
     metadata.refresh(topic("a", (1, 5), (1, 5)))
@@ -268,7 +268,7 @@ def test_leaders_that_came_with_an_error_are_taken_if_they_are_newer() -> None:
     assert not metadata.manager.update_leaders({A0: (4, 9)}, [])
 
 
-def test_a_leader_whose_node_is_gone_is_no_leader() -> None:
+def test_a_leader_on_an_unknown_node_is_no_leader() -> None:
     metadata = Metadatas()
     metadata.manager.set_topics(frozenset({"a"}))
     metadata.refresh(topic("a", (2, 5)), nodes=(1,))
@@ -276,7 +276,7 @@ def test_a_leader_whose_node_is_gone_is_no_leader() -> None:
 
 
 @pytest.mark.parametrize(("code", "told"), [(17, True), (29, True), (3, False), (5, False)])
-def test_a_refused_topic_is_told_and_asked_for_again(code: int, told: bool) -> None:
+def test_an_error_of_a_topic_is_reported_and_retried(code: int, told: bool) -> None:
     metadata = Metadatas()
     metadata.manager.set_topics(frozenset({"a"}))
     for _ in range(2):
@@ -291,7 +291,7 @@ def test_a_refused_topic_is_told_and_asked_for_again(code: int, told: bool) -> N
     assert poll.wake_at <= metadata.mono + 1_200
 
 
-def test_a_broker_can_send_the_client_back_to_the_bootstrap_servers() -> None:
+def test_a_broker_can_demand_a_rebootstrap() -> None:
     metadata = Metadatas()
     metadata.ask()
     metadata.answer(error=129)
@@ -299,7 +299,7 @@ def test_a_broker_can_send_the_client_back_to_the_bootstrap_servers() -> None:
     assert not metadata.manager.rebootstrap_required(metadata.now)
 
 
-def test_five_minutes_without_an_answer_lead_back_to_the_bootstrap_servers() -> None:
+def test_five_minutes_without_a_response_cause_a_rebootstrap() -> None:
     metadata = Metadatas()
     metadata.ask()
     metadata.manager.on_failure(OttlaTimeoutError("no"), metadata.now)
@@ -309,7 +309,7 @@ def test_five_minutes_without_an_answer_lead_back_to_the_bootstrap_servers() -> 
     assert metadata.manager.rebootstrap_required(metadata.now)
 
 
-def test_without_recovery_nothing_leads_back() -> None:
+def test_without_the_recovery_strategy_there_is_no_rebootstrap() -> None:
     metadata = Metadatas(metadata_recovery_strategy="none")
     metadata.ask()
     metadata.answer(error=129)

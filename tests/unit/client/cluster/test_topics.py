@@ -40,7 +40,7 @@ def test_named_topics_are_described(topics: Topics) -> None:
     assert [info.leader for info in replies.value["t"].partitions] == [1]
 
 
-def test_all_topics_are_those_that_may_be_seen(topics: Topics) -> None:
+def test_all_topics_are_those_without_errors(topics: Topics) -> None:
     replies = topics.describe()
     send = topics.one(Api.METADATA)
     assert send.message.topics is None
@@ -55,7 +55,7 @@ def test_a_topic_that_cannot_be_described_is_an_error_at_once(topics: Topics, co
     assert type(replies.error) is error_class(code)
 
 
-def test_what_passes_is_asked_again(topics: Topics) -> None:
+def test_temporary_errors_are_retried(topics: Topics) -> None:
     replies = topics.describe("t", deadline=10_000)
     topics.answer(topics.one(Api.METADATA), metadata_answer({}, errors={"t": 5}))
     assert topics.poll(99) == []
@@ -64,7 +64,7 @@ def test_what_passes_is_asked_again(topics: Topics) -> None:
     assert replies.value
 
 
-def test_the_deadline_says_why(topics: Topics) -> None:
+def test_the_timeout_error_has_a_reason(topics: Topics) -> None:
     replies = topics.describe("t", deadline=150)
     topics.fail(topics.one(Api.METADATA), DisconnectedError("broke"))
     assert topics.poll() == []

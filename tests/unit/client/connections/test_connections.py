@@ -36,7 +36,7 @@ def answers(header: Any, message: Any) -> Any:
 NODE = Node(1, "10.0.0.1", 9092)
 
 
-def test_a_request_opens_a_connection_and_comes_back_answered() -> None:
+def test_a_request_opens_a_connection_and_is_answered() -> None:
     world = ConnectionsOnNetwork("kafka:9092")
     world.network.names["kafka"] = ["10.0.0.1"]
     world.network.peer("10.0.0.1:9092", answer=answers)
@@ -46,7 +46,7 @@ def test_a_request_opens_a_connection_and_comes_back_answered() -> None:
     assert world.network.log == ["1000 resolve kafka", "1000 connect 10.0.0.1:9092"]
 
 
-def test_nothing_is_opened_before_it_is_wanted() -> None:
+def test_no_connection_is_opened_before_it_is_needed() -> None:
     world = ConnectionsOnNetwork()
     world.know(NODE)
     assert world.network.settle() is None
@@ -95,7 +95,7 @@ def test_a_failed_bootstrap_lists_every_address_and_why() -> None:
     assert all(address in str(error) for address in error.attempts)
 
 
-def test_an_address_that_says_nothing_is_named_even_before_its_set_up_time_is_over() -> None:
+def test_errors_list_a_silent_address_even_before_its_setup_timeout() -> None:
     world = ConnectionsOnNetwork("10.0.0.4:1")
     world.network.peer("10.0.0.4:1", mode="mute")
     world.send("a", timeout=1_000)
@@ -112,7 +112,7 @@ def test_an_address_that_says_nothing_is_named_even_before_its_set_up_time_is_ov
         ("hang up", "before it answered ApiVersions: is it a Kafka port, and is security.protocol right?", "answered ApiVersions"),
     ],
 )
-def test_settings_are_doubted_only_where_the_address_has_never_been_of_use(
+def test_errors_question_the_settings_only_if_the_address_has_never_worked(
     mode: str, doubts: str, says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = ConnectionsOnNetwork(socket_connection_setup_timeout=1)
@@ -135,7 +135,7 @@ def test_settings_are_doubted_only_where_the_address_has_never_been_of_use(
     assert "?" not in str(world.connections.brokers.connection_failure())
 
 
-def test_a_broker_that_hangs_up_before_it_answers_and_had_worked_wants_no_login(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_closed_connection_to_an_address_that_had_worked_does_not_suggest_a_login(caplog: pytest.LogCaptureFixture) -> None:
     world = ConnectionsOnNetwork()
     peer = world.network.peer("10.0.0.1:9092", answer=answers)
     world.send("a")
@@ -150,7 +150,7 @@ def test_a_broker_that_hangs_up_before_it_answers_and_had_worked_wants_no_login(
     assert "login" not in caplog.text
 
 
-def test_what_cannot_be_sent_is_not_blamed_on_the_port() -> None:
+def test_a_request_that_cannot_be_encoded_does_not_question_the_port() -> None:
     world = ConnectionsOnNetwork()
     peer = world.network.peer("10.0.0.1:9092", answer=answers)
     peer.versions[Api.HEARTBEAT] = VersionRange(0, 3)
@@ -161,7 +161,7 @@ def test_what_cannot_be_sent_is_not_blamed_on_the_port() -> None:
     assert error.hint == "a value in it does not fit this version's field"
 
 
-def test_bytes_that_are_no_answer_are_blamed_on_the_port_only_where_it_has_never_been_of_use() -> None:
+def test_malformed_responses_question_the_port_only_if_it_has_never_worked() -> None:
     garbage = b"\0\0\0\5hello"
     for answered, hint in ((False, "is it a Kafka port, and does anything"), (True, "does anything between here and the broker")):
         world = ConnectionsOnNetwork()
@@ -178,7 +178,7 @@ def test_bytes_that_are_no_answer_are_blamed_on_the_port_only_where_it_has_never
         assert (world.manager.failed["a"].hint or "").startswith(hint)
 
 
-def test_a_server_that_does_not_answer_holds_nobody_up() -> None:
+def test_a_silent_server_does_not_delay_requests() -> None:
     world = ConnectionsOnNetwork("10.0.0.1:1,10.0.0.2:1")
     world.network.peer("10.0.0.1:1", mode="silent")
     world.network.peer("10.0.0.2:1", answer=answers)
@@ -199,7 +199,7 @@ def test_reconnect_backs_off_exponentially_up_to_the_maximum() -> None:
     assert 20 <= len(gaps) <= 30
 
 
-def test_the_back_off_begins_anew_after_a_good_connection() -> None:
+def test_the_back_off_is_reset_after_a_working_connection() -> None:
     world = ConnectionsOnNetwork()
     world.know(NODE)
     world.send("a", ToNode(1), timeout=20_000)
@@ -215,7 +215,7 @@ def test_the_back_off_begins_anew_after_a_good_connection() -> None:
     assert peer.connects == 2
 
 
-def test_a_broken_connection_fails_what_was_in_flight_and_says_where() -> None:
+def test_a_broken_connection_fails_its_requests_with_the_address() -> None:
     world = ConnectionsOnNetwork()
     world.know(NODE)
     world.network.peer("10.0.0.1:9092")
@@ -233,7 +233,7 @@ def test_a_broken_connection_fails_what_was_in_flight_and_says_where() -> None:
     assert world.connections.failures == 1
 
 
-def test_what_waits_for_a_broker_that_cannot_be_reached_fails_at_once() -> None:
+def test_requests_for_an_unreachable_broker_fail_at_once() -> None:
     world = ConnectionsOnNetwork()
     world.know(NODE)
     world.send("a", ToNode(1))
@@ -255,7 +255,7 @@ def test_a_request_during_back_off_waits_for_it() -> None:
     assert world.manager.answered == ["b"]
 
 
-def test_an_unknown_node_is_said_so() -> None:
+def test_a_request_to_an_unknown_node_fails() -> None:
     world = ConnectionsOnNetwork()
     world.send("a", ToNode(9))
     world.network.settle()
@@ -287,7 +287,7 @@ def test_the_bootstrap_connection_becomes_the_broker_s_own() -> None:
     assert peer.connects == 1
 
 
-def test_a_broker_that_moved_is_found_at_its_new_address() -> None:
+def test_a_broker_that_moved_is_connected_at_its_new_address() -> None:
     world = ConnectionsOnNetwork()
     world.know(NODE)
     world.network.peer("10.0.0.1:9092")
@@ -365,7 +365,7 @@ def test_a_connection_without_an_answer_for_request_timeout_is_broken() -> None:
     assert peer.connects == 2
 
 
-def test_a_long_request_keeps_its_connection_for_as_long_as_it_may_take() -> None:
+def test_a_long_request_keeps_its_connection_for_its_timeout() -> None:
     world = ConnectionsOnNetwork(request_timeout=5)
     world.know(NODE)
     world.network.peer("10.0.0.1:9092")
@@ -376,7 +376,7 @@ def test_a_long_request_keeps_its_connection_for_as_long_as_it_may_take() -> Non
     assert list(world.manager.failed) == ["join"]
 
 
-def test_at_most_so_many_requests_are_in_flight() -> None:
+def test_the_number_of_requests_in_flight_is_limited() -> None:
     world = ConnectionsOnNetwork()
     world.know(NODE)
     peer = world.network.peer("10.0.0.1:9092")
@@ -386,7 +386,7 @@ def test_at_most_so_many_requests_are_in_flight() -> None:
     assert len(peer.requests) == MAX_IN_FLIGHT
 
 
-def test_an_idle_connection_is_closed_and_opened_again_when_wanted() -> None:
+def test_an_idle_connection_is_closed_and_opened_again_on_demand() -> None:
     world = ConnectionsOnNetwork(connections_max_idle=10)
     world.know(NODE)
     peer = world.network.peer("10.0.0.1:9092", answer=answers)
@@ -402,7 +402,7 @@ def test_an_idle_connection_is_closed_and_opened_again_when_wanted() -> None:
     assert peer.connects == 2
 
 
-def test_an_api_that_the_broker_does_not_offer_is_said_so() -> None:
+def test_an_api_that_the_broker_does_not_offer_is_an_error() -> None:
     world = ConnectionsOnNetwork()
     world.know(NODE)
     peer = world.network.peer("10.0.0.1:9092", answer=answers)
@@ -413,7 +413,7 @@ def test_an_api_that_the_broker_does_not_offer_is_said_so() -> None:
     assert len(world.network.open) == 1
 
 
-def test_an_answer_that_is_no_message_breaks_the_connection() -> None:
+def test_a_malformed_response_breaks_the_connection() -> None:
     world = ConnectionsOnNetwork()
     world.know(NODE)
     world.network.peer("10.0.0.1:9092")
@@ -427,7 +427,7 @@ def test_an_answer_that_is_no_message_breaks_the_connection() -> None:
     assert world.network.open == []
 
 
-def test_a_throttled_broker_is_left_alone_for_a_while() -> None:
+def test_requests_wait_for_the_throttle_time() -> None:
     world = ConnectionsOnNetwork()
     world.know(NODE)
     throttled = heartbeat_response.HeartbeatResponse(throttle_time=timedelta(milliseconds=700), error_code=ErrorCode.none)
@@ -442,7 +442,7 @@ def test_a_throttled_broker_is_left_alone_for_a_while() -> None:
     assert world.manager.answered == ["a", "b"]
 
 
-def test_bootstrap_servers_help_when_all_known_brokers_are_gone() -> None:
+def test_bootstrap_servers_are_used_when_no_known_broker_is_reachable() -> None:
     world = ConnectionsOnNetwork("10.0.0.9:9092")
     world.know(Node(1, "10.0.0.1", 9092), Node(2, "10.0.0.2", 9092))
     world.network.peer("10.0.0.9:9092", answer=answers)
@@ -476,7 +476,7 @@ def test_rebootstrap_forgets_the_cluster() -> None:
     assert world.manager.answered == ["b"]
 
 
-def test_shut_down_fails_all_that_is_open() -> None:
+def test_shut_down_fails_all_requests() -> None:
     world = ConnectionsOnNetwork()
     world.know(NODE)
     world.network.peer("10.0.0.1:9092")
@@ -490,7 +490,7 @@ def test_shut_down_fails_all_that_is_open() -> None:
     assert world.network.open == []
 
 
-def test_a_late_report_of_a_closed_connection_does_no_harm() -> None:
+def test_a_late_report_of_a_closed_connection_has_no_effect() -> None:
     world = ConnectionsOnNetwork()
     world.know(NODE)
     world.network.peer("10.0.0.1:9092", answer=answers)
@@ -530,7 +530,7 @@ ACTIONS = st.lists(
 
 @settings(max_examples=examples(200))
 @given(ACTIONS)
-def test_every_request_comes_back_exactly_once(actions: list[tuple[Any, ...]]) -> None:
+def test_every_request_has_exactly_one_outcome(actions: list[tuple[Any, ...]]) -> None:
     world = ConnectionsOnNetwork("10.0.0.9:9092", socket_connection_setup_timeout=1, connections_max_idle=2)
     peers: dict[int, Peer] = {node: world.network.peer(f"10.0.0.{node}:9092", answer=answers) for node in (1, 2, 9)}
     sent = 0

@@ -42,7 +42,7 @@ def look_up() -> LookUp:
     return LookUp()
 
 
-def test_nobody_is_asked_while_nobody_needs_it(look_up: LookUp) -> None:
+def test_there_is_no_lookup_before_it_is_needed(look_up: LookUp) -> None:
     assert look_up.poll() == []
     assert look_up.manager.target() is None
     send = look_up.one(Api.FIND_COORDINATOR)
@@ -51,7 +51,7 @@ def test_nobody_is_asked_while_nobody_needs_it(look_up: LookUp) -> None:
     assert look_up.poll() == []
 
 
-def test_the_node_is_learned_and_then_known(look_up: LookUp) -> None:
+def test_the_node_of_a_lookup_is_learned_and_used(look_up: LookUp) -> None:
     look_up.manager.target()
     look_up.answer(look_up.one(Api.FIND_COORDINATOR), look_up.found())
     assert look_up.manager.target() == ToCoordinator(4)
@@ -59,14 +59,14 @@ def test_the_node_is_learned_and_then_known(look_up: LookUp) -> None:
     assert look_up.poll(10_000) == []
 
 
-def test_old_brokers_do_not_name_the_group(look_up: LookUp) -> None:
+def test_responses_of_old_brokers_do_not_name_the_group(look_up: LookUp) -> None:
     look_up.manager.target()
     look_up.answer(look_up.one(Api.FIND_COORDINATOR), look_up.found(key=""))
     assert look_up.manager.target() == ToCoordinator(4)
 
 
 @pytest.mark.parametrize("code", [15, 14])
-def test_a_passing_failure_is_silent_and_backs_off(look_up: LookUp, code: int) -> None:
+def test_a_retriable_failure_is_not_reported_and_backs_off(look_up: LookUp, code: int) -> None:
     look_up.manager.target()
     look_up.answer(look_up.one(Api.FIND_COORDINATOR), look_up.found(error=code))
     assert look_up.poll(99) == []
@@ -80,7 +80,7 @@ def test_a_passing_failure_is_silent_and_backs_off(look_up: LookUp, code: int) -
 
 
 @pytest.mark.parametrize("code", [30, 24])
-def test_a_failure_that_stays_is_told_and_the_look_up_goes_on(look_up: LookUp, code: int) -> None:
+def test_a_permanent_failure_is_reported_and_the_lookup_goes_on(look_up: LookUp, code: int) -> None:
     look_up.manager.target()
     look_up.answer(look_up.one(Api.FIND_COORDINATOR), look_up.found(error=code))
     assert [error.retriable for error in look_up.fatal] == [False]
@@ -88,14 +88,14 @@ def test_a_failure_that_stays_is_told_and_the_look_up_goes_on(look_up: LookUp, c
     look_up.one(Api.FIND_COORDINATOR, 100)
 
 
-def test_an_answer_without_the_group_is_a_failure(look_up: LookUp) -> None:
+def test_a_response_without_the_group_is_a_failure(look_up: LookUp) -> None:
     look_up.manager.target()
     look_up.answer(look_up.one(Api.FIND_COORDINATOR), look_up.found(key="another"))
     assert look_up.manager.target() is None
     assert "does not name group" in str(look_up.manager.failure)
 
 
-def test_a_doubted_coordinator_is_hung_up_on_and_looked_up_after_a_pause(look_up: LookUp) -> None:
+def test_a_silent_coordinator_is_disconnected_and_looked_up_after_the_back_off(look_up: LookUp) -> None:
     look_up.manager.target()
     look_up.answer(look_up.one(Api.FIND_COORDINATOR), look_up.found())
     look_up.manager.mark_unknown("it said so", look_up.now)
@@ -109,7 +109,7 @@ def test_a_doubted_coordinator_is_hung_up_on_and_looked_up_after_a_pause(look_up
 
 
 @pytest.mark.parametrize(("found", "hung_up"), [(4, []), (5, [ToCoordinator(4)])])
-def test_a_broker_that_answers_is_hung_up_on_only_for_another(look_up: LookUp, found: int, hung_up: list[ToCoordinator]) -> None:
+def test_a_broker_that_answers_is_disconnected_only_for_another(look_up: LookUp, found: int, hung_up: list[ToCoordinator]) -> None:
     """What it was sent it may still act upon: sent again over another connection, that could overtake."""
     look_up.manager.target()
     look_up.answer(look_up.one(Api.FIND_COORDINATOR), look_up.found(4))
@@ -120,7 +120,7 @@ def test_a_broker_that_answers_is_hung_up_on_only_for_another(look_up: LookUp, f
     assert look_up.disconnected == hung_up
 
 
-def test_a_broker_that_first_denies_and_then_is_silent_is_hung_up_on(look_up: LookUp) -> None:
+def test_a_former_coordinator_that_becomes_silent_is_disconnected(look_up: LookUp) -> None:
     look_up.manager.target()
     look_up.answer(look_up.one(Api.FIND_COORDINATOR), look_up.found(4))
     look_up.manager.mark_moved("it said so")
@@ -128,7 +128,7 @@ def test_a_broker_that_first_denies_and_then_is_silent_is_hung_up_on(look_up: Lo
     assert look_up.disconnected == [ToCoordinator(4)]
 
 
-def test_hanging_up_is_no_doubt(look_up: LookUp) -> None:
+def test_a_disconnect_starts_no_lookup(look_up: LookUp) -> None:
     look_up.manager.disconnect("nobody is there", look_up.now)
     look_up.manager.target()
     look_up.answer(look_up.one(Api.FIND_COORDINATOR), look_up.found())

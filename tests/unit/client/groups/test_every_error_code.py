@@ -81,7 +81,7 @@ def told_error(member: GroupMember) -> bool:
 
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("api", [Api.JOIN_GROUP, Api.SYNC_GROUP])
-def test_a_join_that_is_refused_for_ever(api: Api, code: int) -> None:
+def test_a_join_that_is_always_refused(api: Api, code: int) -> None:
     member = Member()
 
     def answer(send: AnySend) -> None:
@@ -95,7 +95,7 @@ def test_a_join_that_is_refused_for_ever(api: Api, code: int) -> None:
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_a_heartbeat_that_is_refused_for_ever(code: int) -> None:
+def test_a_heartbeat_that_is_always_refused(code: int) -> None:
     member = Member()
     member.join(T0)
     gone: list[bool] = []
@@ -110,7 +110,7 @@ def test_a_heartbeat_that_is_refused_for_ever(code: int) -> None:
 
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("joined", [False, True])
-def test_a_heartbeat_of_a_consumer_group_that_is_refused_for_ever(joined: bool, code: int) -> None:
+def test_a_consumer_group_heartbeat_that_is_always_refused(joined: bool, code: int) -> None:
     member = ConsumerMember()
     if joined:
         member.join()
@@ -166,7 +166,7 @@ class Commits(Asked):
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_a_commit_that_is_refused_for_ever(code: int) -> None:
+def test_a_commit_that_is_always_refused(code: int) -> None:
     commits, replies = Commits(), Replies()
     commits.manager.commit({T0: OffsetAndMetadata(5)}, 60_000, True, replies)
     part: Any = offset_commit_response.OffsetCommitResponsePartition(partition_index=0, error_code=ErrorCode(code))
@@ -178,7 +178,7 @@ def test_a_commit_that_is_refused_for_ever(code: int) -> None:
 
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("of_partition", [False, True])
-def test_a_look_up_of_commits_that_is_refused_for_ever(code: int, of_partition: bool) -> None:
+def test_an_offset_fetch_that_is_always_refused(code: int, of_partition: bool) -> None:
     commits, replies = Commits(), Replies()
     commits.manager.fetch(frozenset({T0}), 60_000, replies)
     part: Any = offset_fetch_response.OffsetFetchResponsePartitions(

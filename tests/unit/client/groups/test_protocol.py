@@ -69,7 +69,7 @@ class Auto(Asked):
         self.answer(self.one(Api.DESCRIBE_GROUPS), answer)
 
 
-def test_what_was_set_is_spoken() -> None:
+def test_the_configured_protocol_is_used() -> None:
     assert isinstance(Auto(group_protocol="classic").manager, ClassicMembership)
     assert isinstance(Auto(group_protocol="consumer").manager, ConsumerMembership)
     assert isinstance(Auto().manager, AutoMembership)
@@ -82,7 +82,7 @@ def test_what_was_set_is_spoken() -> None:
         (offering(level=0), "group.version of the cluster is 0"),
     ],
 )
-def test_a_cluster_that_does_not_offer_it_gets_classic_members(
+def test_without_support_in_the_cluster_the_member_is_classic(
     link: NodeConnection, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -102,13 +102,13 @@ def test_a_group_without_classic_members_is_joined_as_a_consumer_group(state: st
 
 
 @pytest.mark.parametrize("state", ["Stable", "PreparingRebalance", "CompletingRebalance"])
-def test_a_group_with_classic_members_is_joined_as_one(state: str) -> None:
+def test_a_group_with_classic_members_is_joined_as_a_classic_group(state: str) -> None:
     auto = Auto()
     auto.is_told(state, 3)
     auto.one(Api.JOIN_GROUP)
 
 
-def test_a_connection_that_is_gone_when_the_answer_is_read_means_another_question() -> None:
+def test_a_connection_lost_with_the_response_causes_another_request() -> None:
     auto = Auto(NodeConnection(ToCoordinator(1), "one", 9092))
     auto.is_told("Dead")
     assert auto.poll(99) == []
@@ -118,7 +118,7 @@ def test_a_connection_that_is_gone_when_the_answer_is_read_means_another_questio
     auto.one(Api.CONSUMER_GROUP_HEARTBEAT)
 
 
-def test_a_question_that_got_no_answer_is_asked_again_and_one_that_cannot_be_asked_means_classic() -> None:
+def test_a_failed_request_is_retried_and_an_unsupported_one_means_classic() -> None:
     auto = Auto()
     auto.fail(auto.one(Api.DESCRIBE_GROUPS), DisconnectedError("gone"))
     assert auto.coordinator.doubts
@@ -127,11 +127,11 @@ def test_a_question_that_got_no_answer_is_asked_again_and_one_that_cannot_be_ask
     auto.one(Api.JOIN_GROUP)
 
 
-def test_an_assignor_that_was_set_needs_no_question() -> None:
+def test_a_configured_classic_assignor_needs_no_request() -> None:
     Auto(partition_assignment_strategy=["range"]).one(Api.JOIN_GROUP)
 
 
-def test_an_answer_that_nobody_waits_for_any_more_chooses_nothing() -> None:
+def test_a_late_response_chooses_nothing() -> None:
     auto = Auto()
     question = auto.one(Api.DESCRIBE_GROUPS)
     replies = Replies()
@@ -143,7 +143,7 @@ def test_an_answer_that_nobody_waits_for_any_more_chooses_nothing() -> None:
     assert auto.poll() == []
 
 
-def test_each_join_is_a_choice_of_its_own() -> None:
+def test_each_join_makes_its_own_choice() -> None:
     auto = Auto()
     auto.is_told("Stable", 1)
     join = auto.one(Api.JOIN_GROUP)
@@ -154,7 +154,7 @@ def test_each_join_is_a_choice_of_its_own() -> None:
     auto.one(Api.CONSUMER_GROUP_HEARTBEAT)
 
 
-def test_a_classic_group_that_is_found_later_is_warned_about_a_poll_interval_that_does_not_count(
+def test_a_later_choice_of_classic_warns_about_the_poll_interval(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     auto = Auto(max_poll_interval_ms=10_000)
@@ -165,7 +165,7 @@ def test_a_classic_group_that_is_found_later_is_warned_about_a_poll_interval_tha
     assert milliseconds(join.message.rebalance_timeout) == 45_000
 
 
-def test_a_consumer_group_is_not_warned_about_a_session_that_does_not_count(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_consumer_group_does_not_warn_about_the_session_timeout(caplog: pytest.LogCaptureFixture) -> None:
     auto = Auto(max_poll_interval_ms=10_000)
     auto.is_told(code=69)
     beat = auto.one(Api.CONSUMER_GROUP_HEARTBEAT)

@@ -34,7 +34,7 @@ def member() -> Member:
     return Member()
 
 
-def test_joining_begins_with_a_poll_and_names_the_timeouts(member: Member) -> None:
+def test_joining_begins_with_a_poll_and_sends_the_timeouts(member: Member) -> None:
     assert member.poll() == []
     member.polled()
     send = member.one(Api.JOIN_GROUP)
@@ -55,7 +55,7 @@ def test_a_join_by_pattern_waits_for_metadata_that_is_newer(member: Member) -> N
     assert decode_subscription(member.one(Api.JOIN_GROUP).message.protocols[0].metadata) == ConsumerProtocolSubscription(("t",))
 
 
-def test_a_join_may_take_the_rebalance_timeout_and_a_little() -> None:
+def test_a_join_may_take_slightly_longer_than_the_rebalance_timeout() -> None:
     patient = Member(max_poll_interval_ms=40_000)
     patient.polled()
     assert patient.one(Api.JOIN_GROUP).timeout == 45_000
@@ -96,7 +96,7 @@ def test_the_leader_assigns_with_metadata_newer_than_the_join(member: Member) ->
     assert assigned == {"m-1": (T0, T1), "m-2": (T2,)}
 
 
-def test_a_returning_static_leader_lets_the_assignment_stand(member: Member) -> None:
+def test_a_returning_static_leader_keeps_the_assignment(member: Member) -> None:
     member.polled()
     entry = join_group_response.JoinGroupResponseMember(
         member_id="m-1", metadata=encode_subscription(ConsumerProtocolSubscription(("t",)))
@@ -105,7 +105,7 @@ def test_a_returning_static_leader_lets_the_assignment_stand(member: Member) -> 
     assert member.one(Api.SYNC_GROUP).message.assignments == ()
 
 
-def test_a_static_leader_that_came_back_still_looks_after_new_partitions() -> None:
+def test_a_returning_static_leader_detects_new_partitions() -> None:
     member = Member(group_instance_id="one")
     member.polled()
     entry = join_group_response.JoinGroupResponseMember(
@@ -121,7 +121,7 @@ def test_a_static_leader_that_came_back_still_looks_after_new_partitions() -> No
     assert member.tell(RebalanceNeeded).lost is False
 
 
-def test_what_an_assignor_of_the_application_made_of_an_earlier_generation_is_void() -> None:
+def test_an_assignment_of_the_application_for_an_earlier_generation_is_ignored() -> None:
     class Mine(ConsumerPartitionAssignor):
         name = "mine"
 
@@ -148,7 +148,7 @@ def test_what_an_assignor_of_the_application_made_of_an_earlier_generation_is_vo
     assert decode_assignment(given.assignment).partitions == (T1,)
 
 
-def test_who_led_the_generation_before_assigns_nothing_in_the_next(member: Member) -> None:
+def test_the_previous_leader_assigns_nothing_in_the_next_generation(member: Member) -> None:
     member.polled()
     entry = join_group_response.JoinGroupResponseMember(
         member_id="m-1", metadata=encode_subscription(ConsumerProtocolSubscription(("t",)))
@@ -185,7 +185,7 @@ def test_new_partitions_make_the_leader_rejoin(member: Member) -> None:
     assert member.tell(RebalanceNeeded).lost is False
 
 
-def test_an_assignment_is_held_back_until_on_assign_has_run(member: Member) -> None:
+def test_an_assignment_is_not_fetched_before_on_assign_has_run(member: Member) -> None:
     member.polled()
     member.joined(member.one(Api.JOIN_GROUP))
     member.synced(member.one(Api.SYNC_GROUP), T0)
@@ -195,7 +195,7 @@ def test_an_assignment_is_held_back_until_on_assign_has_run(member: Member) -> N
     assert member.manager.metadata() == ConsumerGroupMetadata("g", 4, "m-1", None)
 
 
-def test_an_assignment_of_other_topics_than_subscribed_is_not_taken(member: Member) -> None:
+def test_an_assignment_of_unsubscribed_topics_is_ignored(member: Member) -> None:
     member.polled()
     member.joined(member.one(Api.JOIN_GROUP))
     member.synced(member.one(Api.SYNC_GROUP), T0, T0._replace(topic="gone"))
@@ -234,7 +234,7 @@ def test_errors_that_lead_to_another_join(member: Member, api: Api, code: int, p
     assert not [item for item in member.told if isinstance(item, ErrorNotification)]
 
 
-def test_a_join_that_succeeded_is_the_end_of_the_pauses_before_it(member: Member) -> None:
+def test_a_successful_join_resets_the_back_off(member: Member) -> None:
     member.polled()
     for pause in (100, 200):
         member.refused(member.one(Api.JOIN_GROUP), 14)
@@ -246,7 +246,7 @@ def test_a_join_that_succeeded_is_the_end_of_the_pauses_before_it(member: Member
 
 @pytest.mark.parametrize("api", [Api.JOIN_GROUP, Api.SYNC_GROUP])
 @pytest.mark.parametrize("code", [23, 24, 26, 30, 35, 81, -1])
-def test_errors_that_the_application_has_to_know_and_the_next_poll_tries_again(member: Member, api: Api, code: int) -> None:
+def test_errors_that_are_reported_and_retried_by_the_next_poll(member: Member, api: Api, code: int) -> None:
     member.polled()
     send = member.one(Api.JOIN_GROUP)
     if api is Api.SYNC_GROUP:
@@ -271,7 +271,7 @@ def test_a_protocol_that_was_not_offered_is_refused(member: Member, type_: str, 
     assert member.state is State.FAILED
 
 
-def test_garbage_from_the_group_is_an_error_not_a_crash(member: Member) -> None:
+def test_malformed_bytes_of_other_members_are_an_error(member: Member) -> None:
     member.polled()
     entry = join_group_response.JoinGroupResponseMember(member_id="m-1", metadata=b"\0")
     member.joined(member.one(Api.JOIN_GROUP), leader="m-1", members=(entry,))
@@ -284,7 +284,7 @@ def test_garbage_from_the_group_is_an_error_not_a_crash(member: Member) -> None:
 
 @pytest.mark.parametrize("api", [Api.JOIN_GROUP, Api.SYNC_GROUP])
 @pytest.mark.parametrize("error", [DisconnectedError("broke"), OttlaTimeoutError("late")])
-def test_a_lost_answer_keeps_the_member_id(member: Member, api: Api, error: OttlaError) -> None:
+def test_after_a_lost_response_the_member_keeps_its_id(member: Member, api: Api, error: OttlaError) -> None:
     member.polled()
     member.refused(member.one(Api.JOIN_GROUP), 79, member="m-1")
     send = member.one(Api.JOIN_GROUP)
@@ -297,7 +297,7 @@ def test_a_lost_answer_keeps_the_member_id(member: Member, api: Api, error: Ottl
     assert member.one(Api.JOIN_GROUP, 100).message.member_id == "m-1"
 
 
-def test_heartbeats_come_at_their_interval_one_at_a_time(member: Member) -> None:
+def test_heartbeats_are_sent_at_their_interval_one_at_a_time(member: Member) -> None:
     member.join()
     assert member.poll(999) == []
     assert member.wake_at == 1_000
@@ -319,7 +319,7 @@ def test_heartbeats_are_sent_while_the_group_completes_its_rebalance(member: Mem
     assert member.state is State.STABLE
 
 
-def test_a_coordinator_that_calls_for_a_rebalance_has_heard_the_heartbeat(member: Member) -> None:
+def test_rebalance_in_progress_extends_the_session(member: Member) -> None:
     """The session does not run out while the application takes its time."""
     member.join()
     for _ in range(10):
@@ -327,7 +327,7 @@ def test_a_coordinator_that_calls_for_a_rebalance_has_heard_the_heartbeat(member
     assert (member.coordinator.doubts, member.state) == ([], State.PREPARING)
 
 
-def test_a_good_bye_that_is_answered_while_the_member_joins_again_is_no_answer_to_the_join(member: Member) -> None:
+def test_the_response_to_a_leave_does_not_affect_a_later_join(member: Member) -> None:
     member.join()
     leave = member.one(Api.LEAVE_GROUP, 20_000)
     member.manager.prepared(member.tell(RebalanceNeeded).token, member.now)
@@ -339,7 +339,7 @@ def test_a_good_bye_that_is_answered_while_the_member_joins_again_is_no_answer_t
     assert member.one(Api.SYNC_GROUP).message.generation_id == 9
 
 
-def test_who_has_joined_again_is_not_blamed_for_a_poll_that_came_late_before(member: Member) -> None:
+def test_after_a_rejoin_an_earlier_late_poll_is_not_reported(member: Member) -> None:
     member.join()
     member.poll(20_000)
     member.manager.prepared(member.tell(RebalanceNeeded).token, member.now)
@@ -350,7 +350,7 @@ def test_who_has_joined_again_is_not_blamed_for_a_poll_that_came_late_before(mem
     assert "max_poll_interval" not in str(error.hint)
 
 
-def test_a_rebalance_asks_the_application_and_waits_for_it(member: Member) -> None:
+def test_a_rebalance_waits_for_the_application(member: Member) -> None:
     member.join()
     member.beat(27)
     needed = member.tell(RebalanceNeeded)
@@ -370,7 +370,7 @@ def test_a_rebalance_asks_the_application_and_waits_for_it(member: Member) -> No
 
 
 @pytest.mark.parametrize(("code", "keeps_id"), [(25, False), (22, True)])
-def test_a_member_that_was_dropped_joins_again_after_the_loss_is_known(member: Member, code: int, keeps_id: bool) -> None:
+def test_a_removed_member_joins_again_after_on_lost(member: Member, code: int, keeps_id: bool) -> None:
     member.join()
     member.beat(code)
     needed = member.tell(RebalanceNeeded)
@@ -382,7 +382,7 @@ def test_a_member_that_was_dropped_joins_again_after_the_loss_is_known(member: M
     assert member.one(Api.JOIN_GROUP).message.member_id == ("m-1" if keeps_id else "")
 
 
-def test_what_was_only_to_be_revoked_may_be_lost_meanwhile(member: Member) -> None:
+def test_partitions_can_be_lost_while_they_are_revoked(member: Member) -> None:
     member.join()
     member.beat(27)
     revoke = member.tell(RebalanceNeeded)
@@ -396,7 +396,7 @@ def test_what_was_only_to_be_revoked_may_be_lost_meanwhile(member: Member) -> No
 
 
 @pytest.mark.parametrize("code", [25, 22, 27, 82])
-def test_a_heartbeat_answer_of_an_older_generation_changes_nothing(member: Member, code: int) -> None:
+def test_a_heartbeat_response_for_an_older_generation_is_ignored(member: Member, code: int) -> None:
     member.join()
     stale = member.one(Api.HEARTBEAT, 1_000)
     member.beaten(stale, 27)
@@ -411,7 +411,7 @@ def test_a_heartbeat_answer_of_an_older_generation_changes_nothing(member: Membe
 
 
 @pytest.mark.parametrize("code", [14, 7, -1])
-def test_other_heartbeat_errors_are_tried_again_after_a_while(member: Member, code: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_other_heartbeat_errors_are_retried_after_a_back_off(member: Member, code: int, caplog: pytest.LogCaptureFixture) -> None:
     member.join()
     member.beat(code)
     assert member.poll(member.mono + 99) == []
@@ -422,7 +422,7 @@ def test_other_heartbeat_errors_are_tried_again_after_a_while(member: Member, co
 
 
 @pytest.mark.parametrize("code", [30, 24, 42])
-def test_a_heartbeat_that_is_refused_for_good_is_an_error_and_the_end_of_the_membership(member: Member, code: int) -> None:
+def test_a_permanent_error_of_a_heartbeat_is_reported_and_ends_the_membership(member: Member, code: int) -> None:
     member.join(T0)
     member.beat(code)
     error, needed = member.told
@@ -445,7 +445,7 @@ def test_a_heartbeat_that_is_refused_for_good_is_an_error_and_the_end_of_the_mem
     assert member.tell(AssignmentReceived).added == {T0}
 
 
-def test_a_heartbeat_that_is_not_let_in_is_told(member: Member) -> None:
+def test_a_refused_login_of_a_heartbeat_is_reported(member: Member) -> None:
     member.join(T0)
     member.mono += 1_000
     member.fail(member.one(Api.HEARTBEAT), AuthenticationError("the password has changed"))
@@ -454,14 +454,14 @@ def test_a_heartbeat_that_is_not_let_in_is_told(member: Member) -> None:
 
 
 @pytest.mark.parametrize("code", [15, 16])
-def test_a_heartbeat_to_the_wrong_broker_looks_the_coordinator_up(member: Member, code: int) -> None:
+def test_a_heartbeat_to_the_wrong_broker_starts_a_lookup(member: Member, code: int) -> None:
     member.join()
     member.beat(code)
     assert member.coordinator.doubts
     assert member.state is State.STABLE
 
 
-def test_a_session_without_answers_doubts_the_coordinator_but_keeps_the_partitions(member: Member) -> None:
+def test_a_session_without_responses_starts_a_lookup_and_keeps_the_partitions(member: Member) -> None:
     member.join()
     member.one(Api.HEARTBEAT, 1_000)
     member.poll(5_999)
@@ -475,7 +475,7 @@ def test_a_session_without_answers_doubts_the_coordinator_but_keeps_the_partitio
     assert len(member.coordinator.doubts) == 1
 
 
-def test_a_poll_that_does_not_come_gives_the_place_up_once(member: Member, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_poll_ends_the_membership_once(member: Member, caplog: pytest.LogCaptureFixture) -> None:
     member.join()
     while member.mono < 19_000:
         member.beat()
@@ -492,7 +492,7 @@ def test_a_poll_that_does_not_come_gives_the_place_up_once(member: Member, caplo
     assert member.state is State.PREPARING
 
 
-def test_a_static_member_that_does_not_poll_falls_silent_instead_of_leaving() -> None:
+def test_a_static_member_that_does_not_poll_stops_heartbeats_without_leaving() -> None:
     member = Member(group_instance_id="one")
     member.join()
     assert member.poll(20_000) == []
@@ -507,7 +507,7 @@ def test_polls_move_the_deadline(member: Member) -> None:
     assert member.state is State.STABLE
 
 
-def test_a_join_that_comes_through_after_the_deadline_is_left_again(member: Member) -> None:
+def test_a_join_that_succeeds_after_the_poll_deadline_is_followed_by_a_leave(member: Member) -> None:
     member.polled()
     send = member.one(Api.JOIN_GROUP)
     assert member.poll(25_000) == []
@@ -522,7 +522,7 @@ def test_a_join_that_comes_through_after_the_deadline_is_left_again(member: Memb
     member.one(Api.JOIN_GROUP)
 
 
-def test_leaving_is_done_when_it_is_answered_or_cannot_be(member: Member) -> None:
+def test_a_leave_ends_with_its_response_or_when_there_will_be_none(member: Member) -> None:
     before = Replies()
     for ending in ("answer", "failure"):
         member.join()
@@ -546,7 +546,7 @@ def test_leaving_is_done_when_it_is_answered_or_cannot_be(member: Member) -> Non
 
 
 @pytest.mark.parametrize(("of_all", "of_the_member"), [(25, None), (0, 82), (0, 25)])
-def test_why_the_coordinator_refused_to_let_a_member_go_is_in_the_log_and_nowhere_else(
+def test_an_error_of_a_leave_is_only_logged(
     member: Member, caplog: pytest.LogCaptureFixture, of_all: int, of_the_member: int | None
 ) -> None:
     member.join()
@@ -563,7 +563,7 @@ def test_why_the_coordinator_refused_to_let_a_member_go_is_in_the_log_and_nowher
     assert member.poll() == []
 
 
-def test_who_did_not_poll_while_the_coordinator_was_unknown_leaves_when_it_is_known() -> None:
+def test_a_member_that_did_not_poll_leaves_once_the_coordinator_is_known() -> None:
     member = Member(max_poll_interval_ms=20_000)
     member.join()
     member.coordinator.node_id = None
@@ -573,7 +573,7 @@ def test_who_did_not_poll_while_the_coordinator_was_unknown_leaves_when_it_is_kn
     assert Api.LEAVE_GROUP not in [send.api for send in member.poll()]
 
 
-def test_leaving_in_the_middle_of_a_join_ignores_its_answer(member: Member) -> None:
+def test_leaving_during_a_join_ignores_its_response(member: Member) -> None:
     member.polled()
     member.refused(member.one(Api.JOIN_GROUP), 79, member="m-1")
     join = member.one(Api.JOIN_GROUP)
@@ -587,7 +587,7 @@ def test_leaving_in_the_middle_of_a_join_ignores_its_answer(member: Member) -> N
     assert done == [None]
 
 
-def test_nobody_waits_to_leave_a_coordinator_that_is_not_known(member: Member) -> None:
+def test_a_leave_does_not_wait_for_an_unknown_coordinator(member: Member) -> None:
     member.join()
     member.coordinator.node_id = None
     replies = Replies()
@@ -596,7 +596,7 @@ def test_nobody_waits_to_leave_a_coordinator_that_is_not_known(member: Member) -
     assert member.state is State.UNJOINED
 
 
-def test_nobody_leaves_who_is_no_member_or_is_static(member: Member) -> None:
+def test_non_members_and_static_members_send_no_leave(member: Member) -> None:
     done: list[Any] = []
     member.manager.leave("because", lambda value, error: done.append(error), member.now)
     static = Member(group_instance_id="one")
@@ -608,7 +608,7 @@ def test_nobody_leaves_who_is_no_member_or_is_static(member: Member) -> None:
 
 
 @pytest.mark.parametrize("where", ["join", "sync", "heartbeat", "commit"])
-def test_a_fenced_instance_is_over_for_good(where: str) -> None:
+def test_a_fenced_instance_id_is_a_permanent_error(where: str) -> None:
     member = Member(group_instance_id="one")
     if where in ("join", "sync"):
         member.polled()
@@ -633,7 +633,7 @@ def test_a_fenced_instance_is_over_for_good(where: str) -> None:
         member.manager.identity()
 
 
-def test_who_signs_a_commit(member: Member) -> None:
+def test_the_identity_of_a_commit_in_each_state(member: Member) -> None:
     with pytest.raises(CommitFailedError):
         member.manager.identity()
     member.polled()
@@ -653,7 +653,7 @@ def test_who_signs_a_commit(member: Member) -> None:
     assert member.manager.identity() == NO_MEMBER
 
 
-def test_a_refused_commit_of_the_present_generation_loses_the_place(member: Member) -> None:
+def test_a_refused_commit_of_the_current_generation_ends_the_membership(member: Member) -> None:
     member.join()
     signed = member.manager.identity()
     error = member.manager.commit_refused(25, signed, member.now)
@@ -662,7 +662,7 @@ def test_a_refused_commit_of_the_present_generation_loses_the_place(member: Memb
     assert member.tell(RebalanceNeeded).lost
 
 
-def test_a_refused_commit_of_an_older_generation_harms_nobody(member: Member) -> None:
+def test_a_refused_commit_of_an_older_generation_has_no_effect(member: Member) -> None:
     member.join()
     signed = member.manager.identity()
     member.beat(27)
@@ -676,24 +676,24 @@ def test_a_refused_commit_of_an_older_generation_harms_nobody(member: Member) ->
 
 
 @pytest.mark.parametrize("code", [110, 113])
-def test_a_commit_that_is_refused_in_the_words_of_the_other_protocol_loses_the_place_as_well(member: Member, code: int) -> None:
+def test_an_error_code_of_the_consumer_protocol_ends_the_membership_as_well(member: Member, code: int) -> None:
     member.join()
     assert isinstance(member.manager.commit_refused(code, member.manager.identity(), member.now), CommitFailedError)
     assert member.tell(RebalanceNeeded).lost
 
 
-def test_a_commit_that_meets_a_rebalance_sets_it_going(member: Member) -> None:
+def test_rebalance_in_progress_for_a_commit_starts_the_rebalance(member: Member) -> None:
     member.join()
     assert type(member.manager.commit_refused(27, member.manager.identity(), member.now)) is RebalanceInProgressError
     assert member.tell(RebalanceNeeded).lost is False
 
 
-def test_a_refused_commit_of_a_manual_assignment_is_no_business_of_the_group(member: Member) -> None:
+def test_a_refused_commit_of_a_manual_assignment_does_not_affect_the_membership(member: Member) -> None:
     assert type(member.manager.commit_refused(25, NO_MEMBER, member.now)) is error_class(25)
     assert member.told == []
 
 
-def test_a_look_up_that_cannot_succeed_is_told(member: Member) -> None:
+def test_a_permanent_error_of_a_lookup_is_reported(member: Member) -> None:
     denied = error_class(30)("group g")
     member.coordinator.observers[0](denied, member.now)
     assert member.told == []
@@ -739,7 +739,7 @@ def join_cooperatively(member: Member, *partitions: Any) -> None:
     assert member.state is State.STABLE
 
 
-def test_what_is_taken_away_is_given_up_before_what_is_new_is_held(cooperative: Member) -> None:
+def test_partitions_are_revoked_before_new_ones_are_assigned(cooperative: Member) -> None:
     join_cooperatively(cooperative, T0, T1)
     rejoined(cooperative, T1, T2)
     needed = cooperative.tell(RebalanceNeeded)
@@ -758,7 +758,7 @@ def test_what_is_taken_away_is_given_up_before_what_is_new_is_held(cooperative: 
     assert decode_subscription(message.protocols[0].metadata) == ConsumerProtocolSubscription(("t",), None, (T1, T2), 5)
 
 
-def test_nothing_taken_away_means_no_second_join(cooperative: Member) -> None:
+def test_an_assignment_without_revocations_needs_no_second_join(cooperative: Member) -> None:
     join_cooperatively(cooperative, T0)
     rejoined(cooperative, T0, T1)
     received = cooperative.tell(AssignmentReceived)
@@ -768,7 +768,7 @@ def test_nothing_taken_away_means_no_second_join(cooperative: Member) -> None:
     assert cooperative.poll() == []
 
 
-def test_who_was_dropped_before_it_took_what_it_was_given_owes_nobody_another_join(cooperative: Member) -> None:
+def test_a_member_removed_before_it_took_its_assignment_joins_only_once(cooperative: Member) -> None:
     join_cooperatively(cooperative, T0, T1)
     rejoined(cooperative, T1)
     cooperative.manager.prepared(cooperative.tell(RebalanceNeeded).token, cooperative.now)
@@ -782,7 +782,7 @@ def test_who_was_dropped_before_it_took_what_it_was_given_owes_nobody_another_jo
 
 
 @pytest.mark.parametrize("revoking", [True, False])
-def test_a_rebalance_waits_until_what_was_given_is_taken(cooperative: Member, revoking: bool) -> None:
+def test_a_rebalance_waits_until_the_assignment_is_taken_over(cooperative: Member, revoking: bool) -> None:
     join_cooperatively(cooperative, T0, T1)
     rejoined(cooperative, *((T0, T2) if revoking else (T0, T1, T2)))
     cooperative.beat(27)
@@ -798,7 +798,7 @@ def test_a_rebalance_waits_until_what_was_given_is_taken(cooperative: Member, re
 
 @pytest.mark.parametrize("api", [Api.JOIN_GROUP, Api.SYNC_GROUP])
 @pytest.mark.parametrize(("code", "keeps_id"), [(25, False), (22, True)])
-def test_who_is_unknown_in_a_join_has_lost_what_it_kept(cooperative: Member, api: Api, code: int, keeps_id: bool) -> None:
+def test_unknown_member_id_in_a_join_loses_the_kept_partitions(cooperative: Member, api: Api, code: int, keeps_id: bool) -> None:
     join_cooperatively(cooperative, T0, T1)
     cooperative.beat(27)
     cooperative.manager.prepared(cooperative.tell(RebalanceNeeded).token, cooperative.now)
@@ -817,7 +817,7 @@ def test_who_is_unknown_in_a_join_has_lost_what_it_kept(cooperative: Member, api
 
 
 @pytest.mark.parametrize("code", [14, 15, 16, 27])
-def test_errors_that_pass_leave_what_is_kept(cooperative: Member, code: int) -> None:
+def test_retriable_errors_keep_the_partitions(cooperative: Member, code: int) -> None:
     join_cooperatively(cooperative, T0, T1)
     cooperative.beat(27)
     cooperative.manager.prepared(cooperative.tell(RebalanceNeeded).token, cooperative.now)
@@ -829,7 +829,7 @@ def test_errors_that_pass_leave_what_is_kept(cooperative: Member, code: int) -> 
     assert owned == (T0, T1)
 
 
-def test_a_poll_that_does_not_come_in_the_middle_of_a_join_loses_what_was_kept(cooperative: Member) -> None:
+def test_a_missing_poll_during_a_join_loses_the_kept_partitions(cooperative: Member) -> None:
     join_cooperatively(cooperative, T0)
     cooperative.beat(27)
     cooperative.manager.prepared(cooperative.tell(RebalanceNeeded).token, cooperative.now)
@@ -840,7 +840,7 @@ def test_a_poll_that_does_not_come_in_the_middle_of_a_join_loses_what_was_kept(c
     assert (needed.partitions, needed.lost) == ({T0}, True)
 
 
-def test_a_commit_that_was_refused_while_the_member_had_failed_loses_what_it_kept(cooperative: Member) -> None:
+def test_a_refused_commit_of_a_failed_member_loses_the_kept_partitions(cooperative: Member) -> None:
     join_cooperatively(cooperative, T0)
     signed = cooperative.manager.identity()
     cooperative.beat(27)
@@ -854,7 +854,7 @@ def test_a_commit_that_was_refused_while_the_member_had_failed_loses_what_it_kep
 
 @pytest.mark.parametrize("api", [Api.JOIN_GROUP, Api.SYNC_GROUP])
 @pytest.mark.parametrize("code", [30, 81])
-def test_who_is_refused_for_good_loses_what_it_kept(cooperative: Member, api: Api, code: int) -> None:
+def test_a_permanent_error_of_a_join_loses_the_kept_partitions(cooperative: Member, api: Api, code: int) -> None:
     join_cooperatively(cooperative, T0)
     cooperative.beat(27)
     cooperative.manager.prepared(cooperative.tell(RebalanceNeeded).token, cooperative.now)
@@ -868,7 +868,7 @@ def test_who_is_refused_for_good_loses_what_it_kept(cooperative: Member, api: Ap
     assert (needed.partitions, needed.lost) == ({T0}, True)
 
 
-def test_who_may_not_look_its_coordinator_up_any_more_is_no_member_any_more(member: Member) -> None:
+def test_a_member_without_authorization_to_look_up_the_coordinator_is_lost(member: Member) -> None:
     member.join(T0)
     (observer,) = member.coordinator.observers
     for _ in range(2):
@@ -878,7 +878,7 @@ def test_who_may_not_look_its_coordinator_up_any_more_is_no_member_any_more(memb
     assert (needed.partitions, needed.lost) == ({T0}, True)
 
 
-def test_a_static_member_of_an_old_broker_is_told_what_to_do() -> None:
+def test_a_static_member_of_an_old_broker_gets_a_hint() -> None:
     member = Member(group_instance_id="i-1")
     member.polled()
     member.refused(member.one(Api.JOIN_GROUP), 35)
@@ -886,7 +886,7 @@ def test_a_static_member_of_an_old_broker_is_told_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("rack", ["", "r1"])
-def test_replicas_that_move_to_other_racks_matter_to_a_leader_that_has_one(rack: str) -> None:
+def test_a_leader_with_a_rack_rebalances_when_replicas_move_to_other_racks(rack: str) -> None:
     member = Member(client_rack=rack)
     member.polled()
     send = member.one(Api.JOIN_GROUP)

@@ -118,7 +118,7 @@ def member() -> Computing:
     return Computing()
 
 
-def test_one_run_from_the_question_to_the_installation(member: Computing) -> None:
+def test_one_run_from_the_request_to_the_installation(member: Computing) -> None:
     assert [(one.name, one.metadata) for one in member.manager.offers or ()] == [("mine", b"")]
     send = member.asks()
     assert (send.message.group_id, send.message.member_id, send.message.member_epoch) == ("g", ME, 3)
@@ -138,7 +138,7 @@ def test_one_run_from_the_question_to_the_installation(member: Computing) -> Non
     assert (member.state, member.poll(), member.errors()) == (RunState.IDLE, [], [])
 
 
-def test_nothing_is_offered_before_a_coordinator_has_said_what_it_serves_and_each_one_is_asked() -> None:
+def test_offers_wait_for_the_api_versions_of_each_coordinator() -> None:
     member = Computing(offered=False)
     assert (member.manager.offers, member.manager.undecided) == (None, True)
     send = member.one(Api.API_VERSIONS)
@@ -154,7 +154,7 @@ def test_nothing_is_offered_before_a_coordinator_has_said_what_it_serves_and_eac
     assert member.poll() == []
 
 
-def test_a_coordinator_that_does_not_say_what_it_serves_does_not_keep_the_member_out() -> None:
+def test_an_error_of_api_versions_does_not_prevent_a_join() -> None:
     member = Computing(offered=False)
     answer = api_versions_response.ApiVersionsResponse(
         error_code=ErrorCode.unknown_server_error, api_keys=(), throttle_time=NO_THROTTLE
@@ -163,7 +163,7 @@ def test_a_coordinator_that_does_not_say_what_it_serves_does_not_keep_the_member
     assert (member.manager.offers, member.manager.undecided, member.poll()) == (None, False, [])
 
 
-def test_without_the_setting_nobody_is_asked_for_anything() -> None:
+def test_without_the_setting_no_requests_are_sent() -> None:
     member = Computing(offered=False, group_client_assignors=None)
     assert (member.poll(), member.wake_at) == ([], None)
     assert (member.manager.offers, member.manager.undecided) == (None, False)
@@ -178,7 +178,7 @@ def test_user_data_is_offered(member: Computing) -> None:
 
 @pytest.mark.parametrize("at", [RunState.PREPARING, RunState.COMPUTING, RunState.INSTALLING], ids=lambda state: state.name)
 @pytest.mark.parametrize("what", ["new epoch", "asked again", "left", "time over"])
-def test_what_makes_a_run_void_makes_every_answer_to_it_void(member: Computing, at: RunState, what: str) -> None:
+def test_after_the_end_of_a_run_every_response_to_it_is_ignored(member: Computing, at: RunState, what: str) -> None:
     send = member.asks()
     question = None
     if at is not RunState.PREPARING:
@@ -246,7 +246,7 @@ def test_every_row_of_the_error_table(member: Computing, api: Api, code: int, re
             assert (member.state, member.poll(), error.code) == (RunState.IDLE, [], code)
 
 
-def test_an_error_of_the_assignor_is_told_here_and_to_the_group_and_the_group_assigns_again_later(member: Computing) -> None:
+def test_an_error_of_the_assignor_is_reported_to_the_application_and_the_group_and_retried(member: Computing) -> None:
     member.shows(member.asks())
     error = AssignmentError("no weights", cause=ZeroDivisionError())
     member.assigns(member.needed(), error)
@@ -263,7 +263,7 @@ def test_an_error_of_the_assignor_is_told_here_and_to_the_group_and_the_group_as
     assert (before.reason, after.reason) == (0, 1)
 
 
-def test_a_group_that_has_a_new_assignment_meanwhile_is_not_asked_again(member: Computing) -> None:
+def test_after_a_new_assignment_no_retry_is_requested(member: Computing) -> None:
     member.shows(member.asks())
     member.assigns(member.needed(), AssignmentError("no weights"))
     member.takes(member.one(INSTALL))
@@ -277,13 +277,13 @@ def test_an_assignor_that_the_member_does_not_have_is_an_error(member: Computing
     assert "requests the assignor 'theirs'" in member.one(INSTALL).message.error_message
 
 
-def test_a_broker_that_lost_the_requests_on_the_way_is_an_error_of_the_application(member: Computing) -> None:
+def test_an_unsupported_request_is_reported_to_the_application(member: Computing) -> None:
     member.fail(member.asks(), UnsupportedApiError("gone"))
     assert [type(error) for error in member.errors()] == [UnsupportedApiError]
     assert member.state is RunState.IDLE
 
 
-def test_racks_are_those_of_the_topics_that_the_member_knows_to_be_the_same() -> None:
+def test_racks_are_used_only_for_topics_with_the_same_id() -> None:
     member = Computing(racks={1: "r1", 2: "r2"})
     member.shows(member.asks(), 3)
     assert member.needed().cluster.racks == {"t": (frozenset({"r1"}), frozenset({"r2"}), frozenset({"r1"}))}
@@ -397,7 +397,7 @@ class AnyOrder(Computing):
 
 @settings(max_examples=examples(300), deadline=None)
 @given(st.lists(EVENTS, min_size=10, max_size=60))
-def test_whatever_comes_in_which_order_nothing_stale_is_sent(events: list[tuple[str, int]]) -> None:
+def test_in_any_order_of_events_nothing_stale_is_sent(events: list[tuple[str, int]]) -> None:
     member = AnyOrder()
     for event, number in events:
         member.happen(event, number)

@@ -76,7 +76,7 @@ def member() -> Member:
 # -- fields ---------------------------------------------------------------------------------------------------------------
 
 
-def test_joining_begins_with_a_poll_and_says_everything(member: Member) -> None:
+def test_joining_begins_with_a_poll_and_sends_all_fields(member: Member) -> None:
     assert member.poll() == []
     member.polled()
     message = member.beat().message
@@ -95,7 +95,7 @@ def test_member_ids_are_22_letters_that_differ() -> None:
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 
 
-def test_the_acknowledgement_is_sent_at_once_and_says_nothing_else(member: Member) -> None:
+def test_the_acknowledgement_is_sent_at_once_without_other_fields(member: Member) -> None:
     member.polled()
     member.beaten(member.beat(), {TOPIC_ID: {0, 1}})
     member.polled()
@@ -112,7 +112,7 @@ def test_the_acknowledgement_is_sent_at_once_and_says_nothing_else(member: Membe
     assert (owned(quiet), quiet.message.member_epoch) == (None, member.epoch)
 
 
-def test_no_partitions_are_an_assignment_too(member: Member) -> None:
+def test_an_empty_assignment_is_an_assignment(member: Member) -> None:
     member.polled()
     member.beaten(member.beat(), {})
     member.polled()
@@ -124,7 +124,7 @@ def test_no_partitions_are_an_assignment_too(member: Member) -> None:
     assert member.state is State.STABLE
 
 
-def test_a_new_subscription_is_said_with_the_next_poll(member: Member) -> None:
+def test_a_new_subscription_is_sent_with_the_next_poll(member: Member) -> None:
     member.join()
     member.subscription.subscribe(frozenset({"u", "t"}))
     assert member.poll() == []
@@ -133,7 +133,7 @@ def test_a_new_subscription_is_said_with_the_next_poll(member: Member) -> None:
     assert (message.subscribed_topic_names, message.topic_partitions) == (("t", "u"), None)
 
 
-def test_a_pattern_goes_to_the_coordinator_and_is_taken_back() -> None:
+def test_a_pattern_is_sent_to_the_coordinator_and_removed_again() -> None:
     member = Member()
     member.subscription.subscribe(frozenset(), "t.*")
     member.join()
@@ -149,7 +149,7 @@ def test_a_pattern_goes_to_the_coordinator_and_is_taken_back() -> None:
     assert (message.subscribed_topic_names, message.subscribed_topic_regex) == (("t",), "")
 
 
-def test_assignor_instance_and_rack_are_named() -> None:
+def test_assignor_instance_id_and_rack_are_sent() -> None:
     member = Member(group_remote_assignor="range", group_instance_id="i", client_rack="r")
     member.join()
     first, second = (send.message for send in member.sent)
@@ -166,7 +166,7 @@ def test_joining_honours_the_back_off(member: Member) -> None:
     assert member.state is State.JOINING
 
 
-def test_heartbeats_go_on_while_the_application_is_asked(member: Member) -> None:
+def test_heartbeats_go_on_while_the_application_is_busy(member: Member) -> None:
     member.join()
     member.give({TOPIC_ID: {0}})
     needed = member.tell(RebalanceNeeded)
@@ -181,7 +181,7 @@ def test_heartbeats_go_on_while_the_application_is_asked(member: Member) -> None
 # -- reconciliation -------------------------------------------------------------------------------------------------------
 
 
-def test_what_goes_is_marked_first_and_what_stays_is_read_on(member: Member) -> None:
+def test_revoked_partitions_are_suspended_first_and_others_are_still_read(member: Member) -> None:
     member.join(0, 1)
     member.give({TOPIC_ID: {1, 2}})
     needed = member.tell(RebalanceNeeded)
@@ -206,7 +206,7 @@ def test_a_reconciliation_begins_with_a_poll_and_with_the_newest_assignment(memb
     assert member.tell(RebalanceNeeded).partitions == {T0}
 
 
-def test_the_same_partitions_once_more_are_acknowledged_without_a_word_to_the_application(member: Member) -> None:
+def test_the_same_partitions_again_are_acknowledged_without_the_application(member: Member) -> None:
     member.join(0, 1)
     member.mono += 1
     member.beaten(member.next_beat(), {TOPIC_ID: {0}})
@@ -216,7 +216,7 @@ def test_the_same_partitions_once_more_are_acknowledged_without_a_word_to_the_ap
     assert (member.told, member.state) == ([], State.STABLE)
 
 
-def test_topics_that_cannot_be_named_wait_for_metadata_and_are_acknowledged_once(member: Member) -> None:
+def test_topics_without_known_names_wait_for_metadata_and_are_acknowledged_once(member: Member) -> None:
     member.join(0, 1)
     member.beaten(member.next_beat(), {TOPIC_ID: {0, 1}, OTHER_ID: {0}})
     member.polled()
@@ -229,7 +229,7 @@ def test_topics_that_cannot_be_named_wait_for_metadata_and_are_acknowledged_once
     assert member.state is State.RECONCILING
 
 
-def test_a_member_that_joins_waits_for_names_rather_than_to_be_told_of_nothing(member: Member) -> None:
+def test_a_joining_member_waits_for_names_instead_of_an_empty_assignment(member: Member) -> None:
     member.polled()
     member.beaten(member.beat(), {OTHER_ID: {0}})
     member.polled()
@@ -238,7 +238,7 @@ def test_a_member_that_joins_waits_for_names_rather_than_to_be_told_of_nothing(m
     assert member.cluster.asked
 
 
-def test_a_topic_made_anew_goes_and_comes(member: Member) -> None:
+def test_a_recreated_topic_is_revoked_and_assigned(member: Member) -> None:
     member.join(0, 1)
     member.cluster.manager.on_response(renamed(OTHER_ID), member.now)
     member.give({OTHER_ID: {0}})
@@ -276,7 +276,7 @@ def test_a_broker_without_the_protocol_names_the_classic_one(member: Member) -> 
     assert 'group_protocol="classic"' in str(member.manager.failure)
 
 
-def test_a_look_up_that_fails_for_good_is_told_while_it_matters(member: Member) -> None:
+def test_a_permanent_error_of_a_lookup_is_reported_while_the_member_needs_it(member: Member) -> None:
     denied = error_class(30)("no")
     member.coordinator.observers[0](denied, member.now)
     assert member.told == []
@@ -288,7 +288,7 @@ def test_a_look_up_that_fails_for_good_is_told_while_it_matters(member: Member) 
 # -- commits --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_refused_commit_is_tried_again_only_for_an_epoch_that_is_out_of_date(member: Member) -> None:
+def test_a_refused_commit_is_retried_only_after_stale_member_epoch(member: Member) -> None:
     member.join()
     signed = member.manager.identity()
     stale = member.manager.commit_refused(113, signed, member.now)

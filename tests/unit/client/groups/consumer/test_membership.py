@@ -33,7 +33,7 @@ def held(send: AnySend) -> set[int] | None:
 # -- joining ----------------------------------------------------------------------------------------------------------------
 
 
-def test_a_member_joins_when_it_polls_and_not_before(member: Member) -> None:
+def test_a_member_joins_only_when_it_polls(member: Member) -> None:
     assert member.poll(5_000) == []
     assert member.state is State.UNSUBSCRIBED
     member.polled()
@@ -43,7 +43,7 @@ def test_a_member_joins_when_it_polls_and_not_before(member: Member) -> None:
     assert message.member_id == member.manager.member_id != ""
 
 
-def test_a_member_for_whom_nothing_is_left_is_told_so(member: Member) -> None:
+def test_a_member_without_partitions_gets_an_empty_assignment(member: Member) -> None:
     member.polled()
     member.given(member.beat(), {})
     member.polled()
@@ -70,7 +70,7 @@ def test_an_acknowledgement_does_not_wait_for_the_interval(member: Member) -> No
     assert member.state is State.STABLE
 
 
-def test_a_lost_acknowledgement_is_said_again_with_all_the_rest(member: Member) -> None:
+def test_after_a_lost_acknowledgement_the_heartbeat_has_all_fields(member: Member) -> None:
     member.polled()
     member.given(member.beat(), {TOPIC_ID: (0,)})
     member.polled()
@@ -82,7 +82,7 @@ def test_a_lost_acknowledgement_is_said_again_with_all_the_rest(member: Member) 
     assert (held(again), again.message.subscribed_topic_names) == ({0}, ("t",))
 
 
-def test_the_same_assignment_once_more_is_no_news(member: Member) -> None:
+def test_the_same_assignment_again_has_no_effect(member: Member) -> None:
     """The coordinator answers a full heartbeat with the full assignment."""
     member.join(0, 1)
     member.told.clear()
@@ -90,7 +90,7 @@ def test_the_same_assignment_once_more_is_no_news(member: Member) -> None:
     assert (member.state, member.poll(), member.told) == (State.STABLE, [], [])
 
 
-def test_a_new_subscription_is_said_at_once(member: Member) -> None:
+def test_a_new_subscription_is_sent_at_once(member: Member) -> None:
     member.join()
     member.subscription.subscribe(frozenset({"t", "u"}))
     assert member.poll() == [], "a poll says so"
@@ -101,7 +101,7 @@ def test_a_new_subscription_is_said_at_once(member: Member) -> None:
 # -- reconciliation -----------------------------------------------------------------------------------------------------------
 
 
-def test_what_goes_is_given_up_before_what_comes_is_held(member: Member) -> None:
+def test_partitions_are_revoked_before_others_are_assigned(member: Member) -> None:
     member.join(0, 1)
     member.retarget({TOPIC_ID: (1, 2)})
     needed = member.tell(RebalanceNeeded)
@@ -113,7 +113,7 @@ def test_what_goes_is_given_up_before_what_comes_is_held(member: Member) -> None
     assert set(member.subscription.partitions) == {T1, T2}
 
 
-def test_a_target_that_comes_meanwhile_waits_for_the_next_round(member: Member) -> None:
+def test_a_target_that_arrives_during_a_reconciliation_waits_for_the_next(member: Member) -> None:
     member.join(0, 1)
     member.retarget({TOPIC_ID: (1,)})
     needed = member.tell(RebalanceNeeded)
@@ -128,7 +128,7 @@ def test_a_target_that_comes_meanwhile_waits_for_the_next_round(member: Member) 
     assert member.tell(RebalanceNeeded).partitions == {T1}
 
 
-def test_a_topic_whose_name_is_not_known_is_waited_for_and_the_rest_goes_on(member: Member) -> None:
+def test_a_topic_without_a_known_name_does_not_delay_the_others(member: Member) -> None:
     member.join(0)
     member.retarget({TOPIC_ID: (0, 1), OTHER: (0,)})
     assert member.take().added == {T1}
@@ -159,7 +159,7 @@ def test_a_newer_target_replaces_one_that_waits_for_names(member: Member) -> Non
     assert member.state is State.STABLE
 
 
-def test_what_is_held_can_be_given_up_although_its_topic_is_gone(member: Member) -> None:
+def test_partitions_of_a_deleted_topic_can_be_revoked(member: Member) -> None:
     member.join(0, 1)
     member.cluster.tell(leaders={})
     member.retarget({})
@@ -174,7 +174,7 @@ def test_what_is_held_can_be_given_up_although_its_topic_is_gone(member: Member)
 
 
 @pytest.mark.parametrize("code", [25, 110])
-def test_a_fenced_member_is_silent_until_the_application_knows_and_takes_the_same_again(member: Member, code: int) -> None:
+def test_a_fenced_member_rejoins_after_on_lost(member: Member, code: int) -> None:
     member.join(0, 1)
     member.refused(member.beat(member.mono + INTERVAL), code)
     needed = member.tell(RebalanceNeeded)
@@ -193,7 +193,7 @@ def test_a_fenced_member_is_silent_until_the_application_knows_and_takes_the_sam
 
 
 @pytest.mark.parametrize("at", ["revoking", "assigning"])
-def test_what_was_asked_before_the_member_was_fenced_is_void(member: Member, at: str) -> None:
+def test_an_answer_to_a_notification_from_before_the_fencing_is_ignored(member: Member, at: str) -> None:
     member.join(0, 1)
     member.retarget({TOPIC_ID: (1, 2)} if at == "revoking" else {TOPIC_ID: (0, 1, 2)})
     asked = member.tell(RebalanceNeeded if at == "revoking" else AssignmentReceived)
@@ -211,7 +211,7 @@ def test_what_was_asked_before_the_member_was_fenced_is_void(member: Member, at:
     assert member.beat().message.member_epoch == 0
 
 
-def test_an_answer_to_an_older_question_gives_nothing_up(member: Member) -> None:
+def test_an_answer_to_an_older_notification_revokes_nothing(member: Member) -> None:
     member.join(0, 1, 2)
     member.retarget({TOPIC_ID: (0, 1)})
     older = member.tell(RebalanceNeeded)
@@ -228,7 +228,7 @@ def test_an_answer_to_an_older_question_gives_nothing_up(member: Member) -> None
     assert member.state is State.RECONCILING
 
 
-def test_an_answer_to_an_earlier_incarnation_changes_nothing(member: Member) -> None:
+def test_a_response_to_an_earlier_incarnation_is_ignored(member: Member) -> None:
     member.join(0)
     stale = member.beat(member.mono + INTERVAL)
     member.manager.leave("because", Replies(), member.now)
@@ -239,7 +239,7 @@ def test_an_answer_to_an_earlier_incarnation_changes_nothing(member: Member) -> 
     assert (member.state, member.manager.metadata().generation_id) == (State.JOINING, -1)
 
 
-def test_a_heartbeat_of_an_earlier_incarnation_that_fails_does_not_bring_another_beside_the_one_under_way(member: Member) -> None:
+def test_a_failed_heartbeat_of_an_earlier_incarnation_causes_no_second_one(member: Member) -> None:
     member.join(0)
     stale = member.beat(member.mono + INTERVAL)
     member.manager.leave("because", Replies(), member.now)
@@ -251,7 +251,7 @@ def test_a_heartbeat_of_an_earlier_incarnation_that_fails_does_not_bring_another
     assert member.poll(member.mono + 10 * INTERVAL) == []
 
 
-def test_an_epoch_that_says_good_bye_is_no_membership(member: Member) -> None:
+def test_a_leave_epoch_in_a_response_is_ignored(member: Member) -> None:
     member.polled()
     member.given(member.beat(), epoch=-1)
     assert member.manager.metadata().generation_id == -1
@@ -265,7 +265,7 @@ def test_an_epoch_that_says_good_bye_is_no_membership(member: Member) -> None:
 
 @pytest.mark.parametrize(("settings", "epoch"), [({}, -1), ({"group_instance_id": "one"}, -2)])
 @pytest.mark.parametrize("ending", ["answer", "refusal", "failure"])
-def test_leaving_overtakes_a_heartbeat_and_ends_with_its_answer_whatever_that_is(
+def test_a_leave_does_not_wait_for_a_heartbeat_and_ends_with_any_response(
     settings: dict[str, str], epoch: int, ending: str
 ) -> None:
     member = Member(**settings)
@@ -287,7 +287,7 @@ def test_leaving_overtakes_a_heartbeat_and_ends_with_its_answer_whatever_that_is
 
 
 @pytest.mark.parametrize("state", [State.JOINING, State.RECONCILING, State.ACKNOWLEDGING, State.STABLE])
-def test_a_member_leaves_from_wherever_it_is(member: Member, state: State) -> None:
+def test_a_member_can_leave_in_every_state(member: Member, state: State) -> None:
     bring_to(member, state)
     replies = Replies()
     member.manager.leave("because", replies, member.now)
@@ -298,7 +298,7 @@ def test_a_member_leaves_from_wherever_it_is(member: Member, state: State) -> No
     assert replies.got == [(None, None)]
 
 
-def test_nobody_waits_to_leave_without_a_coordinator_or_a_membership(member: Member) -> None:
+def test_a_leave_without_a_coordinator_or_membership_ends_at_once(member: Member) -> None:
     replies = Replies()
     member.manager.leave("because", replies, member.now)
     member.join()
@@ -309,7 +309,7 @@ def test_nobody_waits_to_leave_without_a_coordinator_or_a_membership(member: Mem
 
 
 @pytest.mark.parametrize("again", [True, False])
-def test_who_leaves_before_it_asked_to_be_let_in_says_nothing(member: Member, again: bool) -> None:
+def test_a_member_that_leaves_before_its_first_heartbeat_sends_none(member: Member, again: bool) -> None:
     if again:
         member.join()
         member.refused(member.beat(member.mono + INTERVAL), 110)
@@ -321,7 +321,7 @@ def test_who_leaves_before_it_asked_to_be_let_in_says_nothing(member: Member, ag
     assert replies.got == [(None, None)]
 
 
-def test_a_fenced_member_that_leaves_says_nothing(member: Member) -> None:
+def test_a_fenced_member_that_leaves_sends_nothing(member: Member) -> None:
     member.join()
     member.refused(member.beat(member.mono + INTERVAL), 110)
     replies = Replies()
@@ -350,7 +350,7 @@ def bring_to(member: Member, state: State) -> None:
 
 
 @pytest.mark.parametrize("state", [State.JOINING, State.RECONCILING, State.ACKNOWLEDGING, State.STABLE])
-def test_who_does_not_poll_leaves_once_and_joins_with_the_next_poll(member: Member, state: State) -> None:
+def test_a_member_that_does_not_poll_leaves_once_and_joins_with_the_next_poll(member: Member, state: State) -> None:
     bring_to(member, state)
     send = member.beat(member.mono + 20_000)
     assert send.message.member_epoch == -1
@@ -364,7 +364,7 @@ def test_who_does_not_poll_leaves_once_and_joins_with_the_next_poll(member: Memb
     assert member.beat().message.member_epoch == 0
 
 
-def test_an_expired_deadline_does_not_disturb_a_member_that_leaves(member: Member) -> None:
+def test_an_expired_poll_deadline_does_not_affect_a_leaving_member(member: Member) -> None:
     member.join()
     member.manager.leave("because", Replies(), member.now)
     send = member.beat(member.mono + 60_000)
@@ -376,7 +376,7 @@ def test_an_expired_deadline_does_not_disturb_a_member_that_leaves(member: Membe
 
 
 @pytest.mark.parametrize("code", [7, 14])
-def test_errors_that_pass_are_tried_again_with_growing_pauses(member: Member, code: int) -> None:
+def test_retriable_errors_are_retried_with_growing_back_off(member: Member, code: int) -> None:
     member.polled()
     for pause in (100, 200, 400):
         member.refused(member.beat(), code)
@@ -386,7 +386,7 @@ def test_errors_that_pass_are_tried_again_with_growing_pauses(member: Member, co
     assert member.told == []
 
 
-def test_a_settled_member_does_not_hurry_an_answer_that_says_not_now(member: Member) -> None:
+def test_a_stable_member_keeps_to_the_back_off(member: Member) -> None:
     member.join()
     member.mono += INTERVAL
     for pause in (100, 200, 400):
@@ -396,7 +396,7 @@ def test_a_settled_member_does_not_hurry_an_answer_that_says_not_now(member: Mem
 
 
 @pytest.mark.parametrize("code", [15, 16])
-def test_a_heartbeat_to_the_wrong_broker_looks_the_coordinator_up(member: Member, code: int) -> None:
+def test_a_heartbeat_to_the_wrong_broker_starts_a_lookup(member: Member, code: int) -> None:
     member.join()
     member.refused(member.beat(member.mono + INTERVAL), code)
     assert member.coordinator.doubts
@@ -404,7 +404,7 @@ def test_a_heartbeat_to_the_wrong_broker_looks_the_coordinator_up(member: Member
 
 
 @pytest.mark.parametrize("error", [DisconnectedError("broke"), OttlaTimeoutError("late")])
-def test_a_silent_coordinator_is_doubted_and_the_member_stays(member: Member, error: Any) -> None:
+def test_a_silent_coordinator_is_looked_up_and_the_member_stays(member: Member, error: Any) -> None:
     member.join()
     member.fail(member.beat(member.mono + INTERVAL), error)
     assert (bool(member.coordinator.doubts), member.state, member.told) == (True, State.STABLE, [])
@@ -436,7 +436,7 @@ def test_a_failed_member_can_still_be_closed(member: Member) -> None:
     assert (replies.got, member.poll()) == ([(None, None)], [])
 
 
-def test_lacking_rights_to_a_topic_are_told_and_the_member_goes_on(member: Member) -> None:
+def test_topic_authorization_failed_is_reported_and_the_member_goes_on(member: Member) -> None:
     member.join()
     member.refused(member.beat(member.mono + INTERVAL), 29)
     assert type(member.tell(ErrorNotification).error) is error_class(29)
@@ -447,7 +447,7 @@ def test_lacking_rights_to_a_topic_are_told_and_the_member_goes_on(member: Membe
 # -- commits ------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_stale_epoch_may_be_signed_anew_while_the_member_is_one(member: Member) -> None:
+def test_a_commit_with_a_stale_epoch_can_be_retried_by_a_member(member: Member) -> None:
     member.join()
     error = member.manager.commit_refused(113, member.manager.identity(), member.now)
     assert error.retriable
@@ -459,7 +459,7 @@ def test_a_stale_epoch_may_be_signed_anew_while_the_member_is_one(member: Member
     assert not error.retriable
 
 
-def test_who_looks_offsets_up_signs_only_as_a_member(member: Member) -> None:
+def test_an_offset_fetch_has_an_identity_only_for_a_member(member: Member) -> None:
     assert member.manager.reader().member_id == ""
     member.join()
     assert (member.manager.reader().generation, member.manager.reader().member_id) == (4, member.manager.member_id)
@@ -478,7 +478,7 @@ def test_the_epoch_is_published_only_when_it_changes(member: Member) -> None:
 # -- the tables -----------------------------------------------------------------------------------------------------------------
 
 
-def test_every_state_can_be_reached_and_only_a_fatal_one_is_the_end() -> None:
+def test_every_state_can_be_reached_and_only_fatal_is_final() -> None:
     reached = {target for row in TRANSITIONS.values() for target in row.values()}
     assert reached == set(State)
     assert set(TRANSITIONS) == set(State)
