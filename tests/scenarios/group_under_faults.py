@@ -61,7 +61,7 @@ class Group:
     def check(self) -> None:
         """Check that no committed offset goes back, and that none is ahead of the handled records."""
         if self.world.broker.core.catalog.faults.active:
-            return  # the answer to this question could be what the fault strikes
+            return  # the fault could hit this very request
         now = self.world.committed("g", "t", PARTITIONS)
         for partition, offset in now.items():
             assert offset >= self.committed.get(partition, 0)

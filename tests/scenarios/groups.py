@@ -126,7 +126,7 @@ def joins(world: World, since: int = 0) -> list[tuple[int, Any]]:
 
 def beats(world: World, member_id: str, since: int = 0) -> list[tuple[int, Any]]:
     """The heartbeats of one member."""
-    assert member_id, "who is no member has no heartbeats to look for"
+    assert member_id, "a consumer that is not a member has no heartbeats"
     api = WORDINGS[world.protocol].beats
     return [(at, message) for at, message in sent(world, api, since) if message.member_id == member_id]
 

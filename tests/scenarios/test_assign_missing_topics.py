@@ -68,12 +68,12 @@ def test_a_deleted_topic_raises_after_a_grace_period_and_is_logged_once(
     assert str(app.errors[0]).startswith("t-0: the topic does not exist [UNKNOWN_TOPIC_OR_PARTITION]")
     world.run(60_000)
     assert {type(error) for error in app.errors} == {UnknownTopicOrPartitionError}
-    assert len(app.errors) > 100, "each empty poll says so"
+    assert len(app.errors) > 100, "each empty poll raises"
     health = probe.look()
     assert (health.live, health.healthy) == (True, False)
     assert {part.waits_for for part in health.partitions.values()} == {WaitsFor.PROBLEM}
     lines = warnings(caplog)
-    assert len(lines) == len(set(lines)) <= 3, "nothing is said a second time"
+    assert len(lines) == len(set(lines)) <= 3, "nothing is logged twice"
     assert lines[0] == "assigned partitions do not exist: t-0, t-1"
 
 

@@ -282,7 +282,7 @@ def test_a_call_that_is_cancelled_while_its_listener_is_awaited_acknowledges_the
                     step = call.send((yield step))
                 yield Sleep(100)
                 if raises:
-                    call.throw(ZeroDivisionError())  # the call looks how late it is, then raises
+                    call.throw(ZeroDivisionError())  # the call reads the clock, then raises
                     with pytest.raises(ZeroDivisionError):
                         call.send(app.now)
                 call.close()

@@ -47,7 +47,7 @@ def test_one_member_computes_and_every_member_receives_the_assignment(world: Wor
     second = start(world, "b", light)
     settle(world, first, second)
     assert (len(first.calls.owned), len(second.calls.owned)) == (3, 1)
-    assert (len(heavy.asked), len(light.asked)) == (2, 0), "the member that did it before does it again"
+    assert (len(heavy.asked), len(light.asked)) == (2, 0), "the same member computes again"
     cluster, members = heavy.asked[-1]
     assert cluster == Cluster({"t": PARTITIONS})
     mine, other = members[member_id(first)], members[member_id(second)]
@@ -58,7 +58,9 @@ def test_one_member_computes_and_every_member_receives_the_assignment(world: Wor
         assert (set(assignment.partitions), assignment.user_data) == (app.calls.owned, b"you have %d" % count)
         assert app.membership is not None
         assert metadata == app.membership.metadata()
-        assert all(one.user_data is not None for one, _ in assignor.heard), "who joins is not told of what was made before"
+        assert all(one.user_data is not None for one, _ in assignor.heard), (
+            "a joining member gets no user data of an earlier assignment"
+        )
         assert assignor_of(app) == "weighted"
         assert app.assembly.recorder is not None
         assert app.assembly.recorder.records[-1].assignor == "weighted"
@@ -84,7 +86,7 @@ def test_the_assignors_are_in_a_heartbeat_only_when_they_change(world: World) ->
     assert world.broker.expire(ExpireMember("g", client_id="a")) == 1
     settle(world, first)
     world.run(3_000)
-    assert [one for one in said()[count:] if one is not None] == [[b"1 t"]], "a member that joins again says everything"
+    assert [one for one in said()[count:] if one is not None] == [[b"1 t"]], "a member that rejoins sends a full heartbeat"
 
 
 @pytest.mark.parametrize("other", [{"group_client_assignors": ["range"]}, {"group_remote_assignor": "range"}, {}])
@@ -156,11 +158,11 @@ def test_the_built_in_assignors(world: World, name: str) -> None:
     settle(world, first, second)
     assert sorted(len(app.calls.owned) for app in (first, second)) == [2, 2]
     if "sticky" in name:
-        assert all(before <= app.calls.owned for app, before in kept.items()), "what the coordinator says it has is kept"
+        assert all(before <= app.calls.owned for app, before in kept.items()), "owned partitions are retained"
     assert assignor_of(first) == assignor_of(second) == name
     count = len(installs(world))
     world.run(30_000)
-    assert len(installs(world)) == count, "no member has anything new to tell"
+    assert len(installs(world)) == count, "no member has changes to send"
 
 
 def test_a_cooperative_assignor_of_the_user_sets_the_whole_assignment_at_once(world: World) -> None:

@@ -255,7 +255,7 @@ def test_an_error_report_that_the_coordinator_calls_invalid_is_given_up(world: W
     second = start(world, "b", Weighted)
     settle(world, first, second)
     assert [type(error) for error in first.errors] == [AssignmentError, error_class(ErrorCode.invalid_request)]
-    assert not second.errors, "it computed when the time of the first was over"
+    assert not second.errors, "it computed after the timeout of the first"
 
 
 def test_an_assignment_for_another_epoch_is_computed_again(world: World) -> None:
@@ -402,7 +402,7 @@ def test_which_assignor_a_mixed_group_uses(world: World, offers: list[list[Any] 
         app.stop = True
     if without:
         settle(world, *(app for app in apps if app not in without))
-        assert assignor_of(apps[0]) == "weighted", "now all can again"
+        assert assignor_of(apps[0]) == "weighted", "all members have the assignor again"
 
 
 def test_the_server_assigns_when_no_member_delivers(world: World) -> None:
@@ -453,10 +453,10 @@ def test_changed_user_data_starts_another_assignment(world: World) -> None:
     before = len(installs(world))
     subscribe.append(True)
     world.run(5_000)
-    assert len(installs(world)) == before, "nothing new was said"
+    assert len(installs(world)) == before, "the user data did not change"
     heavy.weight = 3
     world.run(5_000)
-    assert len(installs(world)) == before, "nobody asks for user data but subscribe()"
+    assert len(installs(world)) == before, "only subscribe() calls subscription_user_data()"
     subscribe.append(True)
     world.run_until(lambda: len(first.calls.owned) == 3)
     settle(world, first, second)

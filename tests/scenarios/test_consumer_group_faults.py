@@ -89,7 +89,7 @@ def test_a_fatal_error_has_a_hint(group: Group, error: str) -> None:
     group.run(5_000)
     assert {type(one) for one in app.errors} == {error_class(ErrorCode[error])}
     assert all(one.fatal and one.hint for one in app.errors)  # type: ignore[attr-defined]
-    assert len(app.errors) > 3, "each poll says so"
+    assert len(app.errors) > 3, "each poll raises"
     assert [what for what, _ in app.told] == ["assign", "lost"]
     beats = [at for at, api, _ in group.world.broker.seen if api is Api.CONSUMER_GROUP_HEARTBEAT]
     group.run(5_000)

@@ -343,7 +343,7 @@ def test_members_join_leave_die_stall_and_are_removed_in_any_order(tmp_path: Pat
             if world.broker.expire(ExpireMember("g", victim.membership.metadata().member_id)):
                 ledger.forget(victim)
         world.run(dice.choice((20, 300, 2_000, 7_000)))
-    world.run(1_000)  # for who was dropped last to hear of it
+    world.run(1_000)  # so that the last removed member learns of it
     settle(world, *living)
     world.run_until(lambda: read_by(world) == {(p, o) for p in range(PARTITIONS) for o in range(70)}, 60_000)
 

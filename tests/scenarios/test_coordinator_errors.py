@@ -50,7 +50,7 @@ def test_a_member_without_authorization_raises_loses_its_partitions_and_rejoins_
     world: World, kind: str, api: Api
 ) -> None:
     app = at_work(world, app_of(world, kind))
-    # As a broker whose administrator takes the right away.
+    # As after an administrator has removed the ACL.
     world.broker.set_fault(
         Fail(ErrorCode.group_authorization_failed), Api.HEARTBEAT, Api.JOIN_GROUP, Api.FIND_COORDINATOR, times=None
     )
@@ -61,9 +61,9 @@ def test_a_member_without_authorization_raises_loses_its_partitions_and_rejoins_
     assert [what for what, _ in app.told] == ["assign", "lost"]
     world.produce("t", 0, 5)
     world.run(20_000)
-    assert len(app.handled) == 5, "what others may be given is not delivered"
+    assert len(app.handled) == 5, "records of partitions that others may own are not delivered"
     assert {type(error) for error in app.errors} == {GroupAuthorizationFailedError}
-    assert len(app.errors) > 5, "told again and again"
+    assert len(app.errors) > 5, "each poll raises"
     health = Probe(app).look()
     assert (health.ready, health.healthy) == (False, False)
     world.broker.clear_faults()

@@ -91,7 +91,7 @@ def test_a_slow_assignor_delays_no_heartbeat(world: World) -> None:
     class Slow(Weighted):
         def assign(self, cluster: Cluster, members: Members) -> dict[str, MemberAssignment]:
             app = next(app for app in world.apps.values() if app.membership.state is State.ASSIGNING)
-            # The application's thread is in here, as on a real one; everyone else goes on.
+            # This blocks the application's thread, like a real assignor; all other threads and members run.
             app.busy(10_000)
             return super().assign(cluster, members)
 

@@ -249,9 +249,9 @@ class Story:
         ages = {offset: self.broker.now.wall - written for offset, written in self.written.items()}
         assert all(offset >= aging.start_offset for offset, age in ages.items() if age < RETENTION)
         late = RETENTION + int(str(SETTINGS["log.retention.check.interval.ms"]))
-        assert all(offset < aging.start_offset for offset, age in ages.items() if age > late), "retention goes on"
+        assert all(offset < aging.start_offset for offset, age in ages.items() if age > late), "retention works"
         compact = self.log("compact")
-        assert compact.first_dirty_offset == compact.segments[-1].base_offset, "compaction goes on"
+        assert compact.first_dirty_offset == compact.segments[-1].base_offset, "compaction works"
         assert len(self.records("compact", 0)) <= 4
         for log in self.broker.core.catalog.logs:
             assert log.recovery_point >= log.segments[-1].base_offset, log
@@ -324,8 +324,8 @@ def operations(path: Path, disk: FailingDisk) -> int:
     with disk.watching():
         story.go_through()
     count = disk.count
-    assert story.log("aging").start_offset > expired, "there is nothing of retention in it"
-    assert story.log("compact").first_dirty_offset > compacted, "there is nothing of compaction in it"
+    assert story.log("aging").start_offset > expired, "the story contains no retention"
+    assert story.log("compact").first_dirty_offset > compacted, "the story contains no compaction"
     assert story.refused == 0
     story.go_on()
     story.check_kept()
@@ -346,7 +346,7 @@ def run(path: Path, disk: FailingDisk, failing: range, *, killed: bool) -> None:
         story.check_kept()
     before = story.refused
     story.go_on()
-    assert story.refused == before, "what fails now has no reason"
+    assert story.refused == before, "no request is refused any more"
     story.check_kept()
     story.check_tidy()
     for clean in (True, False):

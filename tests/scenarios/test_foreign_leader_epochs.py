@@ -81,8 +81,8 @@ def test_a_seek_with_a_foreign_epoch_takes_effect(world: World, caplog: pytest.L
         world.call(app, app.calls.positions.seek({TP0: OffsetAndMetadata(offset, leader_epoch=1_000)}, world.now))
         began = world.now.mono
         assert [at for _, at in poll(world, app, 5_000)] == list(range(offset, RECORDS))
-    # A fetch from the end of the log, which was under way, is waited for: 500 ms.
-    assert world.now.mono - began < 600, "what was found out once is not found out again"
+    # The position waits for a fetch from the end of the log that was in flight: 500 ms.
+    assert world.now.mono - began < 600, "the foreign epoch is detected only once"
     assert len(dropped(caplog)) == 1
 
 

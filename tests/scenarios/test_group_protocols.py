@@ -73,7 +73,7 @@ def test_a_new_group_is_a_consumer_group_and_is_logged_in_one_line(world: World,
     assert {speaks(first), speaks(second)} == {ConsumerMembership}
     assert len(said(caplog)) == 2
     assert "group 'g': group.protocol=auto chose consumer" in said(caplog)[0]
-    assert len([api for _, api, _ in world.broker.seen if api is Api.DESCRIBE_GROUPS]) == 2, "one question a join"
+    assert len([api for _, api, _ in world.broker.seen if api is Api.DESCRIBE_GROUPS]) == 2, "one DescribeGroups for each join"
     assert [api for _, api, _ in world.broker.seen if api is Api.JOIN_GROUP] == []
 
 
@@ -132,7 +132,7 @@ def test_each_join_chooses_the_protocol_again(world: World) -> None:
         assert speaks(app) is ClassicMembership
         first.stop = True
         yield from polls(lambda: len(app.calls.owned) == PARTITIONS)
-        assert speaks(app) is ClassicMembership, "alone now, but a member still"
+        assert speaks(app) is ClassicMembership, "it is alone now, but still a member"
         yield from app.calls.unsubscribe(app.now)
         yield from app.calls.subscribe(["t"], Listeners(), app.now)
         yield from polls(lambda: app.calls.owned)
@@ -193,7 +193,7 @@ def test_a_group_moves_to_the_consumer_protocol_and_back_member_by_member(world:
     world.run(5_000)
     handled = [(record.partition, record.offset) for app in everybody for record in app.handled]
     assert sorted(set(handled)) == [(p, o) for p in range(PARTITIONS) for o in range(produced)]
-    assert len(handled) == len(set(handled)), "and nothing twice, as each committed before it let go"
+    assert len(handled) == len(set(handled)), "no record is repeated, as each member committed before it left"
     assert world.committed("g", "t", PARTITIONS) == dict.fromkeys(range(PARTITIONS), produced)
     assert [app.errors for app in everybody if any(not one.retriable for one in app.errors)] == []  # type: ignore[attr-defined]
     assert all("lost" not in [what for what, _ in app.told] for app in everybody)

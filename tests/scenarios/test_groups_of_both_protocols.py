@@ -61,7 +61,7 @@ def test_a_closing_member_commits_and_its_partitions_move(world: World) -> None:
     settle(world, first, second)
     world.run(1_000)
     member_id, owned = first.membership.metadata().member_id, first.calls.owned
-    assert world.committed("g", "t", PARTITIONS) == {}, "it is closing that commits"
+    assert world.committed("g", "t", PARTITIONS) == {}, "only close() commits"
     first.stop = True
     closed_at = world.now.mono
     settle(world, second)
@@ -130,7 +130,7 @@ def test_a_handler_beyond_the_poll_interval_is_expelled_once_with_a_reason(world
     assert "max_poll_records is 7" in line
     world.run(5_000)
     assert the_goodbye(world).reason == reason(world, "consumer poll timeout has expired.")
-    assert {what for what, _ in slow.told} == {"assign"}, "it sleeps still"
+    assert {what for what, _ in slow.told} == {"assign"}, "the handler still runs"
     settle(world, slow, quick)
     # In a consumer group ``on_assign`` may also run without partitions.
     told = [what for what, partitions in slow.told if partitions or what != "assign" or world.protocol == "classic"]

@@ -94,7 +94,7 @@ def test_a_single_stuck_partition_is_reported(world: World) -> None:
     world.produce("u", 0, 5)
     world.run_until(lambda: len(app.handled) == 10)
     assert probe.look().healthy
-    # From now on no one leads the other one, as far as this consumer knows.
+    # From now on this consumer knows no leader of the other topic.
     world.broker.set_fault(Fail(ErrorCode.leader_not_available), Api.METADATA, times=None, topic="u")
     app.assembly.core.metadata_manager.request_update()
     for _ in range(7):

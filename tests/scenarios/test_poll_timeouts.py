@@ -142,7 +142,7 @@ def test_a_poll_ends_within_its_timeout_and_the_next_continues_the_same_commit(w
         world.run(20)
     assert commits(world, first) == 1
     assert revoked(first) == 0
-    assert first.calls.owned == set(ALL), "nothing goes before it is committed"
+    assert first.calls.owned == set(ALL), "no partition is revoked before the commit"
     world.broker.clear_faults()
     poll_until(world, first, lambda: revoked(first) == 1, timeout)
     assert commits(world, first) == 1
@@ -251,7 +251,7 @@ def test_poll_does_not_wait_for_a_membership_lost_meanwhile(world: World, kind: 
     second = another(world, kind)
     poll_until(world, first, lambda: world.broker.struck > 0)
     assert world.broker.expire(ExpireMember("g", client_id="a")) == 1
-    # Its heartbeats wait behind the commit on one connection, so it hears of that on the next.
+    # Its heartbeats wait behind the commit on the same connection, so it learns of the expulsion over the next one.
     first.lose_coordinator()
     poll_until(world, first, lambda: "lost" in [what for what, _ in first.told], limit=5_000)
     assert revoked(first) == (1 if kind == "consumer" else 0), "there the commit is refused before a heartbeat is"

@@ -189,7 +189,7 @@ def test_the_next_poll_begins_at_an_offset_committed_after_the_error(world: Worl
 def test_reading_begins_at_an_offset_committed_before_the_first_poll(world: World) -> None:
     world.produce("t", 0, 10)
     app = assigned(world, TP0, group_id="g", auto_offset_reset="none")
-    world.run(1_000)  # nothing is committed yet, and that is known by now
+    world.run(1_000)  # the lookup has found no commit by now
     commit(world, app, {TP0: 6})
     assert poll(world, app)[0] == (0, 6)
 

@@ -81,7 +81,7 @@ def test_a_rebalance_by_another_member_records_unfetched_partitions_and_duration
     revoked = {tp for record in records for tp in record.revoked}
     unfetched = {tp: spent for record in records for tp, spent in record.unfetched.items()}
     if world.protocol == "classic":
-        # Eager: everything is given up, and what is kept stands still until on_assign has returned.
+        # Eager: all partitions are revoked, and also those that return are not fetched until on_assign has returned.
         (record,) = records
         assert (record.revoked, record.assigned) == ((T0, T1), (kept,))
         assert 0 < unfetched[kept] <= record.duration
@@ -89,7 +89,7 @@ def test_a_rebalance_by_another_member_records_unfetched_partitions_and_duration
     else:
         assert revoked == {gone}
         assert [record.assigned for record in records if record.assigned] == []
-        assert kept not in unfetched, "what stays is fetched all the time"
+        assert kept not in unfetched, "retained partitions are fetched throughout"
 
 
 def test_the_time_of_listeners_is_recorded_even_if_they_raise(world: World) -> None:

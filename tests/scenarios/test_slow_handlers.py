@@ -216,7 +216,7 @@ def test_a_rebalance_waits_for_the_end_of_a_job_and_accepts_the_commit_after_it(
     world.run(5_000)
     assert (waited, first.errors, second.errors) == ([True], [], [])
     assert ("lost", [TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)]) not in first.told
-    # What the job committed is not handed to anyone a second time.
+    # No member gets the records that the job committed.
     both = sorted((record.partition, record.offset) for record in (*first.handled, *second.handled))
     assert both == [(partition, offset) for partition in range(PARTITIONS) for offset in range(RECORDS)]
 
@@ -235,7 +235,7 @@ def test_a_group_that_did_not_wait_refuses_the_commit_and_no_offset_goes_back(wo
         assert len(history) < 300
     (error,) = first.errors
     assert isinstance(error, CommitFailedError)
-    # The other one has read and committed everything meanwhile.
+    # The other member has read and committed all records meanwhile.
     assert everything(second) == ALL
     world.run(30_000)
     history.append(world.committed("g", TOPIC, PARTITIONS))

@@ -62,7 +62,7 @@ def test_a_stuck_network_thread_delays_a_call_by_a_tenth_of_a_second(world: Worl
     app.pause = 60_000
     world.produce("t", 0, 1)
     world.run(1_000)
-    assert app._halfway, "the network thread has told of the record, and does not get any further"
+    assert app._halfway, "the network thread has passed on the record, and is stuck"
     began = world.now.mono
     with pytest.raises(OttlaTimeoutError):
         world.call(app, QUESTIONS[question](app))

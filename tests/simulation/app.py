@@ -193,7 +193,7 @@ class App:
             core.handle_command(command, self.now)
         core.deliver(self.now)
         if self._tell():
-            self._halfway = True  # as the real thread does: the application may act on that first
+            self._halfway = True  # like the real thread: the application may act on the notifications first
             self._clock.after(self.pause, self._go_on)
         else:
             self._go_on()
@@ -330,7 +330,7 @@ def member(
         try:
             records = yield from app.calls.poll(timeout, app.now)
             taken = {TopicPartition(record.topic, record.partition) for record in records} - app.calls.owned
-            assert not taken, f"{app.name} was given records of {taken}, which it was told were taken from it"
+            assert not taken, f"{app.name} was given records of {taken}, which were revoked from it"
             yield Sleep(work)
             app.handled.extend(records)
             if commits:

@@ -317,7 +317,7 @@ class SimBroker:
                 assert "broker.faults" in reason, f"the broker closed a connection: {reason}"
                 self._drop(self._tickets.pop(ticket), reason)
             case TruncatedReply(ticket, _):
-                # What comes of an answer is no message before it is whole.
+                # An incomplete response is not a message.
                 self._drop(self._tickets.pop(ticket), "broker.faults cut an answer")
             case FaultStruck():
                 self.struck += 1

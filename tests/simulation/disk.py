@@ -69,7 +69,7 @@ class FailingDisk:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             if name != "fsync":
                 return real(*args, **keywords)
-            # No test looks at what would survive a power failure but by this; the real thing takes its time.
+            # The tests read the state after a power failure only from this count; a real fsync() is slow.
             found = os.fstat(args[0])
             self.synced[found.st_ino] = found.st_size
             return None

@@ -142,7 +142,7 @@ class VirtualNetwork:
         for byte in data:
             before = self._state
             self._connections.receive(connection_id, bytes((byte,)), self.now)
-            # A shell polls only if there is a reason to: else no one may ever hear of what has changed.
+            # A shell polls only for a reason; without one, a change may never take effect.
             assert self._state == before or not self._quiet.response_incomplete
 
     @property

@@ -87,7 +87,7 @@ class CompactedLog(RuleBasedStateMachine):
     def begin(self, segment_bytes: int, interval: int) -> None:
         self.log = open_log(
             Path(self.folder.name),
-            durable=False,  # which survives a kill all the same, and spares the disk
+            durable=False,  # files survive a kill even so, and the disk is spared
             cleanup_policy="compact",
             segment_bytes=segment_bytes,
             index_interval_bytes=interval,
@@ -96,7 +96,7 @@ class CompactedLog(RuleBasedStateMachine):
         )
 
     def teardown(self) -> None:
-        del self.log  # and its open files: the machine itself lives until the collector comes
+        del self.log  # and its open files: the state machine itself lives until the garbage collector runs
         self.folder.cleanup()
 
     def _write(self, rows: list[tuple[bytes, bytes | None]], **fields: Any) -> Known:

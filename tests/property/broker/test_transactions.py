@@ -137,7 +137,7 @@ class Transactional(RuleBasedStateMachine):
         """A producer of version 2 repeats EndTxn for an ended transaction; the answer has its next producer id and epoch."""
         model = self._model(producer)
         assert (producer.newest, commit) == (True, model.outcome)
-        if model.owner is None:  # its own, for which it was too slow
+        if model.owner is None:  # its own transaction, which has timed out
             model.owner = producer
         else:
             # That of one of the first version which came after it: Kafka tells it that one's epoch, too, and there would be two.

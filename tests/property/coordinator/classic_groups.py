@@ -160,7 +160,7 @@ class Groups(WithLog):
         self.harness.appends = IMMEDIATE
         self.harness.settle()
         latest = {(client.group, client.instance or client.name): client for client in self.crowd}
-        self.crowd = list(latest.values())  # of two with one instance id the first is no use any more
+        self.crowd = list(latest.values())  # the first of two clients with one instance id is fenced
         for _ in range(LONGEST_WAIT // 2_000):
             if all(self._has_settled(name) for name in ("g", "h")):
                 return

@@ -47,7 +47,7 @@ class ConsumerGroups(WithConsumers):
     def strangers(self, group: str, member_id: str, epoch: int, owned: bool) -> None:
         known = self.harness.coordinator.groups().get(group)
         if epoch > 0 and known is not None and member_id in known.members:
-            return  # that would be the member itself
+            return  # that is the member itself
         if epoch < 1 and known is not None and member_id in known.members:
             return
         if epoch == 0 and member_id != "":
@@ -113,7 +113,7 @@ class ConsumerGroups(WithConsumers):
         if not clients or group is None:
             return not clients and (group is None or not group.members)
         if not isinstance(group, ConsumerGroup):
-            return bool(group.members)  # a classic group keeps consumers out
+            return bool(group.members)  # a classic group refuses members of the other protocol
         if group.state is not ConsumerGroupState.STABLE or group.image_version != self.harness.topics.version:
             return False
         if group.members.keys() - clients.keys() or any(one.waiting for one in clients.values()):
@@ -126,7 +126,7 @@ class ConsumerGroups(WithConsumers):
         ]
         wanted = {name for name in group.subscribed_topics() if name in self.harness.topics.counts}
         everything = {(topic, number) for topic in wanted for number in range(self.harness.topics.counts[topic])}
-        failed = any(one.error for one in group.client.messages.values())  # then everyone has what it had before
+        failed = any(one.error for one in group.client.messages.values())  # then each member keeps its previous assignment
         complete = set(read) == everything or failed
         return len(read) == len(set(read)) and complete
 

@@ -100,7 +100,7 @@ class Coordinated(RuleBasedStateMachine):
         if api is Api.ADD_PARTITIONS_TO_TXN or response.error_code is not ErrorCode.none:
             return
         if api is Api.INIT_PRODUCER_ID and client.epoch == -1:
-            assert (response.producer_id, response.producer_epoch) not in self.given, "two producers are told to be the same"
+            assert (response.producer_id, response.producer_epoch) not in self.given, "two producers got the same id and epoch"
         if response.producer_id >= 0:
             client.producer_id, client.epoch = response.producer_id, response.producer_epoch
             self.given.add((client.producer_id, client.epoch))

@@ -106,7 +106,7 @@ class WithLog(RuleBasedStateMachine):
         """Whether a commit must be refused since its sender is not a member of this generation or epoch."""
         group = self.harness.coordinator.groups().get(group_id)
         if self.harness.open or group is None or generation < 0:
-            return False  # what is open may change it; without a generation others may commit, at times
+            return False  # an open append may change it; commits without a generation are accepted at times
         member = group.members.get(member_id)
         if member is None:
             return True

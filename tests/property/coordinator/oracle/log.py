@@ -98,7 +98,7 @@ class LogOfGroups:
             topic_id = self.harness.topics.topic_id(place[1].topic)
             if place in self.removals or topic_id is None:
                 continue
-            assert committed is not None, "nobody had committed it yet"
+            assert committed is not None, "it had not been committed yet"
             is_gone = committed.topic_id != topic_id
             age = self.harness.now.wall - committed.commit_timestamp
             assert is_gone or age >= self.harness.config.offsets_retention_ms
