@@ -1,4 +1,4 @@
-"""The real Kafka that benchmarks run against, and the checkout's tools that they call."""
+"""Apache Kafka for the benchmarks, and the checkout's tools."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ TOOLS = Path(__file__).parents[1] / "tools"
 
 
 def tool(name: str, *args: str) -> str:
-    """What one of the checkout's tools printed."""
+    """Run one of the checkout's tools and return its output."""
     return subprocess.run([TOOLS / name, *args], check=True, capture_output=True, text=True).stdout.strip()
 
 
 @contextmanager
 def cluster(given: str | None, ports: Sequence[int]) -> Iterator[str]:
-    """The servers given, or a real Kafka that ends with this process."""
+    """Yield the given servers, or those of an Apache Kafka that ends with this process."""
     if given is not None:
         yield given
         return

@@ -1,15 +1,15 @@
-"""The load on a coordinator: a process of its own that sends ready-made bytes over pipelined sockets and counts what comes back.
+"""A load generator for coordinators: a process that sends prepared bytes over pipelined sockets and counts the responses.
 
     python benchmarks/_load.py KIND SERVERS GROUP MEMBERS
 
-``KIND``: ``classic`` or ``consumer`` (heartbeats of a steady group), ``commit`` (OffsetCommit of ten partitions, each member
-for its group). It makes the group, prints ``{"ready": ...}`` with what that took, and then, for each number of seconds on its
-standard input, sends for so long and prints how many requests were answered in which time. ``fill`` makes MEMBERS groups with
-offsets, ``loaded`` waits until all of them are served.
+``KIND``: ``classic`` or ``consumer`` (heartbeats of a stable group), ``commit`` (OffsetCommit of ten partitions, each member for
+its own group). It creates the group and prints ``{"ready": ...}`` with the time this took. Then, for each number of seconds on
+stdin, it sends requests for so long and prints the number of responses and the time. ``fill`` creates MEMBERS groups with offsets,
+``loaded`` waits until the broker serves all of them.
 
-Each connection repeats the same requests, so each must repeat the same answers: the first round of them is decoded and checked, and
-all that come later are compared with it byte by byte. So a wrong answer cannot be missed, and the load costs a hundredth of what
-the broker does.
+Each connection repeats the same requests, so it must get the same responses again: the first round is decoded and checked, and all
+later ones are compared with it byte by byte. This detects every wrong response, and costs a hundredth of the broker's processor
+time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WINDOW = 100
 CHUNK = 25
 """Requests that are written at once."""
 PARTITIONS = 10
-"""Of the topic that offsets are committed for; the members of a consumer group share as many as they are, up to 200."""
+"""Partitions of the topic for commits. The topic of a consumer group has a partition per member, up to 200."""
 
 Request = tuple[Api, dict[str, Any]]
 
@@ -53,23 +53,23 @@ class Pump:
         self._next = self._owed = self._position = self._received = 0
 
     def fill(self) -> None:
-        """Send as long as the window is open."""
+        """Send requests until ``WINDOW`` of them are in flight."""
         while self._owed < self._window:
             self.sock.sendall(self._chunks[self._next])
             self._owed += self._sizes[self._next]
             self._next = (self._next + 1) % len(self._chunks)
 
     def drain(self) -> None:
-        """Take what has come."""
+        """Receive and compare response bytes."""
         data = received(self.sock)
         if self._long[self._position : self._position + len(data)] != data:
-            raise AssertionError("an answer is not what it was in the first round")
+            raise AssertionError("a response differs from that of the first round")
         self._position = (self._position + len(data)) % len(self._expected)
         self._owed -= len(data)
         self._received += len(data)
 
     def finish(self) -> float:
-        """Wait for what is owed; how many requests were answered since the last time."""
+        """Wait for all outstanding responses. Return the number of responses since the last call."""
         while self._owed:
             self.drain()
         answered, self._received = self._received / len(self._expected) * self._count, 0
@@ -86,7 +86,7 @@ class Pump:
 
 
 def check(response: Any) -> Any:
-    """The response, which must not hold an error."""
+    """Return the response. Raises ``AssertionError`` if it has an error code."""
     errors = [response.error_code] if hasattr(response, "error_code") else []
     errors += [partition.error_code for topic in getattr(response, "topics", ()) for partition in topic.partitions]
     assert errors, response
@@ -95,7 +95,7 @@ def check(response: Any) -> Any:
 
 
 def run(pumps: list[Pump], seconds: float) -> tuple[float, float]:
-    """Send for some seconds: requests answered, seconds it took."""
+    """Send for ``seconds``. Return the number of responses and the elapsed seconds."""
     with selectors.DefaultSelector() as selector:
         for pump in pumps:
             selector.register(pump.sock, selectors.EVENT_READ, pump)
@@ -111,7 +111,7 @@ def run(pumps: list[Pump], seconds: float) -> tuple[float, float]:
 
 
 def create_topic(lane: Lane, partitions: int) -> str:
-    """A topic of so many partitions that is there for all; its name."""
+    """Create a topic with so many partitions, wait until the broker has it, and return its name."""
     create, metadata, name = Api("create_topics", 7), Api("metadata", 12), topic_of(partitions)
     topic = create.requests.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, assignments=(), configs=())
     lane.ask(create, topics=(topic,), timeout=timedelta(seconds=30))
@@ -125,12 +125,12 @@ def create_topic(lane: Lane, partitions: int) -> str:
 
 
 def topic_of(partitions: int) -> str:
-    """The name of the topic with so many partitions."""
+    """Return the name of the topic with so many partitions."""
     return f"load-{partitions}"
 
 
 def ready(lane: Lane, group: str) -> None:
-    """Wait until the coordinator of the group serves."""
+    """Wait until the coordinator of the group serves requests."""
     find, fetch = Api("find_coordinator", 4), Api("offset_fetch", 8)
     wanted = fetch.requests.OffsetFetchRequestGroup(group_id=group, topics=None)
     while True:
@@ -143,7 +143,8 @@ def ready(lane: Lane, group: str) -> None:
 
 
 def classic_members(servers: str, group: str, count: int) -> list[Request]:
-    """A stable classic group: the heartbeats of its members. Each joins over a connection of its own: a JoinGroup waits."""
+    """Form a classic group and return its heartbeats. Each member joins over its own connection, as its JoinGroup request blocks
+    it."""
     join, sync, heartbeat = Api("join_group", 9), Api("sync_group", 5), Api("heartbeat", 4)
     protocol = join.requests.JoinGroupRequestProtocol(name="range", metadata=b"\0\1\0\0\0\1\0\4load\0\0\0\0")
     fields = {
@@ -157,7 +158,7 @@ def classic_members(servers: str, group: str, count: int) -> list[Request]:
     ids = []
     for lane in lanes:
         ids.append(lane.ask(join, member_id="", **fields).member_id)
-        if lane is lanes[0]:  # the first is a group of its own; the others wait until it has rejoined
+        if lane is lanes[0]:  # the first member forms the group alone; the others' JoinGroup requests wait until it rejoins
             check(lane.ask(join, member_id=ids[0], **fields))
     for lane, member_id in [*zip(lanes, ids, strict=True)][1:]:
         lane.sock.sendall(join.request(1, member_id=member_id, **fields))
@@ -180,13 +181,13 @@ def classic_members(servers: str, group: str, count: int) -> list[Request]:
 
 
 def consumer_members(servers: str, group: str, count: int, topic: str) -> tuple[list[Request], float]:
-    """A stable group of the new protocol: the heartbeats of its members, and how long their first ones took."""
+    """Form a consumer group (KIP-848). Return its heartbeats, and the seconds that the first ones took."""
     api, lane = Api("consumer_group_heartbeat", 1), Lane(servers)
     owned: dict[str, tuple[Any, ...]] = {str(uuid.uuid4()): () for _ in range(count)}
     epochs: dict[str, int] = {}
 
     def told(member_id: str, answer: Any) -> bool:
-        """Whether an answer brought something new."""
+        """Store the response. Return whether it changed the member's epoch or assignment."""
         check(answer)
         news = answer.assignment is not None or answer.member_epoch != epochs.get(member_id)
         epochs[member_id] = answer.member_epoch
@@ -198,14 +199,14 @@ def consumer_members(servers: str, group: str, count: int, topic: str) -> tuple[
         return news
 
     def round_of(members: list[str]) -> bool:
-        """A heartbeat of each; whether any brought something new."""
+        """Send a heartbeat of each member. Return whether any response changed an epoch or assignment."""
         for one in members:
             fields = {"member_epoch": epochs[one], "topic_partitions": owned[one]}
             lane.sock.sendall(api.request(1, group_id=group, member_id=one, **fields))
         news = [told(one, api.response(lane.frame())) for one in members]
         return any(news)
 
-    if count >= 1000:  # an assignment looks at all members: let there not be one for each that joins, as with Kafka's defaults
+    if count >= 1000:  # without an interval, the broker would compute an assignment of all members for each join
         let_pass(lane, group, "consumer.assignment.interval.ms", 1000)
     first = {
         "member_epoch": 0,
@@ -218,7 +219,7 @@ def consumer_members(servers: str, group: str, count: int, topic: str) -> tuple[
         told(one, lane.ask(api, group_id=group, member_id=one, **first))
     seconds = time.perf_counter() - begin
     quiet, members = 0, list(owned)
-    while quiet < 3:  # Kafka lets a second pass between two assignments
+    while quiet < 3:  # Kafka's interval between two assignments is a second
         news = [round_of(members[at : at + CHUNK]) for at in range(0, count, CHUNK)]
         quiet = 0 if any(news) or len(set(epochs.values())) > 1 else quiet + 1
         time.sleep(0.6)
@@ -227,7 +228,7 @@ def consumer_members(servers: str, group: str, count: int, topic: str) -> tuple[
 
 
 def let_pass(lane: Lane, group: str, name: str, milliseconds: int) -> None:
-    """Set an interval of a group."""
+    """Set an interval in the configuration of a group."""
     api = Api("incremental_alter_configs", 1)
     config = api.requests.AlterableConfig(name=name, config_operation=0, value=str(milliseconds))
     resource = api.requests.AlterConfigsResource(resource_type=32, resource_name=group, configs=(config,))
@@ -236,7 +237,7 @@ def let_pass(lane: Lane, group: str, name: str, milliseconds: int) -> None:
 
 
 def commits(group: str, count: int) -> list[Request]:
-    """OffsetCommits of ten partitions, of so many groups without members."""
+    """Return OffsetCommit requests for ten partitions, for ``count`` groups without members."""
     api = Api("offset_commit", 9)
     partitions = tuple(
         api.requests.OffsetCommitRequestPartition(partition_index=number, committed_offset=1000 + number, committed_metadata="")
@@ -248,7 +249,7 @@ def commits(group: str, count: int) -> list[Request]:
 
 
 def fill(servers: str, group: str, count: int) -> None:
-    """Commit ten offsets for each of so many groups."""
+    """Commit ten offsets for each of ``count`` groups."""
     lane = Lane(servers)
     create_topic(lane, PARTITIONS)
     ready(lane, group)
@@ -267,7 +268,7 @@ def fill(servers: str, group: str, count: int) -> None:
 
 
 def loaded(servers: str, group: str, count: int) -> None:
-    """Wait until a thousand of the groups, and the last, have their offsets again."""
+    """Wait until the broker returns the offsets of a thousand of the groups, and of the last one."""
     lane, fetch = Lane(servers), Api("offset_fetch", 8)
     for number in {*range(0, count, max(1, count // 1000)), count - 1}:
         wanted = fetch.requests.OffsetFetchRequestGroup(group_id=numbered(group, number), topics=None)
@@ -280,12 +281,12 @@ def loaded(servers: str, group: str, count: int) -> None:
 
 
 def numbered(group: str, number: int) -> str:
-    """The name of one of many groups; all are equally long."""
+    """Return the name of a group; all names have the same length."""
     return f"{group}-{number:08}"
 
 
 def main(kind: str, servers: str, group: str, members: int) -> None:
-    """Make the group, then obey."""
+    """Create the group, then run a round for each line on stdin."""
     if kind in ("fill", "loaded"):
         {"fill": fill, "loaded": loaded}[kind](servers, group, members)
         return

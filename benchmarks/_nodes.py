@@ -1,4 +1,4 @@
-"""The two brokers side by side: each in a separate process, with what it has used of the machine."""
+"""Ottla's broker and Apache Kafka, each in a separate process, with their processor time and memory."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Node:
-    """What both have: a process."""
+    """A broker process."""
 
     name: str
     servers: str
     pid: int
 
     def cpu(self) -> float:
-        """Seconds of processor time so far, over all threads."""
+        """Return the seconds of processor time so far, of all threads."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS
 
     def memory(self) -> int:
-        """Bytes that are resident."""
+        """Return the resident memory in bytes."""
         return memory_of(self.pid)
 
 
@@ -52,21 +52,21 @@ class OttlaNode(Node):
         self.start()
 
     def start(self) -> None:
-        """Start it, again if need be."""
+        """Start the broker, for the first time or again."""
         self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         self.servers = self._process.stdout.readline().strip()
         self.pid = self._process.pid
 
     def stop(self) -> None:
-        """End it cleanly."""
+        """Stop the broker cleanly."""
         self._process.communicate()
 
     close = stop
 
 
 class KafkaNode(Node):
-    """A real Kafka."""
+    """Apache Kafka."""
 
     name = "Apache Kafka"
 
@@ -81,7 +81,7 @@ class KafkaNode(Node):
         self._command = Path(f"/proc/{self.pid}/cmdline").read_bytes().decode().split("\0")[:-1]
 
     def start(self) -> None:
-        """Start it again, with the data it has."""
+        """Start the broker again, with its data."""
         with (self._pid_file.parent / "again.out").open("wb") as out:
             self._again = process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
         self.pid = process.pid
@@ -92,25 +92,25 @@ class KafkaNode(Node):
                 socket.create_connection((host, int(port))).close()
                 return
             except ConnectionRefusedError:
-                assert process.poll() is None, "Kafka ended at once; see again.out in its folder"
+                assert process.poll() is None, "Kafka exited during its start; see again.out in its directory"
                 time.sleep(0.1)
 
     def stop(self) -> None:
-        """End it cleanly; its data stays."""
+        """Stop the broker cleanly and keep its data."""
         os.kill(self.pid, signal.SIGTERM)
         if self._again is not None:
             self._again.wait()
-        while Path(f"/proc/{self.pid}").exists():  # the first was started by ``tools/kafka``, and is no one's child here
+        while Path(f"/proc/{self.pid}").exists():  # the first process is not a child of this one, but of ``tools/kafka``
             time.sleep(0.1)
 
     def close(self) -> None:
-        """End it for good."""
+        """Stop the broker and delete its data."""
         tool("kafka", "stop", self._port)
 
 
 def memory_of(pid: int) -> int:
-    """Bytes of a process that are resident."""
+    """Return the resident memory of a process in bytes."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024
-    raise RuntimeError(f"process {pid} has no memory")
+    raise RuntimeError(f"/proc/{pid}/status has no VmRSS")

@@ -1,8 +1,8 @@
-"""Ways to read all records of a topic: Ottla's, those of its peers, and one that only fetches.
+"""Ways to read all records of a topic: with Ottla, with other clients, and with Ottla's fetches alone.
 
-Each takes the servers, the topic, its partitions, the number of records and its settings, and gives a ``Reading``. It begins with
-a consumer that is not there yet and ends with the last record: connecting counts, closing does not. Every key and value is touched
-(their lengths are added up); of Arrow columns the bytes are counted.
+Each function takes the servers, the topic, its partitions, the number of records and the settings, and returns a ``Reading``. The
+time includes the creation and the connections of the consumer, but not ``close()``. The functions access every key and value, to
+add up their lengths; for Arrow they add up the bytes of the columns.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from ottla.runtime.network_thread import NetworkThread
 from ottla.runtime.randomness import random_source
 
 PATIENCE = 60.0
-"""Seconds without a record after which a reading is given up."""
+"""Seconds without a record after which a function returns."""
 
 
 class Reading(NamedTuple):
-    """What one reading found, and what it took: seconds on the clock, and of processor time over all threads."""
+    """The number and size of the records read, the elapsed seconds, and the seconds of processor time of all threads."""
 
     records: int
     size: int
@@ -57,7 +57,7 @@ def _assigned(servers: str, topic: str, partitions: int, settings: Settings) -> 
 
 
 def objects(servers: str, topic: str, partitions: int, count: int, settings: Settings) -> Reading:
-    """``poll()``, every record an object."""
+    """``poll()``, with an object per record."""
     seen, size, watch = 0, 0, _Stopwatch()
     with _assigned(servers, topic, partitions, settings) as consumer:
         while seen < count:
@@ -102,7 +102,7 @@ def _bytes(column: Any) -> int:
 
 
 def fetching(servers: str, topic: str, partitions: int, count: int, settings: Settings) -> Reading:
-    """The consumer's own fetches and nothing behind them: no checksum, no record is looked at, only headers of batches."""
+    """The consumer's fetches alone: it reads the headers of batches, but no checksums and no records."""
     seen, watch = 0, _Stopwatch()
     config = ConsumerConfig.parse(bootstrap_servers=servers, auto_offset_reset="earliest", **settings)
     shared = SharedState()

@@ -1,11 +1,10 @@
-"""How long a group of librdkafka's consumers is without its partitions when a third member joins.
+"""The time of a rebalance with librdkafka's consumers when a third member joins a group.
 
     python benchmarks/_rebalance.py classic|consumer SERVERS TIMES
 
-A third member joins and leaves so many times. For each time it prints the seconds from its first poll until each partition has
-given a record to the member that owns it in the end. A producer writes to all of them all the time, so that each has something
-new. Most of what is measured is how long it takes until the other two send their next heartbeats, whatever the broker; so the times
-begin at moments that are spread evenly over the interval between two of those.
+A third member joins and leaves TIMES times. Each time it prints the seconds from the member's first poll until the final owner of
+each partition has got a record. A producer writes to all partitions continuously. Most of the time passes until the other two
+members send their next heartbeats, with any broker. So the joins are distributed evenly over the interval between two heartbeats.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ HEARTBEAT = 0.5
 
 
 class Member:
-    """A consumer with a thread of its own, and when each of its partitions last came to it and first gave a record then."""
+    """A consumer in its own thread, with the time of the first record of each partition since its assignment."""
 
     def __init__(self, settings: dict[str, Any], topic: str) -> None:
         self.fetched: dict[int, float | None] = {}
@@ -40,12 +39,12 @@ class Member:
         self._thread.start()
 
     def stop(self) -> None:
-        """Leave it."""
+        """Leave the group."""
         self._ended.set()
         self._thread.join()
 
     def forget(self) -> None:
-        """What was fetched so far does not count."""
+        """Reset the times of all partitions."""
         self.fetched = dict.fromkeys(self.fetched)
 
     def _run(self) -> None:
@@ -65,7 +64,7 @@ class Member:
 
 
 def settled(members: list[Member]) -> float | None:
-    """When the last partition came to be fetched; ``None`` while one is not, or a member has none."""
+    """Return when the last partition got its first record; ``None`` if one has none yet, or a member has no partition."""
     owned = [member.fetched.copy() for member in members]
     times = [at for one in owned for at in one.values()]
     if len(times) != PARTITIONS or not all(owned) or None in times:
@@ -74,7 +73,7 @@ def settled(members: list[Member]) -> float | None:
 
 
 def wait_for(members: list[Member]) -> float:
-    """Wait until they are settled, and stay so for a while; when they came to be."""
+    """Wait until the members have been settled for a second. Return when they became settled."""
     end = time.perf_counter() + LIMIT
     while time.perf_counter() < end:
         at = settled(members)
@@ -85,7 +84,10 @@ def wait_for(members: list[Member]) -> float:
 
 
 def joined(settings: dict[str, Any], topic: str, others: list[Member], phase: float) -> float:
-    """Let a third member join, that part of an interval after heartbeats, and leave again; how long until the group was settled."""
+    """Let a third member join and leave. Return the seconds from its start until the group is settled.
+
+    ``phase`` is the moment of the join, as a fraction of the interval after the last heartbeats.
+    """
     settled_at = wait_for(others)
     time.sleep((settled_at - time.perf_counter()) % HEARTBEAT + phase * HEARTBEAT)
     third = Member(settings, topic)

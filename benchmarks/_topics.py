@@ -1,4 +1,4 @@
-"""The topics that consumers are measured on."""
+"""The topics of the benchmarks of consumers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from confluent_kafka import admin
 
 
 def create(servers: str, topic: str, partitions: int) -> bool:
-    """Make a topic, unless it is there; whether it was made."""
+    """Create a topic unless it exists. Return whether it was created."""
     client = admin.AdminClient({"bootstrap.servers": servers})
     if topic in client.list_topics(timeout=30).topics:
         return False
@@ -20,12 +20,12 @@ def create(servers: str, topic: str, partitions: int) -> bool:
 
 
 def _is_led(topic: admin.TopicMetadata, partitions: int) -> bool:
-    """Whether the broker knows all partitions and their leaders: it answers before it does."""
+    """Whether all partitions have leaders: CreateTopics returns earlier."""
     return len(topic.partitions) == partitions and all(one.leader >= 0 for one in topic.partitions.values())
 
 
 def fill(servers: str, records: int, size: int, partitions: int, codec: str = "none") -> str:
-    """A topic with so many records, produced now unless it is there: keys of 8 bytes, values that compress about as JSON does."""
+    """Return a topic with so many records, and create it if needed. Keys have 8 bytes; values compress about as well as JSON."""
     topic = f"bench-{records}-{size}-{partitions}-{codec}"
     if not create(servers, topic, partitions):
         return topic
@@ -44,7 +44,7 @@ def fill(servers: str, records: int, size: int, partitions: int, codec: str = "n
 
 
 def value(number: int, size: int) -> bytes:
-    """Rows of a table of flights, as JSON."""
+    """Return JSON of a table of flights."""
     row = b'{"carrier":"UA","flight":%d,"origin":"EWR","dest":"IAH","hour":%d,"distance":%d} '
     rows = [row % (number * 37 % 9_973, (number + line) % 24, (number + line) * 7 % 4_000) for line in range(size // 70 + 1)]
     return b"".join(rows)[:size].ljust(size)

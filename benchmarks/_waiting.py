@@ -1,6 +1,6 @@
-"""How long an application waits: for its first record, and for each record that is produced while it reads.
+"""Latencies: the time to the first record, and the time from producing a record to its handler.
 
-Ours and confluent-kafka, each in the manner that is natural to it: ``for record in consumer``, and ``poll()``.
+Each client is used idiomatically: Ottla with ``for record in consumer``, confluent-kafka with ``poll()``.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ for number in range(round(rate * seconds)):
     producer.poll(0)
 producer.flush(30)
 """
-"""A process that produces so many records a second, each with the moment it was made, to partition 0."""
+"""A process that produces so many records per second to partition 0, each with its time as value."""
 
 
 class Waits(NamedTuple):
-    """Milliseconds from produce to handler, at the median and at the 99th percentile, and the processor's seconds meanwhile."""
+    """Milliseconds from produce to handler, the median and the 99th percentile, and the seconds of processor time."""
 
     median: float
     p99: float
@@ -45,11 +45,11 @@ class Waits(NamedTuple):
 
 
 Follow = Callable[[str, str, int], Iterator[bytes]]
-"""Servers, topic and number of partitions -> the values that are produced from now on; first an empty one: now it reads."""
+"""Servers, topic and number of partitions -> the values of new records, after an empty one when the consumer is ready."""
 
 
 def follow_ottla(servers: str, topic: str, partitions: int) -> Iterator[bytes]:
-    """``for record in consumer``, from the end on."""
+    """``for record in consumer``, from the end of the log."""
     with Consumer(bootstrap_servers=servers, auto_offset_reset="latest") as consumer:
         consumer.assign([TopicPartition(topic, number) for number in range(partitions)])
         consumer.position((topic, 0), timeout=60)  # type: ignore[arg-type]
@@ -60,7 +60,7 @@ def follow_ottla(servers: str, topic: str, partitions: int) -> Iterator[bytes]:
 
 
 def follow_confluent(servers: str, topic: str, partitions: int) -> Iterator[bytes]:
-    """``poll()``, from the end on."""
+    """``poll()``, from the end of the log."""
     consumer = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": "bench", "enable.auto.commit": False})
     _, end = consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, 0), timeout=60)
     others = [confluent_kafka.TopicPartition(topic, number, confluent_kafka.OFFSET_END) for number in range(1, partitions)]
@@ -77,7 +77,7 @@ def follow_confluent(servers: str, topic: str, partitions: int) -> Iterator[byte
 
 
 def waits(follow: Follow, servers: str, topic: str, partitions: int, rate: int, seconds: float) -> Waits:
-    """Follow a topic while records are produced, and say how late each was."""
+    """Follow a topic while records are produced, and return the latencies."""
     found: list[float] = []
     records = follow(servers, topic, partitions)
     assert next(records) == b""
@@ -101,7 +101,7 @@ def waits(follow: Follow, servers: str, topic: str, partitions: int, rate: int, 
 
 
 def first_of_ottla(servers: str, topic: str) -> float:
-    """Seconds from a consumer that is not there yet to the first record of its group."""
+    """Return the seconds from the creation of a consumer to the first record of its group."""
     began = time.perf_counter()
     with Consumer(bootstrap_servers=servers, group_id=str(uuid.uuid4()), auto_offset_reset="earliest") as consumer:
         consumer.subscribe([topic])
@@ -110,7 +110,7 @@ def first_of_ottla(servers: str, topic: str) -> float:
 
 
 def first_of_confluent(servers: str, topic: str) -> float:
-    """The same by confluent-kafka, in the protocol that is quicker to join."""
+    """Return the same for confluent-kafka, with the protocol that joins faster."""
     began = time.perf_counter()
     consumer = confluent_kafka.Consumer(
         {

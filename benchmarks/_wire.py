@@ -1,4 +1,4 @@
-"""Requests as bytes and answers as messages, straight from kio: nothing of Ottla's, and the same load for every broker."""
+"""Requests as bytes and responses as messages, with kio alone and no code of Ottla: the same load for every broker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LENGTH = struct.Struct(">i")
 
 
 class Api:
-    """One version of one API: ``request(...)`` gives a frame, ``response(frame)`` the message in it."""
+    """One version of one API: ``request(...)`` returns a frame, ``response(frame)`` the message in it."""
 
     def __init__(self, name: str, version: int) -> None:
         self.requests: Any = importlib.import_module(f"kio.schema.{name}.v{version}.request")
@@ -24,7 +24,7 @@ class Api:
         self._response: Any = getattr(self.responses, title + "Response")
 
     def request(self, correlation_id: int, **fields: Any) -> bytes:
-        """A whole frame."""
+        """Return a frame with its length."""
         cls, target = self._request, io.BytesIO()
         head = cls.__header_schema__(
             request_api_key=cls.__api_key__, request_api_version=cls.__version__, correlation_id=correlation_id, client_id="load"
@@ -34,7 +34,7 @@ class Api:
         return _LENGTH.pack(target.tell()) + target.getvalue()
 
     def response(self, frame: bytes) -> Any:
-        """The message in a frame."""
+        """Return the message in a frame."""
         _, size = entity_reader(self._response.__header_schema__)(frame, 0)
         return entity_reader(self._response)(frame, size)[0]
 
@@ -49,7 +49,7 @@ class Lane:
         self._rest = b""
 
     def frame(self) -> bytes:
-        """The next frame, without its length."""
+        """Receive the next frame and return it without its length."""
         while True:
             if len(self._rest) >= 4:
                 end = 4 + _LENGTH.unpack_from(self._rest)[0]
@@ -59,14 +59,14 @@ class Lane:
             self._rest += received(self.sock)
 
     def ask(self, api: Api, **fields: Any) -> Any:
-        """A request and its answer."""
+        """Send a request and return the response."""
         self.sock.sendall(api.request(1, **fields))
         return api.response(self.frame())
 
 
 def received(sock: socket.socket) -> bytes:
-    """Bytes from a socket that has to have some."""
+    """Receive bytes. Raises ``ConnectionError`` if the broker has closed the connection."""
     data = sock.recv(1 << 18)
     if not data:
-        raise ConnectionError("the broker has closed a connection of the load")
+        raise ConnectionError("the broker has closed a connection of the load generator")
     return data

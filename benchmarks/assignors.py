@@ -1,12 +1,13 @@
 """Ottla's assignors of consumer groups, and those of Apache Kafka's coordinator (its own classes, in a JVM), in one run.
 
-Both are asked the same questions, in turns. Kafka is handed the owner of each partition, which its coordinator keeps at hand; Ottla
-finds that out. A figure is the median of all rounds after the first, so the JVM is warm. ``scattered``: members have partitions of
-many topics each, as after a long life. ``mixed``: each member subscribed to half of the topics.
+Both compute the same assignments, in turn. Kafka's assignors get the owner of each partition, which its coordinator stores; the
+time of Ottla's includes finding the owners. The figures are medians of all rounds after the first, so the JVM is warm.
+``scattered``: members have partitions of many topics, as in an old group. ``mixed``: each member is subscribed to half of the
+topics.
 
     python benchmarks/assignors.py [--members 10000] [--topics 100] [--partitions 1000] [--rounds 6]
 
-Needs Java 17 and Maven for Kafka's classes (see ``tools/kafka``).
+Kafka's classes need Java 17 and Maven (see ``tools/kafka``).
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ OURS_A_ROUND, THEIRS_A_ROUND = 3, 10
 
 
 class Case(NamedTuple):
-    """One row of the table; promises are milliseconds and times the JVM's median, for 10,000 members and 100,000 partitions."""
+    """One row of the table. The targets are milliseconds, and a multiple of the JVM's median, for 10,000 members and 100,000
+    partitions."""
 
     title: str
     assignor: str
@@ -44,7 +46,7 @@ class Case(NamedTuple):
 
 
 def cases(members: int, topics: int, partitions: int) -> Iterator[Case]:
-    """The questions."""
+    """Return the groups to assign."""
     dice = random.Random(1)
     known = {UUID(int=dice.getrandbits(63) << 64 | dice.getrandbits(63)): TopicSpec(f"t{n}", partitions) for n in range(topics)}
     every = MemberSpec(frozenset(known))
@@ -64,7 +66,7 @@ def cases(members: int, topics: int, partitions: int) -> Iterator[Case]:
 
 
 def scattered(group: dict[str, MemberSpec], topics: dict[UUID, TopicSpec], dice: random.Random) -> dict[str, Assignment]:
-    """The partitions dealt to the members in no order."""
+    """Return a random assignment of the partitions to the members."""
     pool = [(topic_id, number) for topic_id, topic in topics.items() for number in range(topic.partitions)]
     dice.shuffle(pool)
     shares: dict[str, dict[UUID, list[int]]] = {member: {} for member in group}
@@ -75,7 +77,7 @@ def scattered(group: dict[str, MemberSpec], topics: dict[UUID, TopicSpec], dice:
 
 
 def question(case: Case) -> str:
-    """A case as a line that ``tools/KafkaAssignors.java`` reads."""
+    """Return a case as a request line of ``tools/KafkaAssignors.java``."""
     texts = {topic_id: urlsafe_b64encode(topic_id.bytes).decode().rstrip("=") for topic_id in case.group.topics}
     members: list[dict[str, Any]] = []
     for member_id, member in case.group.members.items():
@@ -88,14 +90,14 @@ def question(case: Case) -> str:
 
 @contextmanager
 def java() -> Iterator[subprocess.Popen[str]]:
-    """A process that answers questions with Kafka's own classes."""
+    """A process that computes assignments with Kafka's own classes."""
     command = [str(TOOLS / "kafka"), "run", str(TOOLS / "KafkaAssignors.java")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         yield process
 
 
 def theirs(process: subprocess.Popen[str], line: str) -> tuple[list[float], int]:
-    """Milliseconds of each round, and the number of partitions given out."""
+    """Return the milliseconds of each round, and the number of assigned partitions."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(line + "\n")
@@ -106,10 +108,10 @@ def theirs(process: subprocess.Popen[str], line: str) -> tuple[list[float], int]
 
 
 def ours(case: Case) -> tuple[list[float], int]:
-    """The same of Ottla's."""
+    """Return the same for Ottla's assignor."""
     milliseconds, targets = [], {}
     for _ in range(OURS_A_ROUND):
-        group = GroupSpec(case.group.members, case.group.assignments, case.group.topics)  # what it found out of itself is gone
+        group = GroupSpec(case.group.members, case.group.assignments, case.group.topics)  # no cached results
         begin = time.perf_counter()
         targets = SERVER_ASSIGNORS[case.assignor](group)
         milliseconds.append((time.perf_counter() - begin) * 1000)
@@ -117,7 +119,7 @@ def ours(case: Case) -> tuple[list[float], int]:
 
 
 def kept(case: Case, mine: list[float], kafkas: list[float]) -> bool:
-    """Print one row; whether what was promised holds."""
+    """Print one row. Return whether the targets are met."""
     median, kafka = statistics.median(mine), statistics.median(kafkas)
     late = median > (case.promised_ms or median) or median / kafka > (case.promised_ratio or median / kafka)
     promise = f"  promised {case.promised_ms:.0f} ms, {case.promised_ratio:.0f}x" if case.promised_ms else ""
@@ -130,7 +132,7 @@ def kept(case: Case, mine: list[float], kafkas: list[float]) -> bool:
 
 
 def main() -> int:
-    """Print the table; the exit code is 1 if a promise is broken."""
+    """Print the table. The exit code is 1 if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--members", type=int, default=10_000)
     parser.add_argument("--topics", type=int, default=100)

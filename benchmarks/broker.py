@@ -1,12 +1,12 @@
-"""The same confluent producer and consumer on Ottla's broker and on a real Apache Kafka, in one run, alternating.
+"""The same confluent-kafka producer and consumer on Ottla's broker and on Apache Kafka, alternating in one run.
 
-Each round produces all records to a fresh topic of each broker and reads them back, each in a separate process, so that neither
-broker shares an interpreter with a client. The figure is the median of the rounds; the ratio is that of the medians. Both brokers
-run at their defaults, both in a fresh data directory on the same disk; the clients' settings are printed.
+Each round produces all records to a new topic of each broker and reads them back, in separate processes, so that no broker shares
+an interpreter with a client. The figures are medians of the rounds; the ratio is that of the medians. Both brokers have default
+settings, and a fresh data directory on the same disk; the clients' settings are printed.
 
     python benchmarks/broker.py [--records 2000000] [--size 100] [--partitions 4] [--rounds 5]
 
-Needs Java 17 and Maven for the real Kafka (see ``tools/kafka``).
+Apache Kafka needs Java 17 and Maven (see ``tools/kafka``).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ with Broker(sys.argv[1]) as broker:
 
 
 def produce(servers: str, topic: str, records: int, size: int) -> float:
-    """Seconds to produce and have acknowledged."""
+    """Return the seconds until all records are acknowledged."""
     from confluent_kafka import Producer
 
     failed: list[object] = []
@@ -84,7 +84,7 @@ def produce(servers: str, topic: str, records: int, size: int) -> float:
 
 
 def consume(servers: str, topic: str, records: int, partitions: int) -> float:
-    """Seconds to read everything, every value touched."""
+    """Return the seconds to read all records and access every value."""
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "benchmark", **CONSUMER})
@@ -115,18 +115,18 @@ def ottla(folder: str) -> Iterator[str]:
 
 
 def in_process(verb: str, *arguments: object) -> float:
-    """One measurement in a fresh process."""
+    """Run one measurement in a fresh process."""
     command = [sys.executable, __file__, "--measure", verb, *map(str, arguments)]
     return float(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
 
 
 def measure(verb: str, servers: str, topic: str, records: str, other: str) -> None:
-    """What a fresh process does."""
+    """Run one measurement and print it. Runs in a fresh process."""
     print(json.dumps({"produce": produce, "consume": consume}[verb](servers, topic, int(records), int(other))))
 
 
 def main() -> int:
-    """Print the table; the exit code is 1 if the promise is broken."""
+    """Print the table. The exit code is 1 if a target is missed."""
     if sys.argv[1:2] == ["--measure"]:
         measure(*sys.argv[2:])
         return 0

@@ -1,14 +1,14 @@
-"""A consumer beside confluent-kafka and aiokafka: on a real Kafka and on Ottla's broker, row by row.
+"""Ottla's consumer, confluent-kafka and aiokafka, on Apache Kafka and on Ottla's broker.
 
-Method: the same records and one process for all contenders; each reading is a fresh consumer with its partitions assigned;
-contenders take turns; the figures are medians of the rounds, after one to warm up; a ratio is one of two medians. CRCs are checked
-on both sides. Ours runs with default settings but ``max_poll_records``; confluent-kafka, whose defaults are slow for this, at what
-its documentation recommends; aiokafka at its defaults but CRC and ``max_partition_fetch_bytes``, which only help it.
+Method: all clients read the same records in one process, in turn, each time with a new consumer and assigned partitions. The
+figures are medians of the rounds after the first, a ratio is that of two medians. All clients check CRCs. Ottla has default
+settings except ``max_poll_records``; confluent-kafka, whose defaults are slow here, the settings that its documentation recommends;
+aiokafka its defaults except CRC and ``max_partition_fetch_bytes``, which make it faster.
 
     python benchmarks/consumer.py [--rows objects,iteration,...] [--brokers kafka,ottla] [--records 3000000] [--rounds 5]
 
 Rows: ``objects``, ``iteration``, ``arrow``, ``codecs`` (lz4, zstd), ``sizes`` (1 kB, 10 kB), ``async``, ``cpu``, ``first``,
-``latency``, ``assigned``. The exit code is 1 if a target is missed. The real Kafka needs Java 17 and Maven (see ``tools/kafka``).
+``latency``, ``assigned``. The exit code is 1 if a target is missed. Apache Kafka needs Java 17 and Maven (see ``tools/kafka``).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PORTS = range(19_500, 19_590, 2)
 
 
 class Verdict(NamedTuple):
-    """One line of the table: what was measured, ours and theirs, their ratio and what it was to be."""
+    """One line of the table: the measurement, Ottla's figure, the other client's, their ratio, and its target."""
 
     what: str
     ours: str
@@ -48,7 +48,7 @@ class Verdict(NamedTuple):
     ratio: float
     target: float
     least: bool = True
-    """Whether the target is the least that will do; otherwise it is the most."""
+    """Whether the target is a minimum; otherwise it is a maximum."""
 
     @property
     def reached(self) -> bool:
@@ -98,7 +98,7 @@ class Bench:
         self._seconds: float = options.seconds
 
     def objects(self) -> Iterator[Verdict]:
-        """Every key and value touched."""
+        """Access every key and value."""
         yield from self._rates([(OBJECTS, CONSUME, 2.0)])
 
     def iteration(self) -> Iterator[Verdict]:
@@ -106,7 +106,7 @@ class Bench:
         yield from self._rates([(ITERATION, POLL, 3.0)])
 
     def arrow(self) -> Iterator[Verdict]:
-        """Columns; beside the peer, and beside what fetching alone takes."""
+        """Read Arrow columns; compared with confluent-kafka, and with the fetches alone."""
         yield from self._rates([(ARROW, CONSUME, 5.0), (ARROW, FETCHING, 0.8)])
 
     def codecs(self) -> Iterator[Verdict]:
@@ -124,7 +124,7 @@ class Bench:
         yield from self._rates([(BATCHES, GETMANY, 4.0)])
 
     def cpu(self) -> Iterator[Verdict]:
-        """What the processor spends on a million records, over all threads of the process."""
+        """Processor time per million records, of all threads of the process."""
         pairs = [(OBJECTS, CONSUME), (ITERATION, POLL), (ARROW, CONSUME)]
         readings = self._readings(dict.fromkeys(case for pair in pairs for case in pair), self._records, 100, "none")
         spent = {case: statistics.median(one.cpu / one.records * 1e6 for one in readings[case]) for pair in pairs for case in pair}
@@ -139,7 +139,7 @@ class Bench:
             )
 
     def first(self) -> Iterator[Verdict]:
-        """A new group's first record."""
+        """The time to a new group's first record."""
         topic = _topics.fill(self._servers, 1_000, 100, self._partitions)
         contenders = {"ours": _waiting.first_of_ottla, "theirs": _waiting.first_of_confluent}
         found = self._alternating({name: partial(measure, self._servers, topic) for name, measure in contenders.items()})
@@ -149,11 +149,11 @@ class Bench:
         )
 
     def latency(self) -> Iterator[Verdict]:
-        """From produce to the handler, at 1,000 records a second."""
+        """The latency from produce to the handler, with 1,000 records per second."""
         yield from self._waits("latency", self._partitions, 1_000)
 
     def assigned(self) -> Iterator[Verdict]:
-        """The same with 1,000 partitions of which one is active."""
+        """The same with 1,000 partitions, of which one has records."""
         yield from self._waits("1,000 partitions", 1_000, 200)
 
     def _waits(self, what: str, partitions: int, rate: int) -> Iterator[Verdict]:
@@ -199,7 +199,7 @@ class Bench:
         return self._alternating({case: partial(read, case) for case in cases})
 
     def _alternating(self, contenders: dict[Any, Callable[[], Any]]) -> dict[Any, list[Any]]:
-        """What each contender measured in each round but the first."""
+        """Return the figures of each client in each round except the first."""
         found: dict[Any, list[Any]] = {name: [] for name in contenders}
         for number in range(self._rounds + 1):
             for name, measure in contenders.items():
@@ -224,7 +224,8 @@ ROWS = {
 
 
 def brokers(names: list[str], given: str | None) -> Generator[tuple[str, str], None, None]:
-    """Each broker's name and address; it lives until the next one is asked for, so that none is measured beside another."""
+    """Yield the name and address of each broker. It stops before the next one starts, so that only one runs during a
+    measurement."""
     if given is not None:
         yield given, given
         return
@@ -243,7 +244,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", default=",".join(ROWS))
     parser.add_argument("--brokers", default="kafka,ottla")
-    parser.add_argument("--bootstrap-servers", help="a broker that is there, instead")
+    parser.add_argument("--bootstrap-servers", help="use this broker instead")
     parser.add_argument("--records", type=int, default=3_000_000, help="of 100 bytes; of longer ones three times as many bytes")
     parser.add_argument("--partitions", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=5)

@@ -1,14 +1,14 @@
-"""The group coordinator of Ottla's broker and that of a real Apache Kafka, under the same load, in one run, alternating.
+"""The group coordinators of Ottla's broker and of Apache Kafka under the same load, alternating in one run.
 
-Each broker runs in a separate process in a fresh data directory on the same disk, and the load in another (``_load.py``):
-ready-made bytes over four pipelined connections. The figures are medians of the rounds, the ratio is that of the medians. Beside
-the requests a second stand the microseconds of processor time that a request costs the broker, over all its threads: on a machine
-that does other things as well, that is the steadier figure. A real Kafka answers on several cores, Ottla's broker on one.
+Each broker runs in a separate process in a fresh data directory on the same disk. The load comes from another process
+(``_load.py``): prepared bytes over four pipelined connections. The figures are medians of the rounds, the ratio is that of the
+medians. The second figure is the microseconds of processor time per request, of all the broker's threads; on a busy machine it
+varies less than the requests per second. Apache Kafka uses several cores, Ottla's broker one.
 
     python benchmarks/coordinator.py [ROW ...] [--rounds 5] [--seconds 3] [--groups 100000]
 
-``ROW``: heartbeats, growth, commits, joins, rebalance, load, idle; all of them without any. Needs Java 17 and Maven for the real
-Kafka (see ``tools/kafka``).
+``ROW``: heartbeats, growth, commits, joins, rebalance, load, idle; default: all. Apache Kafka needs Java 17 and Maven (see
+``tools/kafka``).
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from _nodes import KafkaNode, OttlaNode, memory_of
 PORTS = range(19_400, 19_490, 2)
 HERE = Path(__file__).parent
 WARM_UP = 3
-"""Rounds that do not count: a JVM compiles what it runs often."""
+"""Rounds that do not count, in which the JVM compiles its hot code."""
 Nodes = list[OttlaNode | KafkaNode]
 PROMISED = 0.5
-"""Of the requests a second, on one core."""
+"""The least ratio of requests per second, on one core."""
 KINDS = {"classic": "classic heartbeats", "consumer": "KIP-848 heartbeats"}
 SETTINGS = (
     "group.initial.rebalance.delay.ms=0",
     "group.consumer.min.heartbeat.interval.ms=500",
     "group.consumer.heartbeat.interval.ms=500",
-    "group.consumer.max.session.timeout.ms=600000",  # thousands of members take a while to join, and none is to be lost meanwhile
+    "group.consumer.max.session.timeout.ms=600000",  # no session may expire while thousands of members join
     "group.consumer.session.timeout.ms=300000",
-    "offsets.topic.num.partitions=50",  # what both have of themselves; nodes for tests have fewer
+    "offsets.topic.num.partitions=50",  # the default of both brokers; ``tools/kafka`` sets fewer
 )
 
 
 class Load:
-    """A process that makes a group and sends for it when told to."""
+    """A process that creates a group and sends its requests."""
 
     def __init__(self, kind: str, servers: str, members: int) -> None:
         command = [sys.executable, str(HERE / "_load.py"), kind, servers, f"{kind}-{members}-{time.monotonic_ns()}", str(members)]
@@ -57,7 +57,7 @@ class Load:
         self.ready = self._answer()
 
     def run(self, seconds: float) -> tuple[float, float]:
-        """How many requests were answered in how many seconds."""
+        """Send for so many seconds. Return the number of responses and the elapsed seconds."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{seconds}\n")
         self._process.stdin.flush()
@@ -76,7 +76,7 @@ class Load:
 
 
 def rates(nodes: Nodes, kind: str, members: int, options: argparse.Namespace) -> dict[str, tuple[float, float]]:
-    """For each broker the requests a second and the microseconds of processor time for one."""
+    """Return the requests per second, and the microseconds of processor time per request, of each broker."""
     found: dict[str, list[tuple[float, float]]] = {node.name: [] for node in nodes}
     loads = [(node, Load(kind, node.servers, members)) for node in nodes]
     for number in range(options.rounds + WARM_UP):
@@ -91,12 +91,12 @@ def rates(nodes: Nodes, kind: str, members: int, options: argparse.Namespace) ->
 
 
 def median(figures: Any) -> float:
-    """The median of what an iterator gives."""
+    """Return the median of an iterator's values."""
     return float(statistics.median(list(figures)))
 
 
 def show_rates(title: str, found: dict[str, tuple[float, float]]) -> bool:
-    """One line of the table; whether the promise was kept."""
+    """Print one line of the table. Return whether the target is met."""
     (ours, our_cost), (theirs, their_cost) = found["Ottla"], found["Apache Kafka"]
     print(
         f"{title}: Ottla {ours:,.0f}/s ({our_cost:.0f} us of processor time each),"
@@ -108,7 +108,7 @@ def show_rates(title: str, found: dict[str, tuple[float, float]]) -> bool:
 
 
 def show_times(title: str, found: dict[str, list[float]], promised: float) -> bool:
-    """The same for what should be short."""
+    """Print one line of the table about times. Return whether the target is met."""
     ours, theirs = median(found["Ottla"]), median(found["Apache Kafka"])
     print(
         f"{title}: Ottla {ours:.3f} s, Apache Kafka {theirs:.3f} s: {ours / theirs:.2f}x the time (promised {promised:g}x)",
@@ -124,7 +124,7 @@ def heartbeats(nodes: Nodes, options: argparse.Namespace) -> bool:
 
 
 def growth(nodes: Nodes, options: argparse.Namespace) -> bool:
-    """The same with other numbers of members: the cost of one must not grow with the group."""
+    """The same with other numbers of members: the cost per heartbeat must not grow with the group."""
     kept = [
         show_rates(f"{title}, {members:,} members", rates(nodes, kind, members, options))
         for kind, title in KINDS.items()
@@ -151,7 +151,7 @@ def joins(nodes: Nodes, options: argparse.Namespace) -> bool:
 
 
 def rebalance(nodes: Nodes, options: argparse.Namespace) -> bool:
-    """From the poll of the last of three members until each partition is fetched by its new owner, with librdkafka's clients."""
+    """The time from the poll of the last of three members until its new owner fetches each partition, with librdkafka's clients."""
     kept, times = True, 6
     for protocol in KINDS:
         found: dict[str, list[float]] = {node.name: [] for node in nodes}
@@ -166,7 +166,7 @@ def rebalance(nodes: Nodes, options: argparse.Namespace) -> bool:
 
 
 def load(nodes: Nodes, options: argparse.Namespace) -> bool:
-    """Groups with ten offsets each: how long a restarted broker takes to have them, and what memory it takes."""
+    """Groups with ten offsets each: the time that a restarted broker needs to load them, and its memory."""
     kept = True
     print(f"{options.groups:,} groups with 10 offsets each:")
     for node in nodes:
@@ -186,7 +186,7 @@ def load(nodes: Nodes, options: argparse.Namespace) -> bool:
 
 
 def idle(nodes: Nodes, options: argparse.Namespace) -> bool:
-    """A broker that no one asks anything."""
+    """A broker without requests."""
     bare = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
     time.sleep(1)
     nothing = memory_of(bare.pid)
@@ -217,7 +217,7 @@ def brokers() -> Iterator[Nodes]:
 
 
 def main() -> int:
-    """Print the table; the exit code is 1 if a promise is broken."""
+    """Print the table. The exit code is 1 if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join(ROWS))
     parser.add_argument("--rounds", type=int, default=5)

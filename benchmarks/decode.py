@@ -1,10 +1,9 @@
-"""Decoding record batches: Ottla beside aiokafka (compiled) and kafka-python, in one run, alternating.
+"""Decoding of record batches with Ottla, aiokafka (compiled) and kafka-python, alternating in one run.
 
-What is measured: from the bytes of a Fetch response for one partition to something an application can use, checksum
-checked: objects with key and value touched, or Arrow columns. aiokafka stands there twice: the bare records of its
-compiled decoder, which know no topic or partition, and the ``ConsumerRecord`` objects that its consumer makes of them.
-Each round runs every contender once; the figure is the median of the rounds, the ratio that of the medians. No network,
-no broker.
+The time is that from the bytes of a Fetch response for one partition to records for the application, including the checksum:
+objects whose key and value are accessed, or Arrow columns. There are two rows for aiokafka: the bare records of its compiled
+decoder, without topic and partition, and the ``ConsumerRecord`` objects of its consumer. Each round runs every decoder once; the
+figures are medians of the rounds, the ratio is that of the medians. There is no network and no broker.
 
     python benchmarks/decode.py [--records 1000] [--size 100] [--batches 1] [--codec none] [--rounds 5]
 """
@@ -32,7 +31,7 @@ SECONDS_A_ROUND = 0.4
 
 
 def response(records: int, size: int, batches: int, codec: Compression) -> bytes:
-    """Whole batches as a broker would send them: keys of 8 bytes, values of ``size`` that compress about as JSON does."""
+    """Return batches as a broker sends them: keys of 8 bytes, values of ``size`` bytes that compress about as well as JSON."""
     text = b'{"carrier":"UA","flight":%d,"origin":"EWR","dest":"IAH","hour":%d,"distance":1400} '
     data = b""
     for batch in range(batches):
@@ -50,7 +49,7 @@ def response(records: int, size: int, batches: int, codec: Compression) -> bytes
 
 
 def poll(data: bytes) -> Records:
-    """What the fetch collector does with one partition's response, in one go."""
+    """Decode one partition's response, as the fetch collector does."""
     reader = PartitionReader(data, topic="flights", partition=0, fetch_offset=0)
     part = reader.read(sys.maxsize)
     return Records([part] if part else [])
@@ -112,7 +111,7 @@ CONTENDERS: dict[str, Callable[[bytes], int]] = {
 
 
 def timed(contender: Callable[[bytes], int], data: bytes, expected: int) -> float:
-    """CPU seconds for one decoding, over a round long enough to be measured; other load on the machine counts little that way."""
+    """Return the CPU seconds of one decoding, from a round of ``SECONDS_A_ROUND``: CPU time depends little on other processes."""
     rounds = 0
     start = time.process_time()
     while (elapsed := time.process_time() - start) < SECONDS_A_ROUND or not rounds:
@@ -144,7 +143,7 @@ def main() -> None:
     )
     contenders = dict(CONTENDERS)
     if options.codec not in ("none", "gzip"):
-        del contenders["kafka-python, objects"]  # which needs more packages for the other codecs
+        del contenders["kafka-python, objects"]  # it needs further packages for other codecs
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(options.rounds):
         for name, contender in contenders.items():

@@ -1,14 +1,14 @@
-"""How much memory a consumer takes that reads a large backlog one record at a time, with default settings.
+"""The memory of a consumer with default settings that reads a large backlog record by record.
 
-Method: a topic is filled once; a process of its own reads all of it with ``for record in consumer`` and gives the highest resident
-set it ever had (Linux: VmHWM), its size before the first fetch, and how long it took. Slow handlers (``--pause``, microseconds a
-record) change nothing, since what is fetched and not consumed is bounded by ``fetch_buffer_bytes``. Exits 1 where the promise
-(150 MB) is missed.
+Method: a topic is filled once. A separate process reads all of it with ``for record in consumer`` and reports its peak resident set
+size (Linux: VmHWM), its size before the first fetch, and the time. Slow handlers (``--pause``, microseconds per record) make no
+difference, because ``fetch_buffer_bytes`` limits the fetched records that are not consumed yet. Exits with 1 if it needs more than
+150 MB.
 
     python benchmarks/memory.py [--gigabytes 2] [--size 1000] [--partitions 4] [--pause 0] [--buffer BYTES] [--by-poll]
                                 [--bootstrap-servers HOST:PORT]
 
-Without ``--bootstrap-servers`` it starts a real Kafka by itself (Java 17 and Maven; see ``tools/kafka``).
+Without ``--bootstrap-servers`` it starts Apache Kafka (which needs Java 17 and Maven; see ``tools/kafka``).
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from ottla import Consumer, Record, TopicPartition
 
 PORTS = range(19_700, 19_790, 2)
 PROMISE = 150_000_000
-"""Bytes of resident memory, at most."""
+"""The maximum of resident memory in bytes."""
 
 
 def resident(what: str) -> int:
-    """``VmRSS`` or ``VmHWM`` of this process, in bytes."""
+    """Return ``VmRSS`` or ``VmHWM`` of this process, in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{what}:"):
             return int(line.split()[1]) * 1024
-    raise RuntimeError(f"{what} is not told here: this needs Linux")
+    raise RuntimeError(f"/proc/self/status has no {what}: this benchmark needs Linux")
 
 
 def one_by_one(consumer: Consumer, by_poll: bool) -> Iterator[Record]:
-    """All records, from polls that give one each or as the consumer walks them."""
+    """Yield all records, from polls with one record each or by iteration over the consumer."""
     while by_poll:
         yield from consumer.poll(1)
     yield from consumer
 
 
 def read(servers: str, topic: str, partitions: int, records: int, pause: float, settings: dict[str, Any]) -> None:
-    """What the process of its own does."""
+    """Read all records and print the figures. Runs in a separate process."""
     before, began, seen, size = resident("VmRSS"), time.perf_counter(), 0, 0
     with Consumer(bootstrap_servers=servers, auto_offset_reset="earliest", **settings) as consumer:
         consumer.assign(TopicPartition(topic, number) for number in range(partitions))
@@ -64,14 +64,14 @@ def read(servers: str, topic: str, partitions: int, records: int, pause: float, 
 
 
 def main() -> None:
-    """Fill, read, tell."""
+    """Fill the topic, read it and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gigabytes", type=float, default=2.0)
     parser.add_argument("--size", type=int, default=1_000, help="bytes of a value")
     parser.add_argument("--partitions", type=int, default=4)
-    parser.add_argument("--pause", type=float, default=0.0, help="microseconds that each record takes to handle")
-    parser.add_argument("--buffer", type=int, help="fetch_buffer_bytes, where it is not to be the default")
-    parser.add_argument("--by-poll", action="store_true", help="poll() with max_poll_records=1 in place of the for loop")
+    parser.add_argument("--pause", type=float, default=0.0, help="microseconds to handle each record")
+    parser.add_argument("--buffer", type=int, help="fetch_buffer_bytes (default: the consumer's)")
+    parser.add_argument("--by-poll", action="store_true", help="use poll() with max_poll_records=1 instead of the for loop")
     parser.add_argument("--bootstrap-servers")
     parser.add_argument("--read", help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -1,13 +1,13 @@
-"""A thousand partitions assigned and one of them active: what a consumer costs, and how late its records are.
+"""A consumer with a thousand partitions, of which one has records: processor time, and latency of the records.
 
-Method: one process produces a stamped record at a time to one partition; ours and confluent-kafka read it in turn, each in a
-process of its own with all partitions assigned at their ends and both at their defaults; CPU seconds (user and system) of that
-process for the time that it reads, and the time from stamp to handler. Alternating; the median of the runs. Exits 1 where ours
-needs more CPU.
+Method: a process produces single records with timestamps to one partition. Ottla and confluent-kafka read it in turn, each in a
+separate process, with all partitions assigned at their ends and with default settings. The figures are the CPU seconds (user and
+system) of that process, and the time from timestamp to handler, as medians of alternating runs. Exits with 1 if Ottla needs more
+CPU.
 
     python benchmarks/partitions.py [--partitions 1000] [--seconds 8] [--rate 200] [--runs 3] [--bootstrap-servers HOST:PORT]
 
-Without ``--bootstrap-servers`` it starts a real Kafka by itself (Java 17 and Maven; see ``tools/kafka``).
+Without ``--bootstrap-servers`` it starts Apache Kafka (which needs Java 17 and Maven; see ``tools/kafka``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ottla import Consumer, TopicPartition
 
 PORTS = range(19_800, 19_890, 2)
 ACTIVE = 7
-"""The partition that records are written to."""
+"""The partition with records."""
 
 CONSUMERS = ("confluent", "ours")
 
@@ -55,7 +55,7 @@ def confluent(servers: str, topic: str, partitions: int) -> Iterator[bytes | Non
 
 
 def read(name: str, servers: str, topic: str, partitions: int, seconds: float) -> None:
-    """What the process of its own does: warm up until records come, then measure."""
+    """Warm up, then measure. Runs in a separate process."""
     values = {"ours": ours, "confluent": confluent}[name](servers, topic, partitions)
     warm_until = time.monotonic() + 3
     for value in values:
@@ -77,7 +77,7 @@ def read(name: str, servers: str, topic: str, partitions: int, seconds: float) -
 
 
 def produce(servers: str, topic: str, rate: float) -> None:
-    """Another process: stamped records for ever."""
+    """Produce records with timestamps until killed. Runs in a separate process."""
     producer = confluent_kafka.Producer({"bootstrap.servers": servers, "linger.ms": 0})
     while True:
         producer.produce(topic, repr(time.time()).encode(), partition=ACTIVE)
@@ -94,7 +94,7 @@ def topic_of(servers: str, partitions: int) -> str:
 
 
 def main() -> None:
-    """Read in turn and print a line for each."""
+    """Run both clients in turn and print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--partitions", type=int, default=1_000)
     parser.add_argument("--seconds", type=float, default=8.0)

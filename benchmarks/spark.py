@@ -1,12 +1,12 @@
-"""Spark reads a topic of a real Kafka: ``format("ottla")`` and Spark's own JVM connector, side by side in one session.
+"""Spark reads a topic of Apache Kafka with ``format("ottla")`` and with Spark's own JVM connector, in one session.
 
-Method: the same records, from ``load()`` to all columns in Spark's ``noop`` sink, alternating, after three warm-ups each; the
-median of the runs. Both sources at their default settings; those of the session are printed, and the same for both. CRCs are
-checked on both sides.
+Method: both read the same records, from ``load()`` to all columns in Spark's ``noop`` sink, alternating, after three warm-ups each.
+The figures are medians of the runs. Both sources have default settings, and share the session, whose settings are printed. Both
+check CRCs.
 
     python benchmarks/spark.py [--records 3000000] [--size 100] [--partitions 4] [--runs 5] [--bootstrap-servers HOST:PORT]
 
-Without ``--bootstrap-servers`` it starts a real Kafka by itself (Java 17 and Maven; see ``tools/kafka``).
+Without ``--bootstrap-servers`` it starts Apache Kafka (which needs Java 17 and Maven; see ``tools/kafka``).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SETTINGS = {
 
 
 def fill(servers: str, topic: str, records: int, size: int, partitions: int) -> None:
-    """Produce ``records`` values of ``size`` bytes with keys of 8, evenly spread."""
+    """Produce ``records`` values of ``size`` bytes with keys of 8 bytes, evenly over the partitions."""
     control = admin.AdminClient({"bootstrap.servers": servers})
     for created in control.create_topics([admin.NewTopic(topic, partitions, 1)]).values():
         created.result(20)
@@ -57,7 +57,7 @@ def fill(servers: str, topic: str, records: int, size: int, partitions: int) -> 
 
 
 def session(cores: int) -> SparkSession:
-    """One session that knows both sources."""
+    """Create a session with both sources."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder = (
         SparkSession.builder.master(f"local[{cores}]").appName("ottla benchmark").config("spark.jars", tool("spark-jvm-connector"))
@@ -70,7 +70,7 @@ def session(cores: int) -> SparkSession:
 
 
 def read(spark: SparkSession, source: str, servers: str, topic: str) -> float:
-    """Seconds for one batch read of all columns into ``noop``."""
+    """Return the seconds of one batch read of all columns into ``noop``."""
     begun = time.perf_counter()
     frame = spark.read.format(source).option("kafka.bootstrap.servers", servers).option("subscribe", topic).load()
     frame.write.format("noop").mode("overwrite").save()

@@ -1,11 +1,11 @@
-"""How long a broker takes to be there: from ``Broker()`` to its first Metadata answer, once imported and in a fresh process.
+"""The start time of a broker: from ``Broker()`` to its first Metadata response, after the imports and in a fresh process.
 
-Each round is a process of its own. The question is asked over a bare socket, so that no client's own start is counted. The figures
-are medians of the rounds, in milliseconds; the limits are those that Ottla promises.
+Each round is a separate process. The request is sent over a bare socket, so the start of a client is not included. The figures are
+medians of the rounds, in milliseconds; the limits are those of the README.
 
     python benchmarks/startup.py [--rounds 9] [--without-hypothesis]
 
-``--without-hypothesis``: as where hypothesis is not installed, which kio loads if it finds it.
+``--without-hypothesis`` hides the package hypothesis, which kio imports if it is installed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ TITLES = {
 
 
 def measure(hide: bool) -> dict[str, float]:
-    """Seconds, out of two fresh processes: one that imports on the way, one that has imported before the clock starts."""
+    """Return the seconds of two fresh processes: one includes the imports, the other imports before the measurement."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     flag = "hide" if hide else "show"
 
@@ -72,7 +72,7 @@ def measure(hide: bool) -> dict[str, float]:
 
 
 def main() -> int:
-    """Print the table; the exit code is 1 if a promise is broken."""
+    """Print the table. The exit code is 1 if a limit is exceeded."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--without-hypothesis", action="store_true")

@@ -1,4 +1,4 @@
-"""Ten thousand topics created and deleted, and how long another client waits meanwhile.
+"""The time to create and delete ten thousand topics, and the longest wait of another client during it.
 
 Method: the broker is a separate process. One connection sends CreateTopics requests of 500 topics with one partition each, one
 after the other, then DeleteTopics requests of as many; a second process sends one request after the other to an existing topic
@@ -195,13 +195,13 @@ def measure(count: int, written: bool) -> dict[str, float]:
 
 
 def memory(pid: int) -> float:
-    """The memory of a process in MiB."""
+    """Return the resident memory of a process in MiB."""
     found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     return int(found[1]) / 1024 if found else 0.0
 
 
 def main() -> int:
-    """Print the table; the exit code is 1 if a promise is broken."""
+    """Print the table. The exit code is 1 if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--topics", type=int, default=10_000)
     parser.add_argument("--runs", type=int, default=3)

@@ -1,4 +1,4 @@
-"""What the examples share: a cluster, and orders in it."""
+"""The cluster of the examples, and orders in it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def cluster() -> Iterator[str]:
 
 
 def produce_orders(bootstrap_servers: str, topic: str, count: int, first_timestamp: int = 1_700_000_000_000) -> None:
-    """``count`` orders, one per second: key ``table N``, value the drink."""
+    """Produce ``count`` orders, one per second: the key is ``table N``, the value the drink."""
     producer = Producer({"bootstrap.servers": bootstrap_servers})
     for number in range(count):
         key, value = f"table {number % 5}", DRINKS[number % len(DRINKS)]

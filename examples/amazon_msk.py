@@ -1,10 +1,10 @@
 """Amazon MSK with IAM: Amazon's own signer creates the token, without network access.
 
     pip install ottla aws-msk-iam-sasl-signer-python
-    python examples/amazon_msk.py                                             whom the credentials of this machine sign for
+    python examples/amazon_msk.py                                             prints the identity of this machine's credentials
     python examples/amazon_msk.py b-1.bar.kafka.eu-central-1.amazonaws.com:9098 orders
 
-The region is that of ``AWS_REGION``; credentials are found where all of Amazon's tools look for them.
+The region is that of ``AWS_REGION``; the signer finds credentials in the same places as Amazon's other tools.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ottla.signals import stop_on_signals
 
 
 def iam_token() -> OAuthToken:
-    """A token for the credentials that are found. Ottla requests a new one in time."""
+    """Return a token. Ottla calls this function again before the token expires."""
     token, expires_at_ms = MSKAuthTokenProvider.generate_auth_token(os.environ.get("AWS_REGION", "eu-central-1"))
     return OAuthToken(token, expires_at_ms / 1000)
 
 
 def read(bootstrap_servers: str, topic: str) -> None:
-    """Print records, until Ctrl-C."""
+    """Print records until Ctrl-C."""
     with (
         Consumer(
             bootstrap_servers=bootstrap_servers,
@@ -45,7 +45,7 @@ def read(bootstrap_servers: str, topic: str) -> None:
 
 
 def show(token: OAuthToken) -> None:
-    """The content of the token: a signed address in base64."""
+    """Print the content of the token, which is a signed URL in base64."""
     signed = urlsplit(base64.urlsafe_b64decode(token.value + "=" * (-len(token.value) % 4)).decode())
     signer = parse_qs(signed.query)["X-Amz-Credential"][0].split("/")[0]
     left = (token.expires_at or 0) - time.time()

@@ -1,7 +1,7 @@
-"""A service on asyncio: orders are served concurrently, and committed when the whole batch is done.
+"""A service on asyncio that serves the orders of a batch concurrently and commits when all are served.
 
-With the brokers of a cluster on the command line it serves until Ctrl-C or SIGTERM. Both cancel ``main()`` at any point: the
-consumer leaves its group at once, uncommitted orders go to another member, and none is lost.
+With bootstrap servers on the command line it runs until Ctrl-C or SIGTERM. Both cancel ``main()`` at any point: the consumer leaves
+its group immediately, another member gets the uncommitted orders, and none is lost.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ async def serve(order: Record[str, str]) -> None:
 
 
 async def on_revoke(consumer: AsyncConsumer[str, str], partitions: list[TopicPartition]) -> None:
-    # What was served is already committed. commit() without offsets would also include unfinished orders of a cancelled batch.
+    # Served orders are already committed. commit() without offsets would also commit unfinished orders of a cancelled batch.
     committed = await consumer.committed(*partitions)
     print("gives back", *(f"{tp} at {position.offset if position else 'nothing'}" for tp, position in committed.items()))
 

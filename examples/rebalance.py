@@ -1,6 +1,6 @@
-"""Two members share a topic until one leaves; the listeners print who owns what.
+"""Two members share a topic until one leaves; listeners print each member's partitions.
 
-Listeners run inside ``poll()`` and ``close()``, on the thread that calls them.
+Listeners run inside ``poll()`` and ``close()``, on the calling thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def numbers(partitions: list[TopicPartition]) -> str:
 
 
 def member(name: str, bootstrap_servers: str, leave: threading.Event, owns: threading.Event) -> None:
-    """Be a member of the group until asked to leave."""
+    """Run a member of the group until ``leave`` is set."""
 
     def assigned(consumer: Consumer, partitions: list[TopicPartition]) -> None:
         print(f"{name} was given {numbers(partitions)}")
@@ -27,7 +27,7 @@ def member(name: str, bootstrap_servers: str, leave: threading.Event, owns: thre
         print(f"{name} gives back {numbers(partitions)}")
         owns.clear()
 
-    # In a classic group the client sets the heartbeat interval: short, so that this ends soon.
+    # In a classic group the client sets the heartbeat interval. A short one makes the example faster.
     settings = {"group_id": "waiters", "group_protocol": "classic", "heartbeat_interval": 0.2}
     with Consumer(settings, bootstrap_servers=bootstrap_servers, client_id=name) as consumer:
         consumer.subscribe(["tables"], on_assign=assigned, on_revoke=revoked)
@@ -48,7 +48,7 @@ with cluster() as bootstrap_servers:
         threads.append(thread)
         leaves.append(leave)
         owning.append(owns)
-    owning[0].wait(30)  # bea's arrival made ada give everything back; now both own something again
+    owning[0].wait(30)  # when bea joined, ada's partitions were revoked; now both own partitions
     print("bea leaves")
     owning[0].clear()
     leaves[1].set()

@@ -38,7 +38,7 @@ with cluster() as bootstrap_servers:
         consumer.subscribe(["orders"])
         while served < 30:  # a real service would use: while True
             records = consumer.poll(timeout=1.0)
-            for line in pool.map(serve, records):  # raises what a thread raised; then nothing of this poll is committed
+            for line in pool.map(serve, records):  # raises the exception of a thread; then nothing of this poll is committed
                 print(line)
                 served += 1
             if records:

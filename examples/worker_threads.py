@@ -1,7 +1,7 @@
-"""Worker threads that never wait for the slowest record of a poll: the commit is how far each partition is finished.
+"""Worker threads that do not wait for the slowest record of a poll.
 
-Records finish in any order, and a commit is one offset per partition: everything before it must be finished. So the commit is the
-offset of the first unfinished record. A failed record ends the program; it and all later ones are delivered again.
+Records finish in any order, but a commit is one offset per partition, and all records before it must be finished. So the program
+commits the offset of the first unfinished record. A failed record ends the program; it and all later ones are delivered again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Pending:
         return offsets
 
     def check(self) -> None:
-        """Raise what a worker has raised."""
+        """Raise the exception of a failed worker."""
         for futures in self._futures.values():
             for future in futures.values():
                 if future.done():
@@ -57,7 +57,7 @@ class Pending:
         self.on_lost(consumer, partitions)
 
     def on_lost(self, consumer: Consumer[str, str], partitions: Collection[TopicPartition]) -> None:
-        """Another member already has them, and reads uncommitted records again."""
+        """Forget the partitions: another member owns them and reads the uncommitted records again."""
         for tp in partitions:
             self._futures.pop(tp, None)
 

@@ -24,7 +24,7 @@ PRINTED = {
     "at_least_once.py": ["served 30 orders"],
     "async_service.py": ["served 30 orders", "gives back orders-0 at 30"],
     "arrow.py": ["chocolate: 10", "coffee: 10", "tea: 10"],
-    "from_a_moment.py": ["+20 s table 0: chocolate", "+29 s table 4: chocolate"],
+    "from_timestamp.py": ["+20 s table 0: chocolate", "+29 s table 4: chocolate"],
     "rebalance.py": ["ada was given", "bea was given", "ada gives back", "bea leaves", "bea gives back"],
     "spark_orders.py": ["orders in the lake: 30", "and a run later: 42", "done with orders-0 up to offset 42", "chocolate: 14"],
     "test_orders.py": ["1 passed"],
@@ -76,8 +76,8 @@ def test_an_example_takes_a_cluster(served: str) -> None:
     assert "served 30 orders" in run("at_least_once.py", served)
 
 
-def test_reading_from_a_moment_on_reads_nothing_before_it() -> None:
-    seconds = [int(line.split()[0]) for line in run("from_a_moment.py").splitlines()]
+def test_reading_from_timestamp_on_reads_nothing_before_it() -> None:
+    seconds = [int(line.split()[0]) for line in run("from_timestamp.py").splitlines()]
     assert sorted(seconds) == list(range(20, 30))
 
 

@@ -1,4 +1,4 @@
-"""Reading from a point in time on, without a group: each partition has its offset for that time."""
+"""Read from a timestamp on, without a group: seek each partition to its offset for that time."""
 
 from __future__ import annotations
 
