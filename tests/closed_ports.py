@@ -7,10 +7,10 @@ from contextlib import ExitStack, contextmanager
 
 @contextmanager
 def closed_ports(count: int) -> Iterator[list[int]]:
-    """``count`` ports of 127.0.0.1 that refuse connections.
+    """Yield ``count`` ports of 127.0.0.1 that refuse connections.
 
-    They stay bound, and never listen. The port of a closed socket can go to a test that runs at the same time: a
-    connection to it was then reset instead of refused.
+    The ports stay bound, but do not listen. A closed socket's port could be reused by a test that runs at the same time: a
+    connection to it would then be reset instead of refused.
     """
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
@@ -21,6 +21,6 @@ def closed_ports(count: int) -> Iterator[list[int]]:
 
 @contextmanager
 def closed_port() -> Iterator[int]:
-    """One of them."""
+    """Yield one port of 127.0.0.1 that refuses connections."""
     with closed_ports(1) as [port]:
         yield port

@@ -1,8 +1,8 @@
-"""What all tests share: the hypothesis profiles, a real Kafka on request, the rule that in CI nothing is skipped, and a table.
+"""The configuration of the test run: hypothesis profiles, Apache Kafka on request, no skips in CI, and a table of figures.
 
-Owns the behaviour of the test run itself; must not know what is tested. What a test has measured, ``(scenario, figures)`` added to
-its ``user_properties``, is printed at the end of a run: the table of ``docs/interop.md``. Invariant: with ``OTTLA_NO_SKIPS=1`` no
-test that stands in ``NEVER_SKIPPED`` ends as skipped: it fails and says why it would have been skipped.
+Owns the behaviour of the test run; must not know the tests. A test may add ``(scenario, figures)`` to its ``user_properties``: the
+end of the run prints them as the table of ``docs/interop.md``. Invariant: with ``OTTLA_NO_SKIPS=1`` no test in ``NEVER_SKIPPED`` is
+skipped: it fails with the reason of the skip.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "fixed"
 
 
 def refuse_skip(report: pytest.TestReport | pytest.CollectReport, path: Path) -> None:
-    """Turn a skip that is not allowed here into a failure. An expected failure (``xfail``) counts as run."""
+    """Turn a forbidden skip into a failure. An expected failure (``xfail``) is not a skip."""
     if not (NO_SKIPS and report.skipped and not hasattr(report, "wasxfail")):
         return
     if any(path.is_relative_to(folder) for folder in NEVER_SKIPPED):
@@ -58,7 +58,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Spare each full garbage collection the millions of objects of the collected tests, which live as long as the run."""
+    """Exclude the millions of objects of the collected tests from full garbage collections: they live as long as the run."""
     gc.collect()
     gc.freeze()
 

@@ -1,7 +1,7 @@
-"""Requests whose fields are at their edges, for any API and version, made from kio's schema.
+"""Requests with edge cases in their fields, for every API and version, generated from kio's schema.
 
-Owns the edges of each type and how a message is made of them. Must not know what an API means. Invariant: what is made here is
-Kafka's protocol but for words that are no UTF-8; ``malformed_frames`` makes garbage.
+Owns the edge cases of each type, and the generation of messages. Must not know the meaning of an API. Invariant: the messages are
+valid in Kafka's protocol, except strings that are not UTF-8; ``malformed_frames`` generates invalid ones.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _RECORDS = [b"", _BATCH, _BATCH * 2, _BATCH[:-1], _BATCH[:40], b"\x00" * 61, _BA
 
 @dataclasses.dataclass(frozen=True)
 class Known:
-    """What a broker knows, so that requests also name things that are there."""
+    """Existing names, so that requests also use them."""
 
     words: Sequence[str] = ()
     ids: Sequence[uuid.UUID] = ()

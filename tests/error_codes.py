@@ -1,4 +1,4 @@
-"""What any answer of a broker says of errors."""
+"""The error codes in a response."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ottla.protocol import ErrorCode
 
 
 def codes(message: Any) -> Iterator[ErrorCode]:
-    """All error codes of a message, from the outside in."""
+    """Yield all error codes of a message, the outer ones first."""
     if isinstance(message, ErrorCode):
         yield message
     elif isinstance(message, tuple):

@@ -1,7 +1,7 @@
-"""How many examples a property test draws.
+"""The number of examples of a property test.
 
-Owns the share of each number that the loaded profile draws; must not know any test. Invariant: in ``make test`` and ``make
-test-random`` a test draws as many examples as it says, in ``make check`` a tenth, and always one at least.
+Owns the fraction that the loaded profile generates; must not know any test. Invariant: in ``make test`` and ``make test-random`` a
+test has its full number of examples, in ``make check`` a tenth, but at least one.
 """
 
 from __future__ import annotations
@@ -13,5 +13,5 @@ USUAL = 100
 
 
 def examples(count: int) -> int:
-    """The loaded profile's share of ``count``, for ``@settings(max_examples=...)`` or the seeds of a test that draws by itself."""
+    """Return the loaded profile's part of ``count``, for ``@settings(max_examples=...)`` or the seeds of a test."""
     return max(1, count * settings.default.max_examples // USUAL)

@@ -1,6 +1,6 @@
-"""Frames as no client should send them, and the smallest requests of every API and version, to make them of.
+"""Malformed frames, and the smallest requests of every API and version, from which they are made.
 
-Owns the making of garbage. Must not know what a broker does with it. Invariant: one seed, one sequence of frames.
+Owns the generation of malformed frames. Must not know a broker's reaction. Invariant: a seed determines the sequence of frames.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.simulation.broker import content
 
 
 def bad_frames(count: int, seed: int) -> Iterator[bytes]:
-    """Garbage of every kind: noise, requests that are cut off, requests with bytes flipped, lengths that lie."""
+    """Yield malformed frames: random bytes, truncated requests, requests with flipped bytes, wrong lengths."""
     chance = random.Random(seed)
     noise = {api: [some_request(api, version) for version in range(low, high + 1)] for api, (low, high) in SPOKEN.items()}
     for number in range(count):
@@ -42,7 +42,7 @@ def bad_frames(count: int, seed: int) -> Iterator[bytes]:
 
 
 def some_request(api: Api, version: int) -> bytes:
-    """Some request of an API: the protocol's own smallest, with a body where that is easy to say."""
+    """Return a minimal request of an API, with a body where that is simple."""
     header = RequestHeader(api, version, 1, "fuzz")
     if api is Api.PRODUCE:
         data = produce_request.PartitionProduceData(index=0, records=encode_batch([NewRecord(b"k", b"v", timestamp=1)] * 5))
@@ -56,7 +56,7 @@ def some_request(api: Api, version: int) -> bytes:
 
 
 def _smallest(cls: type) -> object:
-    """A message of a class: lists of one, and all else as small as it can be."""
+    """Return a minimal message: lists with one item, everything else as small as possible."""
     empty: dict[str, Any] = {"string": "g", "bytes": b"", "bool": False}
     values: dict[str, Any] = {}
     for field in dataclasses.fields(cls):

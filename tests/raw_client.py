@@ -1,6 +1,7 @@
-"""A client made of a bare socket, for what no well-behaved client does.
+"""A client on a bare socket, for requests that a correct client does not send.
 
-Owns the socket and the framing of requests. Must not know what an answer should be. Invariant: nothing is retried or repaired.
+Owns the socket and the framing of requests. Must not know the expected responses. Invariant: it neither retries nor corrects
+anything.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ TIMEOUT = 60.0
 
 
 class RawClient:
-    """One connection. Reading raises ``ConnectionError`` when the broker has closed it."""
+    """One connection. Reading raises ``ConnectionError`` after the broker has closed it."""
 
     def __init__(self, bootstrap_servers: str, source: str = "") -> None:
-        """``source``: the address to come from."""
+        """``source`` is the local address."""
         host, port = bootstrap_servers.rsplit(":", 1)
         self.sock = socket.create_connection((host, int(port)), TIMEOUT, (source, 0) if source else None)
         self._last_id = 0
@@ -33,7 +34,7 @@ class RawClient:
         self.sock.close()
 
     def send(self, api: Api, message: Any, version: int | None = None) -> tuple[Api, int]:
-        """Send a request and do not wait; returns what ``receive`` needs to know."""
+        """Send a request and return the arguments for ``receive``, without waiting."""
         self._last_id += 1
         version = SPOKEN[api].maximum if version is None else version
         pieces = encode_request(RequestHeader(api, version, self._last_id, "raw"), message)
@@ -41,11 +42,11 @@ class RawClient:
         return api, version
 
     def receive(self, api: Api, version: int) -> tuple[int, Any]:
-        """The correlation id and the message of the next response."""
+        """Receive the next response. Returns its correlation id and message."""
         return decode_response(api, version, self.receive_frame())
 
     def ask(self, api: Api, message: Any, version: int | None = None) -> Any:
-        """A request and its answer."""
+        """Send a request and return the response."""
         return self.receive(*self.send(api, message, version))[1]
 
     def send_frame(self, body: bytes) -> None:
@@ -53,12 +54,12 @@ class RawClient:
         self.sock.sendall(struct.pack(">i", len(body)) + body)
 
     def receive_frame(self) -> bytes:
-        """The next frame, without its length."""
+        """Receive the next frame and return it without its length."""
         (length,) = struct.unpack(">i", self._exactly(4))
         return self._exactly(length)
 
     def is_closed(self) -> bool:
-        """Whether the broker closes this connection without another word."""
+        """Whether the broker closes this connection without a response."""
         try:
             return self.sock.recv(1) == b""
         except ConnectionError:

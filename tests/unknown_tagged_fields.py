@@ -1,6 +1,6 @@
 """Messages with unknown tagged fields in every section of every structure, as a newer or a vendor's program may send them.
 
-Owns a writer that follows kio's classes and ours field by field, and a proxy that puts such fields into what a broker answers. Must
+Owns a writer that follows kio's and Ottla's classes field by field, and a proxy that adds such fields to a broker's responses. Must
 not use Ottla's own readers or writers, which are tested with it. Invariant: without the unknown fields the bytes are those that kio
 writes.
 """

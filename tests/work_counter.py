@@ -1,7 +1,7 @@
-"""What it takes to do something, counted and not timed: the lines of Ottla that run, which tell of loops, and the memory that is
-taken meanwhile, which tells of copies that no loop of ours makes.
+"""The cost of a call, counted instead of timed: the executed lines of Ottla, which detect loops, and the allocated memory, which
+detects copies outside of Ottla's own loops.
 
-Owns the counting. Must not know what is done. Invariant: the same work gives the same count of lines on every machine.
+Owns the counting. Must not know the call. Invariant: the same call executes the same number of lines on every machine.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 
 class Work(NamedTuple):
-    """What it took to do something."""
+    """The cost of a call."""
 
     lines: int
     memory: int
 
 
 def work(action: Callable[[], object]) -> Work:
-    """Do something for the second time, and count: the first may fill caches."""
+    """Call ``action`` twice and count the second call: the first one may fill caches."""
     action()
     lines, tracer = 0, sys.gettrace()
 

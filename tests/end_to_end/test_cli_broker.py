@@ -1,4 +1,4 @@
-"""``ottla broker start``: its first line, its end, and what it refuses."""
+"""``ottla broker start``: its first line, its shutdown, and its errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``ottla broker check``: what it prints, its exit codes, and how it ends when it is interrupted."""
+"""``ottla broker check``: output, exit codes, and signals."""
 
 from __future__ import annotations
 

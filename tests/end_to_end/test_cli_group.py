@@ -75,7 +75,7 @@ def test_a_group_is_sent_elsewhere_and_goes(served: str, topic: Callable[..., st
         return done.stdout
 
     def reset(*arguments: str) -> list[tuple[int | None, int]]:
-        """What was committed and what shall be."""
+        """Return the committed and the new offset of each partition."""
         rows = json.loads(run("reset-offsets", group, "--format", "json", *arguments))
         return [(row["committed"], row["new_offset"]) for row in rows if row["topic"] == name and row["partition"] == 0]
 

@@ -1,4 +1,4 @@
-"""The command line on a real Apache Kafka."""
+"""The command line on Apache Kafka."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def consumed(*arguments: str, address: str) -> str:
 
 
 def committed(group: str, address: str) -> int:
-    """The sum of the offsets that the group has committed."""
+    """Return the sum of the committed offsets."""
     described = json.loads(ottla("group", "describe", group, "--format", "json", bootstrap_servers=address).stdout)
     return sum(row["committed"] or 0 for row in described["partitions"])
 
@@ -148,7 +148,7 @@ def test_partitions_that_a_killed_member_still_has_are_named(served: str, topic:
 
 
 def assigned(group: str, address: str) -> int:
-    """The number of partitions that members of the group have."""
+    """Return the number of partitions that the members own."""
     described = ottla("group", "describe", group, "--format", "json", bootstrap_servers=address)
     return sum(len(member["partitions"]) for member in json.loads(described.stdout)["members"]) if not described.returncode else 0
 
@@ -206,7 +206,7 @@ def test_a_signal_ends_it_when_its_reader_has_stopped_reading(
 
 
 def is_full(process: subprocess.Popen[str]) -> bool:
-    """Whether the pipe from the process holds as much as it can."""
+    """Whether the pipe from the process is full."""
     assert process.stdout is not None
     waiting = array.array("i", [0])
     fcntl.ioctl(process.stdout, termios.FIONREAD, waiting)

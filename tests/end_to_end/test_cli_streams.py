@@ -1,4 +1,4 @@
-"""All commands with closed, full and broken standard streams and with names that cannot be: never a traceback."""
+"""All commands with closed, full and broken standard streams, and with invalid names: never a traceback."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOT_UTF8 = "caf\udce9"
 
 
 class Outcome(NamedTuple):
-    """What a run left."""
+    """The result of a run."""
 
     code: int
     stdout: str
@@ -183,7 +183,7 @@ def test_a_name_that_cannot_be_is_bad_usage(runs: Runs, wrong: str) -> None:
 
 
 def test_streams_that_the_shell_has_closed(served: str, runs: Runs, name: str) -> None:
-    """The same with new processes, as a user starts them."""
+    """The same with a new process per command, as a user starts it."""
     for line, code, said in (
         (f"produce -t {name} <&-", 1, "error: cannot read stdin: Bad file descriptor\n"),
         ("topic list >&-", 1, "error: cannot write to stdout: Bad file descriptor\n"),
@@ -218,7 +218,7 @@ def test_a_signal_ends_a_command_that_waits(line: str, number: signal.Signals, c
 
 @pytest.fixture
 def full_pipe() -> Iterator[int]:
-    """The end to write of a pipe that has no space left, and whose reader does not read."""
+    """The write end of a pipe that is full and whose reader does not read."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     with contextlib.suppress(BlockingIOError):

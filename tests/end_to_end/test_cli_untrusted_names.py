@@ -1,4 +1,4 @@
-"""Names that others have chosen, as the commands print them: they control no terminal and look like no other line."""
+"""Names from other users in the output: they cannot control the terminal, nor add lines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHOWN = "prod:key:orders [red]x[/red]\\n\\x1b[31mnever\\r\\u202e\\t[/] \\x9b2J"
 
 @pytest.fixture
 def group(served: str, topic: Callable[..., str]) -> tuple[str, str]:
-    """A strange group with an offset, and the topic of it."""
+    """A group with a hostile name and an offset, and its topic."""
     name = topic(1, "k:v")
     group_id = f"{uuid.uuid4().hex} {STRANGE}"
     with Admin(bootstrap_servers=served) as admin:

@@ -1,7 +1,7 @@
-"""Two brokers that are asked the same: a real Kafka, and ours.
+"""The comparison of Ottla's broker with Apache Kafka: both get the same requests.
 
-Owns the comparison. Must not know what is asked. Invariant: what a real Kafka answers is right, and a test fails at the first
-answer of ours that is another, with what was said before it.
+Owns the comparison. Must not know the requests. Invariant: the responses of Apache Kafka are correct; a test fails at Ottla's first
+response that differs, and shows the exchange before it.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ S = TypeVar("S")
 
 
 class Both(Generic[S]):
-    """The two of them, each behind a side that leaves out of its answers what may differ: ids, and the order of sets."""
+    """The two brokers, each behind an adapter that removes from responses what may differ: ids, and the order of sets."""
 
     def __init__(self, kafka: S, ours: S) -> None:
         self.kafka, self.ours = kafka, ours
         self.said: list[str] = []
 
     def ask(self, what: str, *args: Any, **fields: Any) -> Any:
-        """The answer of both; fails the test where there are two."""
+        """Send a request to both and return the response. Fails the test if they differ."""
         expected, got = (getattr(side, what)(*args, **fields) for side in (self.kafka, self.ours))
         self._note(what, args, fields, expected)
         assert got == expected, self._story(got)
         return expected
 
     def tell(self, what: str, *args: Any, **fields: Any) -> None:
-        """Let both do something; what comes of it will be asked."""
+        """Send to both without a comparison; later requests compare the effects."""
         for side in (self.kafka, self.ours):
             getattr(side, what)(*args, **fields)
         self._note(what, args, fields, "...")
 
     def ask_until_same(self, what: str, *args: Any, unless: Callable[[], bool] = lambda: False, seconds: float = 30.0) -> Any:
-        """The answer of both where one side may know it a little later than the other; ``None`` where ``unless`` holds."""
+        """Repeat a request until both responses are the same, as one broker may be slower; ``None`` if ``unless`` holds."""
         until = time.monotonic() + seconds
         while True:
             expected, got = (getattr(side, what)(*args) for side in (self.kafka, self.ours))

@@ -1,6 +1,7 @@
-"""Questions to the assignors that Apache Kafka's group coordinator uses (their classes are in its jars), and their answers.
+"""The assignors of Apache Kafka's group coordinator, called through ``tools/KafkaAssignors.java``.
 
-Owns the translation of a group to the lines that ``tools/KafkaAssignors.java`` reads. Must not know what ours answer.
+Owns the translation of groups and assignments to and from the lines of that program. Must not know the results of Ottla's
+assignors.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ PROGRAM = Path(__file__).parents[2] / "tools" / "KafkaAssignors.java"
 
 
 def ask(kafka_tool: KafkaTool, questions: Sequence[tuple[str, GroupSpec]]) -> list[dict[str, Assignment] | str]:
-    """What the assignor of each name gives each group, or why it refused. Members are shown in the order of their ids."""
+    """Return the assignment of each group by the assignor of that name, or its error. Members are in the order of their ids."""
     lines = "\n".join(json.dumps(_question(name, group)) for name, group in questions) + "\n"
     return [_answer(json.loads(line)) for line in kafka_tool(str(PROGRAM), stdin=lines, timeout=100).splitlines()]
 

@@ -1,6 +1,7 @@
-"""Questions to the assignors that Java's consumers use in classic groups, and their answers.
+"""The assignors of Kafka's Java consumer for classic groups, called through ``tools/KafkaClientAssignors.java``.
 
-Owns the translation of a group to the lines that ``tools/KafkaClientAssignors.java`` reads. Must not know what ours answer.
+Owns the translation of groups and assignments to and from the lines of that program. Must not know the results of Ottla's
+assignors.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Shares = dict[str, set[TopicPartition]]
 
 
 def ask(kafka_tool: KafkaTool, questions: Sequence[tuple[str, Cluster, Members]]) -> list[Shares]:
-    """What the assignor of each name gives each group."""
+    """Return the assignment of each group by the assignor of that name."""
     return [
         {member_id: {TopicPartition(*one) for one in share} for member_id, share in answer["shares"].items()}
         for answer in _ask(kafka_tool, [_question(*one) for one in questions])
@@ -29,7 +30,7 @@ def ask(kafka_tool: KafkaTool, questions: Sequence[tuple[str, Cluster, Members]]
 
 
 def ask_user_data(kafka_tool: KafkaTool, questions: Sequence[tuple[str, Sequence[TopicPartition], int]]) -> list[bytes]:
-    """What a member of an assignor would send along, assigned these partitions in that generation."""
+    """Return the user data of a member with these partitions in that generation."""
     lines = [{"assignor": name, "assigned": assigned, "generation": generation} for name, assigned, generation in questions]
     return [b64decode(answer["userData"]) for answer in _ask(kafka_tool, lines)]
 

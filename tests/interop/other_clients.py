@@ -1,7 +1,7 @@
-"""The peers' clients behind one shape, so that each test runs with each of them: confluent-kafka, kafka-python, aiokafka.
+"""One interface for confluent-kafka, kafka-python and aiokafka, so that each test runs with all of them.
 
-Owns how each peer produces, consumes and joins a group. Must not know what is tested. Invariant: a peer runs with
-its own defaults but for what a test needs.
+Owns how each client produces, consumes and joins a group. Must not know the tests. Invariant: a client has its default settings,
+except those that a test needs.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Row = tuple[int, bytes | None, bytes | None, int, tuple[tuple[str, bytes], ...]]
 
 
 def create_topic(servers: str, topic: str, partitions: int = 1, **config: str) -> None:
-    """Create a topic; raises what the broker refuses it with."""
+    """Create a topic. Raises the broker's error."""
     admin = AdminClient({"bootstrap.servers": servers})
     new = NewTopic(topic, partitions, 1, config={name.replace("_", "."): value for name, value in config.items()})
     admin.create_topics([new])[topic].result(60)
@@ -253,7 +253,7 @@ MEMBER: dict[str, Callable[..., Member]] = {
 
 @contextmanager
 def closing_all(*members: Member) -> Iterator[None]:
-    """Close members at the end, whatever happened."""
+    """Close all members at the end of the ``with`` block."""
     try:
         yield
     finally:

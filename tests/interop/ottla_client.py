@@ -1,6 +1,6 @@
-"""Our own consumer in the shape of the peers', so that it can be one member among them.
+"""Ottla's consumer with the interface of ``other_clients``, for groups with several clients.
 
-Owns how ``Consumer`` joins a group. Must not know what is tested.
+Owns how ``Consumer`` joins a group. Must not know the tests.
 """
 
 from __future__ import annotations

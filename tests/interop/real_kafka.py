@@ -1,9 +1,8 @@
-"""A real Apache Kafka for the tests: one node a test session, clusters of several nodes, and Kafka's own tools.
+"""Apache Kafka for the tests: one node per test session, clusters of several nodes, and Kafka's own tools.
 
-Owns the fixtures ``real_kafka``, ``own_kafka``, ``kafka_cluster`` and ``kafka_tool``, loaded as a plugin by ``tests/conftest.py``
-so that every folder of tests can ask for them. Must not know anything of Ottla: what is tested against it must be someone else's
-work. Invariant: without Maven or Java a test is skipped with the reason (``OTTLA_NO_SKIPS=1`` turns that into a failure), and no
-node outlives the test process, however that ends.
+Owns the fixtures ``real_kafka``, ``own_kafka``, ``kafka_cluster`` and ``kafka_tool``, a plugin that ``tests/conftest.py`` loads for
+all tests. Must not use Ottla, which is tested against it. Invariant: without Maven or Java a test is skipped with the reason
+(``OTTLA_NO_SKIPS=1`` makes this a failure), and no node outlives the test process, however that ends.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def _is_free(port: int) -> bool:
 def run_tool(
     *args: Argument, stdin: str = "", timeout: float, owner: int | None = None, jvm: str = QUICK_JVM, version: str = ""
 ) -> str:
-    """Run ``tools/kafka`` with ``args`` and return its stdout; failing, the test fails with all it said."""
+    """Run ``tools/kafka`` with ``args`` and return its stdout. If it fails, the test fails with its output."""
     environment = {**os.environ, "KAFKA_JVM_PERFORMANCE_OPTS": jvm}
     if version:
         environment["OTTLA_KAFKA_VERSION"] = version
@@ -107,7 +106,7 @@ def real_kafka(kafka_tool: KafkaTool) -> Iterator[str]:
 
 
 class OwnKafka:
-    """A real Kafka that one test has for itself, and whose data it may take or exchange while the node is down."""
+    """An Apache Kafka for a single test, which may modify its data while the node is down."""
 
     def __init__(self, port: int, *settings: str, version: str = "") -> None:
         """``settings`` are lines of server.properties; ``version`` is an older one than that of all the other nodes."""
@@ -118,15 +117,15 @@ class OwnKafka:
         """Where its logs are."""
 
     def end(self) -> None:
-        """Let it shut down cleanly; its data stay."""
+        """Shut down the node and keep its data."""
         run_tool("shutdown", str(self._port), timeout=NODE_TIMEOUT)
 
     def again(self) -> None:
-        """Start it again on its data."""
+        """Restart the node with its data."""
         run_tool("restart", str(self._port), timeout=NODE_TIMEOUT, owner=os.getpid())
 
     def stop(self) -> None:
-        """End it and take its data away."""
+        """Stop the node and delete its data."""
         run_tool("stop", str(self._port), timeout=NODE_TIMEOUT)
 
 
@@ -136,7 +135,7 @@ QUICK_HEARTBEATS = {"group.consumer.min.heartbeat.interval.ms": 100, "group.cons
 
 @pytest.fixture
 def own_kafka(kafka_tool: KafkaTool) -> Iterator[OwnKafka]:
-    """A node of one test's own."""
+    """A node for a single test."""
     node = OwnKafka(free_port_pair(), *(f"{name}={value}" for name, value in QUICK_HEARTBEATS.items()))
     try:
         yield node
@@ -149,7 +148,7 @@ CLUSTER_SETTINGS = ("broker.session.timeout.ms=6000", "controller.quorum.fetch.t
 
 
 class KafkaCluster:
-    """Real Kafka nodes that are one cluster, with the ids 1, 2, ...; each of them may end, be killed and come back."""
+    """A cluster of Apache Kafka nodes with the ids 1, 2, ..., which can be shut down, killed and restarted."""
 
     def __init__(self, size: int = 3, *settings: str, racks: Sequence[str] = ()) -> None:
         """``settings`` are lines of server.properties for all nodes, ``racks`` one for each."""
@@ -168,7 +167,7 @@ class KafkaCluster:
             raise
 
     def end(self, node: int) -> None:
-        """Let a node shut down cleanly."""
+        """Shut down a node."""
         self.down.add(node)
         self._run("shutdown", self._ports[node])
 
@@ -178,12 +177,12 @@ class KafkaCluster:
         self._run("kill", self._ports[node])
 
     def again(self, node: int) -> None:
-        """Start a node again, on its data."""
+        """Restart a node with its data."""
         self._run("restart", self._ports[node])
         self.down.discard(node)
 
     def stop(self) -> None:
-        """End all nodes and take their data away."""
+        """Stop all nodes and delete their data."""
         # None cleanly: the last ones would wait for those that have gone.
         for verb in ("kill", "stop"):
             for port in self._ports.values():
@@ -195,7 +194,7 @@ class KafkaCluster:
 
 @pytest.fixture
 def kafka_cluster(kafka_tool: KafkaTool) -> Iterator[KafkaCluster]:
-    """Three nodes of one test's own, in the racks a, b and c. It takes ten seconds or more to start them."""
+    """Three nodes for a single test, in the racks a, b and c. Their start takes ten seconds or more."""
     cluster = KafkaCluster(3, racks=("a", "b", "c"))
     try:
         yield cluster

@@ -1,10 +1,10 @@
-"""Sessions at a terminal with Kafka's own tools, as text: what is typed, and what a real Apache Kafka lets them print.
+"""Terminal sessions with Kafka's own tools, as text files: commands, and their output with Apache Kafka.
 
-Owns how a session is read, played against a broker and compared. Must not know what any tool does. Invariant: a session is
-right only if a real Kafka passes it too; what differs from run to run or from cluster to cluster is written ``...``.
+Owns the parsing of a session, its run against a broker, and the comparison. Must not know the tools. Invariant: a session is
+correct only if Apache Kafka passes it as well; ``...`` stands for output that differs between runs or clusters.
 
-A session is lines ``$ COMMAND`` for the shell, each with what it prints below, stdout and stderr together; a last line
-``[1]`` is the exit code where that is not 0. The tools have the names of Kafka's scripts, and know the broker already.
+A session has lines ``$ COMMAND`` for the shell, each followed by its output, stdout and stderr together. A last line ``[1]`` is an
+exit code other than 0. The tools have the names of Kafka's scripts, and the address of the broker is preset.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 class Exchange(NamedTuple):
-    """A command, and what it is said to print."""
+    """A command and its expected output."""
 
     command: str
     expected: str
 
 
 def read(session: Path) -> list[Exchange]:
-    """The exchanges of a session, in their order."""
+    """Return the commands of a session, in order."""
     first, *rest = re.split(r"^\$ ", session.read_text(), flags=re.MULTILINE)
     assert not first, f"{session} does not begin with a command"
     return [Exchange(*part.split("\n", 1)) for part in rest]
 
 
 def make_tools(folder: Path, servers: str) -> None:
-    """Put Kafka's scripts into a folder, each bound to one broker."""
+    """Create Kafka's scripts in a directory, each with the address of one broker."""
     folder.mkdir()
     for name, tool in TOOLS.items():
         script = folder / name
@@ -63,7 +63,7 @@ def make_tools(folder: Path, servers: str) -> None:
 
 
 def run(command: str, folder: Path, tools: Path) -> str:
-    """What a command prints, without the noise, and its exit code if that is not 0."""
+    """Run a command and return its output, without log lines, and its exit code if that is not 0."""
     surroundings = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", f"({command}) 2>&1"],
@@ -78,7 +78,7 @@ def run(command: str, folder: Path, tools: Path) -> str:
 
 
 def play(session: Path, servers: str, folder: Path) -> None:
-    """Type a session; fails at the first command that prints something else."""
+    """Run a session. Fails at the first command with another output."""
     tools = folder / "tools"
     make_tools(tools, servers)
     for command, expected in read(session):

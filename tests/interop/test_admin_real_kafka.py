@@ -1,4 +1,4 @@
-"""``Admin`` against a real Apache Kafka, and the same against the embedded broker: both must say the same."""
+"""``Admin`` on Apache Kafka and on the embedded broker: the results are the same."""
 
 from __future__ import annotations
 

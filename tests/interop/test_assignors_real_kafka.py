@@ -1,4 +1,4 @@
-"""Our server-side assignors and those of Apache Kafka's group coordinator, on the same random groups."""
+"""Ottla's server-side assignors and those of Apache Kafka's group coordinator, on the same random groups."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""``ottla broker check`` on what brokers leave: nothing is wrong where nothing was damaged, and DumpLogSegments reads what a repair
-leaves."""
+"""``ottla broker check`` on brokers' directories: it finds nothing without damage, and DumpLogSegments reads a repaired copy."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""The same dialogue with a real Kafka and with our broker: members of a classic group hear the same from both.
+"""The same requests of classic groups to Apache Kafka and to Ottla's broker: the members get the same responses.
 
-What members do is drawn from a seed and goes by what they hear. Each has connections of its own, as JoinGroup and SyncGroup are
-parked: what counts is what came on each connection, in its order, once a request that has to wait for all others has been answered.
-Member ids are called by who got them, and when. Kafka takes any member as leader when the leader is gone; there a dialogue ends.
+A seed and the responses determine what members do. Each member has its own connections, because JoinGroup and SyncGroup requests
+are parked. The test compares the responses on each connection, in order, after a request that has to wait for all others has its
+response. Member ids are replaced by member and time. Kafka chooses an arbitrary member when the leader is gone; then an exchange
+ends.
 """
 
 from __future__ import annotations

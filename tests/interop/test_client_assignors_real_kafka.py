@@ -1,4 +1,4 @@
-"""Our assignors of classic groups and those of Java's consumers, on the same random groups."""
+"""Ottla's assignors for classic groups and those of Kafka's Java consumer, on the same random groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compaction as others see it: consumers read through holes, DumpLogSegments reads what is left, groups are what they were."""
+"""Compaction by Ottla's broker: other consumers read through gaps, DumpLogSegments reads the segments, groups keep their state."""
 
 from __future__ import annotations
 

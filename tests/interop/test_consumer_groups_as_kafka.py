@@ -1,8 +1,8 @@
-"""The same dialogue with a real Kafka and with our broker: members of a consumer group (KIP-848) hear the same from both.
+"""The same requests of consumer groups (KIP-848) to Apache Kafka and to Ottla's broker: the members get the same responses.
 
-What members do is drawn from a seed and goes by what Kafka answers. Topic ids differ, so topics are compared by name; the group
-uses ``range``, whose answer is one and no other. Where Apache Kafka 4.3.1 is wrong the dialogue does not go: it gives partitions to
-members without topics, and forgets partitions that it has asked back from a member which drops their topic then.
+A seed and Kafka's responses determine what members do. Topic ids differ, so topics are compared by name. The group uses ``range``,
+whose assignment is unique. The test avoids two errors of Apache Kafka 4.3.1: it assigns partitions to members without topics, and
+it forgets partitions whose revocation it has requested from a member that then unsubscribes from their topic.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The consumer group protocol (KIP-848) on our broker, with librdkafka's consumer."""
+"""The consumer group protocol (KIP-848) on Ottla's broker, with librdkafka's consumer."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Our member of a consumer group (KIP-848) on a real Apache Kafka and on our broker: shares, choices, changes of protocol.
+"""Ottla's member of a consumer group (KIP-848) on Apache Kafka and on Ottla's broker: assignments, assignors, changes of protocol.
 
-A real Kafka lets no one beat more often than every five seconds, so that each step of a rebalance takes that long there: one test
-shows the most important in one go, the others are for the full matrix.
+Apache Kafka's heartbeat interval is at least five seconds, so each step of a rebalance takes that long: one test covers the most
+important steps, the others run in the full matrix only.
 """
 
 from __future__ import annotations

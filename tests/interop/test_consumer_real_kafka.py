@@ -1,4 +1,4 @@
-"""``Consumer`` on a real Apache Kafka, and the same on our broker: what peers wrote, however compressed, is read as it was."""
+"""``Consumer`` on Apache Kafka and on Ottla's broker: it reads what other clients produce, with every compression."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Apache Kafka reads what a broker leaves of a damaged directory: ``DumpLogSegments``, and a node that gets folders of it."""
+"""Apache Kafka reads a directory that Ottla's broker has recovered from damage: ``DumpLogSegments``, and a node with its
+partitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kafka's own DumpLogSegments reads what our broker leaves on disk: segments, indexes, producer snapshots, group records."""
+"""Kafka's DumpLogSegments reads the files of Ottla's broker: segments, indexes, producer snapshots, group records."""
 
 from __future__ import annotations
 

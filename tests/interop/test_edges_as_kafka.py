@@ -1,6 +1,6 @@
-"""The same bytes to a real Kafka and to our broker: requests at their edges get the same error codes.
+"""The same edge cases to Apache Kafka and to Ottla's broker, byte for byte: both respond with the same error codes.
 
-What is known to differ is in ``DIFFERENT``, each with the reason. Brokers give topics ids of their own, so topics are named here.
+Known differences are in ``DIFFERENT``, each with the reason. Brokers choose topic ids themselves, so topics are named here.
 """
 
 from __future__ import annotations

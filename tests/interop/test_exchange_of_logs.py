@@ -1,7 +1,7 @@
-"""Groups move between Apache Kafka and our broker: the folders of ``__consumer_offsets`` are copied, and the groups are there.
+"""Groups move between Apache Kafka and Ottla's broker with a copy of the directories of ``__consumer_offsets``.
 
-In both directions, for classic and for consumer groups, with members and without: the admin client's descriptions and the committed
-offsets are the same on both sides, and a new member continues where the group had stopped.
+In both directions, for classic and for consumer groups, with and without members: descriptions and committed offsets are the same
+on both sides, and a new member continues at the committed offsets.
 """
 
 from __future__ import annotations

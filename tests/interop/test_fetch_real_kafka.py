@@ -1,4 +1,4 @@
-"""What only real parts can show of the fetch path: sessions, the closest replica, open transactions, recreated topics."""
+"""The fetch path on Apache Kafka: sessions, the closest replica, open transactions, recreated topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Others' consumers that use fetch sessions: they read all there is through one, also after the broker has forgotten it."""
+"""Other clients' consumers with fetch sessions on Ottla's broker: they read all records, also after the broker has evicted the
+session."""
 
 from __future__ import annotations
 

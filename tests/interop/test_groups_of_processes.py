@@ -1,6 +1,6 @@
-"""Groups of others' clients, each member a process: they come, leave, are killed and come back, and the broker with them.
+"""Groups of other clients, with a process per member: members join, leave, are killed and return, and the broker restarts.
 
-What must hold is in ``groups/invariants.py``, what happens in ``groups/scenarios.py``.
+The checks are in ``groups/invariants.py``, the scenarios in ``groups/scenarios.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Groups of peers' clients on our broker: alone, mixed, over deaths and over the broker's own restarts."""
+"""Groups of other clients on Ottla's broker: single clients and mixed groups, killed members, and restarts of the broker."""
 
 from __future__ import annotations
 

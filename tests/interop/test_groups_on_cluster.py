@@ -1,6 +1,6 @@
-"""Our consumers in groups on three real Kafka nodes that restart, die and move leaders, on topics that grow and are recreated.
+"""Groups of Ottla's consumers on three Apache Kafka nodes: nodes restart and die, leaders move, topics grow and are recreated.
 
-What must hold is in ``groups/invariants.py`` and ``cluster/invariants.py``, what happens in ``cluster/scenarios.py``.
+The checks are in ``groups/invariants.py`` and ``cluster/invariants.py``, the scenarios in ``cluster/scenarios.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kafka's own tools on our broker: what they print is what they print on a real Apache Kafka (``sessions/``)."""
+"""Kafka's own tools on Ottla's broker: their output is the same as with Apache Kafka (``sessions/``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A group of confluent-kafka's consumers goes from the classic to the consumer protocol and back, on our broker."""
+"""A group of confluent-kafka consumers migrates from the classic to the consumer protocol and back, on Ottla's broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Our consumer in one group with each of the peers', on a real Kafka and on our broker: any of them may lead, leave or come."""
+"""Ottla's consumer in one group with each other client, on Apache Kafka and on Ottla's broker: any member may lead, leave or
+join."""
 
 from __future__ import annotations
 

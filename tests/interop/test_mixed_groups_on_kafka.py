@@ -1,6 +1,6 @@
-"""Groups of our and of other clients on a real Kafka, each member a process: each of them leads, leaves and is killed.
+"""Groups of Ottla's and other clients on Apache Kafka, with a process per member: each of them leads, leaves and is killed.
 
-The rules are in ``groups/invariants.py``, the events in ``groups/scenarios.py``.
+The checks are in ``groups/invariants.py``, the scenarios in ``groups/scenarios.py``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Our clients on Apache Kafka before 4.0: the same as on today's, and what a version cannot do is said in so many words.
+"""Ottla's clients on Apache Kafka before 4.0: they work as with today's version, and errors name what a version does not support.
 
-Owns what each version since 1.0 is known to do. Must not know which versions of a request that comes from: that is the table in
-``ottla.protocol.apis``. The versions are the first or last ones before something changed: 1.0 has no fetch sessions and no leader
-epochs, 2.1 no static members, 2.4 is the first in which a broker chooses the number of replicas, 2.8 the last that writes old
-record formats and the last of those tested with a ZooKeeper, 3.3 the first KRaft that was meant for use, 3.9 the last before 4.0.
+Owns the capabilities of each version since 1.0. Must not know the versions of requests behind them: these are in the table of
+``ottla.protocol.apis``. The tested versions are the last before a change or the first after it: 1.0 has no fetch sessions and no
+leader epochs, 2.1 no static members; 2.4 is the first in which a broker chooses the number of replicas; 2.8 is the last that writes
+old record formats, and the last tested one with ZooKeeper; 3.3 is the first with KRaft for production; 3.9 is the last before 4.0.
 """
 
 from __future__ import annotations

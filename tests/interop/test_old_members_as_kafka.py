@@ -1,6 +1,6 @@
-"""JoinGroup 0 and 1 on the wire: a real Kafka and our broker answer such members the same, byte layouts included.
+"""JoinGroup 0 and 1: Apache Kafka and Ottla's broker send the same responses, byte for byte.
 
-The dialogue is written down once, with what a real Kafka answers.
+The expected exchange is a recording of Apache Kafka.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Subscribing by a pattern on a real Apache Kafka, and the same on our broker: what is there, what comes, what goes."""
+"""Subscription by a pattern on Apache Kafka and on Ottla's broker: existing, new and deleted topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What peers' clients produce to our broker is what peers' clients read from it."""
+"""Other clients produce to Ottla's broker, and other clients read the same records from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real Kafka that other tests lean on does answer."""
+"""The fixtures with Apache Kafka work."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""The settings of topics and of the broker, one by one, as a real Apache Kafka has them: names, types, defaults, where they come
-from, and which values are refused. A setting that Kafka has and Ottla has not fails here."""
+"""Each setting of topics and of the broker is as in Apache Kafka: name, type, default, sources, and rejected values.
+
+A setting that Kafka has and Ottla lacks fails here.
+"""
 
 from __future__ import annotations
 

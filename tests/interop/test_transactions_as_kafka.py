@@ -1,4 +1,4 @@
-"""The same transactional requests to our broker and to a real Apache Kafka: the same answers, code by code and epoch by epoch."""
+"""The same transactional requests to Ottla's broker and to Apache Kafka: the same error codes and epochs."""
 
 from __future__ import annotations
 

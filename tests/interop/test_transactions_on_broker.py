@@ -1,4 +1,4 @@
-"""Transactions of others' clients on our broker, Kafka's own tools on what they leave, and the same requests to a real Kafka."""
+"""Transactions of other clients on Ottla's broker, Kafka's own tools on the results, and the same requests to Apache Kafka."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A real unclean election: a leader dies with records that no other replica has, and one that was not in sync takes over.
+"""An unclean leader election: a leader dies with records that no other replica has, and a replica that is not in sync takes over.
 
-Those records are gone, and others take their offsets: Kafka does so where ``unclean.leader.election.enable`` is on. What it does
-not allow is that a consumer goes on at its position in the other log, and so leaves out what took the place of what it had read.
+The records are lost and other records get their offsets: Kafka allows this with ``unclean.leader.election.enable``. A consumer must
+not continue at its position in the new log, because it would skip the records that replaced those it had read.
 """
 
 from __future__ import annotations

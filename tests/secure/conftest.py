@@ -1,4 +1,4 @@
-"""The fixtures of this folder; see ``tests/secure/kafka.py``."""
+"""The fixtures of this directory; see ``tests/secure/kafka.py``."""
 
 from __future__ import annotations
 

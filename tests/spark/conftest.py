@@ -1,7 +1,6 @@
-"""One Spark session and one real Kafka for all tests of this folder, and short ways to fill topics.
+"""One Spark session and one Apache Kafka for all tests of this directory, and helpers to fill topics.
 
-Producing, deleting records and asking for a group's offsets is ``confluent-kafka``'s part here, so that no test checks Ottla
-against itself.
+``confluent-kafka`` produces, deletes records and reads committed offsets, so that no test checks Ottla against itself.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _numbers = itertools.count(1)
 
 
 class Message(NamedTuple):
-    """What a test produces. ``timestamp`` in milliseconds; 0 is now."""
+    """A message to produce. ``timestamp`` is in milliseconds; 0 is the current time."""
 
     value: bytes | None
     key: bytes | None = None
@@ -55,21 +54,21 @@ class Message(NamedTuple):
 
 
 class Kafka:
-    """The cluster, as a peer's clients see it."""
+    """The cluster, through confluent-kafka."""
 
     def __init__(self, servers: str) -> None:
         self.servers = servers
         self._admin = admin.AdminClient({"bootstrap.servers": servers})
 
     def create(self, partitions: int = 1, name: str | None = None, **config: str) -> str:
-        """A new topic; settings by Kafka's names with underscores."""
+        """Create a topic; settings have Kafka's names with underscores."""
         name = name or f"spark-{os.getpid()}-{next(_numbers)}"
         new = admin.NewTopic(name, partitions, 1, config={key.replace("_", "."): value for key, value in config.items()})
         self._wait(self._admin.create_topics([new], operation_timeout=60))
         return name
 
     def grow(self, topic: str, partitions: int) -> None:
-        """Give a topic more partitions."""
+        """Add partitions to a topic."""
         self._wait(self._admin.create_partitions([admin.NewPartitions(topic, partitions)], operation_timeout=60))
 
     def delete(self, topic: str) -> None:
@@ -81,27 +80,27 @@ class Kafka:
             time.sleep(0.05)
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
-        """Let the log of a partition begin at offset ``before``."""
+        """Delete the records before offset ``before``."""
         self._wait(self._admin.delete_records([confluent_kafka.TopicPartition(topic, partition, before)]))
 
     def produce(self, topic: str, messages: Sequence[Message], **config: Any) -> None:
-        """Produce, and wait until all is acknowledged."""
+        """Produce, and wait for all acknowledgements."""
         producer = self.producer(**config)
         send(producer, topic, messages)
 
     def producer(self, **config: Any) -> confluent_kafka.Producer:
-        """A producer of the peer's."""
+        """Return a confluent-kafka producer."""
         settings = {"bootstrap.servers": self.servers, "linger.ms": 5}
         return confluent_kafka.Producer({**settings, **{key.replace("_", "."): value for key, value in config.items()}})
 
     def committed(self, group: str) -> dict[tuple[str, int], int]:
-        """The offsets that a group has committed."""
+        """Return the committed offsets of a group."""
         request = confluent_kafka.ConsumerGroupTopicPartitions(group)
         found = self._admin.list_consumer_group_offsets([request])[group].result(90)
         return {(each.topic, each.partition): each.offset for each in found.topic_partitions}
 
     def ends(self, topic: str) -> dict[tuple[str, int], int]:
-        """Where the logs of a topic end."""
+        """Return the end offsets of a topic."""
         partitions = self._admin.list_topics(topic, timeout=60).topics[topic].partitions
         latest = admin.OffsetSpec.latest()
         asked = self._admin.list_offsets({confluent_kafka.TopicPartition(topic, number): latest for number in partitions})
@@ -114,7 +113,7 @@ class Kafka:
 
 
 def send(producer: confluent_kafka.Producer, topic: str, messages: Sequence[Message]) -> None:
-    """Produce through ``producer``, and wait until all is acknowledged."""
+    """Produce with ``producer``, and wait for all acknowledgements."""
     failed: list[Any] = []
     for each in messages:
         producer.produce(
@@ -132,13 +131,13 @@ def send(producer: confluent_kafka.Producer, topic: str, messages: Sequence[Mess
 
 
 def numbered(count: int, start: int = 0, partition: int = 0) -> list[Message]:
-    """Messages whose values are ``b"start"``, ``b"start + 1"`` ..."""
+    """Return messages with the values ``b"start"``, ``b"start + 1"`` ..."""
     return [Message(str(number).encode(), partition=partition) for number in range(start, start + count)]
 
 
 @functools.cache
 def connector_jars() -> str:
-    """Spark's own Kafka connector as a value for ``spark.jars``; empty without Maven."""
+    """Return Spark's own Kafka connector as a value for ``spark.jars``; empty without Maven."""
     done = subprocess.run([CONNECTOR], capture_output=True, text=True, timeout=300)
     return done.stdout.strip() if done.returncode == 0 else ""
 
@@ -164,7 +163,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def kafka(real_kafka: str) -> Kafka:
-    """A real Kafka."""
+    """Apache Kafka."""
     return Kafka(real_kafka)
 
 
@@ -194,25 +193,25 @@ def load_stream(spark: SparkSession, kafka: Kafka) -> Load:
 
 
 def _by_their_names(options: dict[str, Any]) -> dict[str, Any]:
-    """Options whose names have dots are written with underscores: ``kafka_isolation_level``."""
+    """Replace underscores in names of options by dots: ``kafka_isolation_level``."""
     return {name.replace("_", "."): value for name, value in options.items()}
 
 
 @dataclass(frozen=True)
 class Sink:
-    """A folder of Parquet files and a checkpoint: what a stream writes, exactly once."""
+    """The output of a stream, exactly once: a directory of Parquet files and a checkpoint."""
 
     spark: SparkSession
     home: Path
 
     def run(self, frame: DataFrame) -> list[dict[str, Any]]:
-        """Write all that is available now, and return the progress of each batch."""
+        """Write all available records, and return the progress of each batch."""
         query = self._writer(frame).trigger(availableNow=True).start()
         assert query.awaitTermination(60)
         return [dict(progress) for progress in query.recentProgress]
 
     def start(self, frame: DataFrame) -> StreamingQuery:
-        """Write what comes, until the query is stopped."""
+        """Write new records until the query is stopped."""
         return self._writer(frame).start()
 
     def _writer(self, frame: DataFrame) -> DataStreamWriter:
@@ -220,11 +219,11 @@ class Sink:
         return writer.option("checkpointLocation", str(self.home / "checkpoint"))
 
     def rows(self) -> list[Row]:
-        """All that was written."""
+        """Return all rows."""
         return self.spark.read.parquet(str(self.home / "rows")).orderBy("topic", "partition", "offset").collect()
 
     def values(self) -> list[int]:
-        """The values as numbers, in order."""
+        """Return the values as sorted numbers."""
         return sorted(int(row.value) for row in self.rows())
 
 

@@ -1,4 +1,4 @@
-"""Waiting for a stream to get somewhere."""
+"""Waiting for the progress of a stream."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def wait_until(condition: Any, timeout: float = 90.0) -> None:
-    """Ask until it holds."""
+    """Wait until the condition is true."""
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, "it never came true"

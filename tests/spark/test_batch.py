@@ -1,4 +1,4 @@
-"""Batches: the rows are what was produced, whatever part of it is asked for."""
+"""Batches: rows and columns are those of the produced records, for all ways to select them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def row_of(topic: str, offset: int, message: Message) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Rows and bytearrays as dictionaries and bytes."""
+    """Convert rows and bytearrays to dictionaries and bytes."""
     if isinstance(value, bytearray):
         return bytes(value)
     if isinstance(value, list):
@@ -54,7 +54,7 @@ def filled(kafka: Kafka) -> str:
 
 @pytest.fixture(scope="module")
 def thousand(kafka: Kafka) -> str:
-    """4 partitions with 250 numbers each, in ascending order: partition 0 holds 0 to 249, and so on."""
+    """4 partitions with 250 numbers each, in ascending order: partition 0 has 0 to 249, and so on."""
     topic = kafka.create(4)
     for partition in range(4):
         kafka.produce(topic, numbered(250, partition * 250, partition))
@@ -110,7 +110,7 @@ def test_columns_match_without_regard_to_case(load: Load, thousand: str) -> None
     ],
 )
 def test_a_schema_that_is_not_ours_is_refused(load: Load, schema: str, words: str) -> None:
-    """Without a look at the cluster, where there is no such topic."""
+    """Before any request to the cluster, in which the topic does not exist."""
     with pytest.raises(PySparkException, match=words):
         load(schema, subscribe="any").collect()
 

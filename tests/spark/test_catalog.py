@@ -55,7 +55,7 @@ def test_a_table_with_columns_is_refused_with_what_to_do(spark: SparkSession, ka
 
 
 def test_a_table_has_no_password(spark: SparkSession, kafka: Kafka, topic: str, table: str) -> None:
-    """What Spark keeps with a column gets into files."""
+    """Spark copies the metadata of columns into files."""
     options = f"'kafka.bootstrap.servers' '{kafka.servers}', 'subscribe' '{topic}', 'kafka.sasl.mechanism' 'PLAIN'"
     login = "'kafka.security.protocol' 'SASL_PLAINTEXT', 'kafka.sasl.username' 'u', 'kafka.sasl.password' 'hidden'"
     with pytest.raises(PySparkException, match=r"cannot have the option kafka\.sasl\.password") as raised:

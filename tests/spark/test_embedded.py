@@ -1,4 +1,4 @@
-"""The whole house without Java but for Spark's own: the embedded broker, a stream, a batch, and the group's lag."""
+"""The embedded broker, a stream, a batch, and the lag of the group, without any Java except Spark's."""
 
 from __future__ import annotations
 

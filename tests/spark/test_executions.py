@@ -1,4 +1,4 @@
-"""A batch is read as it is when the query is executed, as with Spark's own connector: the same tests run on both."""
+"""Each execution of a query reads the current records, as with Spark's own connector: the same tests run on both."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_plan_once_reads_the_same_each_time(load: Load, kafka: Kafka) -> None:
 
 
 def test_all_of_one_execution_reads_the_same(load: Load, kafka: Kafka, tmp_path: Path) -> None:
-    """Records come while the query runs: a sort and a self-join read the table more than once, in several stages."""
+    """A sort and a self-join read the table several times, in several stages, while records are produced."""
     topic = kafka.create(2)
     kafka.produce(topic, [*numbered(50), *numbered(50, 50, 1)])
     frame = load(subscribe=topic)
@@ -169,7 +169,7 @@ def test_all_of_one_execution_reads_the_same(load: Load, kafka: Kafka, tmp_path:
 
 
 def growing_by(servers: str, topic: str) -> Any:
-    """A function for queries that is always true and has produced a record to both partitions before it returns."""
+    """Return a predicate for queries that is always true, and first produces a record to each partition."""
 
     @udf("boolean")
     def grow(offset: int) -> bool:
@@ -187,7 +187,7 @@ def growing_by(servers: str, topic: str) -> Any:
 
 @pytest.mark.timeout(300)  # a JVM of its own
 def test_a_second_attempt_reads_what_the_first_one_did(kafka: Kafka, tmp_path: Path) -> None:
-    """A task fails after it has read everything and added a record: its next attempt must not read that."""
+    """A task fails after it has read everything and produced a record: its next attempt must not read that record."""
     topic = kafka.create()
     kafka.produce(topic, numbered(5))
     done = run_driver(
@@ -220,7 +220,7 @@ def test_a_second_attempt_reads_what_the_first_one_did(kafka: Kafka, tmp_path: P
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_executors_of_their_own_and_one_that_is_lost(kafka: Kafka, tmp_path: Path) -> None:
-    """An executor dies when its shuffle files have been written: the stage that is computed again reads the same."""
+    """An executor dies after it has written its shuffle files: the repeated stage reads the same records."""
     topic = kafka.create(2)
     kafka.produce(topic, [*numbered(500), *numbered(500, 500, 1)])
     done = run_driver(
@@ -295,7 +295,7 @@ def test_an_error_of_planning_reaches_the_user(load: Load, kafka: Kafka) -> None
 
 
 def planners(folder: str) -> list[int]:
-    """The planner processes of the driver with this temporary folder."""
+    """Return the planner processes of the driver with this temporary directory."""
     listed = subprocess.run(["ps", "-ewwo", "pid=,args="], capture_output=True, text=True, check=True).stdout
     rows = [line.split(None, 1) for line in listed.splitlines()]
     return [int(pid) for pid, words in rows if "-m ottla.spark.planner" in words and folder in words]
@@ -347,7 +347,7 @@ def load():
 
 
 def driver(tmp_path: Path, script: str, servers: str, topic: str, master: str = "local[2]") -> subprocess.Popen[str]:
-    """A Python process with a Spark of its own that runs ``script``."""
+    """Start a Python process with its own Spark session that runs ``script``."""
     file = tmp_path / "driver.py"
     file.write_text(DRIVER + textwrap.dedent(script))
     environment = {**os.environ, "SETTINGS": json.dumps(SETTINGS), "PYSPARK_PYTHON": sys.executable}
@@ -358,7 +358,7 @@ def driver(tmp_path: Path, script: str, servers: str, topic: str, master: str = 
 
 
 def run_driver(tmp_path: Path, script: str, servers: str, topic: str, master: str) -> str:
-    """The last line that ``script`` prints."""
+    """Run ``script`` and return the last line of its output."""
     with driver(tmp_path, script, servers, topic, master) as process:
         out, _ = process.communicate(timeout=600)
     assert process.returncode == 0

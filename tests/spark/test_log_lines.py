@@ -1,4 +1,4 @@
-"""What a user reads in the log of a driver: each thing once, with time, level and logger."""
+"""The driver's log: each message appears once, with time, level and logger."""
 
 from __future__ import annotations
 

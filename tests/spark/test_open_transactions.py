@@ -1,4 +1,4 @@
-"""``read_committed`` while a transaction is open: nothing is lost, nothing comes twice, and nothing is called lost."""
+"""``read_committed`` during an open transaction: the query loses and repeats no record, and reports no data loss."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def topic(kafka: Kafka) -> str:
 
 @pytest.fixture
 def transaction(kafka: Kafka, topic: str) -> confluent_kafka.Producer:
-    """An open one, with the values 10 to 14 at the offsets of the same numbers."""
+    """An open transaction with the values 10 to 14 at offsets 10 to 14."""
     producer = kafka.producer(transactional_id=f"{topic}-writer")
     producer.init_transactions(60)
     producer.begin_transaction()
@@ -57,7 +57,7 @@ def test_a_checkpoint_behind_the_stable_offset_waits(
 
 
 def test_a_range_behind_the_stable_offset_is_waited_for(load: Load, topic: str, transaction: confluent_kafka.Producer) -> None:
-    """As it is planned by ``endingOffsets``, or by a stream whose last batch was planned with ``read_uncommitted``."""
+    """``endingOffsets`` plans such a range, as does a stream whose last batch was planned with ``read_uncommitted``."""
     timer = threading.Timer(OPEN_FOR, transaction.commit_transaction, (60,))
     timer.start()
     frame = load(subscribe=topic, endingOffsets=f'{{"{topic}": {{"0": 15}}}}', kafka_isolation_level="read_committed")

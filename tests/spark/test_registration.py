@@ -1,4 +1,4 @@
-"""Nothing has to be imported, registered or shipped: a fresh Spark knows the format once Ottla is installed."""
+"""A new Spark session finds the format as soon as Ottla is installed, without imports or registration."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_fresh_process_finds_the_format_by_itself(kafka: Kafka) -> None:
 
 
 def test_the_module_that_spark_imports_is_light_and_never_raises() -> None:
-    """Where ``pyspark`` itself cannot be imported, there is no source, and no error either."""
+    """Without ``pyspark`` there is no source, and no error."""
     without = "import sys; sys.modules['pyspark.sql.datasource'] = None; import pyspark_ottla"
     script = f"{without}; print(hasattr(pyspark_ottla, 'DefaultSource'))"
     broken = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False)

@@ -1,4 +1,4 @@
-"""The source over TLS and SASL, by the options of Spark's own connector, on a real Kafka: driver and workers get in."""
+"""The source over TLS and SASL with the options of Spark's own connector, on Apache Kafka: driver and workers connect."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def topic(secured: Secured) -> str:
 
 
 def scram(secured: Secured, password: str = PASSWORD) -> Options:
-    """A login over TLS, as a configuration of Spark's connector has it."""
+    """SCRAM over TLS, configured as for Spark's connector."""
     module = "org.apache.kafka.common.security.scram.ScramLoginModule"
     return {
         "kafka.bootstrap.servers": secured.addresses["LOGINTLS"],
@@ -49,7 +49,7 @@ def scram(secured: Secured, password: str = PASSWORD) -> Options:
 
 
 def certificate(secured: Secured) -> Options:
-    """A certificate of one's own."""
+    """A client certificate."""
     return {
         "kafka.bootstrap.servers": secured.addresses["MUTUAL"],
         "kafka.security.protocol": "SSL",

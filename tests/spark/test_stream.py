@@ -1,4 +1,4 @@
-"""Streams: every record once, across limits, restarts and failures; and a group that says how far they are."""
+"""Streams: every record once, with limits, restarts and failures, and the commits to a group."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.spark.stream_progress import wait_until
 
 @pytest.fixture
 def topic(kafka: Kafka) -> str:
-    """3 partitions, holding 0 to 99, 100 to 199 and 200 to 299."""
+    """3 partitions with 0 to 99, 100 to 199 and 200 to 299."""
     name = kafka.create(3)
     for partition in range(3):
         kafka.produce(name, numbered(100, 100 * partition, partition))
@@ -37,7 +37,7 @@ def test_all_that_is_available_lands_once_in_limited_batches(load_stream: Load, 
 
 
 def test_what_comes_after_the_start_waits_for_the_next_run(load_stream: Load, sink: Sink, topic: str) -> None:
-    """A restart from the checkpoint goes on behind the last batch, whatever startingOffsets says now."""
+    """A restart continues after the last batch in the checkpoint, whatever startingOffsets is."""
     sink.run(load_stream(subscribe=topic, startingOffsets="earliest"))
     sink.run(load_stream(subscribe=topic, startingOffsets="latest"))
     assert sink.values() == list(range(300))
@@ -93,8 +93,10 @@ def test_a_group_that_others_are_in_cannot_be_committed_to_and_the_stream_goes_o
 
 
 def test_a_first_batch_that_fails_loses_nothing(load_stream: Load, kafka: Kafka, tmp_path: Path) -> None:
-    """The first batch of a stream that begins at the end holds what came between the two looks at the end. It fails, more comes,
-    and the next run must begin where the first one did."""
+    """A batch contains the records between two lookups of ``latest``. It fails, and more records are produced.
+
+    The next run must start where the first one did.
+    """
     for attempt in range(5):
         topic = kafka.create()
         failed, seen = _fail_the_first_batch(load_stream, kafka, topic, tmp_path / str(attempt))
@@ -128,7 +130,7 @@ def _fail_the_first_batch(load_stream: Load, kafka: Kafka, topic: str, checkpoin
 
 @contextmanager
 def producing(kafka: Kafka, topic: str) -> Iterator[None]:
-    """One record a millisecond, about, from another thread."""
+    """Produce about one record per millisecond from another thread."""
     stopped = threading.Event()
 
     def work() -> None:
@@ -228,7 +230,7 @@ def test_progress_shows_where_the_logs_end(load_stream: Load, sink: Sink, topic:
 def test_a_wrong_option_ends_the_query_before_it_begins(
     load_stream: Load, sink: Sink, topic: str, options: dict[str, str], words: str
 ) -> None:
-    """And the last line says why."""
+    """The last line of the error is the reason."""
     with pytest.raises(PySparkException) as raised:
         sink.run(load_stream(subscribe=topic, **{name: value.replace("%s", topic) for name, value in options.items()}))
     assert "UnboundLocalError" not in str(raised.value)

@@ -1,6 +1,6 @@
-"""What property tests draw: the same in each run, unless random examples are asked for, and then the number of a run repeats it.
+"""The examples of property tests: the same in each run, unless random ones are requested; then a run's seed repeats it.
 
-``make check`` draws a tenth of the examples.
+``make check`` generates a tenth of the examples.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ TESTS = Path(__file__).parents[1]
 
 @pytest.fixture
 def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """A property test under our own ``conftest.py`` that writes down what it draws; another that fails."""
+    """A suite with our ``conftest.py``: a property test that records its examples, and one that fails."""
     monkeypatch.setenv("PYTHONPATH", str(TESTS.parent))
     pytester.makepyfile(
         **{
@@ -47,7 +47,7 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
 
 
 def drawn(suite: pytest.Pytester, *arguments: str) -> str:
-    """What one run draws."""
+    """Return the examples of one run."""
     suite.runpytest_subprocess("-k", "drawing", *arguments).assert_outcomes(passed=2)
     file = suite.path / "drawn"
     numbers = file.read_text()

@@ -11,7 +11,7 @@ TESTS = Path(__file__).parents[1]
 
 @pytest.fixture
 def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """A suite of its own under our own ``conftest.py``, run where Maven and Java cannot be found."""
+    """A suite with our ``conftest.py``, run without Maven and Java on the PATH."""
     monkeypatch.setenv("PYTHONPATH", str(TESTS.parent))
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     for folder, text in {

@@ -1,4 +1,4 @@
-"""What a user gets who installs Ottla: wheel, sdist, an install without a C compiler, Windows."""
+"""The installed package: wheel, sdist, an installation without a C compiler, Windows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ with ottla.Consumer(bootstrap_servers=sys.argv[1], group_id="windows", auto_offs
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the sdist, and a wheel for this Python that ``tools/check_wheel.py`` has found good."""
+    """A directory with the sdist, and a wheel for this Python that ``tools/check_wheel.py`` has accepted."""
     out = tmp_path_factory.mktemp("dist")
     command = [sys.executable, str(ROOT / "tools" / "build_wheels.py"), "--out", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=580, check=False)
@@ -99,7 +99,7 @@ def test_the_metadata_say_where_it_runs_and_where_it_lives(dist: Path) -> None:
 
 
 def uncompiled(tmp_path: Path, **environment: str) -> str:
-    """What ``import ottla`` and its first use print to stderr where nothing was compiled."""
+    """Return the stderr of ``import ottla`` and of its first use without compiled modules."""
     source = tmp_path / "src"
     shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("*.so", "*.pyd", "*.c", "__pycache__"), dirs_exist_ok=True)
     inherited = {name: value for name, value in os.environ.items() if name != "OTTLA_RECORDS"}

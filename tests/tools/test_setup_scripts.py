@@ -1,6 +1,6 @@
-"""The scripts that set a machine up, run with programs of ours in place of java, apt-get and python3.
+"""The set-up scripts, run with fake java, apt-get and python3 commands.
 
-Nothing here touches the machine: PATH holds only the pretended programs and the few plain ones that the scripts need.
+The tests do not modify the machine: the PATH has only the fake commands, and the standard ones that the scripts need.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ echo 'openjdk version "{version}" 2025-01-01' >&2
 
 @dataclass
 class Machine:
-    """A machine that has only what a test puts on it."""
+    """A machine that has only the commands that a test adds."""
 
     folder: Path
     environment: dict[str, str] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Machine:
         program.chmod(0o755)
 
     def put_apt_get(self, **installs: tuple[str, str]) -> None:
-        """``package=(program, script)``: what each package brings; every other package is unknown."""
+        """``package=(program, script)``: the program that each package installs; other packages do not exist."""
         script = [f"#!{sys.executable}", "import pathlib, sys", f"here = pathlib.Path({str(self.folder)!r})"]
         script += ["with (here / 'apt.log').open('a') as log: print(*sys.argv[1:], file=log)"]
         script += [f"offer = { ({name.replace('_', '-'): what for name, what in installs.items()})!r}"]
@@ -132,7 +132,7 @@ class TestMakeVenv:
     script = TOOLS / "make_venv.sh"
 
     def pretend(self, version: tuple[int, int], *, ensurepip: bool = True) -> str:
-        """A python3 that claims to be ``version`` and makes an empty folder for a virtual environment."""
+        """Return a python3 script that reports ``version`` and creates an empty directory as virtual environment."""
         return f"""#!/bin/sh
 case "$*" in
   *print*) echo {version[0]}.{version[1]} ;;

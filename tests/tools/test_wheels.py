@@ -1,4 +1,4 @@
-"""The wheels of a release: which Pythons and systems have one, and what they are tested with."""
+"""The wheels of a release: the Pythons and systems that have one, and the extras that their tests install."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pyproject() -> dict[str, Any]:
 
 
 def matches(identifier: str, patterns: str) -> bool:
-    """As in cibuildwheel, but for braces, which the patterns here do not have."""
+    """Match as cibuildwheel does, except braces, which the patterns here do not have."""
     assert not set("{}") & set(patterns)
     return any(fnmatch.fnmatchcase(identifier, pattern) for pattern in patterns.split())
 

@@ -1,8 +1,8 @@
-"""What an operator does to a cluster: topics, leaders, and the question whether all is well.
+"""The administration of a cluster during a test: topics, leaders, and the check that all replicas are in sync.
 
-Owns the admin clients: ours, and kafka-python's for what ours does not do. librdkafka's is no choice here: after nodes have died
-it may answer nothing any more, and abort. Must not know groups' rules. Invariant: each call is tried again until it worked, since a
-cluster in trouble refuses and forgets, and the controller answers before the nodes have heard.
+Owns the admin clients: Ottla's, and kafka-python's for calls that Ottla lacks. librdkafka's is no alternative: after the death of
+nodes it may hang and abort. Must not know the invariants of groups. Invariant: each call is retried until it succeeds, because a
+cluster in trouble rejects or loses requests, and the controller responds before the nodes have applied a change.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 def patiently(what: str, attempt: Callable[[], T | None], seconds: float = PATIENCE) -> T:
-    """What ``attempt`` gives, once it is neither an error nor ``None``; fails the test where it never is."""
+    """Call ``attempt`` until it returns something other than ``None``. Fails the test at the timeout."""
     until = time.monotonic() + seconds
     why: object = "not so"
     while time.monotonic() < until:
@@ -44,14 +44,14 @@ def patiently(what: str, attempt: Callable[[], T | None], seconds: float = PATIE
 
 
 class Operator:
-    """See the module."""
+    """Administers one cluster."""
 
     def __init__(self, servers: str) -> None:
         self._servers = servers
         self._admin = Admin(bootstrap_servers=servers, default_api_timeout=_ATTEMPT, request_timeout=_ATTEMPT)
 
     def create(self, name: str, partitions: int, replicas: int) -> None:
-        """Make a topic, and wait until it has all its leaders."""
+        """Create a topic, and wait until all its partitions have leaders."""
 
         def make() -> bool:
             with suppress(TopicAlreadyExistsError):  # of an attempt before this one nothing may have been heard
@@ -83,7 +83,7 @@ class Operator:
         self._wait_for_leaders(name, partitions)
 
     def move(self, name: str, nodes: Iterable[int]) -> None:
-        """Move each partition on to the next nodes, and let the first of them lead it."""
+        """Reassign each partition to the next nodes, and elect the first of them as leader."""
         ring = sorted(nodes)
         wanted = {}
         for number, replicas in self._replicas(name).items():
@@ -95,19 +95,19 @@ class Operator:
         self.prefer()
 
     def prefer(self) -> None:
-        """Let the first replica of each partition lead it, where it can."""
+        """Elect the preferred leaders, where possible."""
         self._by_kafka_python("elect leaders", lambda client: client.elect_leaders(_PREFERRED, raise_errors=False))
 
     def leader(self, name: str, partition: int) -> int:
-        """The node that leads a partition, once there is one."""
+        """Return the leader of a partition, once there is one."""
         return patiently(f"find the leader of {name}-{partition}", lambda: self.partition(name, partition).leader)
 
     def partition(self, name: str, partition: int) -> PartitionInfo:
-        """Who leads a partition, and which nodes have it."""
+        """Return leader and replicas of a partition."""
         return patiently(f"see {name}-{partition}", lambda: self._admin.describe_topics([name])[name].partitions[partition])
 
     def coordinator(self, group: str) -> int:
-        """The node that coordinates a group."""
+        """Return the coordinator of a group."""
         return patiently(
             f"find the coordinator of {group}", lambda: self._admin.describe_groups([group])[group].coordinator.node_id
         )
@@ -126,18 +126,18 @@ class Operator:
         patiently("all replicas in sync", whole)
 
     def committed(self, group: str) -> dict[tuple[str, int], int]:
-        """The committed offsets of a group, as its coordinator answers them."""
+        """Return the committed offsets of a group from its coordinator."""
         found = patiently(f"ask for the offsets of {group}", lambda: self._admin.group_offsets(group))
         return {(tp.topic, tp.partition): position.offset for tp, position in found.items()}
 
     def ends(self, name: str) -> dict[int, int]:
-        """Where each partition of a topic ends."""
+        """Return the end offset of each partition of a topic."""
         asked = dict.fromkeys((TopicPartition(name, number) for number in self._replicas(name)), "latest")
         found = patiently(f"find the ends of {name}", lambda: self._admin.list_offsets(asked))
         return {tp.partition: end.offset for tp, end in found.items() if end is not None}
 
     def close(self) -> None:
-        """Ask nothing more."""
+        """Close the clients."""
         self._admin.close()
 
     def _wait_for_leaders(self, name: str, partitions: int) -> None:

@@ -1,7 +1,7 @@
-"""What must hold of a group whose cluster is in trouble, beside the rules for all groups (``groups/invariants.py``).
+"""The invariants of groups on a cluster whose nodes fail, in addition to those of all groups (``groups/invariants.py``).
 
-Owns the rules. Must not know clients, nodes or processes. Invariant: a rule looks at facts alone. Partitions go by name: where the
-incarnation of a topic matters by ``topic.incarnation-partition``, else by ``topic-partition``.
+Owns the checks. Must not know clients, nodes or processes. Invariant: a check uses only recorded facts. Partitions have names:
+``topic.incarnation-partition`` if the incarnation of a topic matters, otherwise ``topic-partition``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from tests.interop.groups.invariants import Commit, Event, Told
 
 
 class Tenure(NamedTuple):
-    """What a member has read of a partition from when it was given it until it was taken, or until the topic was recreated."""
+    """The records of a partition that a member has read between its assignment and its revocation, or the recreation of the
+    topic."""
 
     member: str
     partition: str
@@ -49,7 +50,7 @@ def incarnation_of(key: str) -> int:
 
 
 def out_of_order(found: Iterable[Tenure]) -> list[str]:
-    """Tenures that went back, or left records out: in one tenure each poll goes on where the one before it ended."""
+    """Return the tenures that went back or skipped records: within a tenure each poll starts at the end of the previous one."""
     return [
         f"{one.partition}: {one.member} read {first} after {last}"
         for one in found
@@ -59,7 +60,7 @@ def out_of_order(found: Iterable[Tenure]) -> list[str]:
 
 
 def begun_elsewhere(found: Iterable[Tenure], commits: Iterable[Commit]) -> list[str]:
-    """Tenures that did not begin where a commit stands, or with the first record."""
+    """Return the tenures that began neither at a committed offset nor at the first record."""
     committed = {(str(one.partition), one.offset) for one in commits}
     return [
         f"{one.partition}: {one.member} began at {one.reads[0][0]}, which nobody has committed"
@@ -69,7 +70,7 @@ def begun_elsewhere(found: Iterable[Tenure], commits: Iterable[Commit]) -> list[
 
 
 def late_for_its_topic(keys_in_order: Iterable[str]) -> list[str]:
-    """Commits of a topic that is gone, accepted after the first one of its successor: a member of today would begin there."""
+    """Return commits for a deleted topic that were accepted after the first one for its successor: members would start there."""
     latest: dict[str, int] = {}
     found = []
     for key in keys_in_order:
@@ -81,7 +82,7 @@ def late_for_its_topic(keys_in_order: Iterable[str]) -> list[str]:
 
 
 def shared_badly(live: Sequence[Told], partitions: Iterable[str]) -> list[str]:
-    """Partitions without an owner, or with several, among the members that live."""
+    """Return the partitions without an owner, or with several, among the live members."""
     owners: dict[str, list[str]] = {key: [] for key in partitions}
     for member in live:
         for key in member.owned:

@@ -1,10 +1,10 @@
-"""One member of a group that reads several topics, as a process: Ottla's consumer, living as ``groups/member_lifecycle.py`` says.
+"""A process with one member of a group that reads several topics: Ottla's consumer in the loop of ``groups/member_lifecycle.py``.
 
-Owns how the consumer is set up and how partitions are named. Must not know what happens to the cluster. Invariant: SIGTERM lets the
-member leave well; the process ends with 0 then.
+Owns the settings of the consumer and the names of partitions. Must not know what happens to the cluster. Invariant: on SIGTERM the
+member leaves its group, and the process exits with 0.
 
-The lines name an owned partition ``topic-partition``, and one that was read ``topic.incarnation-partition``: the incarnation is
-in the value of each record, since a topic that was recreated has the same name and the same offsets as before.
+The output names an owned partition ``topic-partition``, and one that was read ``topic.incarnation-partition``. The incarnation is
+in the value of each record, because a recreated topic has the same name and the same offsets.
 
     python member_program.py SETTINGS     SETTINGS: a JSON object with the fields of ``Settings``
 """
@@ -40,7 +40,7 @@ class Settings:
 
 
 class ClusterTeller(Teller[str]):
-    """A commit says which incarnation of the topic it is of; there is one a partition, of the incarnation that came last."""
+    """Prints commits with the incarnation of the topic; there is one commit per partition, for the latest incarnation."""
 
     def due(self, offsets: Mapping[str, list[int]]) -> dict[str, tuple[int, str]]:
         last = {plain(key): key for key in offsets}

@@ -1,9 +1,9 @@
-"""Plays a story on a real cluster: groups that read two topics, a writer that never stops, and one trouble after the other.
+"""Runs a scenario on a cluster: groups that read two topics, a writer, and one failure after the other.
 
-Owns the order of things and the waiting. Must not know the rules (``invariants``). Invariant: a trouble is over when the members of
-each group that live share all partitions, and have committed of each all that was acknowledged when they were asked and something
-newer; a group that does not get there in time is stuck, and that is a failure. The next trouble comes when all nodes are there and
-all replicas in sync again.
+Owns the order of the steps and the waits. Must not know the checks (``invariants``). Invariant: the groups have recovered from a
+failure when the live members of each group share all partitions and have committed, for each, all records that were acknowledged
+when the check began, and a newer one. A group that does not recover in time fails the test. The next failure starts when all nodes
+are up and all replicas in sync.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ SETTLED = 10
 
 
 def cluster_settings(session: int) -> tuple[str, ...]:
-    """The nodes' settings."""
+    """Return the settings of the nodes."""
     return (
-        "auto.create.topics.enable=false",  # a consumer that looks for a topic just deleted must not make it
+        "auto.create.topics.enable=false",  # a consumer's metadata request must not recreate a deleted topic
         f"group.min.session.timeout.ms={session}",
         f"group.consumer.min.session.timeout.ms={session}",
         f"group.consumer.session.timeout.ms={session}",
@@ -100,21 +100,21 @@ class Group:
         self.lives.append(player)
 
     def name_of(self, player: Player) -> str:
-        """Its name in what it tells and commits."""
+        """Return the member's name in its output and commits."""
         return self._names[id(player)]
 
     def living(self) -> list[Player]:
-        """The members that run, and that no one has asked to end or to stand still, the oldest first."""
+        """Return the running members, the oldest first, without those that were stopped or frozen."""
         return [one for one in self.lives if one.running and not one.ended and not one.frozen]
 
     def told(self, player: Player) -> Told:
-        """What a member has said so far."""
+        """Return the parsed output of a member so far."""
         return told(self.name_of(player), list(player.events))
 
 
 @dataclass
 class Figures:
-    """What a run has shown."""
+    """The figures of a run."""
 
     troubles: int = 0
     slowest: tuple[float, str] = (0.0, "")
@@ -135,7 +135,7 @@ class Figures:
 
 
 class Stage:
-    """One story. ``kinds``: protocol and assignor of each group; ``session``: of its members, in milliseconds."""
+    """One run. ``kinds``: protocol and assignor of each group; ``session``: the session timeout in milliseconds."""
 
     def __init__(self, cluster: KafkaCluster, folder: Path, kinds: Iterable[tuple[str, str]], session: int) -> None:
         self._cluster, self._folder = cluster, folder
@@ -147,7 +147,7 @@ class Stage:
         self.figures = Figures()
 
     def play(self, story: Iterable[tuple[Trouble, ...]], seconds: float = float("inf")) -> list[str]:
-        """Play the story, or as much of it as begins within ``seconds``, and judge it: what did not hold, in words."""
+        """Run the failures that begin within ``seconds``, then return the violated invariants in words."""
         until = time.monotonic() + seconds
         servers = self._cluster.bootstrap_servers
         with writing(servers, RATE) as self._writer, closing(Operator(servers)) as self._operator:
@@ -184,7 +184,7 @@ class Stage:
         self._settle(f"recovery from {what}")
 
     def _recover(self) -> None:
-        """Have everyone back who was only away."""
+        """Resume frozen members and restart the nodes that are down."""
         for group in self._groups:
             for player in group.lives:
                 if player.frozen:
@@ -193,7 +193,7 @@ class Stage:
         self._operator.prefer()
 
     def _start_nodes(self) -> None:
-        """Those that are down, together: one alone may find no one to elect a controller with."""
+        """Start the nodes that are down at the same time: one alone may lack a quorum for a controller."""
         with ThreadPoolExecutor() as pool:
             list(pool.map(self._cluster.again, sorted(self._cluster.down)))
         self._operator.wait_until_whole(self._cluster.addresses)
@@ -202,7 +202,7 @@ class Stage:
 
     @singledispatchmethod
     def _make(self, trouble: Trouble) -> None:
-        raise TypeError(f"nobody knows how to make {trouble}")
+        raise TypeError(f"there is no implementation of {trouble}")
 
     @_make.register
     def _(self, trouble: KillCoordinator) -> None:
@@ -268,14 +268,14 @@ class Stage:
             group.living()[0].kill()
 
     def _replace_the_last(self, group: Group) -> None:
-        """A group that would become too small gets a new member first."""
+        """Start another member if the group would become too small."""
         if len(group.living()) < MEMBERS:
             group.enter(self._cluster.bootstrap_servers, self._folder)
 
     # -- waiting ----------------------------------------------------------------------------------------------------------
 
     def _settle(self, what: str, news: int = 1) -> None:
-        """Wait until each group shares all partitions and has committed all that is acknowledged now, and so many records more."""
+        """Wait until each group shares all partitions, and has committed all currently acknowledged records and ``news`` more."""
         self._wait_for_starts(what)
         began = time.monotonic()
         acknowledged = self._writer.acknowledged()
@@ -290,7 +290,7 @@ class Stage:
         self.figures.slowest = max(self.figures.slowest, (passed, what))
 
     def _live_keys(self) -> dict[str, tuple[str, int]]:
-        """Every partition there is: its name with the incarnation -> topic and number."""
+        """Return all existing partitions: name with the incarnation -> topic and number."""
         return {
             self._incarnations[name].key(number): (name, number)
             for name, count in self._partitions.items()
@@ -366,7 +366,7 @@ class Stage:
 
 
 def _commit(message: Any, group: str) -> Commit | None:
-    """The commit that a record of ``__consumer_offsets`` is, where it is one of this group."""
+    """Return the commit in a record of ``__consumer_offsets``, or ``None`` if it is not a commit of this group."""
     key, value = decode_record(message.key(), message.value())
     if not isinstance(key, OffsetCommitKey) or not isinstance(value, OffsetCommitValue) or key.group != group:
         return None

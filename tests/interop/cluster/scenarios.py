@@ -1,6 +1,6 @@
-"""What befalls a cluster and the groups that read from it, as data; and the stories made of it.
+"""The failures of a cluster and of its groups, as data, and the scenarios composed of them.
 
-Owns the vocabulary of troubles and the lists of them. Must not know how a trouble is made or what is checked.
+Owns the kinds of failures and the lists of them. Must not know how a failure is caused, nor the checks.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class Grow:
 
 @dataclass(frozen=True)
 class Join:
-    """A new member comes to each group."""
+    """A new member joins each group."""
 
 
 @dataclass(frozen=True)
 class Leave:
-    """The oldest member of each group is asked to end (SIGTERM), and leaves the group."""
+    """The oldest member of each group gets SIGTERM and leaves the group."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class KillMember:
 
 @dataclass(frozen=True)
 class Freeze:
-    """The oldest member of each group stands still (SIGSTOP), and goes on once the group works without it."""
+    """The oldest member of each group is stopped (SIGSTOP), and resumed once the group works without it."""
 
 
 Trouble = KillCoordinator | KillLeader | Restart | Blackout | MoveLeaders | Recreate | Grow | Join | Leave | KillMember | Freeze
@@ -100,7 +100,7 @@ ROUND: tuple[tuple[Trouble, ...], ...] = (
 
 
 def endless(seed: int) -> Iterator[tuple[Trouble, ...]]:
-    """Each trouble and each mixture of ``ROUND``, in an order drawn from a seed, for ever."""
+    """Yield each failure and each combination in ``ROUND``, in a random order from a seed, without end."""
     dice = random.Random(seed)
     while True:
         yield from dice.sample(ROUND, len(ROUND))

@@ -1,4 +1,4 @@
-"""The rules for a cluster in trouble: each lets a sound story pass, and finds the one fault that it is there for."""
+"""The invariants on a failing cluster: each check accepts a correct history, and finds its kind of violation."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Writes numbered records to topics, evenly over their partitions, whatever happens to the cluster; knows what was acknowledged.
+"""Writes numbered records evenly to the partitions of topics while the cluster fails, and records the acknowledgements.
 
-Owns the producers and the process that they live in. Must not know the troubles. Invariants: every record says in its value which
-incarnation of its topic it was written for; what was not acknowledged in the end is among the ``failures``; if librdkafka
-aborts, it takes no one with it.
+Owns the producers and their process. Must not know the failures. Invariants: the value of every record contains the incarnation of
+its topic; records that are never acknowledged are in ``failures``; an abort of librdkafka ends only that process.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Incarnation:
 
 @dataclass
 class _Course:
-    """What is written to one incarnation."""
+    """The records of one incarnation."""
 
     of: Incarnation
     partitions: int
@@ -46,7 +45,7 @@ class _Course:
 
 
 class Writer:
-    """``rate`` records a second to each topic; idempotent, acknowledged by all replicas in sync."""
+    """Writes ``rate`` records per second to each topic, idempotently and with ``acks=all``."""
 
     def __init__(self, servers: str, rate: int) -> None:
         self._servers, self._each = servers, max(1, round(rate * TICK))
@@ -79,7 +78,7 @@ class Writer:
             self._courses[topic].partitions = partitions
 
     def end(self, topic: str) -> None:
-        """Write to this topic no more, and wait for what is on its way."""
+        """Stop writing to this topic, and wait for outstanding acknowledgements."""
         with self._lock:
             course = self._courses.pop(topic)
             self._past.append(course)
@@ -94,7 +93,7 @@ class Writer:
             return {key: list(found) for course in courses for key, found in course.acknowledged.items()}
 
     def failures(self) -> list[str]:
-        """What was not acknowledged, and why."""
+        """The records that were not acknowledged, with the errors."""
         return list(self._failed)
 
     def close(self) -> None:
@@ -139,6 +138,6 @@ _Process.register("Writer", Writer)
 
 @contextmanager
 def writing(servers: str, rate: int) -> Iterator[Writer]:
-    """A writer in a separate process, which ends with the ``with``, whether it is closed or not."""
+    """A writer in a separate process, which ends with the ``with`` block."""
     with _Process(ctx=multiprocessing.get_context("spawn")) as process:
         yield process.Writer(servers, rate)  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
-"""The rules that every group must keep, whatever its clients: a pure comparison of the members' lines with the log.
+"""The invariants of every group, for all clients: a pure comparison of the members' output with the log.
 
-Owns the rules. Must not know clients, brokers or processes. Invariant: a rule looks at facts alone (lines that members printed,
-records of ``__consumer_offsets``, acknowledgements), so that the same rules judge any broker.
+Owns the checks. Must not know clients, brokers or processes. Invariant: a check uses only recorded facts (the members' output,
+records of ``__consumer_offsets``, acknowledgements), so the same checks apply to any broker.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Event = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Commit:
-    """A commit that the coordinator accepted, as it stands in the log. ``note``: what the member sent along."""
+    """A commit in the log, which the coordinator accepted. ``note``: its metadata from the member."""
 
     partition: int
     offset: int
@@ -39,7 +39,7 @@ class Told:
 
 
 def told(member: str, events: Iterable[Event]) -> Told:
-    """Put the lines of a member together."""
+    """Parse the output of a member."""
     owned: set[int] = set()
     given: dict[int, int] = {}
     consumed: dict[int, set[int]] = {}
@@ -104,7 +104,7 @@ def two_owners(commits: Sequence[Commit]) -> list[str]:
 
 
 def going_back(commits: Sequence[Commit]) -> list[str]:
-    """Committed offsets that became smaller, although no one reset them."""
+    """Return the committed offsets that decreased without a reset."""
     found = []
     last: dict[int, Commit] = {}
     for commit in commits:
@@ -116,7 +116,7 @@ def going_back(commits: Sequence[Commit]) -> list[str]:
 
 
 def forgotten(commits: Sequence[Commit], members: Iterable[Told]) -> list[str]:
-    """Commits that have succeeded for a member and that the log does not have, or has with another member's note."""
+    """Return commits that succeeded for a member, but are not in the log, or have another member's note there."""
     kept = {(commit.partition, commit.offset, commit.note) for commit in commits}
     return [
         f"partition {partition}: {tenure} was told that {offset} is committed"
@@ -127,7 +127,7 @@ def forgotten(commits: Sequence[Commit], members: Iterable[Told]) -> list[str]:
 
 
 def unread(commits: Sequence[Commit], members: Iterable[Told]) -> list[str]:
-    """Commits that go beyond what anyone had consumed."""
+    """Return commits beyond the records that any member had consumed."""
     read: dict[int, set[int]] = {}
     for member in members:
         for partition, offsets in member.consumed.items():
@@ -140,7 +140,7 @@ def unread(commits: Sequence[Commit], members: Iterable[Told]) -> list[str]:
 
 
 def missed(acknowledged: Mapping[int, Iterable[int]], members: Sequence[Told]) -> list[str]:
-    """Acknowledged records that no member has consumed."""
+    """Return acknowledged records that no member has consumed."""
     found = []
     for partition, offsets in acknowledged.items():
         read = frozenset().union(*(member.consumed.get(partition, frozenset()) for member in members))
@@ -151,7 +151,7 @@ def missed(acknowledged: Mapping[int, Iterable[int]], members: Sequence[Told]) -
 
 
 def lost(acknowledged: Mapping[int, Iterable[int]]) -> list[str]:
-    """Offsets that were acknowledged for two records: the log has lost the first of them, and no one will miss it."""
+    """Return offsets that were acknowledged for two records: the log has lost the first one."""
     return [
         f"partition {partition}: {offset} was acknowledged {times} times"
         for partition, offsets in acknowledged.items()
@@ -161,7 +161,7 @@ def lost(acknowledged: Mapping[int, Iterable[int]]) -> list[str]:
 
 
 def answered_otherwise(commits: Sequence[Commit], answered: Mapping[int, int]) -> list[str]:
-    """Partitions of which the coordinator answers another offset than the last one that stands in its log."""
+    """Return partitions whose committed offset from the coordinator differs from the last one in its log."""
     last = {commit.partition: commit.offset for commit in commits}
     return [
         f"partition {partition}: committed {last.get(partition)}, the answer is {answered.get(partition)}"
@@ -171,7 +171,7 @@ def answered_otherwise(commits: Sequence[Commit], answered: Mapping[int, int]) -
 
 
 def wrong_ends(commits: Sequence[Commit], ends: Mapping[int, int]) -> list[str]:
-    """Partitions whose last committed offset is not the end of the log, once everything has been consumed."""
+    """Return partitions whose last committed offset is not the end offset, after all records were consumed."""
     last = {commit.partition: commit.offset for commit in commits}
     return [
         f"partition {partition}: committed {last.get(partition)}, the log ends at {end}"
@@ -181,7 +181,7 @@ def wrong_ends(commits: Sequence[Commit], ends: Mapping[int, int]) -> list[str]:
 
 
 def shared_badly(live: Sequence[Told], partitions: int) -> list[str]:
-    """Partitions that have no owner or several among the members that live, and members that have none."""
+    """Return partitions without an owner or with several among the live members, and members without partitions."""
     owners: dict[int, list[str]] = {number: [] for number in range(partitions)}
     for member in live:
         for number in member.owned:
@@ -200,7 +200,7 @@ def gave_up(client: str, said: str, away: float, session: float) -> bool:
 
 
 def twice(members: Iterable[Told]) -> int:
-    """How many times a record was consumed again: at-least-once may, and it is good to know."""
+    """Return the number of repeated records, which at-least-once permits."""
     seen: dict[int, set[int]] = {}
     again = 0
     for member in members:

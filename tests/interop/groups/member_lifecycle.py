@@ -1,7 +1,7 @@
-"""How a member of a group lives, whichever Python client it is, and how it tells its life: as Kafka's VerifiableConsumer does.
+"""The loop and the output of a group's member, for all Python clients. The output is that of Kafka's VerifiableConsumer.
 
-Owns the loop of poll and commit, and the lines. Must not know a client, nor what is tested. Invariants: each line on stdout is one
-JSON object, with ``name`` and ``timestamp`` (wall-clock milliseconds), in the order of the events; the line about consumed records
+Owns the loop of poll and commit, and the output. Must not know a client, nor the tests. Invariants: each line on stdout is one JSON
+object with ``name`` and ``timestamp`` (wall-clock milliseconds), in the order of the events; the line about consumed records
 precedes their commit.
 """
 
@@ -39,7 +39,7 @@ class Client(Protocol[Key]):
 
 
 class Teller(Generic[Key]):
-    """Prints the events of one member, and counts how often it was given each partition."""
+    """Prints the events of one member, and counts the assignments of each partition."""
 
     def __init__(self, member: str) -> None:
         self._member = member
@@ -70,11 +70,11 @@ class Teller(Generic[Key]):
         self.tell("offsets_committed", offsets=rows, success=error is None, **why)
 
     def due(self, offsets: Mapping[Key, list[int]]) -> dict[Key, tuple[int, str]]:
-        """What is to be committed once this is consumed: by partition the offset and its note."""
+        """Return the offset to commit and its note for each partition of the records."""
         return {partition: (found[-1] + 1, self.note(partition)) for partition, found in offsets.items()}
 
     def note(self, partition: Key) -> str:
-        """What goes with a committed offset: who commits, and the how manyeth time it has the partition."""
+        """Return the metadata of a committed offset: the member, and its number of assignments of the partition."""
         return f"{self._member}/{self._given.get(partition, 0)}"
 
 

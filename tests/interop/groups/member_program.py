@@ -1,7 +1,7 @@
-"""One member of a group as a process, whichever Python client it is: it lives and tells its life as ``member_lifecycle.py`` says.
+"""A process with one member of a group, for each Python client, in the loop of ``member_lifecycle.py``.
 
-Owns how each client is subscribed, polled and told to commit. Must not know what is tested. Invariant: SIGTERM lets the member
-leave well; the process ends with 0 then.
+Owns each client's calls for subscribe, poll and commit. Must not know the tests. Invariant: on SIGTERM the member leaves its group,
+and the process exits with 0.
 
     python member_program.py CLIENT SETTINGS     SETTINGS: a JSON object with the fields of ``Settings``
 """
@@ -227,7 +227,7 @@ def ottla_classic(settings: Settings) -> dict[str, Any]:
 
 
 class OttlaClient:
-    """Ottla's own consumer: another error than it promises ends the member."""
+    """Ottla's consumer: an undocumented error ends the member."""
 
     failures = OttlaError
 

@@ -1,7 +1,7 @@
-"""The processes of a scenario: members of a group, who writes to its topic, and the broker between them.
+"""The processes of a scenario: members of a group, writers and the broker.
 
-Owns how each is started, listened to, asked to leave and killed. Must not know what has to hold. Invariants: no process outlives
-its ``close``; what a process printed stays readable after its death.
+Owns their start, output, shutdown and kill. Must not know the invariants. Invariants: no process outlives its ``close``; the output
+of a process stays readable after its end.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def surroundings() -> dict[str, str]:
 
 
 class Player:
-    """A process that prints one JSON object a line; what it prints else is kept in a file."""
+    """A process that prints one JSON object per line; its stderr goes to a file."""
 
     def __init__(self, command: list[str], errors: Path) -> None:
         with errors.open("a") as stderr:
@@ -71,24 +71,24 @@ class Player:
         self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL: no good-bye."""
+        """Send SIGKILL: the member does not leave its group."""
         self.ended = True
         self._process.kill()
         self._process.wait()
         self._reader.join()
 
     def freeze(self) -> None:
-        """SIGSTOP: it stands still until ``thaw``."""
+        """Send SIGSTOP."""
         self.frozen = True
         self._process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let it go on."""
+        """Send SIGCONT."""
         self._process.send_signal(signal.SIGCONT)
         self.frozen = False
 
     def wait(self, seconds: float) -> int:
-        """Its exit code, once it has ended by itself; killed if that takes too long."""
+        """Wait for the end of the process and return its exit code. Kill it if that takes too long."""
         try:
             self._process.wait(seconds)
         finally:
@@ -140,7 +140,7 @@ JAVA_COMMANDS: Mapping[str, Callable[[str, Settings, Path], list[str]]] = {"java
 
 
 class Writer:
-    """Writes to a topic with librdkafka, evenly over its partitions, until closed; knows what was acknowledged."""
+    """Writes to the partitions of a topic evenly with librdkafka until closed, and records the acknowledgements."""
 
     def __init__(self, servers: str, topic: str, partitions: int, folder: Path, rate: int) -> None:
         self._producer = confluent_kafka.Producer(

@@ -1,4 +1,4 @@
-"""The rules of the verdict: each lets a sound group pass, and finds the one fault that it is there for."""
+"""The invariants of groups: each check accepts a correct history, and finds its kind of violation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Java there is."""
+"""The search for a Java that Spark can use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The output folder: cleared only where it is a demo's."""
+"""The output directory: cleared only if it is a demo's."""
 
 from __future__ import annotations
 

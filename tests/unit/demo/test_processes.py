@@ -1,4 +1,4 @@
-"""Children report, fail loudly, and never outlive their parent."""
+"""Child processes report events and failures, and never outlive their parent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether figures add up, and how that is reported."""
+"""The comparison of figures with the expected ones, and the report."""
 
 from __future__ import annotations
 

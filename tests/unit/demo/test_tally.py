@@ -1,4 +1,4 @@
-"""Counting what the members wrote."""
+"""The count of the members' work from their files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options ``kafka.*``: what is refused, what is ignored, and the names in errors."""
+"""The options ``kafka.*``: forbidden and ignored settings, and the names in errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a planner asks of a cluster."""
+"""The planner's view of a cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ def clients() -> list[int]:
 
 
 def test_to_ask_nothing_needs_no_client() -> None:
-    """Most batches with ``read_committed`` name no offsets: a second client for the ends of their logs would have nothing to do."""
+    """Most batches with ``read_committed`` have no offsets in their options, so they need no second client for the high
+    watermarks."""
     gc.collect()
     before = clients()
     options = {"kafka.bootstrap.servers": "localhost:1", "subscribe": "t", "kafka.isolation.level": "read_committed"}

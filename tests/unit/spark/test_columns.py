@@ -1,4 +1,4 @@
-"""Columns: those of Spark's own connector, and what a query may make of them."""
+"""The columns are those of Spark's own connector; a query may select some of them."""
 
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType

@@ -14,7 +14,7 @@ from ottla.spark.consumer_pool import MAX_IDLE_CONSUMERS, borrowed_consumer
 
 
 def settings(number: int = 1) -> consumer_pool.Settings:
-    """No one listens there; a consumer does not mind before it is asked for something."""
+    """Settings with an address where nothing listens; a consumer connects only when it is used."""
     return (("bootstrap.servers", f"127.0.0.1:{number}"),)
 
 

@@ -1,4 +1,4 @@
-"""What counts as lost, what is left to read, and the words."""
+"""The detection of lost records, the ranges that remain, and the error texts."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""Offsets as JSON, and the points that options name."""
+"""Offsets as JSON, and the offsets in options."""
 
 import json
 

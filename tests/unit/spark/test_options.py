@@ -1,4 +1,4 @@
-"""Options: what is accepted, what it means, and what is said about a wrong one."""
+"""Options: accepted values, their meaning, and errors."""
 
 import logging
 

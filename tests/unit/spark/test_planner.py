@@ -1,4 +1,5 @@
-"""The planner process: an execution has one answer, and only who has the key gets it. Real sockets, and the embedded broker."""
+"""The planner process: an execution has one set of bounds, and only processes with the key get it. Real sockets, the embedded
+broker."""
 
 from __future__ import annotations
 
@@ -81,7 +82,7 @@ def test_threads_that_ask_at_the_same_time_get_the_same_answer() -> None:
 
 
 def test_a_plan_that_failed_is_made_again_for_the_next_execution_alone() -> None:
-    """Spark runs each task up to four times: each attempt would wait for the cluster as long as the first one did."""
+    """Spark runs each task up to four times. Each attempt would wait for the cluster as long as the first one did."""
     results: Iterator[OttlaError | str] = iter([OttlaError("no broker"), "plan"])
 
     def plan() -> str:
@@ -108,7 +109,7 @@ def test_an_answer_that_was_forgotten_is_not_made_again() -> None:
 
 
 def test_answers_are_kept_by_their_size() -> None:
-    """Small ones for long: a stream joined with the same table must not push those of a slow query out."""
+    """Small entries are kept long: a stream joined with the same table must not evict the bounds of a slow query."""
     small, large = BoundsCache(lambda: "[]", most=10_000_000), BoundsCache(lambda: "x" * 1_000_000, most=10_000_000)
     for answers in (small, large):
         for execution in range(10_000):
@@ -135,7 +136,7 @@ def test_the_bounds_of_an_execution_stay_and_those_of_the_next_are_new(broker: B
 
 
 def test_a_planner_in_place_of_another_refuses_what_that_may_have_answered(broker: Broker, topic: str, tmp_path: Path) -> None:
-    """Tasks of an execution that runs on must not get other bounds than those before them."""
+    """Tasks of a running execution must not get different bounds than earlier tasks."""
     answers = []
     for executions in ((5, 3), (3, 4, 5, 6)):
         planner = Planner(KEY, tmp_path)
@@ -242,7 +243,7 @@ print(json.dumps([register({"kafka.bootstrap.servers": "localhost:1", "subscribe
 
 
 def test_one_process_for_all_that_starts_again_where_it_was(tmp_path: Path) -> None:
-    """Each call is from another worker process, as in Spark. This process is the parent of all of them, and so the driver."""
+    """Each call is from another worker process, as in Spark. This process is their parent, and so the driver."""
     folder = tmp_path / "blockmgr-1"
     folder.mkdir()
 
@@ -316,7 +317,7 @@ os.kill(0, signal.SIGHUP)
 
 
 def test_it_outlives_the_daemon_that_started_the_worker(tmp_path: Path) -> None:
-    """Spark starts another daemon when one has ended, and the driver's tables are read on. This process is the driver."""
+    """Spark starts another daemon when one has ended, and the driver's tables stay in use. This process is the driver."""
     folder = tmp_path / "blockmgr-1"
     folder.mkdir()
     command = [sys.executable, "-c", DAEMON, STARTER, "pyspark.daemon"]
@@ -356,7 +357,7 @@ def test_a_planner_that_does_not_answer_in_time_is_not_called_unreachable() -> N
 
 
 def test_an_rdd_that_leaves_records_out_says_so(broker: Broker, topic: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Outside of an execution, as here, a task is one of an RDD."""
+    """A task outside of an execution, as here, belongs to an RDD."""
     produce(broker, "t", 2, partition=0)
     given = options_of(broker)
     reader = OttlaBatchReader(parse_options(given).for_batch(), ("offset",), planner_options(given))

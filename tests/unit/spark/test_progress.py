@@ -1,4 +1,4 @@
-"""Progress of a group: committed when it changes, never an error, and not tried too often when it fails."""
+"""The progress of a stream: committed when it changes, without errors for the query, and with a pause after a failure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ A = TopicPartition("a", 0)
 
 
 class Broken:
-    """Where commits go: refused while ``error`` is set."""
+    """A cluster whose commits fail while ``error`` is set."""
 
     def __init__(self) -> None:
         self.commits: list[tuple[Offsets, float]] = []

@@ -1,4 +1,4 @@
-"""A task without Spark: its work grows with the number of its partitions, not with their square; its errors name options."""
+"""A task without Spark: its work grows linearly with the number of partitions, and its errors name options."""
 
 from __future__ import annotations
 
