@@ -35,12 +35,12 @@ class Broker:
     ``data_dir``: where logs are stored, in Kafka's own format; ``None`` for a temporary folder that is deleted with the broker, or,
     if the process is killed, when a broker without ``data_dir`` starts the next time.
     Acknowledged records survive a killed process, but a power failure only with ``settings={"log.flush.interval.messages": 1}``.
-    ``port``: 0 picks a free one, which the broker has again when it is closed and started. ``settings``: the supported broker
+    ``port``: 0 picks a free one, which the broker keeps when it is closed and started again. ``settings``: the supported broker
     settings, by Kafka's names. ``assignors``: your own assignors for consumer groups, by the name that members select
     (``group.remote.assignor``) or that ``group.consumer.assignors`` makes the default.
 
-    Starting raises ``ConfigError`` for a bad setting or an address that cannot be listened on, and ``StorageError`` for a folder
-    that cannot be used: locked by another broker, not writable, of another node. On Windows it raises ``OttlaError``: the broker
+    Starting raises ``ConfigError`` for an invalid setting or an address that it cannot listen on, and ``StorageError`` for a folder
+    that it cannot use: locked by another broker, not writable, of another node. On Windows it raises ``OttlaError``: the broker
     runs on Linux and macOS.
     """
 
@@ -61,7 +61,7 @@ class Broker:
         self._temporary: TemporaryFolder | None = None
         self._pid = os.getpid()
         self._changing = threading.RLock()  # a signal's handler may call close() in the middle of it
-        """Held by the thread that starts or closes."""
+        """Held by the thread that starts or closes the broker."""
         self._faults = Faults(self._running)
         self.start()
 
@@ -102,9 +102,9 @@ class Broker:
         return self._temporary.path
 
     def start(self) -> None:
-        """Start a broker that was closed, on the port that it had; does nothing if it is running. The constructor calls it.
+        """Start a closed broker again, on its former port; does nothing if it is running. The constructor calls it.
 
-        Raises what the constructor raises: ``ConfigError`` if another program has taken the port. From any thread.
+        Raises what the constructor raises: ``ConfigError`` if another program has taken the port. May be called from any thread.
         """
         if os.getpid() != self._pid and self._node is not None:
             self._node.check()
@@ -150,9 +150,9 @@ class Broker:
         _open.add(self)
 
     def close(self) -> None:
-        """Stop the broker; does nothing the second time, and in a forked child. From any thread.
+        """Stop the broker; does nothing the second time, and in a forked child. May be called from any thread.
 
-        If Ctrl-C interrupts it, another call, or the end of the process, goes on where it was interrupted.
+        If Ctrl-C interrupts it, another call, or the end of the process, continues.
         """
         if os.getpid() != self._pid:
             return
@@ -182,7 +182,7 @@ class Broker:
 
 
 def _absolute(path: Path) -> Path:
-    """The process may go to another folder before the broker uses the path for the last time."""
+    """Return an absolute path: the process may change its working directory while the broker uses it."""
     try:
         return path.absolute()
     except OSError as error:
@@ -196,6 +196,6 @@ _open: weakref.WeakSet[Broker] = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """A broker that the user forgot to close still shuts down cleanly."""
+    """Shut down brokers that the user has not closed."""
     for broker in list(_open):
         broker.close()

@@ -112,7 +112,7 @@ class Faults:
         topic: str | None = None,
         transactional_id: str | None = None,
     ) -> Fault:
-        """Answer with ``error`` instead of doing what is asked, where the API's answer has a field for errors.
+        """Reply with ``error`` instead of serving the request, if the API's response has a field for errors.
 
         With ``topic`` only the part for that topic fails; the rest of the request is served.
         """
@@ -131,7 +131,7 @@ class Faults:
         topic: str | None = None,
         transactional_id: str | None = None,
     ) -> Fault:
-        """Do what is asked at once and answer ``seconds`` later. The answers after it on that connection wait as well."""
+        """Serve the request at once and reply ``seconds`` later. Later replies on that connection wait as well."""
         match = _match(_apis_or_any(api), client_id, group, topic, transactional_id)
         return self._add(f"delay {api or 'everything'}", rules.Delay(arguments.duration(seconds, "seconds")), match, times, after)
 
@@ -164,7 +164,8 @@ class Faults:
         topic: str | None = None,
         transactional_id: str | None = None,
     ) -> Fault:
-        """Do what is asked and never answer. The connection stays, silent, until its client or ``clear`` closes it."""
+        """Serve the request and never reply. The connection stays open, without replies, until its client or ``clear`` closes
+        it."""
         match = _match(_apis(api), client_id, group, topic, transactional_id)
         return self._add(f"lose the reply to {api}", rules.LoseReply(), match, times, after)
 
@@ -248,7 +249,7 @@ class Faults:
     # From the broker
 
     def on_strike(self, number: int) -> None:
-        """A fault has struck; called on the broker's thread."""
+        """Count a strike of a fault; called on the broker's thread."""
         with self._changed:
             fault = self._set.get(number)
             if fault is not None:
@@ -256,7 +257,7 @@ class Faults:
                 self._changed.notify_all()
 
     def forget(self) -> None:
-        """The broker is closed, and its faults with it."""
+        """Remove all faults: the broker is closed."""
         with self._changed:
             self._set.clear()
 

@@ -1,8 +1,8 @@
-"""The folder of one partition of a stopped broker, read from beginning to end and compared with itself.
+"""The check of one partition of a stopped broker: its files are read completely and compared with each other.
 
-Owns what is verified in it: every batch with its checksum and its offsets, holes, indexes, snapshots, aborted transactions, leader
-epochs, the end. Must not know how files are stored, nor what is printed. Invariants: nothing is written; no file is in memory as a
-whole, apart from small ones; what Apache Kafka leaves in such a folder, after a clean end or a kill, is not damage.
+Owns the checks: every batch with its checksum and its offsets, holes, indexes, snapshots, aborted transactions, leader epochs, the
+end. Must not know how files are stored, nor how findings are printed. Invariants: nothing is written; only small files are in
+memory as a whole; nothing that Apache Kafka leaves in such a folder, after a clean end or a kill, counts as damage.
 
 The segments are those that the log would have once an interrupted compaction is completed, as the next start does it.
 """
@@ -33,7 +33,7 @@ C = TypeVar("C", bound=IndexCheck)
 
 
 class ExpectedState(NamedTuple):
-    """What the rest of the data directory says of a partition."""
+    """The state of a partition according to the rest of the data directory."""
 
     recovery_point: int = 0
     """Up to this offset, everything was on disk."""
@@ -48,7 +48,7 @@ class ExpectedState(NamedTuple):
 
 
 class IntactRange(NamedTuple):
-    """Intact batches of a file, one after the other: from ``position`` to ``end``, from ``base_offset`` on."""
+    """Consecutive intact batches of a file, from ``position`` to ``end``; the first one has ``base_offset``."""
 
     position: int
     end: int
@@ -57,19 +57,19 @@ class IntactRange(NamedTuple):
 
 @dataclass(slots=True)
 class CheckedSegment:
-    """A segment as it was found."""
+    """The result of the check of a segment."""
 
     base_offset: int
     name: str
-    """Of its ``.log``, which may have another suffix if a compaction was interrupted."""
+    """The name of its ``.log``, which ends with ``.swap`` if a compaction was interrupted."""
     intact_ranges: list[IntactRange] = field(default_factory=list)
     damages: list[Damage] = field(default_factory=list)
     end: int = 0
-    """The offset after its last batch, or after what was in its damaged end."""
+    """The offset after its last batch, or after its damaged end."""
     named: int = -1
     """The largest offset that its indexes name behind its last batch; -1 if they name none."""
     is_torn: bool = False
-    """Whether it ends with what a kill leaves."""
+    """Whether it ends with the normal trace of a kill."""
     aborted: list[AbortedTransaction] = field(default_factory=list)
 
 
@@ -93,10 +93,10 @@ class PartitionCheck:
         self._open: dict[int, int] = {}
         """ProducerStateManager with an open transaction, and where that begins."""
         self._trusted = 0
-        """Before this offset, after an unclean end, the next start believes the lists of aborted transactions."""
+        """The next start, after an unclean end, trusts the transaction indexes before this offset."""
 
     def run(self) -> None:
-        """Read everything. Raises ``OSError`` where the folder cannot be read, or the draft of an interrupted compaction."""
+        """Read everything. Raises ``OSError`` if the folder or the ``.swap`` file of an interrupted compaction cannot be read."""
         self._read_epochs()
         self._read_snapshots()
         sources = self._sources()
@@ -129,13 +129,13 @@ class PartitionCheck:
         self._check_others()
 
     def report_unreadable(self, name: str, reason: str) -> None:
-        """Note that the folder, or the file in it that decides what the log is, cannot be read."""
+        """Report that the folder, or the file in it that determines the segments, cannot be read."""
         self._find(FindingKind.UNREADABLE_LOG, name, f"it cannot be read: {reason}")
 
     # Which segments there are
 
     def _sources(self) -> dict[int, str]:
-        """The names of the files that the log consists of, by base offset."""
+        """Return the names of the log's files by base offset."""
         sources = {base: file_name(base, "log") for base in self._folder.segments()}
         for base in self._folder.swaps():
             name = file_name(base, "log") + SWAP
@@ -236,7 +236,7 @@ class PartitionCheck:
             try:
                 return check(files.enter_context(self._folder.open(name + SWAP)), segment.base_offset, in_use=False)
             except OSError:
-                return None  # renamed already, or never written: the start makes it again
+                return None  # renamed already, or never written: the start rebuilds it
         try:
             return check(files.enter_context(self._folder.open(name)), segment.base_offset, in_use=in_use)
         except FileNotFoundError:
@@ -254,7 +254,7 @@ class PartitionCheck:
     # Transactions
 
     def _ended(self, batch: Batch) -> list[AbortedTransaction]:
-        """The aborted transaction that ends with this batch, if it has records in the log."""
+        """Return the aborted transaction that ends with this batch, if it has records in the log."""
         header = batch.header
         if header.producer_id < 0:
             return []
@@ -329,7 +329,7 @@ class PartitionCheck:
             self._find(FindingKind.EPOCHS, EPOCH_CHECKPOINT, "it is missing" if content is None else "it is not in its format")
 
     def _check_end(self) -> None:
-        """Whether the log ends where it had ended before."""
+        """Check that the log ends where it had ended before."""
         if self._epochs_wrong:
             self.epochs_agree = 2 * self._epochs_wrong < self.batches
             more = f" ({self._epochs_wrong} batches contradict it, of {self.batches})" if self._epochs_wrong > 1 else ""
@@ -378,7 +378,7 @@ def _reason(error: Exception) -> str:
 
 
 def _whole(file: Readable, damage: Damage) -> BatchHeader | None:
-    """The header of the damaged batch, if it makes sense: its offset is right, and the batch ends where the damage ends."""
+    """Return the header of the damaged batch if it is plausible: its offset is right, and the batch ends where the damage ends."""
     try:
         header = read_header(bytes(file.read(damage.position, HEADER_SIZE)))
     except InvalidBatchError:

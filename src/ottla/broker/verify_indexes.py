@@ -1,7 +1,7 @@
 """Index files compared with the batches of their segment, entry by entry, while these are scanned.
 
-Owns what makes an entry wrong. Must not know files' names or what is done about it. Invariants: what Apache Kafka writes is not
-wrong, also where Ottla would write something else; no more of an index is in memory than a piece of it.
+Owns the rules for wrong entries. Must not know the names of files, or the consequences. Invariants: nothing that Apache Kafka
+writes counts as wrong, also where Ottla would write something else; only a piece of an index is in memory.
 
 Kafka's entries may name the last of several batches that were appended together, and the index of its newest segment has zeros
 behind its entries until the broker ends cleanly.
@@ -19,7 +19,7 @@ from ottla.records import BatchHeader
 _OFFSET_ENTRY, _TIME_ENTRY = struct.Struct(">ii"), struct.Struct(">qi")
 _NOTHING = (0, 0)
 _MAX_WRONG = 1000
-"""Wrong entries after which an index is not read on."""
+"""The number of wrong entries after which reading stops."""
 
 
 class IndexCheck:
@@ -46,7 +46,7 @@ class IndexCheck:
             self.add_error(f"its size of {file.size} bytes is not a multiple of {self.layout.size}")
 
     def add_error(self, what: str) -> None:
-        """Count something that is wrong."""
+        """Count an error, and keep the text of the first."""
         self.wrong += 1
         self.first_error = self.first_error or what
 
@@ -74,7 +74,7 @@ class IndexCheck:
 
 
 class OffsetIndexCheck(IndexCheck):
-    """``.index``: a batch begins at each position, and its offsets are not above the one that is named."""
+    """``.index``: a batch begins at each position, and its offsets are at most the one in the entry."""
 
     layout = _OFFSET_ENTRY
     offset_at = 0
@@ -83,7 +83,7 @@ class OffsetIndexCheck(IndexCheck):
     """The offset of the latest entry, until the batch that ends with it has come."""
 
     def batch(self, position: int, header: BatchHeader) -> None:
-        """The next intact batch."""
+        """Compare the next intact batch."""
         first, last = header.base_offset - self._base, header.last_offset - self._base
         while self._next is not None and self._next[1] <= position:
             offset, at = self._next
@@ -101,7 +101,7 @@ class OffsetIndexCheck(IndexCheck):
             self._pending = None
 
     def damage(self, damage: Damage, *, is_last: bool) -> None:
-        """The next damaged part. What entries say of it cannot be compared with anything."""
+        """Skip the next damaged part. Its entries cannot be compared with anything."""
         while self._next is not None and (is_last or self._next[1] < damage.end):
             if self._next[1] < damage.position:
                 self.add_error(f"entry {self.count + 1} points at byte {self._next[1]}, where no batch begins")
@@ -109,7 +109,7 @@ class OffsetIndexCheck(IndexCheck):
         self._pending = None
 
     def finish(self, size: int) -> None:
-        """There are no more batches in the segment of ``size`` bytes."""
+        """Compare the rest: there are no more batches in the segment of ``size`` bytes."""
         self._skip_rest(f"entry {self.count + 1} points behind the last batch; the segment has {size} bytes")
 
 
@@ -125,7 +125,7 @@ class TimeIndexCheck(IndexCheck):
         self._is_damaged = False
 
     def batch(self, header: BatchHeader) -> None:
-        """The next intact batch."""
+        """Compare the next intact batch."""
         first, last = header.base_offset - self._base, header.last_offset - self._base
         self._with_empty = max(self._with_empty, header.max_timestamp)
         if header.record_count:
@@ -140,7 +140,7 @@ class TimeIndexCheck(IndexCheck):
             self._advance()
 
     def damage(self, damage: Damage, *, is_last: bool) -> None:
-        """The next damaged part. Where the last one ends, in offsets, may not be known."""
+        """Skip the next damaged part. The next offset after the last one may not be known."""
         self._is_damaged = True
         while self._next is not None and (is_last or self._base + self._next[1] < damage.next_offset):
             if self._base + self._next[1] < damage.first_offset:
@@ -149,7 +149,7 @@ class TimeIndexCheck(IndexCheck):
             self._advance()
 
     def finish(self) -> None:
-        """There are no more batches in the segment."""
+        """Compare the rest: there are no more batches in the segment."""
         self._skip_rest(f"entry {self.count + 1} names an offset behind the last batch")
         if self._in_use or self.wrong:
             return

@@ -1,8 +1,8 @@
 """The catalog of a data directory: topics with their settings, settings of the broker and of groups, producer ids.
 
-Owns the meaning of the lines in ``topics.json`` and in its copy. Must not know what a topic is for, nor how a line is checked
+Owns the meaning of the lines in ``topics.json`` and in its copy. Must not know the use of a topic, nor how a line is checked
 (``catalog_lines``). Invariants: what ``change`` has written survives the end of the process; a change is in ``topics.json``
-completely or not at all; its cost does not grow with the number of topics; a field that this release does not know is kept; where a
+completely or not at all; its cost does not grow with the number of topics; a field that this release does not know is kept; if a
 change is lost, the settings of all topics count as unknown.
 
 Each line is one change, and overrides earlier lines for the same topic, so a change is one small write at the end of each file.
@@ -73,7 +73,7 @@ class CatalogFile:
 
     @property
     def faults(self) -> Sequence[str]:
-        """What was wrong with the files, in words."""
+        """A message for each problem with the files."""
         return self._parsed.faults
 
     @property
@@ -97,7 +97,7 @@ class CatalogFile:
         return not self._parsed.last and not self._parsed.contents and not self._parsed.faults
 
     def recover(self, folders: Iterable[StoredTopic]) -> None:
-        """Changes were lost: take over what the folders tell of their topics. The settings of all topics are unknown now.
+        """Recover topics from their folders, after changes were lost. The settings of all topics count as unknown now.
 
         ``folders`` may have a topic several times, with different ids: that of the catalog counts, or the first.
         """
@@ -126,7 +126,7 @@ class CatalogFile:
                 self._keep_damaged()
                 self._bring_copy_up_to_date()
         except OSError as error:
-            self._file = None  # the next change tries it again
+            self._file = None  # the next change retries
             log.error("%s could not be written: %s", self._path, error)
 
     def change(self, changes: Sequence[CatalogChange]) -> None:
@@ -159,7 +159,7 @@ class CatalogFile:
     def _bring_copy_up_to_date(self, added: bytes = b"") -> None:
         """Append what was ``added`` to the catalog; a copy that is not open is replaced by the whole of it.
 
-        The change holds by now: a failure of the copy is no reason to refuse it.
+        The change is already in effect: a failure of the copy does not fail it.
         """
         copy, self._copy = self._copy, None
         try:
@@ -172,7 +172,7 @@ class CatalogFile:
                 copy.append([added])
         except OSError as error:
             if not self._copy_failed:
-                log.error("%s could not be written; each change tries it again: %s", self._copy_path, error)
+                log.error("%s could not be written; each change retries it: %s", self._copy_path, error)
             self._copy_failed = True
             return
         self._copy, self._copy_failed = copy, False

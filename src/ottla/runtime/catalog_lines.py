@@ -1,7 +1,7 @@
 """The format of the catalog's files: numbered lines with checksums, in two files, of which one may be damaged or missing.
 
-Owns the layout of a line, the versions, and what two files say together. Must not know what a change means. Invariants: a line is
-believed only if its checksum fits; what one intact file has is never lost because of the other; a file of a newer version is not
+Owns the layout of a line, the versions, and the merging of two files. Must not know the meaning of a change. Invariants: a line is
+used only if its checksum fits; the content of one intact file is never lost because of the other; a file of a newer version is not
 interpreted.
 
 The first line has the version. Each other line is a JSON object: one change, the number of the line, and the CRC-32 of all that
@@ -35,12 +35,12 @@ Content = dict[str, Any]
 
 @dataclass(slots=True)
 class CatalogContent:
-    """What the files say. ``last`` is the number of the last line."""
+    """The content of the files. ``last`` is the number of the last line."""
 
     contents: list[Content] = field(default_factory=list)
     last: int = 0
     faults: list[str] = field(default_factory=list)
-    """What is wrong, in words, each with its file."""
+    """A message for each problem, with its file."""
     is_lost: bool = False
     """Whether changes are missing that no file has."""
     is_current: bool = False
@@ -70,24 +70,24 @@ class _Read:
 
 
 def body_of(content: Content) -> bytes:
-    """A change as it is kept in memory: its line without number and checksum."""
+    """Return a change as it is kept in memory: its line without number and checksum."""
     return json.dumps(content)[:-1].encode()
 
 
 def line(body: bytes, number: int) -> bytes:
-    """A change as a line of the file."""
+    """Return a change as a line of the file."""
     text = b'%b, "line": %d' % (body, number)
     return b'%b, "crc": "%08x"}\n' % (text, zlib.crc32(text))
 
 
 def whole(bodies: Iterable[bytes], number: int) -> bytes:
-    """A new file, whose first change gets ``number`` + 1."""
+    """Return the content of a new file, whose first change gets ``number`` + 1."""
     lines = [line(body, at) for at, body in enumerate(bodies, number + 1)]
     return b"".join([_HEAD, line(body_of({BEGIN: True}), number), *lines])
 
 
 def read_files(first: Path, second: Path) -> CatalogContent:
-    """What the two files say; where neither exists, nothing. Raises ``StorageError`` for a newer version, and ``OSError``."""
+    """Read the two files; the result is empty if neither exists. Raises ``StorageError`` for a newer version, and ``OSError``."""
     found = [(path, read_whole(path)) for path in (first, second) if path.exists()]
     documents = [_checked_version(path, content) for path, content in found]
     if not found:
@@ -109,7 +109,7 @@ def read_files(first: Path, second: Path) -> CatalogContent:
 
 
 def _checked_version(path: Path, content: bytes) -> Content | None:
-    """The document that the file is, if it is one; raises ``StorageError`` where its version is newer."""
+    """Return the document in a file, if it is one. Raises ``StorageError`` if its version is newer."""
     version, document = _version(content.partition(b"\n")[0]), None
     if version is None or version == _WHOLE_DOCUMENT:
         parsed = _object(content)
@@ -163,7 +163,7 @@ def _read(path: Path, content: bytes) -> _Read:
 
 
 def _row(text: bytes) -> tuple[int, Content] | None:
-    """The number and the change of a line; ``None`` where its checksum does not fit."""
+    """Return the number and the change of a line; ``None`` if its checksum does not fit."""
     tail = _TAIL.search(text, max(0, len(text) - 64))
     if tail is None or tail.end() != len(text) or zlib.crc32(text[: tail.end(1)]) != int(tail[2], 16):
         return None

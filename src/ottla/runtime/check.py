@@ -1,8 +1,8 @@
-"""A data directory that no broker uses, only to be read: what is in it, and what is wrong with it.
+"""The check of a stopped broker's data directory: its files, and the findings about them.
 
-Owns the lock of a reader, the files as a check sees them, and what is wrong with the files of the directory itself. Must not
-know how a partition is verified (``broker.verify``), nor what is printed. Invariants: nothing in the directory changes, also no
-time of a file; no broker starts on it meanwhile; no file is in memory as a whole, apart from small ones.
+Owns the lock of a reader, the access to the files, and the findings about the files of the directory itself. Must not know how a
+partition is verified (``broker.verify``), nor how findings are printed. Invariants: nothing in the directory changes, not even the
+times of files; no broker starts on it meanwhile; only small files are in memory as a whole.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ from ottla.runtime.log_files import SEGMENT_SUFFIXES, OpenFiles, partition_metad
 from ottla.types import TopicPartition
 
 _PAGE = 4096
-"""Bytes that are read at once where the disk has failed."""
+"""Bytes that are read at once after a disk error."""
 _NODE_ID = 1
-"""The node of a directory that does not say which it is."""
+"""The node id of a directory that has none."""
 
 _CHECKPOINTS = (RECOVERY_POINT_CHECKPOINT, LOG_START_CHECKPOINT, CLEANER_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT)
 
 OnRead = Callable[[int], object]
-"""Called with the number of bytes that were read; what it raises ends the check."""
+"""Called with the number of bytes that were read; an exception in it ends the check."""
 
 
 class FileView:
-    """An open file. Where the disk cannot read it, there are zeros: what is intact behind them is still found."""
+    """An open file. Parts that the disk cannot read are returned as zeros, so that the intact batches behind them are found."""
 
     def __init__(self, fd: int, on_read: OnRead, lost: Callable[[int, int], object]) -> None:
         self._fd = fd
@@ -183,9 +183,9 @@ class FolderReader:
 
 
 class ReadLock:
-    """Keeps brokers from a data directory while it is read. Raises ``StorageError`` where one uses it.
+    """Locks a data directory against brokers while it is read. Raises ``StorageError`` if one uses it.
 
-    Brokers lock the file ``.lock``. Where there is none it is not made: a broker that starts meanwhile is noticed at the end.
+    Brokers lock the file ``.lock``. If it does not exist, it is not created: a broker that starts meanwhile is detected at the end.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -207,17 +207,17 @@ class ReadLock:
     def check(self) -> None:
         """Raise ``StorageError`` if a broker has been started on the directory meanwhile."""
         if self._fd < 0 and self._path.exists():
-            raise StorageError(f"a broker was started on {self._path.parent} during the check: what was found may not be true")
+            raise StorageError(f"a broker was started on {self._path.parent} during the check: the findings may be wrong")
 
     def release(self) -> None:
-        """Let brokers use the directory."""
+        """Release the lock."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 class PartitionToCheck(NamedTuple):
-    """A folder to be checked."""
+    """The folder of a partition to check."""
 
     topic_partition: TopicPartition
     folder: Path
@@ -225,10 +225,10 @@ class PartitionToCheck(NamedTuple):
 
 
 class StoppedDirectory:
-    """A data directory that is being checked. Raises ``StorageError`` where it is none, is in use, cannot be read, or is of a newer
+    """A data directory that is being checked. Raises ``StorageError`` if it is none, is in use, cannot be read, or is of a newer
     release.
 
-    ``findings`` is what is wrong with the files of the directory itself, ``partitions`` what ``check`` reads.
+    ``findings``: those about the files of the directory itself; ``partitions``: those that ``check`` reads.
     """
 
     def __init__(self, path: Path) -> None:
@@ -237,7 +237,7 @@ class StoppedDirectory:
         self.partitions: list[PartitionToCheck] = []
         self.strays: list[Path] = []
         self.unknown: set[Path] = set()
-        """Folders of which it is not known whose they are."""
+        """Folders whose topic is not known."""
         self.foreign: list[str] = []
         """Names that are not the broker's."""
         self.denied: list[str] = []
@@ -262,7 +262,7 @@ class StoppedDirectory:
             raise
 
     def release(self) -> None:
-        """Let brokers use the directory."""
+        """Release the lock."""
         self._lock.release()
 
     @property
@@ -310,7 +310,7 @@ class StoppedDirectory:
         try:
             config = with_changes(BrokerConfig(), {**CLUSTER_WIDE, **honoured.cluster, **honoured.broker})
         except ConfigError:
-            config = BrokerConfig()  # the start will refuse them; the logs are the same
+            config = BrokerConfig()  # they fail the start; the logs are the same
         topics = Topics(config)
         for stored in catalog.catalog.topics:
             topics.add(stored)

@@ -1,9 +1,9 @@
 """The checkpoints of a data directory on disk: Kafka's file, and a copy with a checksum.
 
 Owns both formats. Must not know what the offsets mean. Invariant: a file that is damaged or cannot be read is never taken for one
-without offsets; what is damaged is said in the log.
+without offsets; damage is logged.
 
-The copy is there because Kafka's format has no checksum: one flipped bit in the file of log starts would make retention delete
+The copy exists because Kafka's format has no checksum: one flipped bit in the file of log starts would make retention delete
 records that are intact. It has the content of Kafka's file and a last line ``crc``, and is written first, so an intact copy is at
 least as new. A file that differs from its intact copy was damaged, or a kill came between the two.
 """
@@ -34,7 +34,7 @@ def write(folder: PinnedFolder, name: str, offsets: Mapping[TopicPartition, int]
 
 
 class CheckpointContent(NamedTuple):
-    """What a checkpoint and its copy say. ``faults``: what is wrong with them, as a level of the log and words."""
+    """The content of a checkpoint and its copy. ``faults``: their problems, as a log level and a message."""
 
     offsets: dict[TopicPartition, int] | None
     faults: list[tuple[int, str]]
@@ -49,8 +49,8 @@ class CheckpointContent(NamedTuple):
 
 
 def read(path: Path, *, has_copy: bool = True) -> dict[TopicPartition, int] | None:
-    """The offsets; ``None`` where they are missing or damaged. Raises ``OSError`` where the only intact file may be one that cannot
-    be read. ``has_copy`` False: an earlier release has written it, which made no copies."""
+    """Return the offsets; ``None`` if they are missing or damaged. Raises ``OSError`` if the only intact file may be one that
+    cannot be read. ``has_copy`` False: an earlier release has written it, which made no copies."""
     result = inspect(path, has_copy=has_copy)
     for level, fault in result.faults:
         log.log(level, "%s", fault)
@@ -60,7 +60,7 @@ def read(path: Path, *, has_copy: bool = True) -> dict[TopicPartition, int] | No
 
 
 def inspect(path: Path, *, has_copy: bool = True) -> CheckpointContent:
-    """What the two files say, and what is wrong with them."""
+    """Read the two files; return their content and their problems."""
     faults: list[tuple[int, str]] = []
     errors: list[OSError] = []
     file, copy = _content(path, errors), _checked(_content(path.with_name(path.name + COPY), errors))
@@ -97,7 +97,7 @@ def _content(path: Path, errors: list[OSError]) -> bytes | None:
 
 
 def _checked(content: bytes | None) -> bytes | None:
-    """The content of a copy before its checksum, if that fits."""
+    """Return the content of a copy before its checksum, if that matches."""
     if content is None:
         return None
     text, _, crc = content.rpartition(b"crc ")

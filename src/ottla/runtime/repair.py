@@ -1,8 +1,8 @@
 """A repaired copy of a data directory that was checked.
 
-Owns which bytes get into the copy, and the order in which it is built. Must not know how damage is found (``broker.verify``)
-nor how a log is loaded. Invariants: the original is only read; every intact batch is in the copy, at its offset; a copy that is
-not complete is in a folder of its own (``UNFINISHED``), so that no broker takes it for a complete one.
+Owns the choice of the bytes in the copy, and the order in which it is built. Must not know how damage is found (``broker.verify``)
+nor how a log is loaded. Invariants: the original is only read; every intact batch is in the copy, at its offset; a copy that is not
+complete is in a folder of its own (``UNFINISHED``), so that no broker takes it for a complete one.
 
 Behind damage that is left out, a new segment begins. Within a segment, a missing offset could be a flipped bit, and DumpLogSegments
 would complain. The copy is then loaded as at a start, which writes its indexes, snapshots and checkpoints.
@@ -37,10 +37,10 @@ from ottla.runtime.file_names import DAMAGED, PARTITION_METADATA
 from ottla.runtime.folders import LOCK, read_whole
 
 UNFINISHED = ".unfinished"
-"""The folder in the copy's folder in which it is built."""
+"""The folder in the copy's folder in which the copy is built."""
 
 OnCopied = Callable[[int], object]
-"""Called with a number of bytes that were copied; what it raises ends the repair."""
+"""Called with a number of bytes that were copied; an exception in it ends the repair."""
 
 
 class _Piece(NamedTuple):
@@ -52,7 +52,7 @@ class _Piece(NamedTuple):
 
 
 def check_target(original: Path, out: Path) -> None:
-    """Raise ``StorageError`` where the copy cannot be written."""
+    """Raise ``StorageError`` if the copy cannot be written."""
     if out.resolve().is_relative_to(original.resolve()):
         raise StorageError(f"{out} is in the directory that is checked", hint="choose another folder for the copy")
     try:
@@ -76,9 +76,9 @@ def repair(directory: StoppedDirectory, checks: Sequence[PartitionCheck], out: P
             _copy_files(directory, work)
             for check in checks:
                 _PartitionCopy(directory.path, work, check, on_copied).write()
-            with _silence():  # it would say again what the check has found
+            with _silence():  # loading would log the findings of the check again
                 _finish(directory, checks, work)
-            # What makes it a data directory comes last.
+            # meta.properties last: it makes the folder a data directory.
             for name in sorted(os.listdir(work), key=lambda name: (name == META, name)):
                 moved.append(out / name)
                 os.rename(work / name, out / name)
@@ -104,7 +104,7 @@ def _remove(path: Path) -> None:
 
 
 def _copy_files(directory: StoppedDirectory, work: Path) -> None:
-    """Copy what belongs to no partition: the catalog, the checkpoints, and what is not the broker's."""
+    """Copy the files that belong to no partition: the catalog, the checkpoints, and those that are not the broker's."""
     broken = {finding.file for finding in directory.findings if finding.kind is FindingKind.PROPERTIES}
     foreign = {*directory.foreign, *(folder.name for folder in directory.strays)}
     for path in sorted(directory.path.iterdir()):
@@ -115,7 +115,7 @@ def _copy_files(directory: StoppedDirectory, work: Path) -> None:
 
 
 def _copy_replaced(source: Path, target: Path) -> None:
-    """Copy a file of which there is another one, or which a start writes again if it is missing."""
+    """Copy a file that has a copy, or that a start writes again if it is missing."""
     try:
         content = read_whole(source)
     except PermissionError:
@@ -126,7 +126,7 @@ def _copy_replaced(source: Path, target: Path) -> None:
 
 
 def _copy_any(source: Path, target: Path) -> None:
-    """Copy a file, a link or a folder; what is none of these, such as a pipe, is left out."""
+    """Copy a file, a link or a folder; leave out all else, such as a pipe."""
     if source.is_symlink():
         target.symlink_to(os.readlink(source))
     elif source.is_dir():
@@ -147,13 +147,13 @@ class _PartitionCopy:
         self._reader = FolderReader(self._source, on_copied, [])
 
     def write(self) -> None:
-        """Write all files but those that are made from the batches."""
+        """Write all files except those that are rebuilt from the batches."""
         kinds = {finding.kind for finding in self._check.findings}
         self._target.mkdir()
         self._copy_small(PARTITION_METADATA)
         if self._check.epochs_agree:
             self._copy_small(EPOCH_CHECKPOINT)
-        if FindingKind.TRANSACTIONS not in kinds:  # a snapshot says that the lists before it are right
+        if FindingKind.TRANSACTIONS not in kinds:  # a snapshot means that the transaction indexes before it are right
             for offset in self._reader.snapshots():
                 self._copy_small(file_name(offset, "snapshot"))
         for name in self._reader.foreign():
@@ -191,7 +191,7 @@ class _PartitionCopy:
                 position += len(data)
 
     def _write_aborted(self, segment: CheckedSegment, pieces: Sequence[_Piece]) -> None:
-        """Distribute the aborted transactions by their markers; a marker that is lost counts to the part before it."""
+        """Distribute the aborted transactions by their markers; a lost marker counts to the piece before it."""
         parts: dict[int, list[AbortedTransaction]] = {}
         for one in segment.aborted:
             base = max((piece.base_offset for piece in pieces if piece.base_offset <= one.last_offset), default=None)
@@ -209,7 +209,7 @@ class _PartitionCopy:
                 (self._target / name).write_bytes(content)
 
     def _kept(self, name: str) -> Path:
-        """A free path in the folder of damaged files."""
+        """Return a free path in the folder of damaged files."""
         folder = self._target / DAMAGED
         folder.mkdir(exist_ok=True)
         path, number = folder / name, 1
@@ -220,7 +220,7 @@ class _PartitionCopy:
 
 
 def _pieces(segment: CheckedSegment, *, is_newest: bool) -> list[_Piece]:
-    """What of a segment gets into the copy: one segment for each part between damage. The log goes on in the newest, also if
+    """Return the pieces of a segment for the copy: one segment for each part between damage. The active segment is written even if
     nothing of it is left."""
     pieces = [
         _Piece(segment.base_offset if not run.position else run.base_offset, run.position, run.end) for run in segment.intact_ranges
@@ -231,7 +231,7 @@ def _pieces(segment: CheckedSegment, *, is_newest: bool) -> list[_Piece]:
 
 
 def _finish(directory: StoppedDirectory, checks: Sequence[PartitionCheck], work: Path) -> None:
-    """Load the copy as a start does, and end it cleanly."""
+    """Load the copy as a start does, and shut it down cleanly."""
     data = DataDir(work, directory.node_id)
     try:
         config = broker_config({"node.id": directory.node_id})
@@ -252,7 +252,7 @@ def _finish(directory: StoppedDirectory, checks: Sequence[PartitionCheck], work:
 
 
 def _accept(log: PartitionLog, *, is_cut: bool) -> None:
-    """Have everything of a log written, and let the holes that it has now be normal ones."""
+    """Have everything of a log written, and record its present holes as known."""
     if is_cut:
         log.leader_epochs.start_next_epoch(log.end_offset)
         log.files.pin().write_small(EPOCH_CHECKPOINT, log.leader_epochs.to_bytes())

@@ -1,6 +1,6 @@
 """Temporary folders of brokers: made for a broker without a data directory, and removed when their process is gone.
 
-Owns their names, and the lock on ``.owner`` that says that the process lives. Must not know what is in them. Invariants: a folder
+Owns their names, and the lock on ``.owner``, which shows that the process lives. Must not know their content. Invariants: a folder
 with ``.owner`` is locked from the moment that it has this file until its process ends; only such a folder, of this user and not
 locked, is removed, with ``.owner`` last, so that another start goes on where one was interrupted.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 
 _PREFIX = "ottla-broker-"
 _NAME = re.compile(rf"{_PREFIX}[a-z0-9_]{{8}}")
-"""What ``tempfile.mkdtemp`` makes of the prefix."""
+"""The names that ``tempfile.mkdtemp`` creates with the prefix."""
 
 _OWNER, _NEW_OWNER = ".owner", ".owner.new"
 
@@ -48,7 +48,7 @@ class TemporaryFolder:
 
 
 def remove_abandoned() -> None:
-    """Remove the folders of this user's processes that are gone. What cannot be removed stays."""
+    """Remove the folders of this user's processes that have ended, as far as possible."""
     parent = tempfile.gettempdir()
     with suppress(OSError), os.scandir(parent) as entries:
         names = [entry.name for entry in entries if _NAME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)]

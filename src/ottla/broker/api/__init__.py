@@ -1,4 +1,4 @@
-"""The handlers of APIs, by what they are about. Each registers itself in ``registry.HANDLERS``.
+"""The handlers of APIs, by subject. Each registers itself in ``registry.HANDLERS``.
 
 Owns the list of the files. Must not know what is in them. Invariant: an API is advertised if and only if it has a handler here
 or a coordinator serves it.

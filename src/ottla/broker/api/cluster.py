@@ -1,7 +1,7 @@
 """ApiVersions, DescribeCluster and DescribeQuorum: what the broker is, and what clients may do (KIP-430).
 
 Owns the answers of a cluster of one broker, and the bits of operations. Must not know topics. Invariants: an API is advertised if
-and only if it has a handler; there is no authorizer, so every client may do everything, which is what Kafka says without one.
+and only if it has a handler; there is no authorizer, so every client may do everything, as Kafka reports without one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _BROKERS, _CONTROLLERS = 1, 2
 def describe_cluster(
     state: BrokerState, context: RequestContext, request: describe_cluster_request.DescribeClusterRequest, now: Now
 ) -> list[BrokerEffect]:
-    """This broker; controllers are not to be talked to here."""
+    """Describe this broker; a request for controllers fails."""
     code, message = ErrorCode.none, None
     if request.endpoint_type == _CONTROLLERS:
         code, message = ErrorCode.mismatched_endpoint_type, "The request was sent to a broker, not to a controller."
@@ -78,7 +78,7 @@ LEADER_EPOCH = 1
 def describe_quorum(
     state: BrokerState, context: RequestContext, request: describe_quorum_request.DescribeQuorumRequest, now: Now
 ) -> list[BrokerEffect]:
-    """The quorum of the metadata; a request for any other partition is refused as a whole, as by Kafka."""
+    """Describe the quorum of the metadata; a request for any other partition fails as a whole, as in Kafka."""
     asked = [(topic.topic_name, [one.partition_index for one in topic.partitions]) for topic in request.topics]
     valid = asked == [(METADATA_TOPIC, [METADATA_PARTITION])]
     topics = tuple(
@@ -134,7 +134,7 @@ def _nowhere(partition: int) -> describe_quorum_response.PartitionData:
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?", re.ASCII)
 
 METADATA_VERSION = 30
-"""4.3-IV0: how clients tell the release that the versions here are those of."""
+"""4.3-IV0: tells clients the release whose versions are served."""
 GROUP_VERSION = 1
 """The consumer group protocol (KIP-848) is in force."""
 
@@ -150,7 +150,7 @@ FEATURES = {
 def api_versions(
     state: BrokerState, context: RequestContext, request: api_versions_request.ApiVersionsRequest, now: Now
 ) -> list[BrokerEffect]:
-    """Everything that is served; INVALID_REQUEST for a client that names itself in a way that could not be logged."""
+    """List the served APIs; INVALID_REQUEST if the client's name or version is not valid."""
     # Versions before 3 do not carry a name; the protocol's default for it is empty.
     named = request.client_software_name or request.client_software_version
     if named and not all(map(_SOFTWARE.fullmatch, (request.client_software_name, request.client_software_version))):
@@ -174,7 +174,7 @@ def api_versions(
 
 
 def unsupported_version() -> api_versions_response.ApiVersionsResponse:
-    """The answer, in version 0, to an ApiVersions request in a version that is not known: the range of this API alone."""
+    """Return the response, in version 0, to an ApiVersions request in an unknown version: the range of this API alone."""
     return _response(ErrorCode.unsupported_version, (Api.API_VERSIONS,))
 
 

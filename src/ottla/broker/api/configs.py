@@ -40,7 +40,7 @@ T = TypeVar("T")
 def alter_configs(
     state: BrokerState, context: RequestContext, request: alter_configs_request.AlterConfigsRequest, now: Now
 ) -> list[BrokerEffect]:
-    """Give each resource the settings named and no others."""
+    """Give each resource the named settings and no others."""
     return state.sliced_requests.begin(context, _alter_configs_slices(state, context, request), now)
 
 
@@ -114,7 +114,7 @@ def incremental_alter_configs(
 def describe_configs(
     state: BrokerState, context: RequestContext, request: describe_configs_request.DescribeConfigsRequest, now: Now
 ) -> list[BrokerEffect]:
-    """The settings of each resource; those asked for by name, or all."""
+    """Describe the settings of each resource: those requested by name, or all."""
     return state.sliced_requests.begin(context, _describe_configs_slices(state, context, request), now)
 
 
@@ -129,8 +129,8 @@ def _describe_configs_slices(
         code, message, found = ErrorCode.none, "", list[DescribedConfig]()
         wanted = resource.configuration_keys
         try:
-            if unknown:  # Kafka says so of the whole request
-                raise ApiError(ErrorCode.invalid_request, "The request names a resource type that there is not.")
+            if unknown:  # as in Kafka, this fails the whole request
+                raise ApiError(ErrorCode.invalid_request, "The request has an unknown resource type.")
             found = describe(state.catalog, resource.resource_type, resource.resource_name)
         except ApiError as api_error:
             code, message = api_error.code, api_error.message
@@ -169,14 +169,14 @@ def _described(
 
 _BROKER_LOGGER, _CLIENT_METRICS = 8, 16
 _WITHOUT_ANY = frozenset({_BROKER_LOGGER, _CLIENT_METRICS})
-"""Types that Kafka knows and of which there is nothing here."""
+"""Kafka's types that have no resources here."""
 
 
 @serves(Api.LIST_CONFIG_RESOURCES)
 def list_config_resources(
     state: BrokerState, context: RequestContext, request: list_config_resources_request.ListConfigResourcesRequest, now: Now
 ) -> list[BrokerEffect]:
-    """The resources of the types asked for, or of all; UNSUPPORTED_VERSION for an unknown type."""
+    """List the resources of the requested types, or of all; UNSUPPORTED_VERSION for an unknown type."""
     wanted = request.resource_types if VersionRule.ANY_RESOURCE in context.version_rules else (_CLIENT_METRICS,)
     code = ErrorCode.none if set(wanted) <= {*ResourceType, *_WITHOUT_ANY} else ErrorCode.unsupported_version
     resources = tuple(

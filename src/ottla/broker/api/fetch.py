@@ -1,4 +1,4 @@
-"""Fetch (1): ranges of log files, at once if there is enough, else parked until there is or until the client's time is up."""
+"""Fetch (1): returns ranges of log files; a request waits until there is enough, or until ``max_wait`` has passed."""
 
 from __future__ import annotations
 
@@ -24,19 +24,20 @@ if TYPE_CHECKING:
 
 
 _MAX_COPIED = 1 << 23
-"""The number of bytes that an answer reads into memory where too many files are open: other clients wait meanwhile, and each client
-that is slow to read its answer takes as much memory."""
+"""The maximum bytes that a response reads into memory while too many files are open: other clients wait meanwhile, and each client
+that is slow to read its response takes as much memory."""
 
 
 class _ReadResult(NamedTuple):
-    """What could be answered now: ``enough`` if there is no reason to wait. ``logs``: one for each partition, unless one failed."""
+    """The result of reading all partitions. ``enough``: whether there is no reason to wait. ``logs``: one for each partition,
+    unless one failed."""
 
     response: fetch_response.FetchResponse
     enough: bool
     logs: tuple[PartitionLog, ...]
 
     def without_records(self) -> _ReadResult:
-        """While a request is parked: without the records."""
+        """Return the result without records, for the time while the fetch is delayed."""
         topics = tuple(
             replace(topic, partitions=tuple(map(without_records, topic.partitions))) for topic in self.response.responses
         )
@@ -45,7 +46,7 @@ class _ReadResult(NamedTuple):
 
 @serves(Api.FETCH)
 def fetch(state: BrokerState, context: RequestContext, request: fetch_request.FetchRequest, now: Now) -> list[BrokerEffect]:
-    """Answer, or park until there is enough to answer."""
+    """Reply at once, or delay the fetch until there is enough to return."""
     if request.isolation_level not in tuple(IsolationLevel):
         return [Reply(context.ticket, _no_isolation(request))]
     try:
@@ -62,7 +63,7 @@ def fetch(state: BrokerState, context: RequestContext, request: fetch_request.Fe
 
 
 def _release(state: BrokerState, context: RequestContext, request: fetch_request.FetchRequest, now: Now) -> list[BrokerEffect]:
-    """A client that ends its session waits for no records: what it still has parked is answered, so that it can go at once."""
+    """Complete the delayed fetches of a session that its client ends, so that the client can close at once."""
     parked = [
         one for one in state.fetch_purgatory.of_connection(context.connection) if one.request.session_id == request.session_id != 0
     ]
@@ -74,7 +75,7 @@ def _release(state: BrokerState, context: RequestContext, request: fetch_request
 def retry(
     state: BrokerState, parked: DelayedFetch, changed: Container[PartitionLog], now: Now, *, last: bool
 ) -> list[BrokerEffect]:
-    """Look at a parked request again, because some of its logs have ``changed`` or (``last``) because its time is up."""
+    """Retry a delayed fetch, because some of its logs have ``changed`` or (``last``) because ``max_wait`` has passed."""
     answer = _read(state, parked.context, parked.request, _PreviousRead(parked.last_result, changed))
     if not (answer.enough or last):
         state.fetch_purgatory.update_result(parked.context.ticket, answer.without_records())
@@ -89,13 +90,15 @@ def _reply(
     state: BrokerState, context: RequestContext, request: fetch_request.FetchRequest, answer: _ReadResult, now: Now
 ) -> Reply:
     if state.catalog.faults.active:
-        return Reply(context.ticket, answer.response)  # without sessions: a fault strikes what stands in a request
+        return Reply(
+            context.ticket, answer.response
+        )  # without sessions: faults match the partitions in a request, and an incremental one omits most
     by_id = VersionRule.BY_TOPIC_ID in context.version_rules
     return Reply(context.ticket, state.fetch_sessions.incremental_response(request, by_id, answer.response, now))
 
 
 class _PreviousRead(NamedTuple):
-    """What was found when the request was looked at last, and the logs that have changed since."""
+    """The previous result of a delayed fetch, and the logs that have changed since."""
 
     answer: _ReadResult
     changed: Container[PartitionLog]
@@ -117,16 +120,16 @@ def _read(
 
 
 class _PartitionReads:
-    """One look at the logs that a request asks for, in its order; keeps account of the bytes.
+    """Reads the logs of a request, in its order, and counts the bytes.
 
-    A request may name a thousand partitions of which one has records: the others have to cost little.
+    A request may name a thousand partitions of which one has records, so the others must cost little.
     """
 
     def __init__(self, state: BrokerState, request: fetch_request.FetchRequest, *, by_id: bool) -> None:
         self.taken = 0
         self.failed = False
         self.is_cut = False
-        """Whether there may be more, which does not come by waiting."""
+        """Whether there may be more records, for which waiting is not necessary."""
         self.logs: list[PartitionLog] = []
         self._state = state
         self._by_id = by_id
@@ -135,7 +138,7 @@ class _PartitionReads:
         self._copied = 0
 
     def topic(self, asked: fetch_request.FetchTopic) -> fetch_response.FetchableTopicResponse:
-        """What there is of one topic."""
+        """Read the partitions of one topic."""
         try:
             topic = self._state.catalog.topic_by_id(asked.topic_id) if self._by_id else self._state.catalog.topic(asked.topic)
         except ApiError as api_error:
@@ -152,7 +155,8 @@ class _PartitionReads:
         logs: Iterator[PartitionLog],
         changed: Container[PartitionLog],
     ) -> fetch_response.FetchableTopicResponse:
-        """The same, but who was at the end of a log that has not ``changed`` still is; ``logs`` go along with the partitions."""
+        """Read the partitions of one topic, except those at the end of a log that has not ``changed``: reuse their results.
+        ``logs``: the logs of the partitions."""
         partitions: list[fetch_response.PartitionData] = []
         for wanted, data, log in zip(asked.partitions, known.partitions, logs, strict=False):
             if wanted.fetch_offset != data.high_watermark or log in changed:
@@ -183,7 +187,7 @@ class _PartitionReads:
         limit = max(0, min(wanted.partition_max_bytes, self._budget - self.taken))
         if limit > _MAX_COPIED - self._copied and self._state.catalog.has_too_many_open_files:
             limit, self.is_cut = max(0, _MAX_COPIED - self._copied), True
-        # A batch larger than every limit is still returned if it is the first: otherwise readers would be stuck before it.
+        # A batch larger than every limit is still returned if it is the first: otherwise readers could never get past it.
         data, aborted = _data(log, wanted.fetch_offset, limit, at_least_one=not self.taken, committed=self._committed)
         self.taken += len(data)
         self._copied += len(data) if isinstance(data, bytes) else 0
@@ -191,9 +195,9 @@ class _PartitionReads:
 
 
 def _at_end(log: PartitionLog, index: int, end: int, *, committed: bool) -> fetch_response.PartitionData:
-    """The answer to a reader at the end: the same each time as long as the log does not change."""
+    """Return the result for a reader at the end of the log: the same object as long as the log does not change."""
     known: fetch_response.PartitionData | None = log.responses_at_end.get(committed)
-    # The last stable offset moves with the end alone: what ends a transaction is a batch, too.
+    # The last stable offset moves only with the end: a transaction ends with a batch, too.
     if known is None or known.high_watermark != end or known.log_start_offset != log.start_offset:
         known = log.responses_at_end[committed] = _partition(log, index, b"", [] if committed else None)
     return known
@@ -202,7 +206,7 @@ def _at_end(log: PartitionLog, index: int, end: int, *, committed: bool) -> fetc
 def _data(
     log: PartitionLog, offset: int, limit: int, *, at_least_one: bool, committed: bool
 ) -> tuple[bytes, list[AbortedTransaction] | None]:
-    """A range of the log, and what a reader of committed records must leave out of it; ``None`` for all others."""
+    """Return a range of the log, and its aborted transactions for a ``read_committed`` reader; ``None`` for others."""
     aborted = None
     if committed:
         data, aborted = log.read_committed(offset, limit, at_least_one=at_least_one)
@@ -236,7 +240,7 @@ def _refused(index: int, api_error: ApiError) -> fetch_response.PartitionData:
 
 
 def _no_isolation(request: fetch_request.FetchRequest) -> fetch_response.FetchResponse:
-    """What Kafka answers to an isolation level that there is not."""
+    """Return Kafka's response to an unknown isolation level."""
     api_error = ApiError(ErrorCode.unknown_server_error, f"There is no isolation level {request.isolation_level}.")
     topics = tuple(
         fetch_response.FetchableTopicResponse(

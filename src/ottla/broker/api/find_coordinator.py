@@ -1,4 +1,5 @@
-"""FindCoordinator (10): of every group and transactional id, this broker. The first question makes its topic."""
+"""FindCoordinator (10): this broker coordinates every group and transactional id. The first request creates the coordinator's
+topic."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ _GROUP, _TRANSACTION = 0, 1
 def find_coordinator(
     state: BrokerState, context: RequestContext, request: find_coordinator_request.FindCoordinatorRequest, now: Now
 ) -> list[BrokerEffect]:
-    """This broker for groups and transactions; share groups have no coordinator here."""
+    """Return this broker for groups and transactional ids; share groups have no coordinator here."""
     coordinators = tuple(_coordinator(state, key, request.key_type) for key in request.coordinator_keys)
     response = find_coordinator_response.FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=coordinators)
     return [Reply(context.ticket, response)]
@@ -31,15 +32,15 @@ def find_coordinator(
 def _coordinator(state: BrokerState, key: str, key_type: int) -> find_coordinator_response.Coordinator:
     try:
         _check(state, key_type)
-        place = (state.groups if key_type == _GROUP else state.transactions).coordinator_of(key)
-        if place is None:
+        endpoint = (state.groups if key_type == _GROUP else state.transactions).coordinator_of(key)
+        if endpoint is None:
             raise ApiError(ErrorCode.coordinator_not_available, f"There is no coordinator for '{key}' now.")
     except ApiError as api_error:
         return find_coordinator_response.Coordinator(
             key=key, node_id=-1, host="", port=-1, error_code=api_error.code, error_message=api_error.message
         )
     return find_coordinator_response.Coordinator(
-        key=key, node_id=place.node_id, host=place.host, port=place.port, error_code=ErrorCode.none, error_message=None
+        key=key, node_id=endpoint.node_id, host=endpoint.host, port=endpoint.port, error_code=ErrorCode.none, error_message=None
     )
 
 

@@ -1,6 +1,6 @@
 """Metadata and DescribeTopicPartitions: topics, their partitions, and the one broker.
 
-Owns which topics are listed, and the creation of those that are missing. Must not know how topics are stored.
+Owns the selection of the topics, and the creation of missing ones. Must not know how topics are stored.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def metadata(
     state: BrokerState, context: RequestContext, request: metadata_request.MetadataRequest, now: Now
 ) -> list[BrokerEffect]:
-    """All topics, or those asked for. In a request that holds any id, only ids are looked at, as Kafka does it."""
+    """Describe all topics, or the requested ones. If a request has an id, names are ignored, as in Kafka."""
     return state.sliced_requests.begin(context, _slices(state, context, request), now)
 
 
@@ -69,7 +69,7 @@ def _slices(state: BrokerState, context: RequestContext, request: metadata_reque
 def _topics(
     state: BrokerState, request: metadata_request.MetadataRequest, error: ErrorCode
 ) -> Iterator[metadata_response.MetadataResponseTopic]:
-    """Each topic in turn, in its state at that moment."""
+    """Yield each topic in its state at that moment."""
     if error is not ErrorCode.none:
         return (_metadata_refused(error, one.name or "", one.topic_id) for one in request.topics or ())
     if request.topics is None:
@@ -82,7 +82,8 @@ def _topics(
 
 
 def _request_error(context: RequestContext, request: metadata_request.MetadataRequest) -> ErrorCode:
-    """What is wrong with a topic that is not named, or named by an id too early, is said of the whole request, as in Kafka."""
+    """Return the error for a topic without name and id, or with an id in a version without ids. As in Kafka, it fails the whole
+    request."""
     topics = request.topics or ()
     if VersionRule.NAMES_TOPIC_ID not in context.version_rules:
         early = any(one.name is None or one.topic_id is not None for one in topics)
@@ -133,14 +134,15 @@ def _metadata_described(state: BrokerState, topic: Topic) -> metadata_response.M
 
 
 MAX_PARTITIONS = 2_000
-"""Partitions in one answer, whatever a client asks for: Kafka's ``max.request.partition.size.limit``."""
+"""The maximum number of partitions in one response: Kafka's ``max.request.partition.size.limit``."""
 
 
 @serves(Api.DESCRIBE_TOPIC_PARTITIONS)
 def describe_topic_partitions(
     state: BrokerState, context: RequestContext, request: describe_topic_partitions_request.DescribeTopicPartitionsRequest, now: Now
 ) -> list[BrokerEffect]:
-    """Topics in the order of their names, from the cursor on, up to the limit; the cursor in the answer says where to go on."""
+    """Describe topics in the order of their names, from the cursor on, up to the limit; the cursor in the response is where to
+    continue."""
     names = sorted({one.name for one in request.topics} if request.topics else {topic.name for topic in state.catalog.topics})
     cursor = request.cursor
     if cursor is not None:

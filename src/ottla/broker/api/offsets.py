@@ -38,7 +38,7 @@ _NO_EPOCH = -1
 def list_offsets(
     state: BrokerState, context: RequestContext, request: list_offsets_request.ListOffsetsRequest, now: Now
 ) -> list[BrokerEffect]:
-    """One offset a partition; -1 with timestamp -1 where no record fits."""
+    """Return one offset per partition; -1 with timestamp -1 if no record matches."""
     committed = request.isolation_level == IsolationLevel.READ_COMMITTED
     times = Counter((topic.name, wanted.partition_index) for topic in request.topics for wanted in topic.partitions)
     topics = []
@@ -49,7 +49,7 @@ def list_offsets(
                 if request.isolation_level not in tuple(IsolationLevel):
                     raise ApiError(ErrorCode.unknown_server_error, f"There is no isolation level {request.isolation_level}.")
                 if times[topic.name, wanted.partition_index] > 1:
-                    raise ApiError(ErrorCode.invalid_request, "The partition stands in the request twice.")
+                    raise ApiError(ErrorCode.invalid_request, "The partition occurs twice in the request.")
                 partitions.append(_answer(state.catalog.log(topic.name, wanted.partition_index), wanted, committed))
             except ApiError as api_error:
                 partitions.append(
@@ -77,7 +77,7 @@ def _answer(
 
 
 def _find(log: PartitionLog, timestamp: int, end: int) -> tuple[int, int]:
-    """Offset and timestamp, of what lies before ``end``. The ends of a log are no records: they have no timestamp."""
+    """Return offset and timestamp of a position before ``end``. The ends of a log are no records: they have no timestamp."""
     if timestamp == LATEST:
         return end, _UNKNOWN
     if timestamp == EARLIEST:
@@ -92,7 +92,7 @@ def _find(log: PartitionLog, timestamp: int, end: int) -> tuple[int, int]:
 def offset_for_leader_epoch(
     state: BrokerState, context: RequestContext, request: offset_for_leader_epoch_request.OffsetForLeaderEpochRequest, now: Now
 ) -> list[BrokerEffect]:
-    """Of each partition the largest epoch that is not above the one asked for, and its end; -1 and -1 where there is none."""
+    """Return for each partition the largest epoch up to the requested one, and its end; -1 and -1 if there is none."""
     topics = []
     for topic in request.topics:
         partitions = []
@@ -121,7 +121,7 @@ _ALL, _NONE = -1, -1
 def delete_records(
     state: BrokerState, context: RequestContext, request: delete_records_request.DeleteRecordsRequest, now: Now
 ) -> list[BrokerEffect]:
-    """Give up the records before an offset, -1 meaning all; the answer waits until the new beginnings are on disk."""
+    """Delete the records before an offset (-1: all); the response waits until the new start offsets are on disk."""
     topics = []
     done = False
     for topic in request.topics:
@@ -143,14 +143,15 @@ def delete_records(
     response = delete_records_response.DeleteRecordsResponse(throttle_time=NO_THROTTLE, topics=tuple(topics))
     if not done:
         return [Reply(context.ticket, response)]
-    # Even if the logs already began there: an earlier request may have moved the beginning and failed to store it.
+    # Even if the logs already began there: 1. An earlier request moved the start offset. 2. The checkpoint could not be written. 3.
+    # The client repeats the request, which must write it.
     return state.reply_after(context.ticket, state.catalog.logs.checkpoint_starts(), response, _failed(response))
 
 
 def _checked(log: PartitionLog, offset: int) -> int:
-    """The offset meant; raises ``ApiError``: POLICY_VIOLATION where the log is compacted, OFFSET_OUT_OF_RANGE beyond its end."""
+    """Return the offset. Raises ``ApiError``: POLICY_VIOLATION if the log is only compacted, OFFSET_OUT_OF_RANGE beyond its end."""
     if log.config.compacted and not log.config.expiring:
-        raise ApiError(ErrorCode.policy_violation, f"{log.topic_partition} is not cleaned up by deletion.")
+        raise ApiError(ErrorCode.policy_violation, f"The cleanup.policy of {log.topic_partition} does not have delete.")
     wanted = log.high_watermark if offset == _ALL else offset
     if not 0 <= wanted <= log.high_watermark:
         raise ApiError(ErrorCode.offset_out_of_range, f"Offset {offset} is not between 0 and {log.high_watermark}.")
@@ -158,7 +159,7 @@ def _checked(log: PartitionLog, offset: int) -> int:
 
 
 def _failed(response: delete_records_response.DeleteRecordsResponse) -> delete_records_response.DeleteRecordsResponse:
-    """What is said where the disk failed: the records may come back with the next start."""
+    """Return the response after a disk failure: the records may be there again after the next start."""
     return replace(
         response,
         topics=tuple(

@@ -1,8 +1,7 @@
-"""Produce (0): validate a batch, append it as it is, acknowledge it.
+"""Produce (0): validates a batch, appends it unchanged, acknowledges it.
 
-A batch is looked at before anything is written (format, checksum, lengths, count, size, time, sequence), and what is written is
-what came, but for base offset and leader epoch. The answer waits for the disk only where the topic's ``flush.messages`` says
-so.
+A batch is validated before anything is written (format, checksum, lengths, count, size, time, sequence), and stored as received,
+except for base offset and leader epoch. The response waits for the disk only if the topic's ``flush.messages`` requires that.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ if TYPE_CHECKING:
 
 
 class RecordError(NamedTuple):
-    """What is wrong with one record of a batch, by its place in it."""
+    """An error in one record of a batch; ``record`` is its index."""
 
     record: int
     message: str
 
 
 class InvalidRecordsError(ApiError):
-    """A batch is refused for some of its records; clients that get their numbers can retry the others (KIP-467)."""
+    """A batch is rejected because of some of its records; clients get their indexes, and can retry the others (KIP-467)."""
 
     def __init__(self, code: ErrorCode, errors: Sequence[RecordError]) -> None:
         first = "; ".join(f"record {error.record}: {error.message}" for error in errors[:3])
@@ -64,20 +63,21 @@ _NO_TIMESTAMP = -1
 
 
 def check_records(config: TopicConfig, header: BatchHeader, batch: bytes, now: int) -> None:
-    """Whether each record is stamped near enough to ``now`` (ms since 1970), and has a key where a log is compacted by key.
+    """Check that the timestamp of each record is near enough to ``now`` (ms since 1970), and that it has a key if the log is
+    compacted.
 
-    Raises ``InvalidRecordsError``: INVALID_TIMESTAMP if any stamp is wrong, else INVALID_RECORD.
+    Raises ``InvalidRecordsError``: INVALID_TIMESTAMP if any timestamp is wrong, else INVALID_RECORD.
     """
     earliest, latest = now - config.message_timestamp_before_max_ms, now + config.message_timestamp_after_max_ms
     by_client = config.message_timestamp_type == "CreateTime"
-    # A batch says which stamp is the latest, but not which is the earliest.
+    # The header of a batch has the latest timestamp, but not the earliest.
     suspicious = by_client and (header.max_timestamp > latest or earliest > 0)
     if not suspicious and not config.compacted:
         return
     bad_timestamps, missing_keys = [], []
     for index, record in enumerate(iter_records(batch)):
         if suspicious and record.timestamp != _NO_TIMESTAMP and not earliest <= record.timestamp <= latest:
-            bad_timestamps.append(RecordError(index, f"the stamp {record.timestamp} is not within [{earliest}, {latest}]"))
+            bad_timestamps.append(RecordError(index, f"the timestamp {record.timestamp} is not within [{earliest}, {latest}]"))
         elif config.compacted and record.key is None:
             missing_keys.append(RecordError(index, "a compacted topic cannot accept a record without a key"))
     if bad_timestamps or missing_keys:
@@ -86,12 +86,12 @@ def check_records(config: TopicConfig, header: BatchHeader, batch: bytes, now: i
         )
     if by_client and header.max_timestamp > latest:
         raise ApiError(
-            ErrorCode.invalid_timestamp, "The batch says that it holds a stamp too far ahead, but none of its records has it."
+            ErrorCode.invalid_timestamp, "The header of the batch has a timestamp too far ahead, which none of its records has."
         )
 
 
 def in_stored_codec(config: TopicConfig, batch: bytes, header: BatchHeader) -> tuple[bytes, BatchHeader]:
-    """The batch with the codec that the topic is stored with."""
+    """Return the batch with the codec of the topic's ``compression.type``."""
     if config.compression_type == _PRODUCER_CODEC or header.compression is _CODECS[config.compression_type]:
         return batch, header
     header, batch = recompressed(header, batch, _CODECS[config.compression_type], config.compression_level)
@@ -100,17 +100,17 @@ def in_stored_codec(config: TopicConfig, batch: bytes, header: BatchHeader) -> t
 
 _ALL = -1
 _ADMIN_CLIENT = "__admin_client"
-"""The one client that Kafka lets write to internal topics: a tool that knows what it does."""
+"""The one client id that Kafka allows to write to internal topics."""
 _PREFIX = 12
-"""Bytes of a batch before what its length counts: the base offset and that length."""
+"""The size of the fields that a batch's length does not count: the base offset and that length."""
 _ACKS = (_ALL, 0, 1)
 
 
 @serves(Api.PRODUCE)
 def produce(state: BrokerState, context: RequestContext, request: produce_request.ProduceRequest, now: Now) -> list[BrokerEffect]:
-    """Append the batch of each partition; one that is refused does not keep the others from being written.
+    """Append the batch of each partition; a rejected one does not prevent the others.
 
-    A transactional batch that would be the first of its transaction in a log waits for the transaction coordinator's word.
+    The first batch of a transaction in a log waits until the transaction coordinator has added or verified the partition (KIP-890).
     """
     unknown = _first_of_transactions(state, context, request) if request.transactional_id is not None else None
     if not unknown:
@@ -128,7 +128,9 @@ def _write(
     verified: Mapping[TopicPartition, ErrorCode],
     now: Now,
 ) -> list[BrokerEffect]:
-    # What was in an open transaction a moment ago and is in none now is sent again; a producer without an id has no transactions.
+    # For a partition about which the coordinator was not asked: 1. When the request arrived, it had an open transaction. 2. While
+    # the request waited for the answer about others, a marker ended that. So the client retries. A producer without an id has no
+    # transactions.
     no_id = request.transactional_id is None
     unverified = ErrorCode.transactional_id_authorization_failed if no_id else ErrorCode.coordinator_not_available
     responses: list[produce_response.TopicProduceResponse] = []
@@ -139,8 +141,8 @@ def _write(
             try:
                 log = _log_of(state, context, topic, data)
                 _check_request(request)
-                word = verified.get(log.topic_partition, unverified)
-                result = _append(state, context, log, data, now, word)
+                error = verified.get(log.topic_partition, unverified)
+                result = _append(state, context, log, data, now, error)
                 if result.error_code is ErrorCode.none and log.flush_due():
                     unflushed[len(responses), len(results)] = log
             except ApiError as api_error:
@@ -154,7 +156,7 @@ def _write(
 
 
 def flushed(flushing: DelayedProduce, outcome: object) -> list[BrokerEffect]:
-    """What an answer was waiting for is on disk, or has failed for some partitions."""
+    """Complete a delayed produce after its flush, which may have failed for some partitions."""
     failed: Mapping[ResponsePosition, Exception] = (
         dict.fromkeys(flushing.logs, outcome)
         if isinstance(outcome, Exception)
@@ -186,11 +188,11 @@ def _check_request(request: produce_request.ProduceRequest) -> None:
 def _first_of_transactions(
     state: BrokerState, context: RequestContext, request: produce_request.ProduceRequest
 ) -> dict[TransactionalWriter, list[TopicPartition]]:
-    """The partitions in which a producer has no open transaction yet, by who writes there."""
+    """Return the partitions in which a producer has no open transaction yet, by producer."""
     found: dict[TransactionalWriter, list[TopicPartition]] = {}
     for topic in request.topic_data:
         for data in topic.partition_data:
-            # What is wrong with one of these is verified when it shall be written.
+            # Errors are reported when the batch is appended.
             with suppress(ApiError, InvalidBatchError):
                 log = _log_of(state, context, topic, data)
                 header = read_header(data.records or b"")
@@ -201,11 +203,15 @@ def _first_of_transactions(
 
 
 def _check_verified(context: RequestContext, log: PartitionLog, header: BatchHeader, verified: ErrorCode) -> None:
-    """Whether the coordinator lets a transaction begin in a log; raises ``ApiError``, in words that the client's version knows."""
+    """Raise ``ApiError`` if the coordinator does not allow a transaction to begin in a log, with a code that the client's version
+    knows."""
     has_transaction = log.producers.has_open_transaction(header.producer_id, header.producer_epoch)
     if verified is ErrorCode.none or not header.is_transactional or has_transaction:
         return
-    raise ApiError(error_for_client(context, verified), "The transaction coordinator does not let this producer write here now.")
+    raise ApiError(
+        error_for_client(context, verified),
+        "The transaction coordinator does not allow this producer to write to the partition now.",
+    )
 
 
 def _log_of(
@@ -248,7 +254,7 @@ def _append(
 
 
 def _validated(log: PartitionLog, records: bytes, context: RequestContext, now: Now) -> BatchHeader:
-    """The header of the one batch in ``records``, if that can be stored as it is; raises ``ApiError`` otherwise."""
+    """Return the header of the one batch in ``records``. Raises ``ApiError`` if that cannot be stored as it is."""
     limit = log.config.max_message_bytes
     if len(records) > limit:
         raise ApiError(ErrorCode.message_too_large, f"A batch of {len(records)} bytes; max.message.bytes is {limit}.")
@@ -282,10 +288,10 @@ def _answer(
     unflushed: Mapping[ResponsePosition, PartitionLog],
 ) -> list[BrokerEffect]:
     if acks == 0:
-        # There is no answer in which to say what went wrong: closing the connection is how Kafka says it.
+        # There is no response that could have the error. Kafka closes the connection, so that the client notices.
         code = next((one.error_code for topic in response.responses for one in topic.partition_responses if one.error_code), None)
         if code is not None:
-            return [CloseConnection(context.ticket, f"a produce request that wants no answer failed: {code.name}")]
+            return [CloseConnection(context.ticket, f"a produce request with acks=0 failed: {code.name}")]
         return [NoReply(context.ticket)]
     if unflushed:
         jobs = {spot: log.flush() for spot, log in unflushed.items()}
@@ -296,7 +302,7 @@ def _answer(
 
 
 def _flush_each(jobs: Mapping[ResponsePosition, DiskJob]) -> dict[ResponsePosition, Exception]:
-    """Force each log to disk; return the errors, by their place in the answer."""
+    """Force each log to disk; return the errors by position in the response."""
     failed: dict[ResponsePosition, Exception] = {}
     for spot, job in jobs.items():
         try:

@@ -1,6 +1,6 @@
-"""ElectLeaders, the reassignment of partitions, and log directories: what tools ask about replicas, where each partition has one.
+"""ElectLeaders, the reassignment of partitions, and log directories, for partitions with one replica.
 
-Owns the answers of a cluster of one broker with one log directory. Invariant: nothing changes by any of these requests.
+Owns the answers of a cluster of one broker with one log directory. Invariant: none of these requests changes anything.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ElectionType(enum.IntEnum):
 def elect_leaders(
     state: BrokerState, context: RequestContext, request: elect_leaders_request.ElectLeadersRequest, now: Now
 ) -> list[BrokerEffect]:
-    """Say of each partition asked about that it needs no election; of all partitions, each topic is named and that is all."""
+    """Reply that no partition needs an election; for all partitions, list only the topics."""
     known = request.election_type in list(ElectionType)
     if request.topic_partitions is None:
         asked: list[tuple[str, tuple[int, ...]]] = [(topic.name, ()) for topic in state.catalog.topics] if known else []
@@ -81,7 +81,7 @@ def alter_partition_reassignments(
     request: alter_partition_reassignments_request.AlterPartitionReassignmentsRequest,
     now: Now,
 ) -> list[BrokerEffect]:
-    """Check what is asked for partition by partition; where it can be, it is so already."""
+    """Validate each reassignment; the only valid one is already in place."""
     responses = tuple(
         alter_partition_reassignments_response.ReassignableTopicResponse(
             name=topic.name, partitions=tuple(_answered(state, topic.name, wanted) for wanted in topic.partitions)
@@ -113,9 +113,9 @@ def _answered(
 
 
 def _check_replicas(state: BrokerState, replicas: tuple[int, ...] | None) -> None:
-    """Whether the replicas are this broker and no other; ``None`` would end a reassignment, and none is going on."""
+    """Raise ``ApiError`` unless this broker is the one replica; ``None`` would cancel a reassignment, and none is in progress."""
     if replicas is None:
-        raise ApiError(ErrorCode.no_reassignment_in_progress, "No reassignment of the partition is going on.")
+        raise ApiError(ErrorCode.no_reassignment_in_progress, "No reassignment of the partition is in progress.")
     if replicas != (state.catalog.node_id,):
         message = f"The partition must have one replica, on broker {state.catalog.node_id}, the only one."
         raise ApiError(ErrorCode.invalid_replica_assignment, message)
@@ -128,7 +128,7 @@ def list_partition_reassignments(
     request: list_partition_reassignments_request.ListPartitionReassignmentsRequest,
     now: Now,
 ) -> list[BrokerEffect]:
-    """No reassignment is going on."""
+    """Return an empty list: no reassignment is in progress."""
     response = list_partition_reassignments_response.ListPartitionReassignmentsResponse(
         throttle_time=NO_THROTTLE, error_code=ErrorCode.none, error_message=None, topics=()
     )
@@ -139,7 +139,7 @@ def list_partition_reassignments(
 def alter_replica_log_dirs(
     state: BrokerState, context: RequestContext, request: alter_replica_log_dirs_request.AlterReplicaLogDirsRequest, now: Now
 ) -> list[BrokerEffect]:
-    """Let partitions stay where they are; of a partition that is named twice, the last directory counts."""
+    """Accept only the one directory; if a partition is named twice, the last directory counts."""
     wanted: dict[str, dict[int, str]] = {}
     for directory in request.dirs:
         for topic in directory.topics:
@@ -174,7 +174,7 @@ def _outcome(state: BrokerState, topic: str, partition: int) -> ErrorCode:
 def describe_log_dirs(
     state: BrokerState, context: RequestContext, request: describe_log_dirs_request.DescribeLogDirsRequest, now: Now
 ) -> list[BrokerEffect]:
-    """The partitions asked for, or all; those that do not exist are left out."""
+    """Describe the requested partitions, or all; those that do not exist are left out."""
     if request.topics is None:
         wanted = {topic.name: list(topic.partitions) for topic in state.catalog.topics}
     else:

@@ -69,7 +69,7 @@ def _create_topics_slices(
 def _create(
     state: BrokerState, wanted: create_topics_request.CreatableTopic, *, validate_only: bool
 ) -> create_topics_response.CreatableTopicResult:
-    state.catalog.topics.check_unused(wanted.name)  # of several things that are wrong Kafka names this one
+    state.catalog.topics.check_unused(wanted.name)  # of several errors Kafka reports this one
     configs: dict[str, str] = {}
     for config in wanted.configs:
         if config.value is None:
@@ -105,7 +105,7 @@ def _create(
 
 
 def _requested_partitions(state: BrokerState, wanted: create_topics_request.CreatableTopic) -> int | None:
-    """How many partitions are asked for, be it as a number or by placing each replica; ``None``: as many as the broker decides."""
+    """Return the requested partition count, given as a number or by manual assignments; ``None`` for the broker's default."""
     if not wanted.assignments:
         if wanted.replication_factor not in (-1, 1):
             raise ApiError(
@@ -154,7 +154,7 @@ def _described(config: TopicConfig, overrides: frozenset[str]) -> tuple[create_t
 def create_partitions(
     state: BrokerState, context: RequestContext, request: create_partitions_request.CreatePartitionsRequest, now: Now
 ) -> list[BrokerEffect]:
-    """Give each topic more partitions; a name that stands in the request twice is refused once."""
+    """Give each topic more partitions; a name that occurs twice in the request is refused once."""
     return state.sliced_requests.begin(context, _create_partitions_slices(state, context, request), now)
 
 
@@ -185,7 +185,7 @@ def _create_partitions_slices(
 
 
 def _check_placement(state: BrokerState, wanted: create_partitions_request.CreatePartitionsTopic, added: int) -> None:
-    """Whether every new partition that is placed by hand has its one replica on this broker."""
+    """Raise ``ApiError`` unless manual assignments place each new partition on this broker."""
     if wanted.assignments is None:
         return
     if len(wanted.assignments) != added:

@@ -1,4 +1,4 @@
-"""InitProducerId, TxnOffsetCommit, WriteTxnMarkers and DescribeProducers, as far as they are not the transaction coordinator's.
+"""InitProducerId, TxnOffsetCommit, WriteTxnMarkers and DescribeProducers, without the parts of the transaction coordinator.
 
 Owns the checks of these requests. Must not know the states of a transaction.
 """
@@ -40,7 +40,7 @@ NO_PRODUCER_ID, NO_PRODUCER_EPOCH = -1, -1
 def init_producer_id(
     state: BrokerState, context: RequestContext, request: init_producer_id_request.InitProducerIdRequest, now: Now
 ) -> list[BrokerEffect]:
-    """A fresh id with epoch 0; with a transactional id, whatever the transaction coordinator says."""
+    """Return a new id with epoch 0; with a transactional id, the transaction coordinator replies."""
     if request.transactional_id is not None:
         state.transactions.handle(context, request, now)
         return []
@@ -61,7 +61,8 @@ def init_producer_id(
 def txn_offset_commit(
     state: BrokerState, context: RequestContext, request: txn_offset_commit_request.TxnOffsetCommitRequest, now: Now
 ) -> list[BrokerEffect]:
-    """The group coordinator decides; a producer whose transaction is not known in the group's log is asked about first."""
+    """Pass the request to the group coordinator. If the producer has no open transaction in the group's log, the transaction
+    coordinator adds or verifies the partition first (KIP-890)."""
     refused = partial(commit_in_transaction_refused, request, state.catalog.topics)
     if not request.group_id:
         return [Reply(context.ticket, refused(ErrorCode.invalid_group_id))]
@@ -94,14 +95,14 @@ def txn_offset_commit(
 def write_txn_markers(
     state: BrokerState, context: RequestContext, request: write_txn_markers_request.WriteTxnMarkersRequest, now: Now
 ) -> list[BrokerEffect]:
-    """Write each marker to each of its partitions, or say why not; the answer has each producer once, with what was said last."""
+    """Write each marker to each of its partitions; the response has each producer once, with the last result of each partition."""
     said: dict[int, dict[TopicPartition, ErrorCode]] = {}
     no_producer = any(wanted.producer_id < 0 or wanted.producer_epoch < 0 for wanted in request.markers)
     for wanted in request.markers:
         marker = TxnMarkerEntry(wanted.transaction_result, wanted.producer_id, wanted.producer_epoch, wanted.coordinator_epoch)
         of_producer = said.setdefault(wanted.producer_id, {})
         for partition in (TopicPartition(topic.name, number) for topic in wanted.topics for number in topic.partition_indexes):
-            # There is no marker without a producer; Kafka fails at it, and the whole request with it.
+            # A marker needs a producer; without one, Kafka fails the whole request.
             of_producer[partition] = ErrorCode.unknown_server_error if no_producer else _written(state, marker, partition, now)
     results = tuple(_result(producer_id, codes) for producer_id, codes in said.items())
     return [Reply(context.ticket, write_txn_markers_response.WriteTxnMarkersResponse(markers=results))]
@@ -139,7 +140,7 @@ _NO_TRANSACTION = -1
 def describe_producers(
     state: BrokerState, context: RequestContext, request: describe_producers_request.DescribeProducersRequest, now: Now
 ) -> list[BrokerEffect]:
-    """The producers that each partition remembers."""
+    """Describe the producers of each partition."""
     topics = tuple(
         describe_producers_response.TopicResponse(
             name=topic.name, partitions=tuple(_described(state, topic.name, number) for number in topic.partition_indexes)

@@ -1,5 +1,5 @@
-"""Scripted faults: what a test tells a broker to do wrong, and when.
+"""Scripted faults: the failures that a test has a broker simulate.
 
-``rules`` are the values, ``requests`` says what a request names, ``answers`` makes an answer that carries an error, ``table`` is
-what the core asks. Must not know who scripts the faults. Invariant: while no fault is set, nothing here is called.
+``rules`` are the values, ``requests`` finds topics and groups in requests, ``answers`` creates responses with errors, ``table``
+applies the faults. Must not know the API of tests. Invariant: while no fault is set, nothing here is called.
 """

@@ -1,10 +1,10 @@
-"""An answer that carries an error, for any API: the shape of its response, filled from the request.
+"""Responses with an error, for any API, filled from the request.
 
-Owns where each API carries errors. Must not know what an error means. Invariant: each thing that the request names is in the
-answer with the error, so that every client finds it where it looks.
+Owns where each API carries errors. Must not know what an error means. Invariant: each item of the request is in the response with
+the error, where clients look for it.
 
-Nearly every response repeats the lists of its request in their order, with an error code beside each item, so the schema says
-it all; the tables are for what it does not say.
+Nearly every response repeats the lists of its request in their order, with an error code beside each item, so the schema is
+sufficient; the tables have the exceptions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ottla.protocol.messages import message_class
 from ottla.protocol.schema import cache, is_nullable, is_tuple, nested_class
 
 ERROR_MESSAGE = "as set by broker.faults"
-"""What such an answer says where it can say more than a code."""
+"""The message of such an error."""
 
 _TOP_LEVEL_ERRORS = {
     Api.FETCH: frozenset(
@@ -36,11 +36,11 @@ _TOP_LEVEL_ERRORS = {
 """APIs whose items carry all errors but these, though there is a field for one at the top as well."""
 
 _ALIASES = (frozenset({"partition", "partition_index", "index"}), frozenset({"name", "topic", "topic_name"}))
-"""Names of one thing in a request and in its response."""
+"""Different names of a field in a request and in its response."""
 
 
 def error_response(api: Api, request: Any, error: ErrorCode) -> Any:
-    """The response to a request in which nothing could be done because of ``error``."""
+    """Return the response to a request that failed as a whole with ``error``."""
     top_level = _TOP_LEVEL_ERRORS.get(api)
     cls = message_class(api, "response")
     if top_level is None:
@@ -51,7 +51,7 @@ def error_response(api: Api, request: Any, error: ErrorCode) -> Any:
 
 
 def with_error(topics: frozenset[str], error: ErrorCode, metadata: Any) -> Any:
-    """A Metadata response with an error for some topics (empty: for all). What it says of the brokers stays: clients need it."""
+    """A Metadata response with an error for some topics (empty: for all). The brokers stay: clients need them."""
     return dataclasses.replace(
         metadata,
         topics=tuple(
@@ -69,7 +69,7 @@ def joined(more: Any, answer: Any) -> Any:
 
 @cache
 def carries_errors(annotation: Any) -> bool:
-    """Whether there is an error code anywhere in what a field holds."""
+    """Whether a field has an error code at any depth."""
     inner = nested_class(annotation)
     return inner is not None and any(
         field.metadata.get("kafka_type") == "error_code" or carries_errors(field.type) for field in dataclasses.fields(inner)
@@ -77,7 +77,7 @@ def carries_errors(annotation: Any) -> bool:
 
 
 def _mirrored(cls: type[Any], source: Any, error: ErrorCode) -> Any:
-    """An instance of ``cls`` for one thing that was asked for: a message, an item of a list, a word or a number."""
+    """Return an instance of ``cls`` for a message of the request, an item of a list, a string or a number."""
     names = iter(lists_in(source) if dataclasses.is_dataclass(source) else ())
     filled = _filled_by(cls, source)
     values: dict[str, Any] = {}
@@ -101,7 +101,7 @@ def _mirrored(cls: type[Any], source: Any, error: ErrorCode) -> Any:
 
 
 def _same(field: dataclasses.Field[Any], source: Any) -> Any:
-    """What an item of the request says under the name of a field of the response, or under another that means the same."""
+    """Return the value in an item of the request for a field of the response, by its name or another name of it."""
     if not dataclasses.is_dataclass(source):
         return None
     kind = field.metadata.get("kafka_type")
@@ -112,14 +112,14 @@ def _same(field: dataclasses.Field[Any], source: Any) -> Any:
 
 
 def _filled_by(cls: type[Any], source: Any) -> str:
-    """The field that a bare word or number of the request goes into: the first that can hold it."""
+    """Return the field for a plain string or number of the request: the first of that type."""
     kind = {str: "string", int: "int32"}.get(type(source), "neither")
     fields = (field.name for field in dataclasses.fields(cls) if field.metadata.get("kafka_type") == kind)
     return next((name for name in fields if name != "error_message"), "")
 
 
 def _nothing(field: dataclasses.Field[Any]) -> Any:
-    """The value that says least."""
+    """Return an empty value of a field."""
     kind = field.metadata.get("kafka_type", "")
     if is_tuple(field.type):
         return None if is_nullable(field.type) else ()

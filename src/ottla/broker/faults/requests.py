@@ -1,4 +1,4 @@
-"""What a request names: topics, groups, transactional ids, and the list of things it is about.
+"""The topics, groups and transactional ids in a request.
 
 Owns the reading of any neutral request by the names of its fields. Must not know an API. Invariant: nothing is written.
 """
@@ -15,7 +15,7 @@ NameOf = Callable[[uuid.UUID], str | None]
 
 
 def topics_in(message: Any, name_of: NameOf, *, inside: bool = False) -> Iterator[str]:
-    """The topics that a message names. ``inside``: it is itself an item of a list of topics."""
+    """Yield the topics in a message. ``inside``: it is itself an item of a list of topics."""
     for field in dataclasses.fields(message):
         value = getattr(message, field.name)
         if inside and field.name in ("name", "topic", "topic_name") and value:
@@ -32,7 +32,7 @@ def topics_in(message: Any, name_of: NameOf, *, inside: bool = False) -> Iterato
 
 
 def groups_in(message: Any) -> Iterator[str]:
-    """The groups that a message names."""
+    """Yield the groups in a message."""
     if getattr(message, "key_type", 0) == 0:
         yield from getattr(message, "coordinator_keys", ())
     group_id = getattr(message, "group_id", None)
@@ -44,7 +44,7 @@ def groups_in(message: Any) -> Iterator[str]:
 
 
 def transactional_ids_in(message: Any) -> Iterator[str]:
-    """The transactional ids that a message names."""
+    """Yield the transactional ids in a message."""
     if getattr(message, "key_type", 0) == 1:
         yield from message.coordinator_keys
     for one in (message, *(getattr(message, "transactions", None) or ())):
@@ -55,12 +55,12 @@ def transactional_ids_in(message: Any) -> Iterator[str]:
 
 
 def lists_in(message: Any) -> list[str]:
-    """The fields that hold what a request is about: lists of entities or of words, in their order."""
+    """Return the names of a message's list fields, in their order."""
     return [field.name for field in dataclasses.fields(message) if isinstance(getattr(message, field.name), tuple)]
 
 
 def split_by_topic(message: Any, topic: str, name_of: NameOf) -> tuple[Any, Any | None]:
-    """A request as two: what concerns a topic, and the rest; ``None`` where there is no rest."""
+    """Split a request: the part about a topic, and the rest; ``None`` if there is no rest."""
     about = lists_in(message)[:1]
     items = getattr(message, about[0]) if about else ()
     if not all(map(dataclasses.is_dataclass, items)):

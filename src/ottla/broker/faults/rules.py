@@ -1,6 +1,6 @@
-"""Faults as values: which requests one is for, what happens to them, how often.
+"""Faults as values: the requests that match, what happens to them, how often.
 
-Owns the vocabulary. Must not know how a fault is carried out. Invariant: a rule never changes; how often it struck is the table's.
+Owns the vocabulary. Must not know how a fault is carried out. Invariant: a rule never changes; the table counts its strikes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ottla.protocol.apis import Api
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The requests that a fault is for. What is empty or ``None`` leaves them as many as they were."""
+    """The requests that a fault strikes. An empty field or ``None`` matches all."""
 
     apis: frozenset[Api] = frozenset()
     client_id: str | None = None
@@ -29,7 +29,7 @@ class Moment(enum.Enum):
     """When a connection is dropped."""
 
     REQUEST = "request"
-    """The request has arrived and nothing is done about it."""
+    """The request has arrived, and is not carried out."""
     REPLY = "reply"
     """The request was carried out, its answer was not sent."""
     HALFWAY = "halfway"
@@ -38,14 +38,14 @@ class Moment(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """Answer with an error instead of carrying out. With a topic in the match, only what concerns that topic fails."""
+    """Reply with an error instead of carrying the request out. With a topic in the match, only the part about that topic fails."""
 
     error: ErrorCode
 
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """Carry out at once, answer later (milliseconds)."""
+    """Carry the request out at once, reply later (milliseconds)."""
 
     delay: int
 
@@ -59,17 +59,17 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class LoseReply:
-    """Carry out and say nothing, nor to anything that comes later over that connection."""
+    """Carry the request out and never reply, nor to later requests on that connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Freeze:
-    """Do nothing at all: requests and timers wait."""
+    """Stop everything: requests and timers wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailAppends:
-    """The disk takes no more of a topic, or of one partition of it."""
+    """Fail appends to a topic, or to one partition of it, as a full disk does."""
 
     topic: str
     partition: int | None = None
@@ -77,8 +77,8 @@ class FailAppends:
 
 @dataclass(frozen=True, slots=True)
 class MoveCoordinator:
-    """Coordinate a group, a transactional id or (neither named) any no longer, until the fault ends; ``to`` is the coordinator in
-    answers."""
+    """Stop coordinating a group, a transactional id or (if neither is given) any, until the fault ends; responses name ``to`` as
+    the coordinator."""
 
     group: str | None = None
     to: NodeEndpoint | None = None
@@ -108,7 +108,7 @@ class Rule:
     times: int | None = 1
     after: int = 0
     lasts: int | None = None
-    """Milliseconds until it is over by itself."""
+    """Milliseconds until it ends by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +120,14 @@ class AddFault:
 
 @dataclass(frozen=True, slots=True)
 class RemoveFaults:
-    """End one fault, or all of them: what waits is answered, connections that would wait for ever are closed."""
+    """End one fault, or all of them: delayed responses are sent, and connections with a lost response are closed."""
 
     number: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ExpireMember:
-    """Let the session of the members of a group that all given names fit be over now."""
+    """Expire the sessions of the members of a group that match all given names."""
 
     group: str
     member_id: str | None = None
@@ -135,7 +135,7 @@ class ExpireMember:
     instance_id: str | None = None
 
     def fits(self, member: Any) -> bool:
-        """Whether a member of the group is meant."""
+        """Whether a member of the group matches."""
         wanted = (("member_id", self.member_id), ("client_id", self.client_id), ("instance_id", self.instance_id))
         return all(getattr(member, name) == value for name, value in wanted if value is not None)
 

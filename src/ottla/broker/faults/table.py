@@ -1,8 +1,8 @@
-"""The faults that are set, and the requests and answers that they have hold of.
+"""The active faults, and the requests and responses that they hold back.
 
-Owns the rules, how often each has struck, and what is held back: late answers, lost ones, all that came to a frozen broker. Must
-not know sockets, threads or clocks. Invariants: of the faults that fit a request the oldest strikes, and beside it the oldest
-delay; a fault that has struck as often as it may is gone; after ``remove`` nothing waits for what was removed.
+Owns the rules, their numbers of strikes, and everything that is held back: delayed and lost responses, and all inputs of a frozen
+broker. Must not know sockets, threads or clocks. Invariants: of the faults that match a request the oldest strikes, and beside it
+the oldest delay; a fault is removed with its last strike; after ``let_go`` nothing waits for a fault that has ended.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Armed:
 
 
 class _Mark(NamedTuple):
-    """What shall become of the answer to a request."""
+    """What happens to the response of a request."""
 
     connection: int
     change: Callable[[Any], Any] | None = None
@@ -59,7 +59,7 @@ class _Mark(NamedTuple):
     fated_by: int = 0
 
     def without(self, fault: int) -> _Mark:
-        """The mark as it is when a fault has ended."""
+        """Return the mark without a fault that has ended."""
         mark = self._replace(delay=0) if self.delayed_by == fault else self
         return mark._replace(fate=None) if mark.fated_by == fault else mark
 
@@ -85,12 +85,12 @@ def _moved(action: MoveCoordinator, request: Any) -> bool:
 
 
 class FaultTable:
-    """The faults of one broker. While it is not ``active`` there is no need to ask it anything."""
+    """The faults of one broker. While it is not ``active``, it need not be called."""
 
     def __init__(self, name_of: NameOf) -> None:
         self._name_of = name_of
         self.active = False
-        """Whether a fault is set or something is held back, as of the last ``outgoing``; asked with every request."""
+        """Whether a fault is set or something is held back, as of the last ``outgoing``; read with every request."""
         self._armed: dict[int, _Armed] = {}
         self._marks: dict[Ticket, _Mark] = {}
         self._late: dict[Ticket, _Late] = {}
@@ -113,18 +113,18 @@ class FaultTable:
         return [] if rule.lasts is None else [SetTimer((FAULT, "over", rule.number), now.mono + rule.lasts)]
 
     def remove(self, number: int) -> Rule | None:
-        """Forget a fault; ``None`` where it is gone already."""
+        """Remove a fault; return ``None`` if it is already gone."""
         armed = self._armed.pop(number, None)
         return armed.rule if armed is not None else None
 
     def numbers(self) -> list[int]:
-        """The faults that are set, or still have hold of something, oldest first."""
+        """Return the numbers of the faults that are set, or still hold something back, oldest first."""
         holding = [*(one.fault for one in self._late.values()), *(one.fault for one in self._lost.values())]
         marking = [fault for mark in self._marks.values() for fault in (mark.delayed_by, mark.fated_by) if fault]
         return sorted({*self._armed, *holding, *marking})
 
     def let_go(self, fault: int) -> list[BrokerEffect]:
-        """What a fault that has ended had hold of: late answers leave, connections with a lost one are closed."""
+        """Release the responses that an ended fault holds back: delayed ones are sent, connections with a lost one are closed."""
         self._marks = {ticket: mark.without(fault) for ticket, mark in self._marks.items()}
         late = [ticket for ticket, one in self._late.items() if one.fault == fault]
         lost = [ticket for ticket, one in self._lost.items() if one.fault == fault]
@@ -136,7 +136,7 @@ class FaultTable:
     # What happens while the broker is frozen.
 
     def hold_request(self, context: RequestContext, request: Any) -> list[BrokerEffect]:
-        """Let a request wait."""
+        """Hold back a request of a frozen broker."""
         self._requests.append((context, request))
         freezing = self._freezing()
         assert freezing is not None
@@ -144,19 +144,19 @@ class FaultTable:
         return [FaultStruck(freezing.rule.number)]
 
     def hold_timer(self, key: TimerKey) -> None:
-        """Let a timer wait."""
+        """Hold back a timer of a frozen broker."""
         self._timers[key] = None
 
     def take_held(self) -> tuple[list[ReceivedRequest], list[TimerKey], list[BrokerEffect]]:
-        """What has waited: requests, timers, answers."""
+        """Return and remove the requests, timers and responses that were held back."""
         held = self._requests, list(self._timers), self._answers
         self._requests, self._timers, self._answers = [], {}, []
         return held
 
-    # What the core asks.
+    # Called by the core.
 
     def apply(self, context: RequestContext, request: Any) -> tuple[Any | None, list[BrokerEffect]]:
-        """What is left of a request for the core to carry out, ``None`` for nothing; and what happens before."""
+        """Apply the faults to a request; return the part for the core to carry out (``None`` for nothing), and effects."""
         struck = [self._strike(context, request, kind) for kind in (Delay, MoveCoordinator, Fail | Drop | LoseReply)]
         effects: list[BrokerEffect] = [FaultStruck(rule.number) for rule in struck if rule is not None]
         delaying, _, rule = struck
@@ -176,7 +176,7 @@ class FaultTable:
         return request, effects
 
     def fail_append(self, partition: TopicPartition) -> int | None:
-        """The fault because of which nothing can be written to a partition, if there is one; it has struck then."""
+        """Return the fault that fails an append to a partition, if there is one, and count the strike."""
         for armed in self._armed.values():
             action = armed.rule.action
             if not isinstance(action, FailAppends) or action.topic != partition.topic:
@@ -186,7 +186,7 @@ class FaultTable:
         return None
 
     def outgoing(self, effects: Iterable[BrokerEffect], now: Now) -> list[BrokerEffect]:
-        """What really goes out of what the core wants to."""
+        """Return the effects for the shell: without responses that are held back, and with changed ones."""
         out: list[BrokerEffect] = []
         for effect in effects:
             if not isinstance(effect, Reply | NoReply | CloseConnection):
@@ -203,17 +203,17 @@ class FaultTable:
         return out
 
     def on_late(self, ticket: Ticket) -> list[BrokerEffect]:
-        """The time of a late answer has come."""
+        """Return a delayed response that is due."""
         late = self._late.pop(ticket, None)
         return [late.effect] if late is not None else []
 
     def on_disconnect(self, connection: int) -> None:
-        """These answers are no longer needed."""
+        """Drop the responses of a closed connection."""
         self._marks = {ticket: mark for ticket, mark in self._marks.items() if mark.connection != connection}
         self._late = {ticket: late for ticket, late in self._late.items() if late.connection != connection}
         self._lost = {ticket: lost for ticket, lost in self._lost.items() if lost.connection != connection}
 
-    # How.
+    # Internals.
 
     def _freezing(self) -> _Armed | None:
         return next((armed for armed in self._armed.values() if isinstance(armed.rule.action, Freeze)), None)
@@ -229,7 +229,7 @@ class FaultTable:
     def _fits(self, rule: Rule, context: RequestContext, request: Any) -> bool:
         match = rule.match
         if isinstance(rule.action, Fail) and getattr(request, "session_epoch", 0) > 0:
-            return False  # a turn of a fetch session names nothing that could fail; its client is about to begin a new one
+            return False  # an incremental fetch may name no partition that could fail; its client is about to begin a new session
         if match.apis and context.api not in match.apis:
             return False
         if match.client_id is not None and match.client_id != context.client_id:
@@ -243,7 +243,7 @@ class FaultTable:
         return match.group is None or match.group in groups_in(request)
 
     def _count_strike(self, armed: _Armed) -> bool:
-        """Whether a fault that fits strikes; the last of its strikes is its end."""
+        """Count a match; return whether the fault strikes. Its last strike removes it."""
         if armed.spared < armed.rule.after:
             armed.spared += 1
             return False
@@ -255,7 +255,7 @@ class FaultTable:
     def _failed(
         self, context: RequestContext, request: Any, error: ErrorCode, match: Match, mark: _Mark
     ) -> tuple[Any | None, _Mark, list[BrokerEffect]]:
-        """The rest of a request that has failed, what becomes of the answer to that rest, and what is answered at once."""
+        """Fail a request or its part; return the rest of it, the mark of the response to the rest, and the immediate effects."""
         if context.api is Api.METADATA and error is not ErrorCode.rebootstrap_required:
             topics = frozenset() if match.topic is None else frozenset({match.topic})
             return replace(request, allow_auto_topic_creation=False), mark._replace(change=partial(with_error, topics, error)), []
