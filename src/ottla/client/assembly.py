@@ -29,7 +29,7 @@ from ottla.client.positions.commit import CommitManager
 from ottla.client.positions.offsets import OffsetsManager
 from ottla.client.positions.validation import PositionValidator
 from ottla.client.publisher import FollowedTopics, Problems, Publisher
-from ottla.client.subscription import EARLIEST, LATEST, Ago, Mode, Reset, Subscription
+from ottla.client.subscription import EARLIEST, LATEST, Ago, Mode, Reset, SubscriptionState
 from ottla.config import ConsumerConfig
 from ottla.errors import OttlaError
 from ottla.types import Now
@@ -47,7 +47,7 @@ class ConsumerAssembly:
     def __init__(self, config: ConsumerConfig, random: RandomPort, shared: SharedState) -> None:
         self.core = core = ClientCore(config, random)
         self.polls = PollTimer(config, shared.in_hand)
-        self.subscription = Subscription(_reset_to(config))
+        self.subscription = SubscriptionState(_reset_to(config))
         self.membership: Membership | None = None
         self.commits: CommitManager | None = None
         self.recorder: RebalanceRecorder | None = None

@@ -16,7 +16,7 @@ from ottla.client.groups.coordinator import COORDINATOR, CoordinatorManager
 from ottla.client.groups.membership import Membership
 from ottla.client.groups.rebalances import RebalanceRecorder
 from ottla.client.notifications import Published
-from ottla.client.subscription import Mode, Phase, Snapshot, Subscription
+from ottla.client.subscription import Mode, Phase, Snapshot, SubscriptionState
 from ottla.errors import LeaderNotAvailableError, OttlaError, UnknownTopicOrPartitionError
 from ottla.protocol import ErrorCode
 from ottla.types import Now
@@ -27,7 +27,7 @@ _NO_TOPICS: frozenset[str] = frozenset()
 class FollowedTopics:
     """Tells the metadata which topics matter. Asked behind all that may change it."""
 
-    def __init__(self, subscription: Subscription, membership: Membership | None, metadata: MetadataManager) -> None:
+    def __init__(self, subscription: SubscriptionState, membership: Membership | None, metadata: MetadataManager) -> None:
         self._subscription = subscription
         self._membership = membership
         self._metadata = metadata
@@ -52,7 +52,7 @@ class Publisher:
     def __init__(
         self,
         core: ClientCore,
-        subscription: Subscription,
+        subscription: SubscriptionState,
         membership: Membership | None,
         recorder: RebalanceRecorder | None,
         problems: Problems,
@@ -105,7 +105,7 @@ PATIENCE = 1_500
 class Problems:
     """Asked in every pass, so each question is to end at once while all is well."""
 
-    def __init__(self, core: ClientCore, subscription: Subscription) -> None:
+    def __init__(self, core: ClientCore, subscription: SubscriptionState) -> None:
         self.coordinator: CoordinatorManager | None = None
         """Of the group, if there is one."""
         self._core = core

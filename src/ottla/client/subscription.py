@@ -1,9 +1,9 @@
-"""What is read and from where: topics wanted, partitions held, and the position that each is fetched from.
+"""The subscription of a consumer: its topics, its assigned partitions, and the fetch position of each.
 
-Owns the subscription and the fetch positions, for the network thread; the application sees immutable ``Snapshot``s of it. Must
-not know how anything is fetched, looked up or joined. Invariants: a partition is fetched only while it has a position, is not
-paused, is not about to be revoked and ``on_assign`` has run for it; each time that its position is *set* (not merely advanced) it
-gets an epoch that was never used before, so requests for an older position can be distinguished from current ones.
+Owns the subscription and the fetch positions, on the network thread; the application sees immutable ``Snapshot``s of it. Must
+not know how records are fetched, offsets looked up or groups joined. Invariants: a partition is fetched only while it has a
+position, is neither paused nor being revoked, and ``on_assign`` has run for it; each time that its position is *set* (not merely
+advanced) it gets an epoch that was never used before, so that responses for an older position can be recognized.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from ottla.types import ConsumerGroupMetadata, Leader, OffsetAndMetadata, TopicP
 
 EARLIEST = -2
 LATEST = -1
-"""Timestamps that ask ListOffsets for the first offset and for the end."""
+"""The timestamps that mean the first offset and the end in ListOffsets."""
 
 
 class Ago(NamedTuple):
-    """Where to begin: with what is not older than so many milliseconds, when it is looked up (KIP-1106)."""
+    """A reset to the first record that is at most so many milliseconds old at the time of the look-up (KIP-1106)."""
 
     milliseconds: int
 
 
 Reset = int | Ago
-"""Where a reset leads to: ``EARLIEST``, ``LATEST``, or some time ago."""
+"""The target of a reset: ``EARLIEST``, ``LATEST``, or a time ago."""
 
 
 class Mode(enum.Enum):
-    """How the partitions are chosen. The three do not mix."""
+    """How the partitions are assigned. The modes exclude each other."""
 
     NONE = "none: neither subscribed nor assigned"
     TOPICS = "the group, for the topics subscribed to"
@@ -42,7 +42,7 @@ class Mode(enum.Enum):
 
 
 class Phase(enum.Enum):
-    """How far a partition is on its way to a position."""
+    """The state of a partition's position."""
 
     INITIALIZING = "the committed position is to be looked up"
     RESETTING = "the first or the last offset is to be looked up"
@@ -54,10 +54,9 @@ class Phase(enum.Enum):
 class PartitionView:
     """One partition as the application sees it.
 
-    ``position`` is where the epoch began, ``None`` while it is not known; ``fetchable`` whether its records may be handed out.
-    ``problem`` is why nothing comes of the partition and nothing will until the application does something about it. ``since`` is
-    the oldest epoch from whose records the position has come without a jump: an older one than ``epoch`` if the partition was only
-    paused.
+    ``position`` is where the epoch began, ``None`` while it is not known; ``fetchable`` whether its records may be delivered.
+    ``problem`` is the reason why no records of the partition arrive, until the application changes something. ``since`` is the
+    oldest epoch since which the position was only advanced: older than ``epoch`` if the partition was paused meanwhile.
     """
 
     epoch: int
@@ -68,13 +67,13 @@ class PartitionView:
     problem: OttlaError | None = None
 
     def follows(self, epoch: int) -> bool:
-        """Whether what was handed out in an epoch comes right before the position."""
+        """Whether the records returned in ``epoch`` come right before the position: no seek or reset since."""
         return self.since <= epoch
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The subscription at one moment. With a ``pattern``, ``topics`` are those that it is known to match.
+    """The subscription at one moment. With a ``pattern``, ``topics`` are the known topics that it matches.
 
     ``failure`` is a permanent error of the membership. ``problem`` is why no records will arrive until something changes
     outside: no broker can be reached, or no topic subscribed to exists.
@@ -92,7 +91,7 @@ class Snapshot:
 
     @property
     def problems(self) -> dict[TopicPartition, OttlaError]:
-        """What keeps partitions from being read."""
+        """The problems of partitions."""
         return {tp: view.problem for tp, view in self.partitions.items() if view.problem is not None}
 
 
@@ -107,7 +106,7 @@ class Consumed:
 
 
 class PartitionState:
-    """One partition as the network thread holds it."""
+    """An assigned partition, on the network thread."""
 
     __slots__ = (
         "awaiting_acceptance",
@@ -130,31 +129,33 @@ class PartitionState:
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.since = epoch
-        """The oldest epoch from which no position was sought or looked up again."""
+        """The oldest epoch since which the position was neither sought nor looked up."""
         self.phase = Phase.INITIALIZING
         self.position: OffsetAndMetadata | None = None
         """Where the epoch began."""
         self.fetch = -1
-        """The next offset to ask a broker for: ahead of what the application has consumed."""
+        """The next offset to fetch, ahead of the consumed position."""
         self.leader_epoch: int | None = None
-        """The epoch of the batch before ``fetch``, as far as it is known."""
+        """The leader epoch of the batch before ``fetch``; ``None``: not known."""
         self.leader: Leader | None = None
-        """Whose log the position is known to fit."""
+        """The leader that has confirmed the position."""
         self.topic_id: uuid.UUID | None = None
-        """The topic that the position was found in or has been read in: one of the same name may come after it. None: what a
-        seek has named, and nothing came from there yet. What is known of the cluster then may be older than what was named."""
+        """The id of the topic in which the position was looked up or read, since a topic of the same name may succeed it.
+
+        ``None`` after a seek, until records arrive: the metadata may be older than the offset that the application names.
+        """
         self.reset_to: Reset = LATEST
         self.retry_at = 0
         self.problem: OttlaError | None = None
         self.paused = False
         self.revoking = False
         self.unwanted = False
-        """Its topic is not subscribed to any more."""
+        """Whether its topic is not subscribed to any more."""
         self.awaiting_acceptance = False
 
     @property
     def wanted(self) -> bool:
-        """Whether its records may be handed out."""
+        """Whether its records may be delivered."""
         return not (self.paused or self.revoking or self.unwanted or self.awaiting_acceptance)
 
     @property
@@ -163,39 +164,39 @@ class PartitionState:
         return self.phase is Phase.FETCHING and self.wanted
 
     def view(self) -> PartitionView:
-        """What the application is to see."""
+        """The partition as the application sees it."""
         deliverable = self.wanted and self.phase in (Phase.FETCHING, Phase.VALIDATING)
         return PartitionView(self.epoch, self.position, self.paused, deliverable, self.since, self.problem)
 
 
-class Subscription:
-    """See the module. ``reset_to`` is what becomes of a partition without a committed position; ``None``: an error does."""
+class SubscriptionState:
+    """See the module. ``reset_to``: the position of a partition without a committed offset; ``None``: that is an error."""
 
     def __init__(self, reset_to: Reset | None) -> None:
         self.mode = Mode.NONE
         self.topics: frozenset[str] = frozenset()
         self.pattern: str | None = None
-        """What the topics were, or are to be, found by, in place of names."""
+        """The pattern of a subscription by pattern."""
         self.partitions: dict[TopicPartition, PartitionState] = {}
         self.reset_to = reset_to
         self.version = 0
-        """Grows with every change that an application can see."""
+        """Grows with every change that the application can see."""
         self._paused_before: frozenset[TopicPartition] = frozenset()
-        """What was paused when all was given up for a rebalance: paused again if the next assignment gives it back."""
+        """Partitions that were paused when a rebalance revoked them: paused again if the next assignment contains them."""
         self._last_epoch = 0
         self._phases: dict[Phase, tuple[tuple[TopicPartition, PartitionState], ...]] = {}
         self._phases_of = -1
-        """The version that ``_phases`` was made of."""
+        """The version for which ``_phases`` was computed."""
 
     def __repr__(self) -> str:
-        return f"<Subscription {self.mode.name} {sorted(self.topics)} {len(self.partitions)} partitions>"
+        return f"<SubscriptionState {self.mode.name} {sorted(self.topics)} {len(self.partitions)} partitions>"
 
     # -- what is read -----------------------------------------------------------------------------------------------------
 
     def subscribe(self, topics: frozenset[str], pattern: str | None = None) -> None:
-        """Let the group choose partitions of these topics; with a ``pattern`` they are those that it is known to match by now.
+        """Subscribe to these topics; with a ``pattern`` they are the known topics that it matches, perhaps none yet.
 
-        Those of other topics are read no more, and go with the next rebalance; what a pattern matches may not be known at all yet.
+        Partitions of other topics are not read any more; the next rebalance revokes them.
         """
         self.mode, self.topics, self.pattern = Mode.TOPICS, topics, pattern
         for tp, state in self.partitions.items():
@@ -203,20 +204,20 @@ class Subscription:
         self._changed()
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these; what was read before and still is keeps its position."""
+        """Read exactly these partitions. Those that were assigned before keep their positions."""
         self.mode = Mode.MANUAL
         self.topics, self.pattern = frozenset(tp.topic for tp in partitions), None
         self.set_partitions(partitions)
 
     def unsubscribe(self) -> None:
-        """Read nothing."""
+        """Remove all topics and partitions."""
         self.mode, self.topics, self.pattern = Mode.NONE, frozenset(), None
         self.partitions.clear()
         self._paused_before = frozenset()
         self._changed()
 
     def set_partitions(self, partitions: Iterable[TopicPartition], *, await_acceptance: bool = False) -> frozenset[TopicPartition]:
-        """Hold exactly these and return those that are new; with ``await_acceptance`` the new ones are not fetched before
+        """Assign exactly these partitions; return the new ones. With ``await_acceptance`` these are not fetched before
         ``accept``."""
         held = self.partitions
         self.partitions = {tp: held.get(tp) or PartitionState(self._next_epoch()) for tp in sorted(partitions)}
@@ -228,21 +229,21 @@ class Subscription:
         if await_acceptance:
             self._paused_before = frozenset()
         elif self.mode is Mode.TOPICS:
-            # All is given up before a new assignment: what comes back with that was not taken away.
+            # An eager group revokes all partitions before a new assignment; those that it contains again stay paused.
             self._paused_before |= {tp for tp, state in held.items() if state.paused and tp not in self.partitions}
         self._changed()
         return added
 
     def accept(self) -> None:
-        """``on_assign`` has run: fetch what was assigned."""
+        """Fetch the new partitions: ``on_assign`` has run."""
         for state in self.partitions.values():
             state.awaiting_acceptance = False
         self._changed()
 
     def suspend(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """These, or all, are about to be revoked: fetch and hand out nothing more of them.
+        """Stop fetching and delivering these partitions, or all: they are being revoked.
 
-        There is no way back but an assignment that does without them. Those that stay are read on.
+        Only the next assignment ends that: it removes partitions, or lets them be read on.
         """
         for tp in self.partitions if partitions is None else partitions:
             state = self.partitions.get(tp)
@@ -253,7 +254,7 @@ class Subscription:
     # -- positions --------------------------------------------------------------------------------------------------------
 
     def seek(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Go on from these positions. Partitions that are not held any more are passed over."""
+        """Set these positions. Partitions that are not assigned any more are ignored."""
         for tp, position in positions.items():
             state = self.partitions.get(tp)
             if state is not None:
@@ -261,7 +262,7 @@ class Subscription:
         self._changed()
 
     def reset(self, partitions: Iterable[TopicPartition], to: Reset) -> None:
-        """Look up the first or the last offset, or that of a time, and go on from there."""
+        """Have the first offset, the end, or the offset of a time looked up, and continue from there."""
         for tp in partitions:
             state = self.partitions.get(tp)
             if state is not None:
@@ -272,9 +273,9 @@ class Subscription:
     def pause(
         self, partitions: Iterable[TopicPartition], positions: Mapping[TopicPartition, tuple[int, OffsetAndMetadata]]
     ) -> None:
-        """Fetch these no more and forget what was fetched beyond ``positions``, each with its epoch.
+        """Stop fetching these partitions, and return to the consumed ``positions``, each with its epoch.
 
-        One of an older epoch does not count: a seek of another task, or of the validation, has overtaken it.
+        A position of an older epoch is ignored: a seek of another task, or of the validation, came after it.
         """
         for tp in partitions:
             state = self.partitions.get(tp)
@@ -285,7 +286,7 @@ class Subscription:
         self._changed()
 
     def rewind(self, positions: Mapping[TopicPartition, tuple[int, OffsetAndMetadata]]) -> None:
-        """Forget what was fetched beyond ``positions``, each with its epoch; one of an older epoch does not count."""
+        """Return to the consumed ``positions``, each with its epoch. One of an older epoch is ignored."""
         for tp, (epoch, position) in positions.items():
             state = self.partitions.get(tp)
             if state is not None:
@@ -293,7 +294,7 @@ class Subscription:
         self._changed()
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Fetch these again."""
+        """Fetch these partitions again."""
         for tp in partitions:
             state = self.partitions.get(tp)
             if state is not None:
@@ -301,7 +302,7 @@ class Subscription:
         self._changed()
 
     def found(self, tp: TopicPartition, epoch: int, position: OffsetAndMetadata, topic_id: uuid.UUID | None) -> bool:
-        """A look-up gave a position in a topic. False, and nothing happens, where that is not what is wanted any more."""
+        """Set a position that was looked up in a topic. Return False, without a change, if no look-up is pending any more."""
         state = self.current(tp, epoch)
         if state is None or state.phase not in (Phase.INITIALIZING, Phase.RESETTING):
             return False
@@ -311,7 +312,7 @@ class Subscription:
         return True
 
     def not_committed(self, tp: TopicPartition, epoch: int, error: OttlaError) -> None:
-        """Nothing is committed: reset as configured, or leave it as a problem."""
+        """Reset a partition without a committed offset as configured, or set its problem."""
         state = self.current(tp, epoch)
         if state is None or state.phase is not Phase.INITIALIZING:
             return
@@ -322,19 +323,19 @@ class Subscription:
         self._changed()
 
     def advance(self, tp: TopicPartition, epoch: int, offset: int, leader_epoch: int | None = None) -> None:
-        """Records up to ``offset`` are fetched, the last of ``leader_epoch``: ask from there on. No matter to the application."""
+        """Advance the fetch position to ``offset``, after records of ``leader_epoch``. The application does not see this."""
         state = self.current(tp, epoch)
         if state is not None:
             state.fetch, state.leader_epoch = offset, leader_epoch
 
     def validate(self, tp: TopicPartition, leader: Leader | None) -> None:
-        """Another leader: fetch nothing more before it has confirmed the position. What was fetched is still handed out."""
+        """Stop fetching until a new leader has confirmed the position. Fetched records are still delivered."""
         state = self.partitions[tp]
         state.phase, state.leader, state.retry_at = Phase.VALIDATING, leader, 0
         self._changed()
 
     def confirm(self, tp: TopicPartition, leader: Leader) -> None:
-        """The position fits the log of this leader: fetch on."""
+        """Continue fetching: this leader has confirmed the position."""
         state = self.partitions[tp]
         state.leader = leader
         if state.phase is Phase.VALIDATING:
@@ -342,7 +343,7 @@ class Subscription:
             self._changed()
 
     def drop_leader_epoch(self, tp: TopicPartition, above: int) -> None:
-        """The position of a partition has a leader epoch above any that the cluster knows, so it cannot be checked.
+        """Drop the leader epoch of a position, since it is above the cluster's, so no leader can confirm it.
 
         Later commits of the position have no epoch either.
         """
@@ -353,36 +354,36 @@ class Subscription:
             self._changed()
 
     def set_problem(self, tp: TopicPartition, epoch: int, problem: OttlaError | None) -> None:
-        """Why nothing comes of a partition; ``None``: all is well again."""
+        """Set or clear the problem of a partition."""
         state = self.current(tp, epoch)
         if state is not None and (type(state.problem), str(state.problem)) != (type(problem), str(problem)):
             state.problem = problem
             self._changed()
 
-    # -- looking ----------------------------------------------------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------------------------------------------------
 
     def current(self, tp: TopicPartition, epoch: int) -> PartitionState | None:
-        """The state of a partition if its epoch is still this one."""
+        """Return the state of a partition, if its epoch is still this one."""
         state = self.partitions.get(tp)
         return state if state is not None and state.epoch == epoch else None
 
     def topic_id(self, tp: TopicPartition) -> uuid.UUID | None:
-        """The topic that a partition is read in, where it is held and that is known."""
+        """Return the id of the topic in which a partition is read, if it is known."""
         state = self.partitions.get(tp)
         return None if state is None else state.topic_id
 
     def in_phase(self, phase: Phase) -> tuple[tuple[TopicPartition, PartitionState], ...]:
-        """The partitions in one phase, in order. Searched again only after a change: this is called in every pass."""
+        """Return the partitions in one phase, in order. Computed only after a change, since every pass calls this."""
         if self._phases_of != self.version:
-            found: dict[Phase, list[tuple[TopicPartition, PartitionState]]] = {}
+            by_phase: dict[Phase, list[tuple[TopicPartition, PartitionState]]] = {}
             for tp, state in self.partitions.items():
-                found.setdefault(state.phase, []).append((tp, state))
-            self._phases = {of: tuple(items) for of, items in found.items()}
+                by_phase.setdefault(state.phase, []).append((tp, state))
+            self._phases = {of: tuple(items) for of, items in by_phase.items()}
             self._phases_of = self.version
         return self._phases.get(phase, ())
 
     def views(self) -> Mapping[TopicPartition, PartitionView]:
-        """The partitions as the application is to see them from now on."""
+        """The partitions as the application sees them."""
         return MappingProxyType({tp: state.view() for tp, state in self.partitions.items()})
 
     def _set_position(self, state: PartitionState, position: OffsetAndMetadata | None) -> None:
@@ -393,7 +394,7 @@ class Subscription:
         state.leader = state.topic_id = None
 
     def _rewind(self, state: PartitionState, epoch: int, position: OffsetAndMetadata | None) -> None:
-        """The position moves back within what was fetched, so it remains one of the same topic and the same log."""
+        """Move a position back within the fetched records, so that it keeps its topic and leader."""
         if state.phase in (Phase.FETCHING, Phase.VALIDATING):
             known = (state.leader if state.phase is Phase.FETCHING else None), state.topic_id, state.since
             self._set_position(state, position if epoch == state.epoch else state.position)

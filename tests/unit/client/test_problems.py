@@ -9,7 +9,7 @@ import pytest
 
 from ottla.client.connections.node_connections import NEXT_ADDRESS
 from ottla.client.publisher import PATIENCE, Problems
-from ottla.client.subscription import Subscription
+from ottla.client.subscription import SubscriptionState
 from ottla.config import ConsumerConfig
 from ottla.errors import ProtocolError
 from ottla.protocol import ErrorCode
@@ -25,7 +25,7 @@ class Observed(ClientOnNetwork):
 
     def __init__(self, servers: str) -> None:
         super().__init__(ConsumerConfig.parse(bootstrap_servers=servers))
-        self.problems = Problems(self.core, Subscription(None))
+        self.problems = Problems(self.core, SubscriptionState(None))
         self.core.metadata_manager.set_topics(frozenset({"t"}))
         self.began = self.network.mono
 

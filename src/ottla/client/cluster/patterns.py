@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 
 from ottla.client.cluster.metadata import MetadataManager
-from ottla.client.subscription import Subscription
+from ottla.client.subscription import SubscriptionState
 from ottla.config import ConsumerConfig
 from ottla.errors import ConfigError
 from ottla.types import TopicPartition
@@ -31,7 +31,7 @@ def check(pattern: str) -> None:
 class PatternTopics:
     """Updates the topics of a subscription with a pattern; does nothing for a subscription by names."""
 
-    def __init__(self, config: ConsumerConfig, subscription: Subscription, metadata: MetadataManager) -> None:
+    def __init__(self, config: ConsumerConfig, subscription: SubscriptionState, metadata: MetadataManager) -> None:
         self._group_id = config.group_id
         self._exclude_internal = config.exclude_internal_topics
         self._subscription = subscription

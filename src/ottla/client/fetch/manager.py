@@ -19,7 +19,7 @@ from ottla.client.cluster.metadata import Metadata, MetadataManager
 from ottla.client.effects import AnySend, Poll, Send, ToNode
 from ottla.client.fetch.session import FetchSession, SessionRequest, Wanted, fetch_request, leaders_of, partitions_of
 from ottla.client.notifications import Fetched, FetchedPartition, FetchedResponse
-from ottla.client.subscription import PartitionState, Phase, Subscription
+from ottla.client.subscription import PartitionState, Phase, SubscriptionState
 from ottla.config import ConsumerConfig
 from ottla.errors import CorruptRecordError, OttlaError, broker_error
 from ottla.protocol import ErrorCode, rpcs
@@ -90,7 +90,7 @@ class FetchManager:
     def __init__(
         self,
         config: ConsumerConfig,
-        subscription: Subscription,
+        subscription: SubscriptionState,
         metadata: MetadataManager,
         notify: Callable[[object], None],
         backoff: ExponentialBackoff,

@@ -17,7 +17,7 @@ from ottla.client.effects import Poll
 from ottla.client.groups.coordinator import CoordinatorManager
 from ottla.client.notifications import ErrorNotification
 from ottla.client.poll_timer import PollTimer
-from ottla.client.subscription import Subscription
+from ottla.client.subscription import SubscriptionState
 from ottla.config import ConsumerConfig
 from ottla.errors import BrokerError, CommitFailedError, OttlaError
 from ottla.types import ConsumerGroupMetadata, GroupMembershipOperation, Now
@@ -57,7 +57,7 @@ class MembershipContext(NamedTuple):
     """The objects that a membership uses. ``notify`` puts a notification into the application's queue."""
 
     config: ConsumerConfig
-    subscription: Subscription
+    subscription: SubscriptionState
     coordinator: CoordinatorManager
     metadata: MetadataManager
     notify: Callable[[object], None]

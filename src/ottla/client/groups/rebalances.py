@@ -16,7 +16,7 @@ from typing import Any
 from ottla.client.commands import GivenUp
 from ottla.client.effects import Poll
 from ottla.client.groups.membership import Membership
-from ottla.client.subscription import Subscription
+from ottla.client.subscription import SubscriptionState
 from ottla.config import ConsumerConfig
 from ottla.types import FrozenMapping, Now, TopicPartition
 
@@ -103,7 +103,7 @@ class _Draft:
 class RebalanceRecorder:
     """Records the rebalances of one member. A manager without requests, which is polled after the membership."""
 
-    def __init__(self, config: ConsumerConfig, subscription: Subscription, membership: Membership) -> None:
+    def __init__(self, config: ConsumerConfig, subscription: SubscriptionState, membership: Membership) -> None:
         self.records: tuple[Rebalance, ...] = ()
         """The latest rebalances, oldest first. The tuple is replaced, so that other threads can read it."""
         self.completed = self.failed = 0

@@ -17,7 +17,7 @@ from ottla.client.groups.rebalances import RebalanceRecorder
 from ottla.client.health.metrics import CONSUMER, COORDINATOR, FETCH, Meters, MetricName
 from ottla.client.health.verdicts import NetworkView, PartitionSeen
 from ottla.client.poll_timer import PollTimer
-from ottla.client.subscription import Subscription
+from ottla.client.subscription import SubscriptionState
 from ottla.types import Now
 
 HOUR = 3_600_000
@@ -29,7 +29,7 @@ class Inspection:
     def __init__(
         self,
         core: ClientCore,
-        subscription: Subscription,
+        subscription: SubscriptionState,
         membership: Membership | None,
         polls: PollTimer,
         recorder: RebalanceRecorder | None,

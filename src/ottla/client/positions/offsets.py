@@ -17,7 +17,7 @@ from ottla.client.cluster.metadata import MetadataManager
 from ottla.client.commands import Reply
 from ottla.client.effects import AnySend, Poll, Send, ToNode, Unreachable
 from ottla.client.positions.commit import OffsetStore
-from ottla.client.subscription import LATEST, Ago, Phase, Reset, Subscription
+from ottla.client.subscription import LATEST, Ago, Phase, Reset, SubscriptionState
 from ottla.config import ConsumerConfig
 from ottla.errors import DisconnectedError, NoOffsetForPartitionError, OttlaError, OttlaTimeoutError, broker_error, timeout_error
 from ottla.protocol import ErrorCode, duration, rpcs
@@ -78,7 +78,7 @@ class OffsetsManager:
     def __init__(
         self,
         config: ConsumerConfig,
-        subscription: Subscription,
+        subscription: SubscriptionState,
         metadata: MetadataManager,
         store: OffsetStore | None,
         backoff: ExponentialBackoff,

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from ottla.client.backoff import ExponentialBackoff
 from ottla.client.cluster.metadata import Metadata, MetadataManager
 from ottla.client.effects import AnySend, Poll, Send, ToNode
-from ottla.client.subscription import EARLIEST, Mode, PartitionState, Phase, Subscription
+from ottla.client.subscription import EARLIEST, Mode, PartitionState, Phase, SubscriptionState
 from ottla.config import ConsumerConfig
 from ottla.errors import BrokerError, LogTruncationError, OttlaError, UnsupportedApiError, broker_error
 from ottla.protocol import ErrorCode, rpcs
@@ -61,7 +61,7 @@ class PositionValidator:
     def __init__(
         self,
         config: ConsumerConfig,
-        subscription: Subscription,
+        subscription: SubscriptionState,
         metadata: MetadataManager,
         backoff: ExponentialBackoff,
         is_held: Callable[[TopicPartition], bool],

@@ -10,7 +10,7 @@ import pytest
 from ottla.client.effects import AnySend, ToNode
 from ottla.client.fetch.manager import FetchManager, partition_limit
 from ottla.client.notifications import Fetched, FetchedResponse
-from ottla.client.subscription import EARLIEST, Phase, Subscription
+from ottla.client.subscription import EARLIEST, Phase, SubscriptionState
 from ottla.errors import DisconnectedError, UnsupportedApiError, error_class
 from ottla.protocol import ErrorCode, milliseconds
 from ottla.protocol.apis import Api
@@ -22,7 +22,7 @@ from tests.unit.client.managers import NO_THROTTLE, T0, T1, T2, TOPIC_ID, Asked,
 
 class Fetches(Asked):
     def __init__(self, *partitions: TopicPartition, reset_to: int | None = EARLIEST, **settings: Any) -> None:
-        self.subscription = Subscription(reset_to)
+        self.subscription = SubscriptionState(reset_to)
         self.cluster = Cluster()
         self.told: list[Any] = []
         manager = FetchManager(config(**settings), self.subscription, self.cluster.manager, self.told.append, backoff())

@@ -15,7 +15,7 @@ from ottla.client.groups.consumer.membership import ConsumerMembership
 from ottla.client.groups.consumer.states import State
 from ottla.client.groups.membership import MembershipContext
 from ottla.client.poll_timer import InHand, PollTimer
-from ottla.client.subscription import Subscription
+from ottla.client.subscription import SubscriptionState
 from ottla.protocol import ErrorCode, duration
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import consumer_group_heartbeat_response as messages
@@ -29,7 +29,7 @@ class GroupMember(Asked):
     """A member that subscribes to ``t``; ``told`` is what it said to the application."""
 
     def __init__(self, membership: Callable[[MembershipContext], Any], **settings: Any) -> None:
-        self.subscription = Subscription(None)
+        self.subscription = SubscriptionState(None)
         self.coordinator = FixedCoordinator()
         self.cluster = Cluster()
         self.told: list[Any] = []

@@ -14,7 +14,7 @@ from ottla.client.groups.consumer.membership import ConsumerMembership
 from ottla.client.groups.membership import MembershipContext
 from ottla.client.groups.protocol import FEATURE, AutoMembership, membership_of
 from ottla.client.poll_timer import InHand, PollTimer
-from ottla.client.subscription import Subscription
+from ottla.client.subscription import SubscriptionState
 from ottla.errors import DisconnectedError, UnsupportedApiError
 from ottla.protocol import ErrorCode, milliseconds
 from ottla.protocol.apis import Api, VersionRange
@@ -34,7 +34,7 @@ def offering(*, api: bool = True, level: int = 1) -> NodeConnection:
 class Auto(Asked):
     def __init__(self, link: NodeConnection | None = None, **settings: Any) -> None:
         self.coordinator = FixedCoordinator()
-        self.subscription = Subscription(None)
+        self.subscription = SubscriptionState(None)
         self.link = link or offering()
         self.told: list[Any] = []
         parsed = config(**settings)

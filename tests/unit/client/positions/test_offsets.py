@@ -9,7 +9,7 @@ import pytest
 from ottla.client.commands import Reply
 from ottla.client.effects import ToNode
 from ottla.client.positions.offsets import OffsetsManager
-from ottla.client.subscription import EARLIEST, LATEST, Ago, Phase, Reset, Subscription
+from ottla.client.subscription import EARLIEST, LATEST, Ago, Phase, Reset, SubscriptionState
 from ottla.errors import (
     AuthenticationError,
     DisconnectedError,
@@ -41,7 +41,7 @@ class FixedStore:
 
 class Offsets(Asked):
     def __init__(self, *, reset_to: Reset | None = EARLIEST, store: bool = False, **settings: Any) -> None:
-        self.subscription = Subscription(reset_to)
+        self.subscription = SubscriptionState(reset_to)
         self.cluster = Cluster()
         self.store = FixedStore() if store else None
         self.unreachable: Any = None

@@ -9,7 +9,7 @@ import pytest
 
 from ottla.client.effects import AnySend, ToNode
 from ottla.client.positions.validation import PositionValidator
-from ottla.client.subscription import EARLIEST, LATEST, Phase, Reset, Subscription
+from ottla.client.subscription import EARLIEST, LATEST, Phase, Reset, SubscriptionState
 from ottla.errors import DisconnectedError, LogTruncationError, ProtocolError, UnsupportedApiError, error_class
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
@@ -24,7 +24,7 @@ class Validating(Asked):
     """Partitions at offset 10, behind a batch of epoch 2, in a cluster whose leaders have epoch 3."""
 
     def __init__(self, *partitions: TopicPartition, reset_to: Reset | None = EARLIEST, leader_epoch: int | None = 2) -> None:
-        self.subscription = Subscription(reset_to)
+        self.subscription = SubscriptionState(reset_to)
         self.cluster = Cluster()
         self.held: set[TopicPartition] = set()
         super().__init__(

@@ -47,7 +47,7 @@ from ottla.client.groups.classic.states import (
 from ottla.client.groups.membership import DEFAULT, NO_MEMBER, MemberIdentity, MembershipContext, MemberStatus, not_a_member
 from ottla.client.notifications import AssignmentReceived, ErrorNotification, RebalanceNeeded
 from ottla.client.poll_timer import PollTimer
-from ottla.client.subscription import Mode, Subscription
+from ottla.client.subscription import Mode, SubscriptionState
 from ottla.errors import (
     BrokerError,
     FencedInstanceIdError,
@@ -466,7 +466,7 @@ class Revocation:
     """
 
     def __init__(
-        self, subscription: Subscription, notify: Callable[[object], None], polls: PollTimer, *, cooperative: bool
+        self, subscription: SubscriptionState, notify: Callable[[object], None], polls: PollTimer, *, cooperative: bool
     ) -> None:
         self._subscription = subscription
         self._notify = notify

@@ -16,7 +16,7 @@ from ottla.assignors import MemberAssignment
 from ottla.client.cluster.metadata import MetadataManager
 from ottla.client.groups.consumer.requests import Assignment, AssignmentSource
 from ottla.client.notifications import AssignmentReceived, RebalanceNeeded
-from ottla.client.subscription import Subscription
+from ottla.client.subscription import SubscriptionState
 from ottla.types import TopicPartition
 
 
@@ -57,7 +57,7 @@ class TopicNames:
 class Reconciliation:
     """The current and target assignment of a member. ``notify`` sends notifications to the application."""
 
-    def __init__(self, subscription: Subscription, metadata: MetadataManager, notify: Callable[[object], None]) -> None:
+    def __init__(self, subscription: SubscriptionState, metadata: MetadataManager, notify: Callable[[object], None]) -> None:
         self.current: Assignment | None = None
         """The assignment that the member owns; ``None``: it has not reconciled any since it joined, not even an empty one."""
         self._target: Assignment | None = None

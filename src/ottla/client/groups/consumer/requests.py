@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from ottla.client.backoff import RandomPort
 from ottla.client.groups.membership import leaves
-from ottla.client.subscription import Subscription
+from ottla.client.subscription import SubscriptionState
 from ottla.config import ConsumerConfig
 from ottla.protocol import duration
 from ottla.protocol.messages import consumer_group_heartbeat_request as messages
@@ -64,7 +64,9 @@ def new_member_id(random: RandomPort) -> str:
 class Heartbeats:
     """Makes the heartbeats of one member. Call ``reset()`` after one that may not have arrived."""
 
-    def __init__(self, config: ConsumerConfig, subscription: Subscription, member_id: str, offers: Callable[[], Offers]) -> None:
+    def __init__(
+        self, config: ConsumerConfig, subscription: SubscriptionState, member_id: str, offers: Callable[[], Offers]
+    ) -> None:
         self._config = config
         self._offers = offers
         self._subscription = subscription

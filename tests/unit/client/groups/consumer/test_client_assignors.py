@@ -16,7 +16,7 @@ from ottla.client.groups.consumer.runs import RUN_REACTIONS, TRANSITIONS, RunInp
 from ottla.client.groups.membership import MembershipContext
 from ottla.client.notifications import AssignmentNeeded, ErrorNotification
 from ottla.client.poll_timer import InHand, PollTimer
-from ottla.client.subscription import Subscription
+from ottla.client.subscription import SubscriptionState
 from ottla.errors import AssignmentError, DisconnectedError, UnsupportedApiError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
@@ -51,7 +51,7 @@ class Computing(Asked):
         self.config = config(group_protocol="consumer", max_poll_interval_ms=TIMEOUT, **{"group_client_assignors": [Mine], **more})
         context = MembershipContext(
             self.config,
-            Subscription(None),
+            SubscriptionState(None),
             self.coordinator,  # type: ignore[arg-type]
             Cluster(racks=racks, topic_id=topic_id).manager,
             self.told.append,
