@@ -42,7 +42,7 @@ def test_other_topics_begin_no_epoch() -> None:
     assert harness.consumer_group().epoch == 2
 
 
-def test_a_member_without_existing_topics_begins_no_second_epoch() -> None:
+def test_the_first_member_without_topics_begins_no_epoch() -> None:
     harness = Harness()
     answer = harness.cg_join("m1", ())
     assert (answer.member_epoch, harness.share_of(answer)) == (1, {})

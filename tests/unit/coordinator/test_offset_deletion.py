@@ -371,7 +371,7 @@ def test_an_offset_with_its_own_time_of_expiry() -> None:
 
 
 @pytest.mark.parametrize("retention", [2**63 - 1, -(2**63), -2, 0])
-def test_an_offset_whose_expiry_overflows_is_deleted_by_the_next_check(retention: int) -> None:
+def test_an_offset_whose_time_of_expiry_is_past_is_deleted_by_the_next_check(retention: int) -> None:
     """Java's sum of now and the longest time overflows to a time long ago, and Kafka stores that."""
     harness = Harness()
     (code,) = [

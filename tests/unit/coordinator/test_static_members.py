@@ -178,7 +178,7 @@ def test_each_restart_gets_another_member_id() -> None:
 
 
 @pytest.mark.parametrize(("instance", "error"), [("i1", ErrorCode.fenced_instance_id), ("i9", ErrorCode.unknown_member_id)])
-def test_a_member_with_another_members_instance_id_is_fenced(instance: str, error: ErrorCode) -> None:
+def test_a_member_with_another_members_instance_id_is_rejected(instance: str, error: ErrorCode) -> None:
     harness = Harness()
     _, follower = static_stable(harness, "i1", "i2")
     assert harness.answer(harness.join(follower, instance=instance)).error_code is error

@@ -27,7 +27,7 @@ def test_timers_of_expired_ids_are_removed(tmp_path: Path) -> None:
     broker.close()
 
 
-def test_a_timer_that_moves_back_needs_no_effect(tmp_path: Path) -> None:
+def test_a_timer_that_moves_back_does_not_expire_the_id(tmp_path: Path) -> None:
     broker = CoreUnderTest(tmp_path, **{"transactional.id.expiration.ms": EXPIRATION})
     make_topic(broker)
     producer = Producer(broker)
