@@ -1,11 +1,11 @@
-// Kafka's own assignors of consumer groups, asked from outside: one question a line on stdin, one answer a line on stdout.
+// Kafka's own assignors of consumer groups as a program: one request per line on stdin, one response per line on stdout.
 //
 //   tools/kafka run tools/KafkaAssignors.java
 //
-// A question: {"assignor": "uniform", "topics": {ID: PARTITIONS}, "members": [{"id": ID, "instance": ID?, "topics": [ID]?,
-// "assignment": {ID: [PARTITION]}}], "rounds": N?}; who names no topics wants all. Its answer: {"targets": {MEMBER: {ID: [PARTITION]}},
-// "nanos": [N times, one each round]} or {"error": TEXT}. Topic ids are written as Kafka writes them. Assignors walk the members in the
-// order given. What the group keeps anyway (the owner of each partition) is made before the clock runs.
+// A request: {"assignor": "uniform", "topics": {ID: PARTITIONS}, "members": [{"id": ID, "instance": ID?, "topics": [ID]?,
+// "assignment": {ID: [PARTITION]}}], "rounds": N?}; a member without "topics" is subscribed to all. Its response: {"targets": {MEMBER: {ID:
+// [PARTITION]}}, "nanos": [N times, one per round]} or {"error": TEXT}. Topic ids have Kafka's text form. Assignors see the members in
+// the given order. The owner of each partition, which a group stores anyway, is computed before the time starts.
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
@@ -37,33 +37,33 @@ public class KafkaAssignors {
         Map.of("uniform", new UniformAssignor(), "range", new RangeAssignor());
 
     public static void main(String[] args) throws Exception {
-        BufferedReader questions = new BufferedReader(new InputStreamReader(System.in));
-        for (String line = questions.readLine(); line != null; line = questions.readLine()) {
-            ObjectNode answer = JSON.createObjectNode();
+        BufferedReader requests = new BufferedReader(new InputStreamReader(System.in));
+        for (String line = requests.readLine(); line != null; line = requests.readLine()) {
+            ObjectNode response = JSON.createObjectNode();
             try {
-                answer(JSON.readTree(line), answer);
+                respond(JSON.readTree(line), response);
             } catch (RuntimeException error) {
-                answer.removeAll().put("error", String.valueOf(error.getMessage()));
+                response.removeAll().put("error", String.valueOf(error.getMessage()));
             }
-            System.out.println(answer);
+            System.out.println(response);
         }
     }
 
-    static void answer(JsonNode question, ObjectNode answer) {
+    static void respond(JsonNode request, ObjectNode response) {
         Map<Uuid, Integer> partitions = new HashMap<>();
-        question.get("topics").properties().forEach(
+        request.get("topics").properties().forEach(
             topic -> partitions.put(Uuid.fromString(topic.getKey()), topic.getValue().asInt()));
         SubscribedTopicDescriber topics = describer(partitions);
-        ConsumerGroupPartitionAssignor assignor = ASSIGNORS.get(question.get("assignor").asText());
-        GroupSpecImpl group = group(question.get("members"), partitions.keySet());
-        ArrayNode nanos = answer.putArray("nanos");
+        ConsumerGroupPartitionAssignor assignor = ASSIGNORS.get(request.get("assignor").asText());
+        GroupSpecImpl group = group(request.get("members"), partitions.keySet());
+        ArrayNode nanos = response.putArray("nanos");
         GroupAssignment assignment = null;
-        for (int round = 0; round < question.path("rounds").asInt(1); round++) {
+        for (int round = 0; round < request.path("rounds").asInt(1); round++) {
             long begin = System.nanoTime();
             assignment = assignor.assign(group, topics);
             nanos.add(System.nanoTime() - begin);
         }
-        ObjectNode targets = answer.putObject("targets");
+        ObjectNode targets = response.putObject("targets");
         assignment.members().forEach((id, target) -> {
             ObjectNode given = targets.putObject(id);
             target.partitions().forEach((topic, numbers) -> {
@@ -91,21 +91,21 @@ public class KafkaAssignors {
         Map<String, MemberSubscriptionAndAssignmentImpl> members = new LinkedHashMap<>();
         Map<Uuid, Map<Integer, String>> owners = new HashMap<>();
         Set<Set<Uuid>> subscriptions = new HashSet<>();
-        for (JsonNode one : given) {
-            String id = one.get("id").asText();
+        for (JsonNode member : given) {
+            String id = member.get("id").asText();
             Set<Uuid> named = new HashSet<>();
-            one.path("topics").forEach(topic -> named.add(Uuid.fromString(topic.asText())));
-            Set<Uuid> subscribed = one.has("topics") ? named : all;
+            member.path("topics").forEach(topic -> named.add(Uuid.fromString(topic.asText())));
+            Set<Uuid> subscribed = member.has("topics") ? named : all;
             subscriptions.add(subscribed);
             Map<Uuid, Set<Integer>> assigned = new HashMap<>();
-            one.get("assignment").properties().forEach(topic -> {
+            member.get("assignment").properties().forEach(topic -> {
                 Uuid topicId = Uuid.fromString(topic.getKey());
                 topic.getValue().forEach(number -> {
                     assigned.computeIfAbsent(topicId, absent -> new HashSet<>()).add(number.asInt());
                     owners.computeIfAbsent(topicId, absent -> new HashMap<>()).put(number.asInt(), id);
                 });
             });
-            Optional<String> instance = Optional.ofNullable(one.path("instance").asText(null));
+            Optional<String> instance = Optional.ofNullable(member.path("instance").asText(null));
             members.put(id, new MemberSubscriptionAndAssignmentImpl(Optional.empty(), instance, subscribed, new Assignment(assigned)));
         }
         SubscriptionType type = subscriptions.size() > 1 ? SubscriptionType.HETEROGENEOUS : SubscriptionType.HOMOGENEOUS;

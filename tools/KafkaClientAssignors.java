@@ -1,12 +1,12 @@
-// Kafka's own assignors of classic groups, as its consumers run them, asked from outside: one question a line on stdin, one answer a
+// Kafka's own assignors of classic groups, as its Java consumers run them, as a program: one request per line on stdin, one response per
 // line on stdout.
 //
 //   tools/kafka run tools/KafkaClientAssignors.java
 //
-// A question: {"assignor": NAME, "topics": {TOPIC: [[RACK] for each partition]}, "members": [{"id": ID, "topics": [TOPIC], "instance": ID?,
-// "rack": RACK?, "owned": [[TOPIC, PARTITION]]?, "generation": N?, "userData": BASE64?}]}. Its answer: {"shares": {MEMBER: [[TOPIC, PARTITION]]}}
-// or {"error": TEXT}. Each question is put to a new assignor. {"assignor": NAME, "assigned": [[TOPIC, PARTITION]], "generation": N} asks for
-// the user data of a member that was assigned these; its answer: {"userData": BASE64}.
+// A request: {"assignor": NAME, "topics": {TOPIC: [[RACK] for each partition]}, "members": [{"id": ID, "topics": [TOPIC], "instance": ID?,
+// "rack": RACK?, "owned": [[TOPIC, PARTITION]]?, "generation": N?, "userData": BASE64?}]}. Its response: {"shares": {MEMBER: [[TOPIC, PARTITION]]}}
+// or {"error": TEXT}. Each request has a new assignor. {"assignor": NAME, "assigned": [[TOPIC, PARTITION]], "generation": N} requests the user
+// data of a member with this assignment; its response: {"userData": BASE64}.
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
@@ -40,45 +40,45 @@ public class KafkaClientAssignors {
     static final ObjectMapper JSON = new ObjectMapper();
 
     public static void main(String[] args) throws Exception {
-        BufferedReader questions = new BufferedReader(new InputStreamReader(System.in));
-        for (String line = questions.readLine(); line != null; line = questions.readLine()) {
-            ObjectNode answer = JSON.createObjectNode();
+        BufferedReader requests = new BufferedReader(new InputStreamReader(System.in));
+        for (String line = requests.readLine(); line != null; line = requests.readLine()) {
+            ObjectNode response = JSON.createObjectNode();
             try {
-                answer(JSON.readTree(line), answer);
+                respond(JSON.readTree(line), response);
             } catch (RuntimeException error) {
-                answer.removeAll().put("error", error + " at " + error.getStackTrace()[0]);
+                response.removeAll().put("error", error + " at " + error.getStackTrace()[0]);
             }
-            System.out.println(answer);
+            System.out.println(response);
         }
     }
 
-    static void answer(JsonNode question, ObjectNode answer) {
-        ConsumerPartitionAssignor assignor = switch (question.get("assignor").asText()) {
+    static void respond(JsonNode request, ObjectNode response) {
+        ConsumerPartitionAssignor assignor = switch (request.get("assignor").asText()) {
             case "range" -> new RangeAssignor();
             case "roundrobin" -> new RoundRobinAssignor();
             case "sticky" -> new StickyAssignor();
             case "cooperative-sticky" -> new CooperativeStickyAssignor();
-            default -> throw new IllegalArgumentException("which assignor?");
+            default -> throw new IllegalArgumentException("unknown assignor");
         };
-        if (question.has("assigned")) {
-            ConsumerGroupMetadata group = new ConsumerGroupMetadata("g", question.get("generation").asInt(), "m", Optional.empty());
-            assignor.onAssignment(new Assignment(partitions(question.get("assigned"))), group);
+        if (request.has("assigned")) {
+            ConsumerGroupMetadata group = new ConsumerGroupMetadata("g", request.get("generation").asInt(), "m", Optional.empty());
+            assignor.onAssignment(new Assignment(partitions(request.get("assigned"))), group);
             ByteBuffer data = assignor.subscriptionUserData(Set.of());
-            answer.put("userData", Base64.getEncoder().encodeToString(data.array()));
+            response.put("userData", Base64.getEncoder().encodeToString(data.array()));
             return;
         }
         Map<String, Subscription> members = new HashMap<>();
-        for (JsonNode one : question.get("members")) {
+        for (JsonNode member : request.get("members")) {
             List<String> topics = new ArrayList<>();
-            one.get("topics").forEach(topic -> topics.add(topic.asText()));
-            ByteBuffer data = one.has("userData") ? ByteBuffer.wrap(Base64.getDecoder().decode(one.get("userData").asText())) : null;
-            Optional<String> rack = Optional.ofNullable(one.path("rack").asText(null));
-            Subscription wish = new Subscription(topics, data, partitions(one.path("owned")), one.path("generation").asInt(-1), rack);
-            wish.setGroupInstanceId(Optional.ofNullable(one.path("instance").asText(null)));
-            members.put(one.get("id").asText(), wish);
+            member.get("topics").forEach(topic -> topics.add(topic.asText()));
+            ByteBuffer data = member.has("userData") ? ByteBuffer.wrap(Base64.getDecoder().decode(member.get("userData").asText())) : null;
+            Optional<String> rack = Optional.ofNullable(member.path("rack").asText(null));
+            Subscription subscription = new Subscription(topics, data, partitions(member.path("owned")), member.path("generation").asInt(-1), rack);
+            subscription.setGroupInstanceId(Optional.ofNullable(member.path("instance").asText(null)));
+            members.put(member.get("id").asText(), subscription);
         }
-        ObjectNode shares = answer.putObject("shares");
-        assignor.assign(cluster(question.get("topics")), new GroupSubscription(members)).groupAssignment().forEach((id, assignment) -> {
+        ObjectNode shares = response.putObject("shares");
+        assignor.assign(cluster(request.get("topics")), new GroupSubscription(members)).groupAssignment().forEach((id, assignment) -> {
             ArrayNode share = shares.putArray(id);
             assignment.partitions().forEach(tp -> share.addArray().add(tp.topic()).add(tp.partition()));
         });

@@ -44,7 +44,7 @@ def test_a_signal_that_answers_the_first_line_ends_it_cleanly(tmp_path: Path) ->
     assert (tmp_path / ".kafka_cleanshutdown").exists()
 
 
-def test_what_was_produced_is_there_after_a_restart(tmp_path: Path) -> None:
+def test_records_are_there_after_a_restart(tmp_path: Path) -> None:
     for _ in range(2):
         with broker("--data-dir", str(tmp_path)) as (_, address):
             ottla("topic", "create", "kept", "-p", "1", bootstrap_servers=address)

@@ -128,7 +128,7 @@ def is_open(path: Path, pid: int) -> bool:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_it_and_what_was_found_is_printed(stored: Path, damaged: Path, number: signal.Signals, code: int) -> None:
+def test_a_signal_ends_the_check_and_prints_the_findings(stored: Path, damaged: Path, number: signal.Signals, code: int) -> None:
     """The second partition is so large that it takes a while."""
     large = stored / "orders-1" / f"{0:020d}.log"
     size = large.stat().st_size

@@ -102,7 +102,7 @@ def test_a_group_is_sent_elsewhere_and_goes(served: str, topic: Callable[..., st
             assert "is Stable: its members must leave first" in ended.stderr
 
 
-def test_a_group_is_deleted_when_told_twice(served: str, topic: Callable[..., str]) -> None:
+def test_a_group_is_deleted_with_execute(served: str, topic: Callable[..., str]) -> None:
     name = topic(1, "a:b")
     group = f"group-of-{name}"
     assert ottla("consume", "-t", name, "-g", group, "-e", bootstrap_servers=served).returncode == 0

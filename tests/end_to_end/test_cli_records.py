@@ -56,7 +56,7 @@ def test_lines_come_out_as_they_went_in(served: str, topic: Topic, codec: str) -
     assert all(before <= int(row[2]) <= time.time() * 1000 for row in rows)
 
 
-def test_what_is_given_is_what_is_sent(served: str, topic: Topic) -> None:
+def test_values_and_headers_are_sent_unchanged(served: str, topic: Topic) -> None:
     name = topic(1)
     headers = [each for value in (b"a=1", b"a=2", b" s = x ", b"raw=\xff=", b"a=") for each in (b"-H", value)]
     produced = subprocess.run(
@@ -319,7 +319,7 @@ def test_an_error_is_one_line(served: str, arguments: list[str], said: str) -> N
     assert said in ended.stderr
 
 
-def test_a_line_that_is_too_large_says_what_allows_more(served: str, topic: Topic) -> None:
+def test_the_error_for_a_large_line_names_the_setting(served: str, topic: Topic) -> None:
     name = topic(1)
     ended = ottla("produce", "-t", name, bootstrap_servers=served, stdin=f"small\n{'a' * 2_000_000}\n")
     assert ended.returncode == 1

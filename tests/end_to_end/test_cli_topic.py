@@ -60,12 +60,12 @@ def failed(*arguments: str, address: str) -> str:
     return ended.stderr
 
 
-def test_what_is_there_already_is_not_created(served: str) -> None:
+def test_creating_an_existing_topic_fails(served: str) -> None:
     assert ottla("topic", "create", "twice", bootstrap_servers=served).returncode == 0
     assert "twice" in failed("create", "twice", address=served)
 
 
-def test_what_is_not_there_is_neither_described_nor_deleted(served: str) -> None:
+def test_describing_and_deleting_a_missing_topic_fails(served: str) -> None:
     assert "nowhere" in failed("describe", "nowhere", address=served)
     assert "nowhere" in failed("delete", "nowhere", address=served)
     assert "nowhere" in failed("delete", "nowhere", "--execute", address=served)
@@ -77,7 +77,7 @@ def test_a_bad_name_and_a_bad_config(served: str) -> None:
     assert ottla("topic", "create", "fine", "--config", "retention.ms", bootstrap_servers=served).returncode == 2
 
 
-def test_what_cannot_be_altered(served: str) -> None:
+def test_invalid_alterations_fail(served: str) -> None:
     assert ottla("topic", "create", "fixed", "-p", "2", bootstrap_servers=served).returncode == 0
     assert "nowhere" in failed("alter", "nowhere", "-p", "3", address=served)
     assert "2" in failed("alter", "fixed", "-p", "1", address=served)
@@ -89,7 +89,7 @@ def test_what_cannot_be_altered(served: str) -> None:
         assert ottla("topic", "alter", "fixed", *nothing, bootstrap_servers=served).returncode == 2
 
 
-def test_what_was_done_before_a_signal_is_said() -> None:
+def test_steps_before_a_signal_are_printed() -> None:
     with Broker(settings={"num.partitions": 1}) as broker:
         address = broker.bootstrap_servers
         assert ottla("topic", "create", "t", bootstrap_servers=address).returncode == 0
@@ -122,7 +122,7 @@ def test_a_setting_that_does_not_exist_is_not_reset(served: str) -> None:
         assert admin.describe_configs("topic", "misspelled")["retention.ms"].value != "5000000"
 
 
-def test_a_dry_run_refuses_what_would_be_refused(served: str) -> None:
+def test_a_dry_run_fails_as_the_execution_would(served: str) -> None:
     with Admin(bootstrap_servers=served) as admin:
         admin.group_offsets("any")  # creates the topic of the offsets
     for more in ((), ("--execute",)):

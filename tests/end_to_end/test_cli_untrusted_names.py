@@ -80,7 +80,7 @@ def test_json_has_the_name_itself(served: str, group: tuple[str, str]) -> None:
         ("demo", "--out", f"/dev/null/{STRANGE}"),
     ],
 )
-def test_an_error_names_what_was_wrong_in_one_line(served: str, arguments: tuple[str, ...]) -> None:
+def test_an_error_is_one_printable_line(served: str, arguments: tuple[str, ...]) -> None:
     [line] = lines_of(served, *arguments, code=1)
     assert line.startswith("error: ")
     assert "Kafka port" not in line

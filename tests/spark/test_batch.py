@@ -65,7 +65,7 @@ def values(frame: Any) -> list[int]:
     return sorted(int(row.value) for row in frame.select("value").collect())
 
 
-def test_rows_are_what_was_produced(spark: SparkSession, load: Load, filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_the_produced_records(spark: SparkSession, load: Load, filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC")
     frame = load(subscribe=filled, includeHeaders=True).orderBy("partition", "offset")
     places = [(0, 0), (0, 1), (0, 2), (1, 0), (2, 0)]
@@ -257,7 +257,7 @@ AT_1, AT_9 = '{"%s": {"0": 1}}', '{"%s": {"0": 9}}'
         ({}, "exactly one of the options"),
     ],
 )  # fmt: skip
-def test_a_wrong_option_is_told(load: Load, thousand: str, options: dict[str, str], words: str) -> None:
+def test_an_invalid_option_raises(load: Load, thousand: str, options: dict[str, str], words: str) -> None:
     with pytest.raises(PySparkException, match=words):
         load(**{name: value.replace("%s", thousand) for name, value in options.items()}).collect()
 
@@ -267,7 +267,7 @@ def test_servers_must_be_named(spark: SparkSession) -> None:
         spark.read.format("ottla").option("subscribe", "t").load()
 
 
-def test_a_cluster_that_cannot_be_reached_is_told_with_the_addresses_within_the_time_given(spark: SparkSession) -> None:
+def test_an_unreachable_cluster_raises_with_its_addresses_in_time(spark: SparkSession) -> None:
     options = {
         "kafka.bootstrap.servers": "127.0.0.1:1,127.0.0.1:2",
         "subscribe": "t",

@@ -47,7 +47,7 @@ def test_a_table_by_sql(spark: SparkSession, kafka: Kafka, topic: str, table: st
     assert values(spark, "SELECT value FROM of_table_whole") == [0, 1, 2, 3, 4]
 
 
-def test_a_table_with_columns_is_refused_with_what_to_do(spark: SparkSession, kafka: Kafka, topic: str, table: str) -> None:
+def test_a_table_with_columns_raises_with_advice(spark: SparkSession, kafka: Kafka, topic: str, table: str) -> None:
     options = f"'kafka.bootstrap.servers' '{kafka.servers}', 'subscribe' '{topic}'"
     spark.sql(f"CREATE TABLE {table} (value BINARY) USING ottla OPTIONS ({options})")
     with pytest.raises(PySparkException, match="leave the columns out of CREATE TABLE"):
@@ -76,7 +76,7 @@ def test_a_wrong_option_of_a_table_is_refused_when_it_is_created(spark: SparkSes
         spark.sql(f"CREATE TABLE {table} USING ottla OPTIONS ({options})")
 
 
-def test_writing_is_refused_with_what_to_do(spark: SparkSession, kafka: Kafka, topic: str, table: str, tmp_path: Path) -> None:
+def test_writing_raises_with_advice(spark: SparkSession, kafka: Kafka, topic: str, table: str, tmp_path: Path) -> None:
     options: Any = {"kafka.bootstrap.servers": kafka.servers, "topic": topic}
     with pytest.raises(PySparkException, match=r"reads from Kafka and cannot write to it .*producer"):
         spark.range(1).write.format("ottla").mode("append").options(**options).save()

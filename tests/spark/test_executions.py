@@ -69,7 +69,7 @@ def test_a_view_of_sql_has_records_that_were_added_since(spark: SparkSession, ka
     assert values(spark.table("of_sql")) == [0, 1, 2]
 
 
-def test_a_view_has_what_is_left_after_delete_records(load: Load, kafka: Kafka, source: str) -> None:
+def test_a_view_has_the_records_left_after_delete_records(load: Load, kafka: Kafka, source: str) -> None:
     topic = kafka.create()
     kafka.produce(topic, numbered(10))
     frame = load(source=source, subscribe=topic)
@@ -186,7 +186,7 @@ def growing_by(servers: str, topic: str) -> Any:
 
 
 @pytest.mark.timeout(300)  # a JVM of its own
-def test_a_second_attempt_reads_what_the_first_one_did(kafka: Kafka, tmp_path: Path) -> None:
+def test_a_second_attempt_reads_the_same_records(kafka: Kafka, tmp_path: Path) -> None:
     """A task fails after it has read everything and produced a record: its next attempt must not read that record."""
     topic = kafka.create()
     kafka.produce(topic, numbered(5))

@@ -36,14 +36,14 @@ def test_all_that_is_available_lands_once_in_limited_batches(load_stream: Load, 
     assert sink.values() == list(range(305))
 
 
-def test_what_comes_after_the_start_waits_for_the_next_run(load_stream: Load, sink: Sink, topic: str) -> None:
+def test_records_after_the_start_are_read_by_the_next_run(load_stream: Load, sink: Sink, topic: str) -> None:
     """A restart continues after the last batch in the checkpoint, whatever startingOffsets is."""
     sink.run(load_stream(subscribe=topic, startingOffsets="earliest"))
     sink.run(load_stream(subscribe=topic, startingOffsets="latest"))
     assert sink.values() == list(range(300))
 
 
-def test_a_stream_begins_at_the_end_unless_told_otherwise(load_stream: Load, sink: Sink, topic: str, kafka: Kafka) -> None:
+def test_a_stream_begins_at_the_end_by_default(load_stream: Load, sink: Sink, topic: str, kafka: Kafka) -> None:
     sink.run(load_stream(subscribe=topic))
     kafka.produce(topic, numbered(3, 300))
     sink.run(load_stream(subscribe=topic))
@@ -148,7 +148,7 @@ def producing(kafka: Kafka, topic: str) -> Iterator[None]:
         thread.join()
 
 
-def test_a_topic_that_grows_is_read_whole(load_stream: Load, sink: Sink, topic: str, kafka: Kafka) -> None:
+def test_a_topic_with_added_partitions_is_read_completely(load_stream: Load, sink: Sink, topic: str, kafka: Kafka) -> None:
     stream = load_stream(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=1000)
     sink.run(stream)
     kafka.grow(topic, 5)

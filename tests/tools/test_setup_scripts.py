@@ -85,7 +85,7 @@ class TestEnsureJava:
         assert machine.run(self.script).returncode == 0
 
     @pytest.mark.parametrize("version", [None, "1.8.0_392", "11.0.21"])
-    def test_installs_where_nobody_need_be_asked(self, machine: Machine, version: str | None) -> None:
+    def test_installs_as_root_without_a_terminal(self, machine: Machine, version: str | None) -> None:
         if version:
             machine.put("java", JAVA.format(version=version))
         machine.put_apt_get(openjdk_17_jre_headless=("java", JAVA.format(version="17.0.15")))
@@ -107,7 +107,7 @@ class TestEnsureJava:
         assert done.returncode == 1
         assert "install it by hand" in done.stdout.splitlines()[-1]
 
-    def test_asks_nobody_and_installs_nothing_unless_root(self, machine: Machine) -> None:
+    def test_installs_nothing_unless_root(self, machine: Machine) -> None:
         machine.put_apt_get(openjdk_17_jre_headless=("java", JAVA.format(version="17.0.15")))
         machine.put("id", "#!/bin/sh\necho 1000\n")
         done = machine.run(self.script)
@@ -116,7 +116,7 @@ class TestEnsureJava:
         assert done.stdout.count("\n") == 1
         assert machine.apt_calls() == []
 
-    def test_installs_nothing_while_somebody_is_at_the_terminal(self, machine: Machine) -> None:
+    def test_installs_nothing_at_a_terminal(self, machine: Machine) -> None:
         machine.put_apt_get(openjdk_17_jre_headless=("java", JAVA.format(version="17.0.15")))
         controller, terminal = pty.openpty()
         try:
@@ -162,12 +162,12 @@ esac
         assert words in done.stderr
         assert done.stderr.count("\n") == 1
 
-    def test_installs_debians_venv_where_nobody_need_be_asked(self, machine: Machine, tmp_path: Path) -> None:
+    def test_installs_debians_venv_as_root_without_a_terminal(self, machine: Machine, tmp_path: Path) -> None:
         machine.put("python3", self.pretend((3, 11), ensurepip=False))
         machine.put_apt_get(**{"python3.11-venv": ("python3", self.pretend((3, 11)))})
         assert machine.run(self.script, "python3", tmp_path / "venv").returncode == 0
 
-    def test_says_what_to_install_otherwise(self, machine: Machine, tmp_path: Path) -> None:
+    def test_prints_the_install_command_otherwise(self, machine: Machine, tmp_path: Path) -> None:
         machine.put("python3", self.pretend((3, 11), ensurepip=False))
         machine.put("id", "#!/bin/sh\necho 1000\n")
         done = machine.run(self.script, "python3", tmp_path / "venv")

@@ -62,7 +62,7 @@ def test_the_pythons_are_those_of_the_classifiers(pyproject: dict[str, Any]) -> 
     assert pyproject["project"]["requires-python"] == ">=3.11"
 
 
-def test_wheels_are_tested_with_what_the_readme_installs(pyproject: dict[str, Any]) -> None:
+def test_wheels_are_tested_with_the_packages_of_the_readme(pyproject: dict[str, Any]) -> None:
     assert build_wheels.installed_with_ottla() == pyproject["tool"]["cibuildwheel"]["test-requires"].split()
 
 

@@ -57,7 +57,7 @@ def test_of_two_pauses_that_contradict_each_other_the_longest_counts() -> None:
         "transactional.id",
     ],
 )
-def test_what_only_a_program_can_set_is_refused(name: str) -> None:
+def test_settings_with_python_objects_raise(name: str) -> None:
     with pytest.raises(CommandFailed, match=name):
         split_settings({**HERE, name: "x"})
 

@@ -16,7 +16,7 @@ def test_pairs_split_at_the_first_equals_sign_and_the_last_of_a_name_wins() -> N
 
 
 @pytest.mark.parametrize("given", ["a", "=1", " =1"])
-def test_what_is_no_pair_is_bad_usage(given: str) -> None:
+def test_an_argument_without_a_name_is_bad_usage(given: str) -> None:
     with pytest.raises(typer.BadParameter, match="is not NAME=VALUE"):
         parse_pairs([given], "-X")
 
@@ -40,7 +40,7 @@ def test_offsets(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1.5", "x", "²", str(2**63), "9" * 5000])
-def test_what_is_no_offset(text: str) -> None:
+def test_invalid_offsets(text: str) -> None:
     assert not is_offset(text)
 
 
@@ -92,7 +92,7 @@ def test_an_option_of_one_value_is_given_once(arguments: list[str], capsys: pyte
     assert "the option takes one value and is given 2 times" in " ".join(capsys.readouterr().err.replace("│", " ").split())
 
 
-def test_consume_commits_what_it_has_written_and_takes_no_other_way(capsys: pytest.CaptureFixture[str]) -> None:
+def test_consume_rejects_auto_commit(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["consume", "-t", "a", "-g", "g", "-c", "1", "-b", "127.0.0.1:1", "-X"]
     assert run([*arguments, "enable.auto.commit=true"]) == 2
     assert "-g commits the records that were written" in " ".join(capsys.readouterr().err.replace("│", " ").split())

@@ -50,7 +50,7 @@ def test_text_that_can_be_seen_is_shown_as_it_is(text: str, capsys: pytest.Captu
         ("caf\udce9", "caf\\udce9"),
     ],
 )
-def test_what_cannot_be_seen_is_escaped(text: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unprintable_characters_are_escaped(text: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
     print_rows([{"name": text}], ("name",), Format.TABLE)
     assert capsys.readouterr().out.splitlines()[1].rstrip() == shown
     print_line(text)

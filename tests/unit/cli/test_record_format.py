@@ -42,7 +42,7 @@ def test_null_is_nothing_and_has_length_minus_one() -> None:
 
 
 @pytest.mark.parametrize("text", ["%q", "50%", "\\q", "x\\", "\\x4"])
-def test_what_means_nothing_is_refused_and_the_rest_is_listed(text: str) -> None:
+def test_an_unknown_field_raises_with_the_known_ones(text: str) -> None:
     with pytest.raises(BadFormat, match="%s %S %k %K"):
         compile_format(text)
 

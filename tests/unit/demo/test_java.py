@@ -40,14 +40,14 @@ def test_a_java_that_cannot_be_run_is_a_reason(tmp_path: Path, monkeypatch: pyte
     assert ": Exec format error; install Java" in str(java.missing_java())
 
 
-def test_what_java_says_need_not_be_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_output_of_java_need_not_be_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(tmp_path, "")
     (tmp_path / "bin" / "java").write_bytes(b"#!/bin/sh\necho 'caf\xe9 version \"21\"' >&2\n")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert java.missing_java() is None
 
 
-def test_no_java_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_java_the_error_has_the_install_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "apt-get install" in str(java.missing_java())

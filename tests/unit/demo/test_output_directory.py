@@ -9,7 +9,7 @@ import pytest
 from ottla.demo.output_directory import OutputDirectoryError, locked_output_directory
 
 
-def test_a_second_run_clears_what_the_first_left(tmp_path: Path) -> None:
+def test_a_second_run_deletes_the_files_of_the_first(tmp_path: Path) -> None:
     out = tmp_path / "a" / "out"
     with locked_output_directory(out):
         (out / "broker").mkdir()
@@ -24,7 +24,7 @@ def test_a_second_run_clears_what_the_first_left(tmp_path: Path) -> None:
         assert (out / "notes.txt").read_text() == "mine"
 
 
-def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+def test_a_directory_without_the_marker_is_not_cleared(tmp_path: Path) -> None:
     (tmp_path / "broker").mkdir()
     (tmp_path / "broker" / "precious").write_text("keep")
     with pytest.raises(OutputDirectoryError, match=r"not from the demo.*--out"), locked_output_directory(tmp_path):

@@ -10,7 +10,7 @@ from hypothesis import given
 from ottla.demo.owners import Owners, PartitionOwnership
 
 
-def test_a_kill_leaves_an_orphan_until_somebody_else_is_assigned() -> None:
+def test_a_kill_leaves_an_orphan_until_the_next_assignment() -> None:
     owners = Owners(2)
     owners.assigned("a", [0], 1.0)
     owners.assigned("b", [1], 1.0)
@@ -37,7 +37,7 @@ def test_all_owned_needs_each_member_to_own_something() -> None:
     assert not owners.all_owned_by(["a", "b"])
 
 
-def test_what_a_member_does_not_own_it_cannot_give_back() -> None:
+def test_a_member_cannot_revoke_partitions_of_another() -> None:
     owners = Owners(1)
     owners.assigned("a", [0], 1.0)
     owners.revoked("b", [0], 2.0)

@@ -26,7 +26,7 @@ def test_settings_without_effect_are_ignored_with_one_line(caplog: pytest.LogCap
 
 
 @pytest.mark.parametrize("name", sorted(IGNORED))
-def test_each_of_them_is_ignored_whatever_its_value(name: str) -> None:
+def test_each_ignored_setting_is_ignored_with_any_value(name: str) -> None:
     assert client(**{name: "any"}) == {"bootstrap.servers": "one:9092"}
 
 

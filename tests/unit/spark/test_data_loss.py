@@ -68,7 +68,7 @@ def test_a_partition_that_is_not_subscribed_to_any_more_is_not_called_gone() -> 
     assert "retention" not in str(raised.value)
 
 
-def test_only_what_retention_deletes_has_a_hint_about_retention() -> None:
+def test_only_losses_by_retention_have_a_hint_about_retention() -> None:
     for kind in LossKind:
         text = str(DataLossError([Loss(kind, "a", 0, 10, 20, 5)]))
         assert "failOnDataLoss to false" in text
@@ -79,7 +79,7 @@ def test_a_new_partition_that_begins_at_zero_has_lost_nothing() -> None:
     assert losses_of_new_partitions({A: 0, B: 7}) == [Loss(LossKind.FOUND_LATE, "b", 0, 0, 7, 7)]
 
 
-def test_the_error_names_topic_partition_range_and_what_to_do() -> None:
+def test_the_error_has_topic_partition_range_and_advice() -> None:
     with pytest.raises(DataLossError) as raised:
         report([Loss(LossKind.LOG_BEGINS_LATER, "a", 0, 10, 13, 13)], fail=True)
     text = str(raised.value)

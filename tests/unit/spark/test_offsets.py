@@ -26,7 +26,7 @@ def test_the_first_end_carries_the_first_start() -> None:
     assert StreamOffset.from_json(point.to_json()) == point
 
 
-def test_a_damaged_checkpoint_is_told() -> None:
+def test_a_damaged_checkpoint_raises() -> None:
     with pytest.raises(ConfigError, match="checkpoint"):
         StreamOffset.from_json({"a": 3})
 

@@ -68,7 +68,7 @@ def test_a_pattern_must_match_the_whole_name() -> None:
     ]
 
 
-def test_what_a_subscription_includes() -> None:
+def test_the_partitions_of_a_selection() -> None:
     a, b = TopicPartition("a", 0), TopicPartition("a", 1)
     for given, both in (({"subscribe": "a"}, True), ({"subscribePattern": "a|b"}, True), ({"assign": '{"a": [0]}'}, False)):
         subscription = parse_options({**SERVERS, **given}).subscription
@@ -119,7 +119,7 @@ def test_the_clients_group_is_another_name_for_ours() -> None:
         ({"bootstrap.servers": "x:1", **TOPIC}, ["did you mean kafka.bootstrap.servers?"]),
     ],
 )
-def test_a_wrong_option_says_what_is_wrong(given: dict[str, str], words: list[str]) -> None:
+def test_an_invalid_option_raises_an_error_with_the_reason(given: dict[str, str], words: list[str]) -> None:
     with pytest.raises(ConfigError) as raised:
         parse_options(given)
     for word in words:
@@ -138,7 +138,7 @@ def test_a_setting_that_would_undo_the_source_is_refused(name: str) -> None:
         parse_options({**TOPIC, f"kafka.{name}": "x"})
 
 
-def test_what_spark_adds_is_passed_over_in_silence_and_anything_else_is_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_options_are_logged_unless_spark_adds_them(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         parse_options(
             {**TOPIC, "path": "x", "owner": "me", "provider": "ottla", "comment": "c", "location": "l", "checkpointLocation": "c"}
@@ -175,7 +175,7 @@ def test_defaults_of_a_batch_and_of_a_stream() -> None:
         ("kafka.group.id", "billing"),
     ],
 )
-def test_what_a_batch_cannot_do(name: str, value: str) -> None:
+def test_options_that_a_batch_does_not_support_raise(name: str, value: str) -> None:
     with pytest.raises(ConfigError, match=name):
         parse_options({**TOPIC, name: value}).for_batch()
 

@@ -59,12 +59,12 @@ def produce(broker: Broker, topic: str, count: int, *, partition: int) -> None:
     assert producer.flush(SECONDS) == 0
 
 
-def test_an_execution_has_one_answer() -> None:
+def test_an_execution_has_one_result() -> None:
     answers = BoundsCache(iter("abc").__next__)
     assert [answers.get(execution) for execution in (3, 3, 7, 3, 5, 7)] == ["a", "a", "b", "a", "c", "b"]
 
 
-def test_threads_that_ask_at_the_same_time_get_the_same_answer() -> None:
+def test_concurrent_requests_get_the_same_result() -> None:
     begun = threading.Barrier(8)
     answers = BoundsCache(iter("abcdefgh").__next__)
     found: list[Any] = []
@@ -81,7 +81,7 @@ def test_threads_that_ask_at_the_same_time_get_the_same_answer() -> None:
     assert found == ["a"] * 8
 
 
-def test_a_plan_that_failed_is_made_again_for_the_next_execution_alone() -> None:
+def test_a_failed_plan_is_repeated_only_for_the_next_execution() -> None:
     """Spark runs each task up to four times. Each attempt would wait for the cluster as long as the first one did."""
     results: Iterator[OttlaError | str] = iter([OttlaError("no broker"), "plan"])
 
@@ -100,7 +100,7 @@ def test_a_plan_that_failed_is_made_again_for_the_next_execution_alone() -> None
         answers.get(1)
 
 
-def test_an_answer_that_was_forgotten_is_not_made_again() -> None:
+def test_evicted_bounds_are_not_resolved_again() -> None:
     answers = BoundsCache(iter("abcdef").__next__, most=2 * 201)
     assert [answers.get(execution) for execution in (1, 2, 1, 3)] == ["a", "b", "a", "c"]
     assert answers.get(2) is None
@@ -108,7 +108,7 @@ def test_an_answer_that_was_forgotten_is_not_made_again() -> None:
     assert answers.get(1) is None
 
 
-def test_answers_are_kept_by_their_size() -> None:
+def test_the_cache_is_limited_by_size() -> None:
     """Small entries are kept long: a stream joined with the same table must not evict the bounds of a slow query."""
     small, large = BoundsCache(lambda: "[]", most=10_000_000), BoundsCache(lambda: "x" * 1_000_000, most=10_000_000)
     for answers in (small, large):
@@ -135,7 +135,7 @@ def test_the_bounds_of_an_execution_stay_and_those_of_the_next_are_new(broker: B
     assert bounds(3) == [["t", 0, 0, 0], ["t", 1, 2, 3]]
 
 
-def test_a_planner_in_place_of_another_refuses_what_that_may_have_answered(broker: Broker, topic: str, tmp_path: Path) -> None:
+def test_a_restarted_planner_rejects_executions_of_its_predecessor(broker: Broker, topic: str, tmp_path: Path) -> None:
     """Tasks of a running execution must not get different bounds than earlier tasks."""
     answers = []
     for executions in ((5, 3), (3, 4, 5, 6)):
@@ -156,7 +156,7 @@ def test_tables_with_the_same_options_are_one(broker: Broker, topic: str, tmp_pa
     assert names[0] == names[1] != names[2]
 
 
-def test_what_cannot_be_planned_is_told(broker: Broker, tmp_path: Path) -> None:
+def test_a_failed_plan_is_an_error_response(broker: Broker, tmp_path: Path) -> None:
     planner = Planner(KEY, tmp_path)
     table = json.loads(planner.handle({"options": {**options_of(broker), "subscribe": "missing"}}))["table"]
     answer = json.loads(planner.handle({"table": table, "execution": 1}))
@@ -202,7 +202,7 @@ def test_a_task_asks_over_the_network(served: int, broker: Broker, topic: str, m
         request_bounds(address._replace(table="other"), 1, driver="localhost", timeout=SECONDS)
 
 
-def test_without_the_key_there_is_no_answer(served: int) -> None:
+def test_requests_without_the_key_get_no_response(served: int) -> None:
     with SignedConnection(("127.0.0.1", served), b"x" * 32, timeout=SECONDS) as connection, pytest.raises(EOFError):
         connection.request({"hello": True}, timeout=SECONDS)
     with socket.create_connection(("127.0.0.1", served), timeout=SECONDS) as stranger:
@@ -210,7 +210,7 @@ def test_without_the_key_there_is_no_answer(served: int) -> None:
         assert stranger.recv(1) == b""
 
 
-def test_an_answer_by_someone_else_is_refused() -> None:
+def test_a_response_with_another_key_raises() -> None:
     with socket.create_server(("127.0.0.1", 0)) as impostor:
 
         def answer() -> None:
@@ -229,7 +229,7 @@ def test_an_answer_by_someone_else_is_refused() -> None:
         thread.join()
 
 
-def test_a_planner_that_cannot_be_reached_is_an_error() -> None:
+def test_an_unreachable_planner_raises() -> None:
     with closed_port() as port, pytest.raises(OttlaError, match=rf"of this query: localhost:{port} \(.*refused\)") as raised:
         request_bounds(PlannerAddress(port, KEY, "t", "the driver's"), 1, driver="localhost", timeout=1)
     assert "planOnce" in str(raised.value.hint)
@@ -242,7 +242,7 @@ print(json.dumps([register({"kafka.bootstrap.servers": "localhost:1", "subscribe
 """
 
 
-def test_one_process_for_all_that_starts_again_where_it_was(tmp_path: Path) -> None:
+def test_all_workers_share_one_process_that_restarts_on_its_port(tmp_path: Path) -> None:
     """Each call is from another worker process, as in Spark. This process is their parent, and so the driver."""
     folder = tmp_path / "blockmgr-1"
     folder.mkdir()
@@ -279,7 +279,7 @@ def wait_until_gone(folder: Path) -> None:
         time.sleep(0.05)
 
 
-def test_without_a_way_to_start_it_load_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_register_raises_if_the_process_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "blockmgr-1"
     folder.mkdir()
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(folder))
@@ -316,7 +316,7 @@ os.kill(0, signal.SIGHUP)
 """
 
 
-def test_it_outlives_the_daemon_that_started_the_worker(tmp_path: Path) -> None:
+def test_the_process_outlives_the_daemon_of_its_worker(tmp_path: Path) -> None:
     """Spark starts another daemon when one has ended, and the driver's tables stay in use. This process is the driver."""
     folder = tmp_path / "blockmgr-1"
     folder.mkdir()
@@ -328,7 +328,7 @@ def test_it_outlives_the_daemon_that_started_the_worker(tmp_path: Path) -> None:
     wait_until_gone(folder)
 
 
-def test_it_does_not_serve_without_a_whole_key(tmp_path: Path) -> None:
+def test_the_process_exits_without_a_complete_key(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         number = listening.fileno()
         command = [sys.executable, "-m", "ottla.spark.planner", str(number), str(os.getpid()), str(tmp_path)]
@@ -337,7 +337,7 @@ def test_it_does_not_serve_without_a_whole_key(tmp_path: Path) -> None:
     assert b"received no key" in done.stderr
 
 
-def test_its_files_never_look_old(served: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_process_updates_the_times_of_its_files(served: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some systems delete files in ``/tmp`` that are ten days old."""
     monkeypatch.setattr(planner_module, "TOUCH_INTERVAL", 0.0)
     home = tmp_path / "home"
@@ -348,7 +348,7 @@ def test_its_files_never_look_old(served: int, tmp_path: Path, monkeypatch: pyte
         time.sleep(0.05)
 
 
-def test_a_planner_that_does_not_answer_in_time_is_not_called_unreachable() -> None:
+def test_a_timeout_is_not_reported_as_unreachable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = PlannerAddress(silent.getsockname()[1], KEY, "t", "the driver's")
         with pytest.raises(OttlaError, match=r"did not resolve the offsets of this query within 0\.2 s") as raised:
@@ -356,7 +356,7 @@ def test_a_planner_that_does_not_answer_in_time_is_not_called_unreachable() -> N
     assert "kafka.default.api.timeout.ms" in str(raised.value.hint)
 
 
-def test_an_rdd_that_leaves_records_out_says_so(broker: Broker, topic: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_rdd_warns_of_newer_records(broker: Broker, topic: str, caplog: pytest.LogCaptureFixture) -> None:
     """A task outside of an execution, as here, belongs to an RDD."""
     produce(broker, "t", 2, partition=0)
     given = options_of(broker)
@@ -376,7 +376,7 @@ def test_an_rdd_that_leaves_records_out_says_so(broker: Broker, topic: str, capl
     assert [message.split(":")[0] for message in caplog.messages] == ["t-1"]
 
 
-def test_an_rdd_is_read_where_newer_records_cannot_be_looked_for(broker: Broker, topic: str) -> None:
+def test_an_rdd_is_read_if_the_check_for_newer_records_fails(broker: Broker, topic: str) -> None:
     given = options_of(broker, **{"kafka.default.api.timeout.ms": "1000"})
     reader = OttlaBatchReader(parse_options(given).for_batch(), ("offset",), planner_options(given))
     planned = {TopicPartition("t", 0): (0, 0)}

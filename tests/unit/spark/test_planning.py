@@ -25,7 +25,7 @@ def test_a_limit_that_is_not_reached_changes_nothing() -> None:
     assert limit_ends({A: 0, B: 5}, {A: 10, B: 15}, 20) == {A: 10, B: 15}
 
 
-def test_a_limit_is_shared_in_proportion_to_what_waits() -> None:
+def test_partitions_share_a_limit_in_proportion_to_their_backlog() -> None:
     assert limit_ends({A: 0, B: 1000}, {A: 901, B: 1101}, 102) == {A: 91, B: 1011}
 
 
@@ -62,7 +62,7 @@ def test_pieces_of_one_partition_never_share_a_task() -> None:
     assert all(len({each.partition for each in task}) == len(task) for task in tasks)
 
 
-def test_tasks_without_being_told_how_many() -> None:
+def test_default_number_of_tasks() -> None:
     small = [a(0, 10, number) for number in range(8)]
     large = [a(0, 1_000_000, number) for number in range(8)]
     assert len(plan_tasks(small, min_partitions=None, max_partitions=None, cores=2)) == 2
@@ -70,7 +70,7 @@ def test_tasks_without_being_told_how_many() -> None:
     assert len(plan_tasks(small, min_partitions=None, max_partitions=None, cores=64)) == 8
 
 
-def test_tasks_when_told_how_many() -> None:
+def test_min_and_max_partitions_set_the_number_of_tasks() -> None:
     ranges = [a(0, 10, number) for number in range(4)]
     assert len(plan_tasks(ranges, min_partitions=7, max_partitions=None, cores=2)) == 7
     assert len(plan_tasks(ranges, min_partitions=None, max_partitions=3, cores=64)) == 3
@@ -81,7 +81,7 @@ def test_an_empty_range_is_no_task() -> None:
     assert plan_tasks([a(3, 3), a(4, 3, 1)], min_partitions=2, max_partitions=None, cores=2) == []
 
 
-def test_what_lies_between_two_points() -> None:
+def test_ranges_between_starts_and_ends() -> None:
     assert ranges_between({A: 1, B: 9, C: 4}, {A: 3, B: 2, C: 4}) == [OffsetRange("a", 0, 1, 3)]
 
 

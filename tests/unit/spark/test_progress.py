@@ -49,7 +49,7 @@ def test_without_a_group_nothing_is_committed(target: Any) -> None:
     assert target.commits == []
 
 
-def test_what_did_not_change_is_committed_once(target: Any) -> None:
+def test_unchanged_offsets_are_committed_once(target: Any) -> None:
     progress = Progress(target, "g")
     for offset in (5, 5, 6, 6):
         progress.report({A: offset})
@@ -87,7 +87,7 @@ def test_the_last_commit_is_tried_in_earnest_even_while_resting(target: Any) -> 
     assert target.commits[-1] == ({A: 1}, Progress.FINAL_TIMEOUT)
 
 
-def test_a_group_that_has_members_is_named_with_what_to_do(target: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_warning_about_a_group_with_members_has_advice(target: Any, caplog: pytest.LogCaptureFixture) -> None:
     target.error = UnknownMemberIdError("committing a-0 for group 'g'")
     progress = Progress(target, "g")
     progress.report({A: 1})
