@@ -1,8 +1,8 @@
-"""The managers of a consumer, put together: their connections, the order of polling, and the handlers of commands.
+"""Assembles the managers of a consumer: their references to each other, the order of polling, and the handlers of commands.
 
 Owns the wiring. Must not know sockets or threads. Invariants: a command's outcome is published after the snapshot that shows its
-effect, and every other notification comes with the snapshot of the same moment; managers are asked in an order in which what one
-decides is acted on by the next in the same pass.
+effect, and every other notification comes with the snapshot of the same moment; managers are polled in an order in which each acts
+on the decisions of the earlier ones in the same pass.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from ottla.types import Now
 
 _NOTHING: frozenset[type[object]] = frozenset()
 _REPORTS: frozenset[type[object]] = frozenset({commands.Drained})
-"""Commands that matter only while a manager waits for what they report."""
+"""Commands that have an effect only while a manager waits for them."""
 
 _RESET_TO: Mapping[str, Reset | None] = {"earliest": EARLIEST, "latest": LATEST, "none": None}
 
 
 class ConsumerAssembly:
-    """A ``ClientCore`` that is a consumer. ``core`` is what a shell runs; the rest is for tests to look at."""
+    """A ``ClientCore`` that is a consumer. A shell runs ``core``; the other attributes are for tests."""
 
     def __init__(self, config: ConsumerConfig, random: RandomPort, shared: SharedState) -> None:
         self.core = core = ClientCore(config, random)
@@ -123,7 +123,7 @@ class ConsumerAssembly:
         return _NOTHING if self.fetches.awaits_memory or self.validator.awaits_consumption else _REPORTS
 
     def _guarded(self, handler: Callable[[Any, Now], None]) -> Callable[[Any, Now], None]:
-        """A handler that fails settles its command, so no call waits for ever."""
+        """Return a handler that settles its command if it raises, so that no call waits for ever."""
 
         def guarded(command: object, now: Now) -> None:
             try:
@@ -196,7 +196,7 @@ class ConsumerAssembly:
             self.commits.gave_up(command.given_up.partitions)
             self.membership.prepared(command.token, now)
             if command.given_up.partitions and not command.given_up.lost:
-                # That committed all that was done with. Who only gains partitions has not committed: its interval runs on.
+                # The application has committed all processed records. With added partitions only, the interval goes on.
                 self.commits.restart_auto_commit(now)
 
     def _accepted(self, command: commands.AssignmentAccepted, now: Now) -> None:

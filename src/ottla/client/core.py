@@ -1,8 +1,8 @@
-"""The client's core: request managers, connections and commands, in one place that knows no socket and no thread.
+"""The client's core: request managers, connections and the handlers of commands.
 
-Owns the order of things in one pass and the isolation of managers from each other. Must not know what a manager is for.
-Invariant: an exception of one manager, or of one command's handler, never keeps another from being asked; it is logged
-and told to the application.
+Owns the order of the steps in one pass, and the isolation of managers from each other. Must not know sockets, threads, or the task
+of a manager. Invariant: after an exception of one manager, or of one handler, the others are polled as always; the exception is
+logged and reported to the application.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class CorePoll(NamedTuple):
-    """What the shell is to do now, and when to poll again at the latest (monotonic ms; ``None``: on the next event)."""
+    """The effects for the shell to perform, and the time of the next poll (monotonic ms; ``None``: on the next event)."""
 
     effects: list[ConnectionEffect]
     wake_at: int | None
@@ -43,19 +43,19 @@ class ClientCore:
         allow_auto_create = isinstance(config, ConsumerConfig) and config.allow_auto_create_topics
         self.metadata_manager = MetadataManager(config, random, self.notify, allow_auto_create=allow_auto_create)
         self.observe: Callable[[CompletedRequest, Now], None] = lambda completion, now: None
-        """Told of every request that came to its end."""
+        """Called with every request that was answered or has failed."""
         self.deferrable_commands: Callable[[], frozenset[type[object]]] = frozenset
-        """Classes of commands that no call waits for."""
+        """Returns the classes of commands that would have no effect now."""
         self.before_telling: Callable[[], None] = lambda: None
         """Called before the notifications are taken, to add related ones."""
         self._managers: list[RequestManager] = []
         self._watchers: list[RequestManager] = []
         self._handlers: dict[type[object], Callable[[Any, Now], None]] = {}
         self._ended: list[CompletedRequest] = []
-        """Requests that came to their end, and of which ``observe`` was not told yet."""
+        """Requests that were answered or have failed, for ``observe``."""
         self._notifications: list[object] = []
         self._suspended: dict[int, int] = {}
-        """Manager (by identity) -> until when it is not asked."""
+        """Manager (by identity) -> the time until which it is not polled, after an exception."""
         self._metadata: Metadata | None = None
         self._lost = 0
 
@@ -65,15 +65,15 @@ class ClientCore:
         return self.metadata_manager.current
 
     def add_manager(self, manager: RequestManager) -> None:
-        """Ask this manager in every pass, after those that were added before."""
+        """Poll this manager in every pass, after those that were added before."""
         self._managers.append(manager)
 
     def add_watcher(self, manager: RequestManager) -> None:
-        """Ask this one, which has no requests, when the connections have moved: for what depends on where they stand then."""
+        """Poll this one, which has no requests, after the connections: it depends on their state at the end of the pass."""
         self._watchers.append(manager)
 
     def register(self, command: type[object], handler: Callable[[Any, Now], None]) -> None:
-        """Register the handler of a class of commands; a second handler for a class is a mistake."""
+        """Register the handler of a class of commands. Raises ``ValueError`` for a second handler."""
         if command in self._handlers:
             raise ValueError(f"{command.__name__} has a handler already")
         self._handlers[command] = handler
@@ -86,21 +86,21 @@ class ClientCore:
             self._surface(error, f"the command {type(command).__name__}")
 
     def notify(self, notification: object) -> None:
-        """Tell the application something of our own accord."""
+        """Add a notification to the application."""
         self._notifications.append(notification)
 
     def take_notifications(self) -> list[object]:
-        """What there is to tell since the last call, in order; to be handed on as one."""
+        """Remove and return the notifications, in order. They belong to one moment: pass them on together."""
         self.before_telling()
         taken, self._notifications = self._notifications, []
         return taken
 
     def learn_node(self, node: Node, now: Now) -> None:
-        """A broker that an answer named before the metadata did (a coordinator, a new leader)."""
+        """Add a broker that a response contained before the metadata did (a coordinator, a new leader)."""
         self.connections.learn_node(node, now)
 
     def deliver(self, now: Now) -> None:
-        """Hand answers to the managers that asked. A shell may do so before ``poll``, to tell the application of them sooner."""
+        """Pass responses to their managers. A shell may call this before ``poll``, so that the application gets them sooner."""
         for completion in self.connections.take_completions():
             request, message, error = completion
             try:
@@ -113,7 +113,8 @@ class ClientCore:
             self._ended.append(completion)
 
     def poll(self, now: Now) -> CorePoll:
-        """One pass: deliver answers, ask every manager (that of the metadata last: others wish for it), move the connections on."""
+        """Run one pass: deliver responses, poll the managers (that of the metadata last, since others request it), then the
+        connections."""
         self.deliver(now)
         self._report(now)
         self._follow_metadata(now)
@@ -126,13 +127,13 @@ class ClientCore:
         return CorePoll(effects, min(wake_at, default=None), self.deferrable_commands())
 
     def shut_down(self, error: OttlaError, now: Now) -> list[ConnectionEffect]:
-        """Close everything: whatever was asked and not answered fails with ``error``, and every manager hears of it."""
+        """Close all connections: unanswered requests fail with ``error``."""
         self.connections.shut_down(error, now)
         self.deliver(now)
         return self.connections.poll(now).effects
 
     def _ask(self, manager: RequestManager, now: Now) -> int | None:
-        # A manager that failed is not polled for a while: it may keep failing, and would fill the log.
+        # A manager that has raised is not polled for a while: it may raise in every pass, and would fill the log.
         suspended_until = self._suspended.get(id(manager), now.mono)
         if suspended_until > now.mono:
             return suspended_until
@@ -155,7 +156,7 @@ class ClientCore:
                 self._surface(bug, "counting requests")
 
     def _follow_metadata(self, now: Now) -> None:
-        """However the view of the cluster changed, the connections get it before the next requests."""
+        """Pass the nodes of new metadata to the connections, before the next requests."""
         if self.metadata_manager.rebootstrap_required(now):
             self.connections.rebootstrap("the cluster's metadata is lost: back to the bootstrap servers", now)
         current = self.metadata_manager.current
@@ -164,7 +165,7 @@ class ClientCore:
         self._metadata = current
 
     def _watch_losses(self) -> None:
-        """A broken connection often means that a broker moved or went: look again."""
+        """Request metadata after a connection has failed: the broker may have moved or stopped."""
         if self.connections.failures != self._lost:
             self._lost = self.connections.failures
             self.metadata_manager.request_update()

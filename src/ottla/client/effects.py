@@ -64,21 +64,21 @@ AnySend = Send[Any, Any]
 
 
 class Poll(NamedTuple):
-    """What a manager wants now, and when it wants to be asked again at the latest (monotonic ms; ``None``: on the next event)."""
+    """The requests of a manager, and the time of its next poll (monotonic ms; ``None``: on the next event)."""
 
     sends: tuple[AnySend, ...] = ()
     wake_at: int | None = None
 
 
 class Unreachable(Protocol):
-    """Says why a question has no answer, to managers that know no connections."""
+    """Returns why no broker is connected, for the errors of managers, which do not know connections."""
 
     def __call__(self, who: str = "", targets: Iterable[ToNode | ToCoordinator] = (), /) -> OttlaError | None:
-        """Why no broker is connected; or, though some are, why one of ``targets`` is not, which are called ``who`` in the error."""
+        """Return why no broker is connected; if some are, why one of ``targets`` is not. The error calls these ``who``."""
 
 
 class RequestManager(Protocol):
-    """Asked, never acts. ``poll`` must not block and may be called at any time, also when nothing changed."""
+    """A part of the client that sends requests. ``poll`` must not block, and may be called at any time, even without a change."""
 
     def poll(self, now: Now) -> Poll:
-        """Requests to send now, and the latest time to be asked again."""
+        """Return the requests to send now, and the time of the next poll."""

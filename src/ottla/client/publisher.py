@@ -1,8 +1,8 @@
-"""What a consumer's core publishes: its status and problems to the application, the topics it needs to the metadata.
+"""Publishes the consumer's status and problems to the application, and its topics to the metadata.
 
 Owns the version that was published last, the topics last passed to the metadata, and the order in which the causes of missing
-records are checked. Must not know who reads a snapshot, nor when an error is raised: the calls decide on timeouts. Invariants: a
-snapshot is published when it differs from the last one, and shows one moment; while some broker serves some partition that is read,
+records are checked. Must not know the readers of a snapshot, nor when an error is raised: the calls decide on timeouts. Invariants:
+a snapshot is published when it differs from the last one, and shows one moment; while some broker serves some assigned partition,
 there is no problem of the whole consumer (single partitions have their own).
 """
 
@@ -25,22 +25,22 @@ _NO_TOPICS: frozenset[str] = frozenset()
 
 
 class FollowedTopics:
-    """Tells the metadata which topics matter. Asked behind all that may change it."""
+    """Passes the topics of interest to the metadata. Polled after all managers that may change them."""
 
     def __init__(self, subscription: SubscriptionState, membership: Membership | None, metadata: MetadataManager) -> None:
         self._subscription = subscription
         self._membership = membership
         self._metadata = metadata
         self._followed = _NO_TOPICS, _NO_TOPICS, False
-        """The topics that are subscribed to, those of other members that matter as well, and whether all do."""
+        """The topics subscribed to, the topics of other members, and whether all topics are of interest."""
 
     def poll(self, now: Now) -> Poll:
-        """See which they are now."""
+        """Pass the topics to the metadata, if they have changed."""
         del now
         member = self._membership
         wanted = self._subscription.topics
         followed = (wanted, _NO_TOPICS, False) if member is None else (wanted, member.group_topics, member.follows_all_topics)
-        if followed != self._followed:  # the same sets in nearly every pass: that is seen without a look into them
+        if followed != self._followed:  # cheap: in nearly every pass these are the same objects
             self._followed = followed
             self._metadata.set_topics(None if followed[2] else wanted | followed[1])
         return Poll()
@@ -99,11 +99,11 @@ class Publisher:
 
 
 PATIENCE = 1_500
-"""Milliseconds that a first connection may take before the cluster counts as unreachable, even if others have failed."""
+"""Milliseconds that the first connection may take before the cluster counts as unreachable, even if others have failed."""
 
 
 class Problems:
-    """Asked in every pass, so each question is to end at once while all is well."""
+    """The reasons why no records arrive. Checked in every pass, so each check returns early while there is none."""
 
     def __init__(self, core: ClientCore, subscription: SubscriptionState) -> None:
         self.coordinator: CoordinatorManager | None = None
@@ -113,7 +113,7 @@ class Problems:
         self._patient_until: int | None = None
 
     def present(self, now: Now) -> OttlaError | None:
-        """What keeps records from coming, or ``None``."""
+        """Return the reason why no records arrive; ``None``: there is none."""
         return (
             self._of_no_use()
             or self._unreachable(now)
@@ -125,19 +125,19 @@ class Problems:
         )
 
     def wake_at(self, now: Now) -> int | None:
-        """When there may be one though nothing has happened."""
+        """The time at which a problem may begin without an event."""
         return self._patient_until if self._patient_until is not None and self._patient_until > now.mono else None
 
     def _of_no_use(self) -> OttlaError | None:
-        """Permanent problems: the broker that was asked about the cluster is too old, or not Kafka.
+        """The permanent problem of a broker that is too old, or is not Kafka.
 
-        Checked first: such a connection is closed, so between two attempts no broker seems to be reachable.
+        Checked first: its connection is closed, so between two attempts no broker seems to be reachable.
         """
         failure = self._core.metadata_manager.failure
         return failure if failure is not None and not failure.retriable else None
 
     def _unreachable(self, now: Now) -> OttlaError | None:
-        """Why no broker is connected: once all that were tried have failed, or those that are under way have been for long."""
+        """Why no broker is connected: once all attempts have failed, or the pending ones have taken ``PATIENCE``."""
         brokers = self._core.connections.brokers
         failure = brokers.connection_failure()
         since = None if failure is None else brokers.first_try_since
@@ -145,12 +145,12 @@ class Problems:
         return failure if self._patient_until is None or now.mono >= self._patient_until else None
 
     def _missing_topics(self) -> OttlaError | None:
-        """Why nothing will come of a subscription: none of its topics exists."""
+        """The problem of a subscription whose topics do not exist."""
         known = self._core.metadata.topics
         wanted = self._subscription.topics
         if self._subscription.mode is not Mode.TOPICS or not wanted:
             return None
-        for topic in wanted:  # asked in every pass: of a thousand topics mostly one is looked at
+        for topic in wanted:  # checked in every pass: usually the first topic ends the loop
             error = known[topic].error if topic in known else None
             if error is None or error.code != ErrorCode.unknown_topic_or_partition:
                 return None
@@ -158,7 +158,7 @@ class Problems:
         return UnknownTopicOrPartitionError(f"none of the subscribed topics exists: {names}")
 
     def _uncoordinated(self) -> OttlaError | None:
-        """Why nothing will come of a membership or of a look-up of commits: no coordinator is to be found, or to be reached."""
+        """The problem of a membership, or of a look-up of commits, whose coordinator cannot be found or reached."""
         needed = self._subscription.mode is Mode.TOPICS or self._subscription.in_phase(Phase.INITIALIZING)
         if self.coordinator is None or not needed:
             return None
@@ -167,12 +167,12 @@ class Problems:
         return cut_off or self.coordinator.failure
 
     def _leaderless(self) -> OttlaError | None:
-        """Why nothing will come of an assignment: none of its partitions has a leader."""
+        """The problem of an assignment whose partitions have no leader."""
         metadata = self._core.metadata
         described = []
         for tp in self._subscription.partitions:
             info = metadata.partition(tp)
-            if info is None or info.leader is not None:  # asked in every pass: of a thousand partitions mostly one is looked at
+            if info is None or info.leader is not None:  # checked in every pass: usually the first partition ends the loop
                 return None
             described.append(info)
         if not described:
@@ -182,13 +182,13 @@ class Problems:
         return LeaderNotAvailableError(f"no assigned partition has a leader: {names}{more}")
 
     def _cut_off(self) -> OttlaError | None:
-        """Why nothing will come of an assignment: no leader of its partitions can be reached, though some broker answers."""
+        """The problem of an assignment whose leaders cannot be reached, though some broker answers."""
         metadata, brokers = self._core.metadata, self._core.connections.brokers
         targets: dict[ToNode, None] = {}
         for tp in self._subscription.partitions:
             leader = metadata.leader(tp)
             target = None if leader is None else ToNode(leader.node.node_id)
             if target is None or not brokers.failures_of(target):
-                return None  # asked in every pass: of a thousand partitions mostly one is looked at
+                return None  # checked in every pass: usually the first partition ends the loop
             targets[target] = None
         return brokers.unreachable("the leaders of the assigned partitions", targets) if targets else None

@@ -1,7 +1,7 @@
 """The network thread's view of the consumer's health.
 
-Owns the collection of what the managers know. Must not know callers, nor what the answer means. Invariant: it only looks;
-its result never changes; it costs nothing unless called.
+Owns the collection of the managers' states. Must not know callers, nor the verdicts. Invariant: it changes nothing, its result
+never changes, and it costs nothing unless called.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Inspection:
         core.observe = self._meters.on_completion
 
     def view(self, now: Now) -> NetworkView:
-        """Everything, as it is now."""
+        """Return the current view."""
         membership, metadata = self._membership, self._core.metadata
         partitions = {}
         for tp, state in self._subscription.partitions.items():
@@ -89,12 +89,12 @@ class Inspection:
         return {MetricName(name, CONSUMER): float(value) for name, value in values.items()}
 
     def _of_replicas(self) -> dict[MetricName, float]:
-        found = {}
+        values = {}
         for tp in self._subscription.partitions:
             replica = self._replicas.preferred(tp)
             tags = (("topic", tp.topic), ("partition", str(tp.partition)))
-            found[MetricName("preferred-read-replica", FETCH, tags)] = -1.0 if replica is None else float(replica)
-        return found
+            values[MetricName("preferred-read-replica", FETCH, tags)] = -1.0 if replica is None else float(replica)
+        return values
 
     def _of_rebalances(self, now: Now) -> dict[MetricName, float]:
         recorder = self._recorder

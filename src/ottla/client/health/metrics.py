@@ -29,11 +29,11 @@ COORDINATOR, FETCH, CONSUMER = "consumer-coordinator-metrics", "consumer-fetch-m
 """The groups of metrics."""
 
 _ALIVE = (ErrorCode.none, ErrorCode.rebalance_in_progress)
-"""What a coordinator that accepts a heartbeat answers."""
+"""The error codes of a heartbeat that the coordinator has accepted."""
 
 
 class MetricName(NamedTuple):
-    """A metric, as Kafka names it: ``tags`` are pairs, of the partition it is about for example."""
+    """The name of a metric, as in Kafka. ``tags`` are pairs of name and value, for example of its partition."""
 
     name: str
     group: str
@@ -50,9 +50,9 @@ class _Sample:
 
 
 class Meter:
-    """Something that happens: how often, how much of it altogether, and lately.
+    """The count and the total of a value, and its average, extremes and rate in the latest samples.
 
-    One thread records; others may read, and find the samples replaced, never changed in number.
+    One thread records. Others may read: the tuple of samples is replaced, never changed.
     """
 
     __slots__ = ("_samples", "count", "total")
@@ -63,7 +63,7 @@ class Meter:
         self._samples: tuple[_Sample, ...] = ()
 
     def record(self, value: float, now: Now) -> None:
-        """It happened once, and took, or was, so much."""
+        """Record one value."""
         self.count += 1
         self.total += value
         if not self._samples or now.mono >= self._samples[-1].begins + WINDOW:
@@ -77,20 +77,20 @@ class Meter:
             sample.max = value
 
     def average(self, now: Now) -> float:
-        """Of the recent ones; 0 where there was none."""
+        """The average of recent values; 0 if there is none."""
         recent = self._recent(now)
         return sum(sample.sum for sample in recent) / max(1, sum(sample.count for sample in recent))
 
     def maximum(self, now: Now) -> float:
-        """Of the recent ones."""
+        """The maximum of recent values; 0 if there is none."""
         return max((sample.max for sample in self._recent(now)), default=0.0)
 
     def minimum(self, now: Now) -> float | None:
-        """Of the recent ones; ``None`` where there was none."""
+        """The minimum of recent values; ``None`` if there is none."""
         return min((sample.min for sample in self._recent(now)), default=None)
 
     def rate(self, now: Now) -> float:
-        """How often a second, lately."""
+        """The number of recent values per second."""
         recent = self._recent(now)
         since = max(now.mono - recent[0].begins, WINDOW) if recent else WINDOW
         return sum(sample.count for sample in recent) * 1000 / since
@@ -107,7 +107,7 @@ _METERS: Mapping[Api, str] = {
     Api.SYNC_GROUP: "sync",
     Api.FETCH: "fetch",
 }
-"""Requests that have a meter of their own, of the milliseconds until they were answered."""
+"""Requests with a meter of their own, for the milliseconds until the response."""
 
 
 class Meters:
@@ -117,7 +117,7 @@ class Meters:
         self.heartbeat_at: int | None = None
         """When the coordinator last accepted a heartbeat (monotonic ms)."""
         self.accepted_at: int | None = None
-        """When it last accepted a heartbeat or a join: its silence is measured from then."""
+        """When it last accepted a heartbeat or a join, from which the time without an answer counts."""
         self.fetch_at: dict[int, int] = {}
         """When each node last answered a Fetch (monotonic ms)."""
         self._requests = Meter()
@@ -126,7 +126,7 @@ class Meters:
         self._throttled = Meter()
 
     def on_completion(self, completion: CompletedRequest, now: Now) -> None:
-        """A request came to its end."""
+        """Count a request that was answered or has failed."""
         if completion.error is not None:
             return
         latency = now.mono - completion.request.sent_at
@@ -150,7 +150,7 @@ class Meters:
             self._fetched.record(size, now)
 
     def read(self, now: Now) -> dict[MetricName, float]:
-        """What they say now; times are milliseconds."""
+        """Return the current values; times are milliseconds."""
         found: dict[MetricName, float] = {}
 
         def put(group: str, **values: float) -> None:
@@ -202,11 +202,11 @@ _NANOSECONDS = 1_000_000
 _Tags = tuple[tuple[str, str], ...]
 
 KEPT_MARKS = SAMPLES + 1
-"""Marks of a topic that is not read any more before it is forgotten: a rebalance may give it back."""
+"""Marks after which a topic that is not read any more is removed: a rebalance may assign it again before that."""
 
 
 class ListenerCall(enum.Enum):
-    """What a listener was called for: the partitions were ..."""
+    """The reason of a listener's call: its partitions were ..."""
 
     ASSIGNED = "assigned"
     REVOKED = "revoked"
@@ -228,19 +228,19 @@ class PollMetrics:
         self._in_listeners = {call: Meter() for call in ListenerCall}
 
     def poll_began(self, now: Now) -> None:
-        """The application polls, or requests the next record of an iteration."""
+        """Note that the application polls, or requests the next record of an iteration."""
         if self._polled_at is not None:
             self._between.record(now.mono - self._polled_at, now)
             self._inside.record(self._waited, now)
         self._polled_at, self._waited = now.mono, 0
 
     def poll_ended(self, now: Now) -> None:
-        """The application has the result of its poll."""
+        """Note that a poll returns."""
         if self._polled_at is not None:
             self._waited = now.mono - self._polled_at
 
     def listened(self, call: ListenerCall, milliseconds: int, now: Now) -> None:
-        """A listener has run."""
+        """Record the duration of a listener."""
         self._in_listeners[call].record(milliseconds, now)
 
     def metrics(self, now: Now) -> dict[MetricName, float]:
@@ -261,16 +261,16 @@ class PollMetrics:
 
 
 class _Amount:
-    """Records and bytes of one topic, or of all. Rates are between two marks, which are set once in a while."""
+    """Records and bytes of one topic, or of all. Rates are computed between two marks, which are set every ``WINDOW``."""
 
     __slots__ = ("_marks", "bytes", "fetched", "records", "requests")
 
     def __init__(self) -> None:
         self.records = self.bytes = 0
         self.fetched = Meter()
-        """Bytes of each response, as they were sent."""
+        """Bytes of each response, as received."""
         self.requests = Meter()
-        """Records of each response, once all of it was consumed."""
+        """Records of each response, recorded once all of it is consumed."""
         self._marks: tuple[tuple[int, int, int], ...] = ()
 
     def mark(self, now: Now) -> None:
@@ -278,11 +278,11 @@ class _Amount:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing came for as long as marks are kept."""
+        """Whether no records arrived for as long as marks are kept."""
         return len(self._marks) == KEPT_MARKS and self._marks[0][1] == self.records
 
     def rates(self, now: Now) -> tuple[float, float]:
-        """Records and bytes a second, lately."""
+        """The recent records and bytes per second."""
         marks = self._marks[-SAMPLES:]
         if not marks:
             return 0.0, 0.0
@@ -292,7 +292,7 @@ class _Amount:
 
 
 class _Distances:
-    """How far an application was from both ends of a partition whenever records came."""
+    """The distances of the application from both ends of a partition, recorded when records arrive."""
 
     __slots__ = ("lag", "lead")
 
@@ -308,23 +308,23 @@ class Consumption:
         self._topics: dict[str, _Amount] = {}
         self._distances: dict[TopicPartition, _Distances] = {}
         self._open: dict[int, dict[str, int]] = {}
-        """Records that were handed out of each response that is not consumed yet, by topic."""
+        """The returned records of each response that is not consumed yet, by topic."""
         self._mark_at: int | None = None
         self._assigned: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:
         return f"<Consumption {self._all.records} records of {len(self._topics)} topics>"
 
-    # -- what happens -----------------------------------------------------------------------------------------------------
+    # -- counting ---------------------------------------------------------------------------------------------------------
 
     def keep(self, partitions: Collection[TopicPartition]) -> None:
-        """These are assigned; what was measured of others goes, as in Kafka."""
+        """Keep the numbers of the assigned partitions and drop those of others, as Kafka's consumer does."""
         self._assigned = frozenset(tp.topic for tp in partitions)
         for tp in [tp for tp in self._distances if tp not in partitions]:
             del self._distances[tp]
 
     def arrived(self, response: FetchedResponse, position: Callable[[TopicPartition], int | None], now: Now) -> None:
-        """A broker sent records. ``position`` returns the offset of the next record to hand out."""
+        """Count a response. ``position`` returns the offset after the returned records."""
         sizes: dict[str, int] = {}
         for part in response.partitions:
             if not part.data:
@@ -342,7 +342,7 @@ class Consumption:
             self._open[response.number] = dict.fromkeys(sizes, 0)
 
     def read(self, number: int, topic: str, records: int, size: int) -> None:
-        """Records of a response are handed out, ``size`` bytes of them."""
+        """Count records of a response that are returned, with ``size`` bytes."""
         for amount in (self._all, self._topics.get(topic)):
             if amount is not None:
                 amount.records += records
@@ -352,7 +352,7 @@ class Consumption:
             opened[topic] += records
 
     def settle(self, holds: Callable[[int], bool], now: Now) -> None:
-        """Take note of the responses that are consumed by now."""
+        """Count the responses that are completely consumed."""
         for number in [number for number in self._open if not holds(number)]:
             by_topic = self._open.pop(number)
             self._all.requests.record(sum(by_topic.values()), now)
@@ -360,7 +360,7 @@ class Consumption:
                 self._topic(topic, now).requests.record(records, now)
 
     def mark_when_due(self, now: Now) -> None:
-        """Set the marks between which rates are computed; called with each poll."""
+        """Set the marks between which rates are computed, if that is due. Called with each poll."""
         if self._mark_at is not None and now.mono < self._mark_at:
             return
         self._mark_at = now.mono + WINDOW
@@ -377,7 +377,7 @@ class Consumption:
             amount.mark(now)
         return amount
 
-    # -- what they say ----------------------------------------------------------------------------------------------------
+    # -- reading ----------------------------------------------------------------------------------------------------------
 
     def metrics(self, consumed: Mapping[TopicPartition, Consumed], now: Now) -> dict[MetricName, float]:
         """``consumed``: how far the application is. Any thread may ask."""
