@@ -247,9 +247,9 @@ AT_1, AT_9 = '{"%s": {"0": 1}}', '{"%s": {"0": 9}}'
     ("options", "words"),
     [
         ({"subscribe": "no-such-topic-1"}, "no-such-topic-1 does not exist"),
-        ({"assign": '{"%s": [9]}'}, "assign names .*-9, which does not exist"),
+        ({"assign": '{"%s": [9]}'}, "option assign names partitions that do not exist: .*-9"),
         ({"subscribe": "%s", "startingOffsets": '{"%s": {"0": 0}}'}, "startingOffsets names no offset for"),
-        ({"assign": '{"%s": [0]}', "startingOffsets": AT_9, "endingOffsets": AT_1}, "startingOffsets are beyond"),
+        ({"assign": '{"%s": [0]}', "startingOffsets": AT_9, "endingOffsets": AT_1}, "startingOffsets for .* is 9, beyond its end"),
         ({"subscribe": "%s", "startingOffset": "earliest"}, "did you mean startingOffsets"),
         ({"subscribe": "%s", "kafka_auto_offset_reset": "latest"}, "kafka.auto.offset.reset is not supported"),
         ({"subscribe": "%s", "kafka_fetch_min_byte": "1"}, "did you mean kafka.fetch.min.bytes"),

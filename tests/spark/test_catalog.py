@@ -50,7 +50,7 @@ def test_a_table_by_sql(spark: SparkSession, kafka: Kafka, topic: str, table: st
 def test_a_table_with_columns_raises_with_advice(spark: SparkSession, kafka: Kafka, topic: str, table: str) -> None:
     options = f"'kafka.bootstrap.servers' '{kafka.servers}', 'subscribe' '{topic}'"
     spark.sql(f"CREATE TABLE {table} (value BINARY) USING ottla OPTIONS ({options})")
-    with pytest.raises(PySparkException, match="leave the columns out of CREATE TABLE"):
+    with pytest.raises(PySparkException, match="omit the columns in CREATE TABLE"):
         spark.table(table).collect()
 
 

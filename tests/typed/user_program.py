@@ -53,7 +53,7 @@ def without_deserializers() -> None:
         for record in consumer:
             assert_type(record.key, bytes | None)
             assert_type(record.value, bytes | None)
-            record.value.decode()  # pyright: ignore[reportOptionalMemberAccess]
+            record.value.decode()  # type: ignore[union-attr]  # pyright: ignore[reportOptionalMemberAccess]
             record.value = b""  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 
 
