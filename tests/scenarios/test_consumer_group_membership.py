@@ -50,7 +50,8 @@ class Slowly:
         self.ran.append((what, state_of(self.app), began, self.app.now.mono))
 
 
-def test_heartbeats_continue_between_revocation_and_assignment_and_acknowledge_only_after_both(world: World) -> None:
+def rebalance_slowly(world: World) -> Slowly:
+    """Have a second member join the group of a member with slow listeners, and return those."""
     first = new(world, "a")
     slowly = Slowly(first)
 
@@ -63,9 +64,14 @@ def test_heartbeats_continue_between_revocation_and_assignment_and_acknowledge_o
     world.run_until(lambda: first.calls.owned == set(ALL))
     second = join(world, "b")
     settle(world, first, second)
+    return slowly
+
+
+def test_heartbeats_continue_between_revocation_and_assignment_and_acknowledge_only_after_both(world: World) -> None:
+    slowly = rebalance_slowly(world)
     (revoked,) = [one for one in slowly.ran if one[0] == "revoke"]
     given = next(one for one in slowly.ran if one[0] == "assign" and one[2] >= revoked[3])
-    membership = first.membership
+    membership = slowly.app.membership
     assert membership is not None
     beats = [(at, one) for at, one in sent(world, HEARTBEAT, revoked[2]) if one.member_id == membership.metadata().member_id]
     during = [one for at, one in beats if at <= given[3]]
@@ -76,18 +82,7 @@ def test_heartbeats_continue_between_revocation_and_assignment_and_acknowledge_o
 
 
 def test_revocation_and_assignment_are_steps_of_one_state(world: World) -> None:
-    first = new(world, "a")
-    slowly = Slowly(first)
-
-    def program() -> Program:
-        yield from first.calls.subscribe(["t"], slowly.listeners(), first.now)
-        while not first.stop:
-            yield from first.calls.poll(500, first.now)
-
-    first.start(program())
-    world.run_until(lambda: first.calls.owned == set(ALL))
-    second = join(world, "b")
-    settle(world, first, second)
+    slowly = rebalance_slowly(world)
     assert {what for what, *_ in slowly.ran} == {"revoke", "assign"}
     assert {state for _, state, *_ in slowly.ran} == {State.RECONCILING}
 

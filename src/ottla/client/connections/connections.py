@@ -103,7 +103,7 @@ class Connections:
         """
         self._requests.remove_if(lambda request: self._expired(request, now))
         for broker in self.brokers:
-            self._expire_link(broker, now)
+            self._expire_connection(broker, now)
         self._requests.remove_if(lambda request: self._dispatch(request, now))
         effects, self._effects = self._effects, []
         return ConnectionsPoll(effects, min(self._deadlines(now), default=None))
@@ -449,7 +449,7 @@ class Connections:
     def _expired(self, request: PendingRequest, now: Now) -> bool:
         return request.deadline <= now.mono and self._requests.complete(request, error=self.brokers.unsent_error(request.send))
 
-    def _expire_link(self, broker: NodeConnection, now: Now) -> None:
+    def _expire_connection(self, broker: NodeConnection, now: Now) -> None:
         if broker.state in SETUP_STATES and broker.setup_deadline <= now.mono:
             broker.setup_failures += 1
             self._broken(broker, OttlaTimeoutError(broker.timeout_reason(now)), now)

@@ -129,7 +129,7 @@ def test_a_former_coordinator_that_becomes_silent_is_disconnected(look_up: LookU
 
 
 def test_a_disconnect_starts_no_lookup(look_up: LookUp) -> None:
-    look_up.manager.disconnect("nobody is there", look_up.now)
+    look_up.manager.disconnect("connection refused", look_up.now)
     look_up.manager.target()
     look_up.answer(look_up.one(Api.FIND_COORDINATOR), look_up.found())
     look_up.manager.disconnect("a request is parked", look_up.now)
