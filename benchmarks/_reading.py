@@ -16,10 +16,10 @@ import aiokafka
 import confluent_kafka
 
 from ottla import AsyncConsumer, Consumer, TopicPartition
-from ottla.client import commands
+from ottla.client import events
 from ottla.client.assembly import ConsumerAssembly
 from ottla.client.calls.shared_state import SharedState
-from ottla.client.notifications import Fetched
+from ottla.client.events import Fetched
 from ottla.config import ConsumerConfig
 from ottla.records import iter_headers
 from ottla.runtime.network_thread import NetworkThread
@@ -109,12 +109,12 @@ def fetching(servers: str, topic: str, partitions: int, count: int, settings: Se
     network = NetworkThread(ConsumerAssembly(config, random_source(), shared).core, shared=shared)
     network.start()
     try:
-        network.submit(commands.Assign(frozenset(TopicPartition(topic, number) for number in range(partitions))))
+        network.submit(events.Assign(frozenset(TopicPartition(topic, number) for number in range(partitions))))
         while seen < count and network.notifications.wait(PATIENCE):
             for told in network.notifications.drain():
                 if isinstance(told, Fetched):
                     seen += sum(header.record_count for part in told.response.partitions for _, header in iter_headers(part.data))
-                    network.submit(commands.Drained((told.response.number,)))
+                    network.submit(events.Drained((told.response.number,)))
         return watch.reading(seen, -1)
     finally:
         network.close(10)

@@ -24,11 +24,10 @@ from ottla.client.calls.collector import FetchCollector
 from ottla.client.calls.delivery import Delivery
 from ottla.client.calls.rebalancing import Listener
 from ottla.client.calls.shared_state import SharedState
-from ottla.client.commands import Inspect
+from ottla.client.events import Inspect, WakeupRequested
 from ottla.client.groups.rebalances import Rebalance
 from ottla.client.health.metrics import MetricName
 from ottla.client.health.verdicts import Assessor, Health, NetworkView
-from ottla.client.notifications import WakeupRequested
 from ottla.client.subscription import Mode
 from ottla.config import ConsumerConfig, OttlaConfigWarning
 from ottla.errors import ClosedError, ForkedError, IllegalStateError

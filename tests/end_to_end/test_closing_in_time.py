@@ -19,7 +19,7 @@ import confluent_kafka
 import pytest
 
 from ottla import Admin, AsyncConsumer, Broker, Consumer, TopicPartition
-from ottla.client.commands import Inspect
+from ottla.client.events import Inspect
 from ottla.errors import ClosedError, OttlaTimeoutError
 from ottla.faults import Fault
 from tests.end_to_end.programs import broker as broker_process

@@ -9,7 +9,7 @@ import pytest
 
 from ottla.broker.faults.rules import Delay, Fail
 from ottla.client.calls.rebalancing import Listeners
-from ottla.client.notifications import ErrorNotification
+from ottla.client.events import ErrorNotification
 from ottla.errors import BrokerError, IllegalStateError, OttlaError, OttlaTimeoutError, WakeupError, error_class
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api

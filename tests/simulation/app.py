@@ -17,7 +17,7 @@ from ottla.client.calls.mailbox import Await, Wait
 from ottla.client.calls.rebalancing import Listeners
 from ottla.client.connections.connections import Close, Connect, Write
 from ottla.client.effects import ToCoordinator
-from ottla.client.notifications import WakeupRequested
+from ottla.client.events import WakeupRequested
 from ottla.config import ConsumerConfig
 from ottla.errors import OttlaError
 from ottla.types import Now, TopicPartition

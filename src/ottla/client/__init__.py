@@ -1,7 +1,7 @@
 """What a client decides: state machines and request managers that are asked and never act, and the calls of its application.
 
 Owns two threads' worth of decisions and their meeting place. At the top are what runs all of it (``assembly``, ``core``) and what
-all packages use: effects, commands, notifications, the subscription. The packages, none of which imports one above itself:
+all packages use: effects, events, the subscription. The packages, none of which imports one above itself:
 
 - ``calls``: what runs on the application's thread; ``admin``: what an operator asks
 - ``health``: how a consumer is; ``positions``: where it reads on

@@ -11,19 +11,18 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from ottla.client import commands
+from ottla.client import events
 from ottla.client.backoff import ExponentialBackoff, RandomPort
 from ottla.client.calls.shared_state import SharedState
 from ottla.client.cluster.topics import TopicsManager
-from ottla.client.commands import Reply
 from ottla.client.core import ClientCore
+from ottla.client.events import Completed, Reply
 from ottla.client.fetch.manager import FetchManager
 from ottla.client.groups.coordinator import CoordinatorManager
 from ottla.client.groups.membership import Membership, MembershipContext
 from ottla.client.groups.protocol import membership_of
 from ottla.client.groups.rebalances import RebalanceRecorder
 from ottla.client.health.inspection import Inspection
-from ottla.client.notifications import Completed
 from ottla.client.poll_timer import PollTimer
 from ottla.client.positions.commit import CommitManager
 from ottla.client.positions.offsets import OffsetsManager
@@ -35,7 +34,7 @@ from ottla.errors import OttlaError
 from ottla.types import Now
 
 _NOTHING: frozenset[type[object]] = frozenset()
-_REPORTS: frozenset[type[object]] = frozenset({commands.Drained})
+_REPORTS: frozenset[type[object]] = frozenset({events.Drained})
 """Commands that have an effect only while a manager waits for them."""
 
 _RESET_TO: Mapping[str, Reset | None] = {"earliest": EARLIEST, "latest": LATEST, "none": None}
@@ -91,30 +90,30 @@ class ConsumerAssembly:
 
     def _register(self) -> None:
         handlers: dict[type[object], Callable[[Any, Now], None]] = {
-            commands.Polled: self._polled,
-            commands.Drained: lambda command, _: self.fetches.drained(command.numbers),
-            commands.Subscribe: self._subscribe,
-            commands.Assign: self._assign,
-            commands.Unsubscribe: self._unsubscribe,
-            commands.EndFetches: lambda command, _: self.fetches.when_ended(lambda: self._done(command)),
-            commands.UserData: self._user_data,
-            commands.Assigned: self._assigned,
-            commands.RebalancePrepared: self._prepared,
-            commands.AssignmentAccepted: self._accepted,
-            commands.ProcessingBegan: lambda command, now: self.polls.begin(command.limit, now),
-            commands.ProcessingProgressed: lambda _, now: self.polls.progress(now),
-            commands.ProcessingEnded: lambda _, now: self.polls.end(now),
-            commands.Inspect: lambda command, now: command.reply(self.inspection.view(now)),
-            commands.Seek: self._seek,
-            commands.Rewind: self._rewind,
-            commands.ResetPositions: self._reset,
-            commands.LookUpAgain: self._look_up_again,
-            commands.Pause: self._pause,
-            commands.Resume: self._resume,
-            commands.Commit: self._commit,
-            commands.FetchCommitted: self._fetch_committed,
-            commands.ListOffsets: self._list_offsets,
-            commands.DescribeTopics: self._describe_topics,
+            events.Polled: self._polled,
+            events.Drained: lambda command, _: self.fetches.drained(command.numbers),
+            events.Subscribe: self._subscribe,
+            events.Assign: self._assign,
+            events.Unsubscribe: self._unsubscribe,
+            events.EndFetches: lambda command, _: self.fetches.when_ended(lambda: self._done(command)),
+            events.UserData: self._user_data,
+            events.Assigned: self._assigned,
+            events.RebalancePrepared: self._prepared,
+            events.AssignmentAccepted: self._accepted,
+            events.ProcessingBegan: lambda command, now: self.polls.begin(command.limit, now),
+            events.ProcessingProgressed: lambda _, now: self.polls.progress(now),
+            events.ProcessingEnded: lambda _, now: self.polls.end(now),
+            events.Inspect: lambda command, now: command.reply(self.inspection.view(now)),
+            events.Seek: self._seek,
+            events.Rewind: self._rewind,
+            events.ResetPositions: self._reset,
+            events.LookUpAgain: self._look_up_again,
+            events.Pause: self._pause,
+            events.Resume: self._resume,
+            events.Commit: self._commit,
+            events.FetchCommitted: self._fetch_committed,
+            events.ListOffsets: self._list_offsets,
+            events.DescribeTopics: self._describe_topics,
         }
         for command, handler in handlers.items():
             self.core.register(command, self._guarded(handler))
@@ -129,7 +128,7 @@ class ConsumerAssembly:
             try:
                 handler(command, now)
             except Exception as error:
-                if not isinstance(command, commands.Command):
+                if not isinstance(command, events.Command):
                     raise
                 known = (
                     error
@@ -140,34 +139,34 @@ class ConsumerAssembly:
 
         return guarded
 
-    def _reply_to(self, command: commands.Command) -> Reply:
+    def _reply_to(self, command: events.Command) -> Reply:
         def reply(value: object, error: OttlaError | None) -> None:
             self.publisher.publish()
             self.core.notify(Completed(command.completion, value, error))
 
         return reply
 
-    def _done(self, command: commands.Command) -> None:
+    def _done(self, command: events.Command) -> None:
         self._reply_to(command)(None, None)
 
     # -- commands ---------------------------------------------------------------------------------------------------------
 
-    def _polled(self, command: commands.Polled, now: Now) -> None:
+    def _polled(self, command: events.Polled, now: Now) -> None:
         if self.commits is not None and self.membership is not None:
             self.commits.polled(command.positions, now)
             self.membership.polled(now)
 
-    def _subscribe(self, command: commands.Subscribe, now: Now) -> None:
+    def _subscribe(self, command: events.Subscribe, now: Now) -> None:
         del now
         self.subscription.subscribe(command.topics, command.pattern)
         self._done(command)
 
-    def _assign(self, command: commands.Assign, now: Now) -> None:
+    def _assign(self, command: events.Assign, now: Now) -> None:
         del now
         self.subscription.assign(command.partitions)
         self._done(command)
 
-    def _unsubscribe(self, command: commands.Unsubscribe, now: Now) -> None:
+    def _unsubscribe(self, command: events.Unsubscribe, now: Now) -> None:
         joined = self.subscription.mode is Mode.TOPICS
         if self.commits is not None:
             self.commits.gave_up(command.given_up.partitions)
@@ -179,17 +178,17 @@ class ConsumerAssembly:
         else:
             self._done(command)
 
-    def _user_data(self, command: commands.UserData, now: Now) -> None:
+    def _user_data(self, command: events.UserData, now: Now) -> None:
         del now
         if self.membership is not None:
             self.membership.user_data(command)
 
-    def _assigned(self, command: commands.Assigned, now: Now) -> None:
+    def _assigned(self, command: events.Assigned, now: Now) -> None:
         del now
         if self.membership is not None:
             self.membership.assigned(command)
 
-    def _prepared(self, command: commands.RebalancePrepared, now: Now) -> None:
+    def _prepared(self, command: events.RebalancePrepared, now: Now) -> None:
         self.polls.answered(now)
         if self.membership is not None and self.commits is not None and self.recorder is not None:
             self.recorder.gave_up(command.given_up, now)
@@ -199,13 +198,13 @@ class ConsumerAssembly:
                 # The application has committed all processed records. With added partitions only, the interval goes on.
                 self.commits.restart_auto_commit(now)
 
-    def _accepted(self, command: commands.AssignmentAccepted, now: Now) -> None:
+    def _accepted(self, command: events.AssignmentAccepted, now: Now) -> None:
         self.polls.answered(now)
         if self.membership is not None and self.recorder is not None:
             self.recorder.took(command.added, command.in_listeners, now)
             self.membership.accepted(command.token)
 
-    def _seek(self, command: commands.Seek, now: Now) -> None:
+    def _seek(self, command: events.Seek, now: Now) -> None:
         del now
         for tp, position in command.positions.items():
             if position.leader_epoch is not None:
@@ -213,46 +212,46 @@ class ConsumerAssembly:
         self.subscription.seek(command.positions)
         self._done(command)
 
-    def _rewind(self, command: commands.Rewind, now: Now) -> None:
+    def _rewind(self, command: events.Rewind, now: Now) -> None:
         del now
         self.subscription.rewind(command.positions)
         self._done(command)
 
-    def _reset(self, command: commands.ResetPositions, now: Now) -> None:
+    def _reset(self, command: events.ResetPositions, now: Now) -> None:
         del now
         self.subscription.reset(command.partitions, command.timestamp)
         self._done(command)
 
-    def _look_up_again(self, command: commands.LookUpAgain, now: Now) -> None:
+    def _look_up_again(self, command: events.LookUpAgain, now: Now) -> None:
         del now
         self.offsets.look_up_again()
         self._done(command)
 
-    def _pause(self, command: commands.Pause, now: Now) -> None:
+    def _pause(self, command: events.Pause, now: Now) -> None:
         del now
         self.subscription.pause(command.partitions, command.positions)
         self._done(command)
 
-    def _resume(self, command: commands.Resume, now: Now) -> None:
+    def _resume(self, command: events.Resume, now: Now) -> None:
         del now
         self.subscription.resume(command.partitions)
         self._done(command)
 
-    def _commit(self, command: commands.Commit, now: Now) -> None:
+    def _commit(self, command: events.Commit, now: Now) -> None:
         del now
         assert self.commits is not None
         reply = self._reply_to(command)
         self.commits.commit(command.offsets, command.deadline, command.retry, reply, revoking=command.revoking)
 
-    def _fetch_committed(self, command: commands.FetchCommitted, now: Now) -> None:
+    def _fetch_committed(self, command: events.FetchCommitted, now: Now) -> None:
         del now
         assert self.commits is not None
         self.commits.fetch(command.partitions, command.deadline, self._reply_to(command))
 
-    def _list_offsets(self, command: commands.ListOffsets, now: Now) -> None:
+    def _list_offsets(self, command: events.ListOffsets, now: Now) -> None:
         self.offsets.list_offsets(command.timestamps, command.deadline, self._reply_to(command), now)
 
-    def _describe_topics(self, command: commands.DescribeTopics, now: Now) -> None:
+    def _describe_topics(self, command: events.DescribeTopics, now: Now) -> None:
         del now
         self.topics.describe(command.topics, command.deadline, self._reply_to(command))
 

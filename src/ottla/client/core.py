@@ -16,7 +16,7 @@ from ottla.client.cluster.metadata import Metadata, MetadataManager
 from ottla.client.connections.connections import ConnectionEffect, Connections
 from ottla.client.connections.effects import CompletedRequest
 from ottla.client.effects import RequestManager
-from ottla.client.notifications import ErrorNotification
+from ottla.client.events import ErrorNotification
 from ottla.config import ClientConfig, ConsumerConfig
 from ottla.errors import OttlaError
 from ottla.types import Node, Now

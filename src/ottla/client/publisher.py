@@ -12,10 +12,10 @@ from ottla.client.calls.shared_state import SharedState
 from ottla.client.cluster.metadata import MetadataManager
 from ottla.client.core import ClientCore
 from ottla.client.effects import Poll, ToCoordinator, ToNode
+from ottla.client.events import Published
 from ottla.client.groups.coordinator import COORDINATOR, CoordinatorManager
 from ottla.client.groups.membership import Membership
 from ottla.client.groups.rebalances import RebalanceRecorder
-from ottla.client.notifications import Published
 from ottla.client.subscription import Mode, Phase, Snapshot, SubscriptionState
 from ottla.errors import LeaderNotAvailableError, OttlaError, UnknownTopicOrPartitionError
 from ottla.protocol import ErrorCode

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from ottla.client.calls.shared_state import SharedState
 from ottla.client.connections.connections import Authenticate, Close, Connect, ConnectionEffect, Resolve, Write
 from ottla.client.core import ClientCore
-from ottla.client.notifications import ErrorNotification
+from ottla.client.events import ErrorNotification
 from ottla.config import ClientConfig
 from ottla.errors import ClosedError, ForkedError, OttlaError
 from ottla.runtime import clock

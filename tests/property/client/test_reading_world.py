@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from ottla.client.calls.collector import FetchCollector
 from ottla.client.calls.shared_state import SharedState
-from ottla.client.notifications import FetchedPartition, FetchedResponse
+from ottla.client.events import FetchedPartition, FetchedResponse
 from ottla.client.subscription import Mode, PartitionView, Snapshot
 from ottla.records import ControlType, NewRecord, encode_batch, encode_end_transaction
 from ottla.types import Now, OffsetAndMetadata, TopicPartition

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings, strategies as st
 from ottla import Record
 from ottla.client.calls.collector import FetchCollector
 from ottla.client.calls.shared_state import SharedState
-from ottla.client.notifications import FetchedPartition, FetchedResponse
+from ottla.client.events import FetchedPartition, FetchedResponse
 from ottla.client.subscription import Mode, PartitionView, Snapshot
 from ottla.records import NewRecord, encode_batch
 from ottla.types import Now, OffsetAndMetadata, TopicPartition

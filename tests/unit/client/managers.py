@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from ottla.client import commands
+from ottla.client import events
 from ottla.client.backoff import ExponentialBackoff
 from ottla.client.calls.calls import ConsumerCalls
 from ottla.client.calls.rebalancing import Listeners
@@ -51,7 +51,7 @@ def config(**settings: Any) -> ConsumerConfig:
 
 def subscribed(calls: ConsumerCalls, listeners: Listeners | None = None) -> None:
     """Put a consumer's calls into the subscribed state, in which notifications concern the current membership."""
-    command = commands.Subscribe(frozenset({"t"}))
+    command = events.Subscribe(frozenset({"t"}))
     command.completion.settle(None, None)
     calls._rebalancing.subscribe(command, Listeners() if listeners is None else listeners)
 

@@ -11,7 +11,7 @@ import pytest
 
 from ottla.client.core import ClientCore
 from ottla.client.effects import AnyNode, AnySend, Poll, Send, ToNode
-from ottla.client.notifications import ErrorNotification
+from ottla.client.events import ErrorNotification
 from ottla.config import ClientConfig, ConsumerConfig
 from ottla.errors import IllegalStateError, OttlaError
 from ottla.protocol import ErrorCode, rpcs

@@ -18,7 +18,7 @@ import pytest
 
 from ottla.client.core import ClientCore
 from ottla.client.effects import AnyNode, AnySend, Poll, Send
-from ottla.client.notifications import ErrorNotification
+from ottla.client.events import ErrorNotification
 from ottla.config import ClientConfig
 from ottla.errors import ForkedError, IllegalStateError, OttlaError
 from ottla.protocol import ErrorCode, rpcs

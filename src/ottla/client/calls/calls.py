@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from ottla.client import commands
+from ottla.client import events
 from ottla.client.calls.collector import FetchCollector
 from ottla.client.calls.commits import STEP_TIME, CommitCalls, step_deadline
 from ottla.client.calls.delivery import Delivery
@@ -27,9 +27,7 @@ from ottla.client.calls.rebalancing import Listeners, Rebalancing
 from ottla.client.calls.shared_state import SharedState
 from ottla.client.cluster import patterns
 from ottla.client.cluster.metadata import TopicMetadata
-from ottla.client.groups.membership import DEFAULT
-from ottla.client.health.metrics import PollMetrics
-from ottla.client.notifications import (
+from ottla.client.events import (
     AssignmentNeeded,
     AssignmentReceived,
     ErrorNotification,
@@ -38,6 +36,8 @@ from ottla.client.notifications import (
     RebalanceNeeded,
     TopicErrorNotification,
 )
+from ottla.client.groups.membership import DEFAULT
+from ottla.client.health.metrics import PollMetrics
 from ottla.client.subscription import Mode, Snapshot
 from ottla.config import ConsumerConfig
 from ottla.errors import IllegalStateError, OttlaTimeoutError
@@ -175,7 +175,7 @@ class ConsumerCalls:
             return False  # the network thread has not executed the earlier commands yet
         if self._rebalancing.pending or self.commits.has_callback:
             # ``Polled`` goes first: listeners and callbacks run inside this poll, so their time is not time between two polls.
-            self._mailbox.submit(commands.Polled({}))
+            self._mailbox.submit(events.Polled({}))
             yield from self.commits.run_callbacks()
             if self._rebalancing.pending:
                 self._polled_at = None
@@ -193,18 +193,18 @@ class ConsumerCalls:
         """Fetch again from the positions after the returned records: a call was interrupted at an unknown point."""
         positions = self.collector.start_over()
         if positions:
-            self._mailbox.submit_change(commands.Rewind(positions))
+            self._mailbox.submit_change(events.Rewind(positions))
         self.interrupted = False
 
     def _post(self) -> None:
         """Report drained responses and, at intervals, that the application polls and which positions may be committed."""
         if self.collector.buffer.has_drained:
-            self.collector.report_drained(lambda numbers: self._mailbox.submit(commands.Drained(numbers)), self._mailbox.now)
+            self.collector.report_drained(lambda numbers: self._mailbox.submit(events.Drained(numbers)), self._mailbox.now)
         now = self._mailbox.now.mono
         if self._polled_at is None or now - self._polled_at >= POST_INTERVAL:
             self._polled_at = now
             positions = self.collector.positions_to_commit(with_current=False) if self._config.enable_auto_commit else {}
-            self._mailbox.submit(commands.Polled(positions))
+            self._mailbox.submit(events.Polled(positions))
 
     def _longest_wait(self) -> int:
         """Milliseconds after which a waiting poll sends ``Polled`` again: it counts as polling while it waits."""
@@ -249,7 +249,7 @@ class ConsumerCalls:
             raise IllegalStateError(f"topics are subscribed to by {before}, which does not mix with {after}", hint=hint)
         if pattern is not None and self._config.group_protocol != "consumer":
             patterns.check(pattern)
-        command = commands.Subscribe(wanted, pattern)
+        command = events.Subscribe(wanted, pattern)
         self._rebalancing.subscribe(command, listeners)
         yield from self._begin(command, "subscribe()")
 
@@ -271,9 +271,9 @@ class ConsumerCalls:
             self.commits.commit_in_background(last_processed=processed)
         if processed:  # otherwise close() would commit the positions that are left out here
             self.collector.acknowledge()
-        yield from self._begin(commands.Assign(wanted), "assign()")
+        yield from self._begin(events.Assign(wanted), "assign()")
 
-    def _begin(self, command: commands.Command, what: str) -> Call[None]:
+    def _begin(self, command: events.Command, what: str) -> Call[None]:
         """Send a ``Subscribe`` or ``Assign`` and wait for it. Errors of an earlier membership are void once it is done."""
         self._errors.beginning(command)
         yield from self._mailbox.ask(command, what, self._mailbox.default_deadline)
@@ -283,7 +283,7 @@ class ConsumerCalls:
     def describe_topics(self, topics: Iterable[str] | None, timeout: int, now: Now) -> Call[Mapping[str, TopicMetadata]]:
         """The cluster's description of topics; ``None``: of all."""
         self._mailbox.now = now
-        command = commands.DescribeTopics(None if topics is None else frozenset(topics), now.mono + timeout)
+        command = events.DescribeTopics(None if topics is None else frozenset(topics), now.mono + timeout)
         topics_by_name: Mapping[str, TopicMetadata]
         topics_by_name = yield from self._mailbox.ask(command, "describing topics", command.deadline, wakeable=True)
         return topics_by_name
@@ -313,7 +313,7 @@ class ConsumerCalls:
         except Exception as error:
             failure = error
         finally:
-            command = commands.Unsubscribe(reason, self._rebalancing.given_up, operation)
+            command = events.Unsubscribe(reason, self._rebalancing.given_up, operation)
             self._mailbox.submit(command)
             self._errors.leaving(command)
         if deadline is None:
@@ -366,15 +366,15 @@ class ConsumerCalls:
         if self._leaves_at_end or self.snapshot.mode is Mode.NONE:
             return
         self._leaves_at_end = True
-        given_up = commands.GivenUp(self._rebalancing.owned, self._rebalancing.lost, 0)
-        self._mailbox.submit(commands.Unsubscribe("the consumer is being closed", given_up, operation))
+        given_up = events.GivenUp(self._rebalancing.owned, self._rebalancing.lost, 0)
+        self._mailbox.submit(events.Unsubscribe("the consumer is being closed", given_up, operation))
 
     def _end_fetches(self, deadline: int) -> Call[None]:
         """End the fetch sessions: brokers cache a limited number of them (KIP-227).
 
         A broker answers requests of a connection in order, so after the current fetch, which may wait for records.
         """
-        command = commands.EndFetches()
+        command = events.EndFetches()
         self._mailbox.submit(command)
         patience = self._config.fetch_max_wait_ms + STEP_TIME
         until = min(step_deadline(deadline, self._mailbox.now), self._mailbox.now.mono + patience)
@@ -443,15 +443,15 @@ class Processing:
         """Begin a job. Raises ``IllegalStateError`` if another one is running."""
         self.check_idle()
         self._shared.job = job
-        self._submit(commands.ProcessingBegan(job.limit_ms))
+        self._submit(events.ProcessingBegan(job.limit_ms))
 
     def progress(self, job: ProcessingJob) -> None:
         """A job reports progress, from any thread. A report after the end of the job has no effect."""
         if self._shared.job is job:
-            self._submit(commands.ProcessingProgressed())
+            self._submit(events.ProcessingProgressed())
 
     def end(self, job: ProcessingJob) -> None:
         """End a job, if it is the running one."""
         if self._shared.job is job:
             self._shared.job = None
-            self._submit(commands.ProcessingEnded())
+            self._submit(events.ProcessingEnded())

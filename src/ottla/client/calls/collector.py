@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from ottla.client.calls.delivery import Delivery, DeliveryPart
 from ottla.client.calls.shared_state import SharedState
+from ottla.client.events import FetchedPartition, FetchedResponse
 from ottla.client.health.metrics import Consumption
-from ottla.client.notifications import FetchedPartition, FetchedResponse
 from ottla.client.subscription import PartitionView, Snapshot
 from ottla.config import ConsumerConfig
 from ottla.errors import CorruptRecordError

@@ -14,11 +14,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from ottla.client import commands
+from ottla.client import events
 from ottla.client.calls.collector import FetchCollector
 from ottla.client.calls.errors import CallErrors
 from ottla.client.calls.mailbox import Call, Mailbox
-from ottla.client.commands import Completion, Offsets
+from ottla.client.events import Completion, Offsets
 from ottla.client.health.metrics import PollMetrics
 from ottla.config import ConsumerConfig
 from ottla.errors import OttlaError, WakeupError
@@ -72,7 +72,7 @@ class CommitCalls:
         self._errors.raise_failure()
         if offsets is None:
             offsets = self._collector.returned_positions()
-        command = commands.Commit(dict(offsets), deadline)
+        command = events.Commit(dict(offsets), deadline)
         self._mailbox.submit(command)
         self._collector.on_commit(offsets)
         awaited = False
@@ -98,7 +98,7 @@ class CommitCalls:
         yield from self.run_callbacks()
         if offsets is None:
             offsets = self._collector.returned_positions()
-        command = commands.Commit(dict(offsets), now.mono + self._config.default_api_timeout_ms, retry=False)
+        command = events.Commit(dict(offsets), now.mono + self._config.default_api_timeout_ms, retry=False)
         # In this order: if ``submit`` raises, there will be no answer, and a later commit() would wait for it.
         self._mailbox.submit(command)
         self._async_commits.append(_AsyncCommit(command.offsets, command.completion, callback))
@@ -110,7 +110,7 @@ class CommitCalls:
         """See ``Consumer.committed``."""
         self._mailbox.now = now
         self._errors.require_group("committed()")
-        command = commands.FetchCommitted(frozenset(partitions), now.mono + timeout)
+        command = events.FetchCommitted(frozenset(partitions), now.mono + timeout)
         try:
             committed = yield from self._mailbox.ask(command, "committed()", command.deadline, wakeable=True)
         finally:
@@ -124,7 +124,7 @@ class CommitCalls:
         """
         offsets = self._collector.positions_to_commit(with_current=last_processed, with_last=last_processed)
         if offsets:
-            command = commands.Commit(offsets, self._mailbox.now.mono + BACKGROUND_TIME, retry=False)
+            command = events.Commit(offsets, self._mailbox.now.mono + BACKGROUND_TIME, retry=False)
             self._mailbox.submit(command)
             self._async_commits.append(_AsyncCommit(offsets, command.completion, None, automatic=True))
 
@@ -181,7 +181,7 @@ class CommitCalls:
             return
         mine = step_deadline(deadline, self._mailbox.now)
         # If a topic was deleted, the other partitions are committed, without waiting for an answer that may never come.
-        command = commands.Commit(offsets, max(mine, self._mailbox.now.mono + SEND_TIME), revoking=True)
+        command = events.Commit(offsets, max(mine, self._mailbox.now.mono + SEND_TIME), revoking=True)
         self._mailbox.submit(command)
         try:
             yield from self._mailbox.settle(command, "the last commit", mine, wakeable=False, grace=max(0, deadline - mine) // 2)

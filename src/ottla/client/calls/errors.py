@@ -11,10 +11,10 @@ import logging
 from collections import deque
 from collections.abc import Iterable
 
-from ottla.client import commands
+from ottla.client import events
 from ottla.client.calls.collector import FetchCollector
 from ottla.client.calls.mailbox import Mailbox
-from ottla.client.notifications import TopicErrorNotification
+from ottla.client.events import TopicErrorNotification
 from ottla.client.subscription import Mode, Snapshot
 from ottla.config import ConsumerConfig
 from ottla.errors import (
@@ -62,9 +62,9 @@ class CallErrors:
         self._problems: list[OttlaError] = []
         """The reasons why no records arrive; those that concern all partitions come first."""
         self._problem_since: dict[type[OttlaError], int] = {}
-        self._void_until: tuple[commands.Command, ...] = ()
+        self._void_until: tuple[events.Command, ...] = ()
         """Until one of these is done, reported errors concern a membership that the application has left."""
-        self._look_up: commands.LookUpAgain | None = None
+        self._look_up: events.LookUpAgain | None = None
         """Sent since ``NoOffsetForPartitionError`` was last raised."""
 
     # -- what the network thread reports ----------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ class CallErrors:
 
     # -- a membership that was left ---------------------------------------------------------------------------------------
 
-    def leaving(self, command: commands.Command) -> None:
+    def leaving(self, command: events.Command) -> None:
         """The application leaves the group by ``command``: errors of the membership are void.
 
         Until the network thread executes the command, it may report more of them, which arrive after this call.
@@ -100,7 +100,7 @@ class CallErrors:
         self._reported.clear()
         self._void_until = (command,)
 
-    def beginning(self, command: commands.Command) -> None:
+    def beginning(self, command: events.Command) -> None:
         """The application subscribes or assigns by ``command``.
 
         It ends the earlier membership, too: 1. ``unsubscribe()`` submits its command and is cancelled. 2. The next call submits
@@ -150,7 +150,7 @@ class CallErrors:
         if not isinstance(problem, NoOffsetForPartitionError) or self._config.group_id is None:
             raise problem.afresh()
         if self._look_up is None:
-            self._look_up = commands.LookUpAgain()
+            self._look_up = events.LookUpAgain()
             self._mailbox.submit(self._look_up)
         elif self._look_up.completion.done:
             # The network thread publishes a snapshot before it completes a command, and notifications are in order: so the snapshot

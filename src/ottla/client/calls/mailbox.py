@@ -11,8 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from ottla.client.commands import Command
-from ottla.client.notifications import Completed, WakeupRequested
+from ottla.client.events import Command, Completed, WakeupRequested
 from ottla.errors import OttlaTimeoutError, WakeupError
 from ottla.types import Now
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ottla.client import commands
+from ottla.client import events
 from ottla.client.calls.collector import FetchCollector
 from ottla.client.calls.errors import CallErrors
 from ottla.client.calls.mailbox import Call, Mailbox
-from ottla.client.commands import Offsets
+from ottla.client.events import Offsets
 from ottla.client.subscription import EARLIEST, LATEST
 from ottla.errors import OttlaTimeoutError
 from ottla.types import Now, OffsetAndTimestamp, TopicPartition
@@ -32,7 +32,7 @@ class PositionCalls:
         self._mailbox.now = now
         self._mailbox.take()
         self._errors.require_assigned(positions)
-        yield from self._mailbox.ask(commands.Seek(dict(positions)), "seek()", self._mailbox.default_deadline)
+        yield from self._mailbox.ask(events.Seek(dict(positions)), "seek()", self._mailbox.default_deadline)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition], now: Now) -> Call[None]:
         """See ``Consumer.seek_to_beginning``."""
@@ -47,7 +47,7 @@ class PositionCalls:
         self._mailbox.take()
         wanted = frozenset(partitions) or frozenset(self._collector.snapshot.partitions)
         self._errors.require_assigned(wanted)
-        yield from self._mailbox.ask(commands.ResetPositions(wanted, timestamp), "seek()", self._mailbox.default_deadline)
+        yield from self._mailbox.ask(events.ResetPositions(wanted, timestamp), "seek()", self._mailbox.default_deadline)
 
     def pause(self, partitions: Iterable[TopicPartition], now: Now) -> Call[None]:
         """See ``Consumer.pause``."""
@@ -57,7 +57,7 @@ class PositionCalls:
         self._errors.require_assigned(wanted)
         views, positions = self._collector.snapshot.partitions, self._collector.positions(with_current=True)
         consumed = {tp: (views[tp].epoch, positions[tp]) for tp in wanted if tp in positions}
-        yield from self._mailbox.ask(commands.Pause(wanted, consumed), "pause()", self._mailbox.default_deadline)
+        yield from self._mailbox.ask(events.Pause(wanted, consumed), "pause()", self._mailbox.default_deadline)
 
     def resume(self, partitions: Iterable[TopicPartition], now: Now) -> Call[None]:
         """See ``Consumer.resume``."""
@@ -65,7 +65,7 @@ class PositionCalls:
         self._mailbox.take()
         wanted = frozenset(partitions)
         self._errors.require_assigned(wanted)
-        yield from self._mailbox.ask(commands.Resume(wanted), "resume()", self._mailbox.default_deadline)
+        yield from self._mailbox.ask(events.Resume(wanted), "resume()", self._mailbox.default_deadline)
 
     def position(self, tp: TopicPartition, timeout: int, now: Now) -> Call[int]:
         """See ``Consumer.position``."""
@@ -92,7 +92,7 @@ class PositionCalls:
     ) -> Call[dict[TopicPartition, OffsetAndTimestamp | None]]:
         """The offsets of timestamps; see ``Consumer.offsets_for_times``."""
         self._mailbox.now = now
-        command = commands.ListOffsets(dict(timestamps), now.mono + timeout)
+        command = events.ListOffsets(dict(timestamps), now.mono + timeout)
         offsets = yield from self._mailbox.ask(command, "looking offsets up", command.deadline, wakeable=True)
         return {tp: offsets.get(tp) for tp in timestamps}
 

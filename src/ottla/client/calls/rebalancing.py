@@ -14,12 +14,11 @@ from typing import NamedTuple
 
 from ottla.assignors import Strategy, client_strategy, strategy
 from ottla.assignors.invocation import InvalidAssignment, assign, assign_whole, user_data_of
-from ottla.client import commands
+from ottla.client import events
 from ottla.client.calls.collector import FetchCollector
 from ottla.client.calls.mailbox import ANSWER_GRACE, Call, Mailbox
-from ottla.client.commands import GivenUp
+from ottla.client.events import AssignmentNeeded, AssignmentReceived, GivenUp, RebalanceNeeded
 from ottla.client.health.metrics import ListenerCall, PollMetrics
-from ottla.client.notifications import AssignmentNeeded, AssignmentReceived, RebalanceNeeded
 from ottla.config import ConsumerConfig
 from ottla.errors import AssignmentError, OttlaError
 from ottla.types import TopicPartition
@@ -49,7 +48,7 @@ class _RevocationCommit(NamedTuple):
     """The commit that has to end, successfully or not, before the partitions of ``rebalance`` are revoked."""
 
     rebalance: RebalanceNeeded
-    command: commands.Commit
+    command: events.Commit
     hold_until: int
 
 
@@ -68,7 +67,7 @@ class ConsumerAssignors:
         }
         self._report = report
 
-    def user_data(self, topics: frozenset[str], protocol: str = "classic") -> commands.UserData:
+    def user_data(self, topics: frozenset[str], protocol: str = "classic") -> events.UserData:
         """The user data that each assignor of a group protocol sends to the member that assigns.
 
         Ottla's own send none in a consumer group: the coordinator knows the members' partitions.
@@ -82,9 +81,9 @@ class ConsumerAssignors:
                 data[name] = user_data_of(assignor.subscription_user_data(topics))
             except Exception as error:
                 self._report(_failed(name, "subscription_user_data", error))
-        return commands.UserData(data, protocol)
+        return events.UserData(data, protocol)
 
-    def assign(self, question: AssignmentNeeded) -> commands.Assigned:
+    def assign(self, question: AssignmentNeeded) -> events.Assigned:
         """Run the assignor that the group uses; return the assignments, or its error."""
         run = assign_whole if question.protocol == "consumer" else assign
         try:
@@ -92,8 +91,8 @@ class ConsumerAssignors:
             shares = run(assignor, question.cluster, question.members)
         except Exception as error:
             failure = _failed(question.assignor, "assign", error)
-            return commands.Assigned(question.generation, {}, failure, question.protocol)
-        return commands.Assigned(question.generation, shares, protocol=question.protocol)
+            return events.Assigned(question.generation, {}, failure, question.protocol)
+        return events.Assigned(question.generation, shares, protocol=question.protocol)
 
     def on_assignment(self, item: AssignmentReceived) -> None:
         """Pass the assignment to the assignor that the group uses."""
@@ -126,7 +125,7 @@ class Rebalancing:
         self.owned: frozenset[TopicPartition] = frozenset()
         """The partitions that ``on_assign`` got and that are not given up yet."""
         self.listeners = Listeners()
-        self._subscribe: commands.Subscribe | None = None
+        self._subscribe: events.Subscribe | None = None
         """The command that began the membership; ``None``: there is none.
 
         Notifications that arrive before it is done concern an earlier membership.
@@ -181,7 +180,7 @@ class Rebalancing:
         """Whether the partitions are lost and ``on_lost`` was not called yet."""
         return self._rebalance is not None and self._rebalance.lost
 
-    def subscribe(self, command: commands.Subscribe, listeners: Listeners) -> None:
+    def subscribe(self, command: events.Subscribe, listeners: Listeners) -> None:
         """Send the assignors' user data for a new subscription, before ``command`` is submitted."""
         for protocol in ("classic", "consumer"):
             self._mailbox.submit(self._assignors.user_data(command.topics, protocol))
@@ -274,7 +273,7 @@ class Rebalancing:
             if not owned:
                 return True
             now = self._mailbox.now.mono
-            command = commands.Commit(owned, self._commit_deadline(rebalance), revoking=True)
+            command = events.Commit(owned, self._commit_deadline(rebalance), revoking=True)
             self._mailbox.submit(command)
             self._commit = _RevocationCommit(rebalance, command, now + COMMIT_HOLD)
             return False
@@ -307,9 +306,9 @@ class Rebalancing:
         self._submit_user_data()
         if isinstance(asked, RebalanceNeeded):
             given_up = GivenUp(partitions, asked.lost, self._in_listeners)
-            self._mailbox.submit(commands.RebalancePrepared(asked.token, given_up))
+            self._mailbox.submit(events.RebalancePrepared(asked.token, given_up))
         else:
-            self._mailbox.submit(commands.AssignmentAccepted(asked.token, partitions, self._in_listeners))
+            self._mailbox.submit(events.AssignmentAccepted(asked.token, partitions, self._in_listeners))
         self._unanswered = None
 
     def _submit_user_data(self) -> None:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from ottla.client.backoff import ExponentialBackoff, RandomPort
 from ottla.client.effects import AnyNode, Poll, Send
-from ottla.client.notifications import TopicErrorNotification
+from ottla.client.events import TopicErrorNotification
 from ottla.config import ClientConfig
 from ottla.errors import BrokerError, OttlaError, UnknownTopicOrPartitionError, broker_error
 from ottla.protocol import ErrorCode, rpcs

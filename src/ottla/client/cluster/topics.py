@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from ottla.client.backoff import ExponentialBackoff
 from ottla.client.cluster.metadata import Metadata, TopicMetadata, merge
-from ottla.client.commands import Reply
 from ottla.client.effects import AnyNode, AnySend, Poll, Send, Unreachable
+from ottla.client.events import Reply
 from ottla.config import ClientConfig
 from ottla.errors import OttlaError, OttlaTimeoutError, broker_error
 from ottla.protocol import ErrorCode, rpcs

@@ -17,8 +17,8 @@ from typing import NamedTuple
 from ottla.client.backoff import ExponentialBackoff
 from ottla.client.cluster.metadata import Metadata, MetadataManager
 from ottla.client.effects import AnySend, Poll, Send, ToNode
+from ottla.client.events import Fetched, FetchedPartition, FetchedResponse
 from ottla.client.fetch.session import FetchSession, SessionRequest, Wanted, fetch_request, leaders_of, partitions_of
-from ottla.client.notifications import Fetched, FetchedPartition, FetchedResponse
 from ottla.client.subscription import PartitionState, Phase, SubscriptionState
 from ottla.config import ConsumerConfig
 from ottla.errors import CorruptRecordError, OttlaError, broker_error

@@ -20,9 +20,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from ottla.client.commands import Assigned, Reply, UserData
 from ottla.client.connections.node_connections import NodeConnection
 from ottla.client.effects import Poll, Send, ToCoordinator
+from ottla.client.events import Assigned, Reply, UserData
 from ottla.client.groups.classic.membership import ClassicMembership
 from ottla.client.groups.consumer.membership import ConsumerMembership
 from ottla.client.groups.membership import DEFAULT, MemberIdentity, Membership, MembershipContext, MemberStatus, Refusals

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ottla.client.commands import GivenUp
 from ottla.client.effects import Poll
+from ottla.client.events import GivenUp
 from ottla.client.groups.membership import Membership
 from ottla.client.subscription import SubscriptionState
 from ottla.config import ConsumerConfig

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ottla.client.connections.effects import CompletedRequest
-from ottla.client.notifications import FetchedResponse
+from ottla.client.events import FetchedResponse
 from ottla.client.subscription import Consumed
 from ottla.protocol import ErrorCode, milliseconds
 from ottla.protocol.apis import Api

@@ -23,8 +23,8 @@ from typing import Protocol
 
 from ottla.client.backoff import ExponentialBackoff
 from ottla.client.cluster.metadata import Metadata, MetadataManager
-from ottla.client.commands import Offsets, Reply
 from ottla.client.effects import AnySend, Poll, Send, ToCoordinator, Unreachable
+from ottla.client.events import Offsets, Reply
 from ottla.client.groups.coordinator import COORDINATOR, CoordinatorManager
 from ottla.client.groups.membership import MemberIdentity, Membership
 from ottla.config import ConsumerConfig

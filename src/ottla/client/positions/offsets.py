@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 from ottla.client.backoff import ExponentialBackoff
 from ottla.client.cluster.metadata import MetadataManager
-from ottla.client.commands import Reply
 from ottla.client.effects import AnySend, Poll, Send, ToNode, Unreachable
+from ottla.client.events import Reply
 from ottla.client.positions.commit import OffsetStore
 from ottla.client.subscription import LATEST, Ago, Phase, Reset, SubscriptionState
 from ottla.config import ConsumerConfig

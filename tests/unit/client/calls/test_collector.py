@@ -11,7 +11,7 @@ import pytest
 from ottla.client.calls.collector import FetchCollector
 from ottla.client.calls.delivery import Delivery, DeliveryPart
 from ottla.client.calls.shared_state import SharedState
-from ottla.client.notifications import FetchedPartition, FetchedResponse
+from ottla.client.events import FetchedPartition, FetchedResponse
 from ottla.client.subscription import Mode, PartitionView, Snapshot
 from ottla.errors import CorruptRecordError
 from ottla.records import ControlType, NewRecord, encode_batch, encode_end_transaction

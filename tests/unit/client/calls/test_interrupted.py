@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from ottla.client import commands
+from ottla.client import events
 from ottla.client.calls.calls import ConsumerCalls
 from ottla.client.calls.mailbox import Mailbox, Wait
 from ottla.client.calls.rebalancing import Listeners
-from ottla.client.notifications import (
+from ottla.client.events import (
     AssignmentReceived,
     Completed,
     Fetched,
@@ -48,7 +48,7 @@ class Interrupted:
             self.at = None
             raise KeyboardInterrupt
         self.sent.append(command)
-        if isinstance(command, commands.Command) and self.answers:
+        if isinstance(command, events.Command) and self.answers:
             self.told.append(Completed(command.completion, {}))
 
     def show(self, position: int, epoch: int) -> None:
@@ -81,8 +81,8 @@ class Interrupted:
 @pytest.mark.parametrize(
     ("asked", "answer", "heard"),
     [
-        (AssignmentReceived(3, frozenset({TP})), commands.AssignmentAccepted, ["assign"]),
-        (RebalanceNeeded(4, frozenset({TP}), True, 10_000), commands.RebalancePrepared, ["revoke"]),
+        (AssignmentReceived(3, frozenset({TP})), events.AssignmentAccepted, ["assign"]),
+        (RebalanceNeeded(4, frozenset({TP}), True, 10_000), events.RebalancePrepared, ["revoke"]),
     ],
     ids=["assigned", "lost"],
 )
@@ -128,12 +128,12 @@ def test_what_was_collected_and_did_not_come_out_is_fetched_again() -> None:
     assert one.poll() == [0, 1, 2, 3]
     one.calls.interrupted = True
     assert one.poll() == []
-    (rewind,) = one.of(commands.Rewind)
+    (rewind,) = one.of(events.Rewind)
     assert rewind.positions == {TP: (1, OffsetAndMetadata(0))}
     one.show(0, 2)
     one.arrive(2, 0, 2)
     assert one.poll() == [0, 1, 2, 3]
-    assert {number for drained in one.of(commands.Drained) for number in drained.numbers} == {1}
+    assert {number for drained in one.of(events.Drained) for number in drained.numbers} == {1}
     assert one.calls.collector.positions(with_current=True) == {TP: OffsetAndMetadata(0)}, "not handed out yet"
 
 
@@ -144,17 +144,17 @@ def test_memory_that_was_not_reported_as_free_is_reported_later() -> None:
     assert one.poll() == [0, 1, 2, 3]
     assert one.calls.collector.delivery is not None
     one.calls.collector.delivery.whole = True
-    one.at = commands.Drained
+    one.at = events.Drained
     with pytest.raises(KeyboardInterrupt):
         one.poll()
     one.poll()
-    assert one.of(commands.Drained)[0].numbers == (1,)
+    assert one.of(events.Drained)[0].numbers == (1,)
 
 
 def test_a_commit_that_was_not_sent_is_not_waited_for() -> None:
     one = Interrupted()
     one.show(0, 1)
-    one.at = commands.Commit
+    one.at = events.Commit
     with pytest.raises(KeyboardInterrupt):
         for _ in one.calls.commits.commit_async({TP: OffsetAndMetadata(1)}, None, NOW):
             pass
@@ -171,7 +171,7 @@ def test_nothing_is_handed_out_before_a_pause_that_was_cancelled_is_known_to_be_
     pausing = one.calls.positions.pause([TP], NOW)
     next(pausing)
     pausing.close()
-    (pause,) = one.of(commands.Pause)
+    (pause,) = one.of(events.Pause)
     assert pause.positions == {TP: (1, OffsetAndMetadata(0))}
     assert one.poll() == [], "and the deadline of the poll holds"
     one.show(0, 2)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from ottla.client import commands
+from ottla.client import events
 from ottla.client.calls.calls import ConsumerCalls
 from ottla.client.calls.rebalancing import Listeners
-from ottla.client.notifications import (
+from ottla.client.events import (
     AssignmentReceived,
     Completed,
     ErrorNotification,
@@ -48,7 +48,7 @@ def test_what_crosses_the_request_to_leave_is_nobodys_any_more(late: Any) -> Non
     subscribed(calls)
     call = calls.unsubscribe(now(0))
     next(call)
-    (request,) = [one for one in sent if isinstance(one, commands.Unsubscribe)]
+    (request,) = [one for one in sent if isinstance(one, events.Unsubscribe)]
     told += [late, Completed(request.completion)]
     with pytest.raises(StopIteration):
         call.send(now(1))
@@ -71,7 +71,7 @@ def test_what_crosses_a_request_to_leave_whose_call_was_cancelled_is_nobodys_any
     told.append(late)
     subscribing = calls.subscribe(["t"], Listeners(on_assign=heard.append, on_revoke=heard.append), now(1))
     next(subscribing)
-    (request,) = [one for one in sent if isinstance(one, commands.Subscribe)]
+    (request,) = [one for one in sent if isinstance(one, events.Subscribe)]
     told += [Published(Snapshot(Mode.TOPICS, frozenset({"t"}))), Completed(request.completion)]
     with pytest.raises(StopIteration):
         subscribing.send(now(2))
@@ -105,7 +105,7 @@ class Leaving:
         self.told.extend(told)
         poll(self.calls, self.now)
 
-    def begin(self, call: Any, kind: type[commands.Command], mode: Mode) -> commands.Completion:
+    def begin(self, call: Any, kind: type[events.Command], mode: Mode) -> events.Completion:
         """Ask for something else to read."""
         next(call)
         (request,) = [one for one in self.sent if isinstance(one, kind)]
@@ -126,7 +126,7 @@ def test_an_error_that_crosses_the_request_to_leave_is_nobodys_any_more(late: An
     one = Leaving(cancelled=cancelled)
     one.tell(late)
     one.told.append(late)
-    one.begin(one.calls.subscribe(["t"], Listeners(), one.now), commands.Subscribe, Mode.TOPICS)
+    one.begin(one.calls.subscribe(["t"], Listeners(), one.now), events.Subscribe, Mode.TOPICS)
     one.tell()
     with pytest.raises(type(REFUSED)):
         one.tell(late)
@@ -138,7 +138,7 @@ def test_an_error_that_crosses_the_request_to_leave_does_not_concern_what_is_ass
     one.told.append(Published(Snapshot()))
     one.calls.take_news()
     one.told.append(late)
-    one.begin(one.calls.assign([T0], one.now), commands.Assign, Mode.MANUAL)
+    one.begin(one.calls.assign([T0], one.now), events.Assign, Mode.MANUAL)
     one.tell()
     with pytest.raises(type(REFUSED)):
         one.tell(late)
@@ -146,7 +146,7 @@ def test_an_error_that_crosses_the_request_to_leave_does_not_concern_what_is_ass
 
 def test_once_the_coordinator_has_answered_errors_count_again() -> None:
     one = Leaving(cancelled=True)
-    (request,) = [one for one in one.sent if isinstance(one, commands.Unsubscribe)]
+    (request,) = [one for one in one.sent if isinstance(one, events.Unsubscribe)]
     with pytest.raises(type(REFUSED)):
         one.tell(OLD[0], Completed(request.completion), OLD[0])
 
@@ -171,5 +171,5 @@ def test_what_was_given_before_everything_was_lost_is_not_taken() -> None:
         pass
     assert heard == []
     assert calls.owned == frozenset()
-    answers = [one for one in sent if isinstance(one, commands.RebalancePrepared | commands.AssignmentAccepted)]
-    assert [(type(one), one.token) for one in answers] == [(commands.RebalancePrepared, 4)]
+    answers = [one for one in sent if isinstance(one, events.RebalancePrepared | events.AssignmentAccepted)]
+    assert [(type(one), one.token) for one in answers] == [(events.RebalancePrepared, 4)]

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from ottla.assignors import Cluster
-from ottla.client import commands
+from ottla.client import events
 from ottla.client.calls.calls import ConsumerCalls
 from ottla.client.calls.mailbox import ANSWER_GRACE, Wait
 from ottla.client.calls.rebalancing import COMMIT_HOLD, Listeners
-from ottla.client.notifications import (
+from ottla.client.events import (
     AssignmentNeeded,
     Completed,
     Fetched,
@@ -73,7 +73,7 @@ class Held:
 
     @property
     def prepared(self) -> list[int]:
-        return [one.token for one in self.of(commands.RebalancePrepared)]
+        return [one.token for one in self.of(events.RebalancePrepared)]
 
 
 @pytest.mark.parametrize("timeout", [0, 1, COMMIT_HOLD - 1, COMMIT_HOLD, 1_500])
@@ -82,7 +82,7 @@ def test_polls_wait_for_one_commit_until_it_has_ended(timeout: int) -> None:
     one.need(1)
     for _ in range(3):
         assert one.poll(timeout) == timeout
-    (commit,) = one.of(commands.Commit)
+    (commit,) = one.of(events.Commit)
     assert commit.offsets == {STAYS: OffsetAndMetadata(5), GOES: OffsetAndMetadata(5)}
     assert commit.revoking
     assert (one.heard, one.prepared) == ([], [])
@@ -90,16 +90,16 @@ def test_polls_wait_for_one_commit_until_it_has_ended(timeout: int) -> None:
     one.poll()
     assert (one.heard, one.prepared) == (["revoke"], [1])
     assert one.calls.owned == {STAYS}
-    assert len(one.of(commands.Commit)) == 1
+    assert len(one.of(events.Commit)) == 1
 
 
 def test_each_of_them_is_a_sign_of_life() -> None:
     one = Held()
     one.need(1)
     for _ in range(4):
-        before = len(one.of(commands.Polled))
+        before = len(one.of(events.Polled))
         one.poll(0)
-        assert len(one.of(commands.Polled)) > before
+        assert len(one.of(events.Polled)) > before
         one.now = Now(one.now.mono + 1_000, one.now.wall)
 
 
@@ -109,7 +109,7 @@ def test_without_anything_to_commit_the_partitions_go_at_once() -> None:
     one.told.append(Published(Snapshot(Mode.TOPICS, frozenset({"t"}), nowhere)))
     one.need(1)
     one.poll()
-    assert one.of(commands.Commit) == []
+    assert one.of(events.Commit) == []
     assert one.prepared == [1]
 
 
@@ -120,7 +120,7 @@ def test_a_loss_that_comes_meanwhile_waits_for_nothing() -> None:
     one.need(2, lost=True)
     one.poll()
     assert (one.heard, one.prepared) == (["lost"], [2])
-    (commit,) = one.of(commands.Commit)
+    (commit,) = one.of(events.Commit)
     one.told.append(Completed(commit.completion, None, OttlaTimeoutError("late")))
     one.poll()
     assert (one.heard, one.prepared) == (["lost"], [2])
@@ -132,7 +132,7 @@ def test_another_rebalance_has_a_commit_of_its_own_and_only_the_later_one_is_ans
     one.poll()
     one.need(2)
     one.poll()
-    first, second = one.of(commands.Commit)
+    first, second = one.of(events.Commit)
     one.told.append(Completed(first.completion, first.offsets))
     one.poll()
     assert one.prepared == []
@@ -148,10 +148,10 @@ def test_a_question_of_the_group_is_answered_meanwhile() -> None:
     one.poll()
     one.told.append(AssignmentNeeded(7, "unknown", Cluster({}), {}, protocol="consumer"))
     one.poll()
-    (answer,) = one.of(commands.Assigned)
+    (answer,) = one.of(events.Assigned)
     assert answer.generation == 7
     assert one.prepared == []
-    (commit,) = one.of(commands.Commit)
+    (commit,) = one.of(events.Commit)
     one.told.append(Completed(commit.completion, commit.offsets))
     one.poll()
     assert one.prepared == [1]
@@ -163,11 +163,11 @@ def test_a_wakeup_leaves_the_commit_to_the_next_poll() -> None:
     one.told.append(WakeupRequested())
     with pytest.raises(WakeupError):
         one.poll(1_000)
-    (commit,) = one.of(commands.Commit)
+    (commit,) = one.of(events.Commit)
     one.told.append(Completed(commit.completion, commit.offsets))
     one.poll()
     assert one.heard == ["revoke"]
-    assert one.of(commands.Commit) == [commit]
+    assert one.of(events.Commit) == [commit]
 
 
 @pytest.mark.parametrize(("left", "expected"), [(POLL_INTERVAL, 5_000), (2_000, 1_000), (0, 0), (-5, 0), (10**9, 5_000)])
@@ -175,7 +175,7 @@ def test_the_commit_gets_half_of_the_time_that_the_group_waits(left: int, expect
     one = Held()
     one.need(1, deadline=one.now.mono + left)
     one.poll()
-    (commit,) = one.of(commands.Commit)
+    (commit,) = one.of(events.Commit)
     assert commit.deadline == one.now.mono + expected
 
 
@@ -212,5 +212,5 @@ def test_the_commit_before_a_revocation_has_the_record_behind_which_the_applicat
     assert [next(walk).offset for _ in range(3)] == [0, 1, 2]
     one.need(1)
     next(one.calls.service(one.now))
-    (commit,) = one.of(commands.Commit)
+    (commit,) = one.of(events.Commit)
     assert commit.offsets[GOES].offset == 3

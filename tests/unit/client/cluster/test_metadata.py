@@ -11,7 +11,7 @@ import pytest
 
 from ottla.client.cluster.metadata import REFRESHES, Metadata, MetadataManager
 from ottla.client.effects import AnyNode, Poll
-from ottla.client.notifications import TopicErrorNotification
+from ottla.client.events import TopicErrorNotification
 from ottla.config import ClientConfig
 from ottla.errors import OttlaTimeoutError
 from ottla.protocol import ErrorCode

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ottla.client.effects import AnySend, ToNode
+from ottla.client.events import Fetched, FetchedResponse
 from ottla.client.fetch.manager import FetchManager, partition_limit
-from ottla.client.notifications import Fetched, FetchedResponse
 from ottla.client.subscription import EARLIEST, Phase, SubscriptionState
 from ottla.errors import DisconnectedError, UnsupportedApiError, error_class
 from ottla.protocol import ErrorCode, milliseconds

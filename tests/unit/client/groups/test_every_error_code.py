@@ -14,8 +14,8 @@ import pytest
 
 from ottla.client.backoff import ExponentialBackoff
 from ottla.client.effects import AnySend
+from ottla.client.events import ErrorNotification, RebalanceNeeded
 from ottla.client.groups.coordinator import CoordinatorManager
-from ottla.client.notifications import ErrorNotification, RebalanceNeeded
 from ottla.client.positions.commit import CommitManager
 from ottla.errors import BrokerError, OttlaTimeoutError
 from ottla.protocol import ErrorCode

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ottla.client.commands import Reply
 from ottla.client.effects import ToNode
+from ottla.client.events import Reply
 from ottla.client.positions.offsets import OffsetsManager
 from ottla.client.subscription import EARLIEST, LATEST, Ago, Phase, Reset, SubscriptionState
 from ottla.errors import (

@@ -13,13 +13,12 @@ from collections.abc import Callable, Mapping
 
 from ottla.assignors import MemberAssignment, strategy
 from ottla.client.cluster.patterns import PatternTopics
-from ottla.client.commands import Assigned, UserData
 from ottla.client.effects import AnySend, Send, ToCoordinator
+from ottla.client.events import Assigned, AssignmentNeeded, UserData
 from ottla.client.groups.classic.leader import GroupLeader
 from ottla.client.groups.classic.session import REASON_LENGTH
 from ottla.client.groups.classic.states import ClassicReaction, Generation, State
 from ottla.client.groups.membership import MembershipContext, Refusals
-from ottla.client.notifications import AssignmentNeeded
 from ottla.config import ConsumerConfig
 from ottla.errors import BrokerError, InconsistentGroupProtocolError, OttlaError, ProtocolError
 from ottla.protocol import duration, rpcs

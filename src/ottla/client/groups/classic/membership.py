@@ -27,8 +27,8 @@ import logging
 from collections.abc import Callable, Mapping
 
 from ottla.assignors import MemberAssignment
-from ottla.client.commands import Assigned, Reply, UserData
 from ottla.client.effects import AnySend, Poll
+from ottla.client.events import Assigned, AssignmentReceived, ErrorNotification, RebalanceNeeded, Reply, UserData
 from ottla.client.groups.classic.join_sync import JoinSync
 from ottla.client.groups.classic.session import PendingLeave, Session
 from ottla.client.groups.classic.states import (
@@ -45,7 +45,6 @@ from ottla.client.groups.classic.states import (
     reaction_to,
 )
 from ottla.client.groups.membership import DEFAULT, NO_MEMBER, MemberIdentity, MembershipContext, MemberStatus, not_a_member
-from ottla.client.notifications import AssignmentReceived, ErrorNotification, RebalanceNeeded
 from ottla.client.poll_timer import PollTimer
 from ottla.client.subscription import Mode, SubscriptionState
 from ottla.errors import (

@@ -28,12 +28,11 @@ from ottla.assignors import (
 )
 from ottla.assignors.invocation import assign_whole
 from ottla.client.backoff import ExponentialBackoff
-from ottla.client.commands import Assigned
 from ottla.client.effects import Poll, Send, ToCoordinator
+from ottla.client.events import Assigned, AssignmentNeeded, ErrorNotification
 from ottla.client.groups.consumer.requests import Offers
 from ottla.client.groups.consumer.runs import RUN_REACTIONS, TRANSITIONS, RunInput, RunReaction, RunState
 from ottla.client.groups.membership import MembershipContext
-from ottla.client.notifications import AssignmentNeeded, ErrorNotification
 from ottla.errors import AssignmentError, OttlaError, broker_error
 from ottla.protocol import ErrorCode, rpcs
 from ottla.protocol.apis import Api

@@ -21,8 +21,8 @@ from __future__ import annotations
 import logging
 from typing import TypeAlias
 
-from ottla.client.commands import Assigned, Reply, UserData
 from ottla.client.effects import AnySend, Poll, Send
+from ottla.client.events import Assigned, ErrorNotification, Reply, UserData
 from ottla.client.groups.consumer.client_assignors import ClientAssignorManager
 from ottla.client.groups.consumer.reconciliation import Reconciliation
 from ottla.client.groups.consumer.requests import JOIN_GROUP_EPOCH, AssignmentSource, Heartbeats, new_member_id
@@ -47,7 +47,6 @@ from ottla.client.groups.membership import (
     Refusals,
     not_a_member,
 )
-from ottla.client.notifications import ErrorNotification
 from ottla.client.subscription import Mode
 from ottla.errors import (
     AssignmentError,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ottla.client.effects import AnySend
+from ottla.client.events import AssignmentReceived
 from ottla.client.groups.classic.membership import ClassicMembership
 from ottla.client.groups.classic.states import State
-from ottla.client.notifications import AssignmentReceived
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.consumer_protocol import (

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from ottla.assignors import ConsumerPartitionAssignor, MemberAssignment
-from ottla.client.commands import Assigned
+from ottla.client.events import Assigned, AssignmentNeeded, AssignmentReceived, ErrorNotification, RebalanceNeeded
 from ottla.client.groups.classic.states import TRANSITIONS, Input, State
 from ottla.client.groups.membership import NO_MEMBER
-from ottla.client.notifications import AssignmentNeeded, AssignmentReceived, ErrorNotification, RebalanceNeeded
 from ottla.errors import AuthenticationError, CommitFailedError, DisconnectedError, OttlaError, OttlaTimeoutError, error_class
 from ottla.protocol import ErrorCode, milliseconds
 from ottla.protocol.apis import Api

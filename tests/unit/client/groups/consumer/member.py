@@ -6,8 +6,8 @@ import uuid
 from collections.abc import Mapping
 
 from ottla.client.effects import AnySend
+from ottla.client.events import AssignmentReceived
 from ottla.client.groups.consumer.states import State
-from ottla.client.notifications import AssignmentReceived
 from tests.unit.client.groups.members import INTERVAL, ConsumerGroupMember
 from tests.unit.client.managers import TOPIC_ID
 

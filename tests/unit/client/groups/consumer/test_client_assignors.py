@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from ottla.assignors import ConsumerPartitionAssignor, MemberAssignment
-from ottla.client.commands import Assigned
 from ottla.client.effects import AnySend
+from ottla.client.events import Assigned, AssignmentNeeded, ErrorNotification
 from ottla.client.groups.consumer.client_assignors import FIRST_RETRY, NEEDED, ClientAssignorManager
 from ottla.client.groups.consumer.runs import RUN_REACTIONS, TRANSITIONS, RunInput, RunReaction, RunState
 from ottla.client.groups.membership import MembershipContext
-from ottla.client.notifications import AssignmentNeeded, ErrorNotification
 from ottla.client.poll_timer import InHand, PollTimer
 from ottla.client.subscription import SubscriptionState
 from ottla.errors import AssignmentError, DisconnectedError, UnsupportedApiError

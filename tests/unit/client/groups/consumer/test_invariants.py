@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from ottla.client.effects import AnySend
+from ottla.client.events import AssignmentReceived, ErrorNotification, RebalanceNeeded
 from ottla.client.groups.consumer.requests import new_member_id
 from ottla.client.groups.consumer.states import HEARTBEAT_STATES, TRANSITIONS, Input, State
 from ottla.client.groups.membership import NO_MEMBER
-from ottla.client.notifications import AssignmentReceived, ErrorNotification, RebalanceNeeded
 from ottla.errors import CommitFailedError, DisconnectedError, UnsupportedApiError, error_class
 from ottla.protocol import milliseconds
 from tests.example_counts import examples

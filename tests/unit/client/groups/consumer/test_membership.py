@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ottla.client.effects import AnySend
+from ottla.client.events import AssignmentReceived, ErrorNotification, RebalanceNeeded
 from ottla.client.groups.consumer.states import HEARTBEAT_REACTIONS, TRANSITIONS, ConsumerReaction, Input, State
-from ottla.client.notifications import AssignmentReceived, ErrorNotification, RebalanceNeeded
 from ottla.errors import CommitFailedError, DisconnectedError, OttlaTimeoutError, error_class
 from ottla.protocol import milliseconds
 from tests.unit.client.groups.consumer.member import Member
