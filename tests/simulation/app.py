@@ -15,8 +15,7 @@ from ottla.client.assembly import ConsumerAssembly
 from ottla.client.calls.calls import ConsumerCalls
 from ottla.client.calls.mailbox import Await, Wait
 from ottla.client.calls.rebalancing import Listeners
-from ottla.client.connections.connections import Close, Connect, Write
-from ottla.client.effects import ToCoordinator
+from ottla.client.effects import Close, Connect, ToCoordinator, Write
 from ottla.client.events import WakeupRequested
 from ottla.config import ConsumerConfig
 from ottla.errors import OttlaError

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from ottla.client.connections.connections import Authenticate, Close, Connect, ConnectionEffect, Resolve, Write
-from ottla.client.connections.node_connections import Address
 from ottla.client.core import ClientCore, CorePoll
+from ottla.client.effects import Address, Authenticate, Close, Connect, ConnectionEffect, Resolve, Write
 from ottla.config import AdminConfig, ClientConfig, ConsumerConfig
 from ottla.errors import OttlaError
 from ottla.protocol import ErrorCode

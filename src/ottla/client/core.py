@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 from ottla.client.backoff import RandomPort
 from ottla.client.cluster.metadata import Metadata, MetadataManager
-from ottla.client.connections.connections import ConnectionEffect, Connections
-from ottla.client.connections.effects import CompletedRequest
-from ottla.client.effects import RequestManager
+from ottla.client.connections.connections import Connections
+from ottla.client.effects import CompletedRequest, ConnectionEffect, RequestManager
 from ottla.client.events import ErrorNotification
 from ottla.config import ClientConfig, ConsumerConfig
 from ottla.errors import OttlaError

@@ -1,19 +1,30 @@
-"""The requests of the managers, as values.
+"""The requests of the managers, and the effects of the connections, as values.
 
-Owns the shape of a manager and of its requests. Must not know sockets, threads or clocks. Invariant: exactly one of ``on_response``
-and ``on_failure`` of each ``Send`` is called, once.
+Owns the shape of a manager and of its requests, from the ``Send`` to the ``CompletedRequest``, and the effects by which the shell
+carries requests out. Must not know sockets, threads or clocks, nor why a request or an effect is needed. Invariants: exactly one of
+``on_response`` and ``on_failure`` of each ``Send`` is called, once; the id of a connection is never used again, since reports may
+be late:
+
+1. The core closes connection 7, and opens connection 8 to the same broker.
+2. Before the shell performs the ``Close``, the peer ends connection 7, and the shell reports that.
+3. There is no connection 7 any more, so the report has no effect on connection 8.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol
 
 from ottla.errors import OttlaError
 from ottla.protocol.apis import Api
 from ottla.protocol.rpcs import RequestT, ResponseT, Rpc
 from ottla.types import Now
+
+if TYPE_CHECKING:
+    from ottla.protocol.connection import ClientConnection
+    from ottla.protocol.framing import Piece
+    from ottla.protocol.sasl import SaslChallenge
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +81,13 @@ class Poll(NamedTuple):
     wake_at: int | None = None
 
 
+class RequestManager(Protocol):
+    """A part of the client that sends requests. ``poll`` must not block, and may be called at any time, even without a change."""
+
+    def poll(self, now: Now) -> Poll:
+        """Return the requests to send now, and the time of the next poll."""
+
+
 class Unreachable(Protocol):
     """Returns why no broker is connected, for the errors of managers, which do not know connections."""
 
@@ -77,8 +95,88 @@ class Unreachable(Protocol):
         """Return why no broker is connected; if some are, why one of ``targets`` is not. The error calls these ``who``."""
 
 
-class RequestManager(Protocol):
-    """A part of the client that sends requests. ``poll`` must not block, and may be called at any time, even without a change."""
+@dataclass(eq=False, slots=True)
+class PendingRequest:
+    """A ``Send`` without an outcome: its manager, its deadline, and the time at which it was sent, if it was."""
 
-    def poll(self, now: Now) -> Poll:
-        """Return the requests to send now, and the time of the next poll."""
+    manager: RequestManager
+    send: AnySend
+    deadline: int
+    sent_at: int = 0
+    done: bool = False
+    """Whether its manager already has an outcome. A request that has timed out in flight stays in ``in_flight``, since responses
+    come in the order of the requests; its late response is dropped."""
+
+
+class CompletedRequest(NamedTuple):
+    """The outcome of a ``Send``: a response of the type that its ``Rpc`` names, or an error."""
+
+    request: PendingRequest
+    message: Any
+    error: OttlaError | None
+
+
+class Address(NamedTuple):
+    """One numeric address of a socket."""
+
+    ip: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.ip}]:{self.port}" if ":" in self.ip else f"{self.ip}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve:
+    """Resolve a name; report ``on_resolved`` or ``on_resolve_failed`` with the same name and port."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Open a connection to an address of ``host``. Put received bytes into ``connection.get_buffer()``.
+
+    Report ``on_connected`` or ``on_connect_failed``; with TLS ``on_securing`` when TCP is connected, then ``on_connected`` or
+    ``on_tls_failed``.
+    """
+
+    connection_id: int
+    address: Address
+    connection: ClientConnection
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class Authenticate:
+    """Have the SASL mechanism compute its answer; report ``on_sasl_response`` or ``on_sasl_failed``. This may take seconds."""
+
+    connection_id: int
+    challenge: SaslChallenge
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Send these bytes, after those of earlier effects."""
+
+    connection_id: int
+    pieces: list[Piece]
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Close the connection, and report nothing more about it."""
+
+    connection_id: int
+    reason: str
+
+
+ConnectionEffect = Resolve | Connect | Authenticate | Write | Close
+
+
+class ConnectionsPoll(NamedTuple):
+    """The effects to perform now, and the time of the next poll at the latest (monotonic ms; ``None``: on the next event)."""
+
+    effects: list[ConnectionEffect]
+    wake_at: int | None

@@ -19,8 +19,8 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from ottla.client.calls.shared_state import SharedState
-from ottla.client.connections.connections import Authenticate, Close, Connect, ConnectionEffect, Resolve, Write
 from ottla.client.core import ClientCore
+from ottla.client.effects import Authenticate, Close, Connect, ConnectionEffect, Resolve, Write
 from ottla.client.events import ErrorNotification
 from ottla.config import ClientConfig
 from ottla.errors import ClosedError, ForkedError, OttlaError

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ottla.client.connections.node_connections import Address
+from ottla.client.effects import Address
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ottla.client.connections.connections import Connections
-from ottla.client.connections.node_connections import Address
+from ottla.client.effects import Address
 from ottla.config import ClientConfig
 from ottla.errors import TlsError
 from ottla.protocol.connection import ClientConnection

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from ottla.client.connections.connections import Close, Connect, Connections, Write
-from ottla.client.effects import AnyNode, AnySend, Poll, Send
+from ottla.client.connections.connections import Connections
+from ottla.client.effects import AnyNode, AnySend, Close, Connect, Poll, Send, Write
 from ottla.config import ClientConfig
 from ottla.protocol import rpcs
 from ottla.protocol.messages import heartbeat_request

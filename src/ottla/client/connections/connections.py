@@ -15,29 +15,33 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ottla.client.backoff import ExponentialBackoff, RandomPort
-from ottla.client.connections.effects import (
+from ottla.client.connections.node_connections import (
+    CONNECTED_STATES,
+    ESTABLISHED_STATES,
+    SETUP_STATES,
+    STAGGER,
+    NodeConnection,
+    NodeConnections,
+    NodeEvent,
+    NodeState,
+)
+from ottla.client.effects import (
+    Address,
+    AnyNode,
+    AnySend,
     Authenticate,
     Close,
     CompletedRequest,
     Connect,
     ConnectionEffect,
     ConnectionsPoll,
+    PendingRequest,
+    RequestManager,
     Resolve,
+    ToCoordinator,
+    ToNode,
     Write,
 )
-from ottla.client.connections.node_connections import (
-    CONNECTED_STATES,
-    ESTABLISHED_STATES,
-    SETUP_STATES,
-    STAGGER,
-    Address,
-    NodeConnection,
-    NodeConnections,
-    NodeEvent,
-    NodeState,
-    PendingRequest,
-)
-from ottla.client.effects import AnyNode, AnySend, RequestManager, ToCoordinator, ToNode
 from ottla.config import ClientConfig
 from ottla.errors import (
     AuthenticationError,
@@ -506,19 +510,6 @@ def _as_ottla_error(error: Exception) -> OttlaError:
     if isinstance(error, OttlaError):
         return error
     return ProtocolError(f"{type(error).__name__}: {error}", cause=error)
-
-
-__all__ = [
-    "Authenticate",
-    "Close",
-    "CompletedRequest",
-    "Connect",
-    "ConnectionEffect",
-    "Connections",
-    "ConnectionsPoll",
-    "Resolve",
-    "Write",
-]
 
 
 class _RequestQueue:

@@ -17,40 +17,18 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, NamedTuple
 
-from ottla.client.effects import AnySend, RequestManager
-from ottla.errors import AuthenticationError, DisconnectedError
+from ottla.client.backoff import RandomPort
+from ottla.client.effects import Address, AnyNode, AnySend, PendingRequest, ToCoordinator, ToNode
+from ottla.config import ClientConfig, HostPort
+from ottla.errors import AuthenticationError, ConnectionFailedError, DisconnectedError, OttlaError, OttlaTimeoutError
 from ottla.protocol import milliseconds
 from ottla.protocol.apis import Api
 from ottla.protocol.connection import ClientConnection
-from ottla.types import Now
-
-if TYPE_CHECKING:
-    from ottla.client.effects import ToCoordinator, ToNode
-    from ottla.config import HostPort
-
-
-from collections.abc import Iterable
-
-from ottla.client.backoff import RandomPort
-from ottla.client.effects import AnyNode, ToCoordinator, ToNode
-from ottla.config import ClientConfig, HostPort
-from ottla.errors import ConnectionFailedError, OttlaError, OttlaTimeoutError
-from ottla.types import Node
-
-
-class Address(NamedTuple):
-    """One numeric address of a socket."""
-
-    ip: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.ip}]:{self.port}" if ":" in self.ip else f"{self.ip}:{self.port}"
+from ottla.types import Node, Now
 
 
 class NodeState(enum.Enum):
@@ -149,20 +127,6 @@ _HUNG_UP: Mapping[NodeState, tuple[str, str]] = {
 """State -> when the peer closed the connection, and a possible reason if the address has never answered a request."""
 
 _AWAITING_TOKEN = "connected, but the login waits for a token: neither its provider nor an identity provider has given one yet"
-
-
-@dataclass(eq=False, slots=True)
-class PendingRequest:
-    """A ``Send`` without an outcome: its manager, its deadline, and the time at which it was sent, if it was."""
-
-    manager: RequestManager
-    send: AnySend
-    deadline: int
-    sent_at: int = 0
-    done: bool = False
-    """Whether its manager already has an outcome. A request that has timed out in flight stays in ``in_flight``, since responses
-    come
-    in the order of the requests; its late response is dropped."""
 
 
 @dataclass(eq=False, slots=True)

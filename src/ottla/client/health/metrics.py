@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ottla.client.connections.effects import CompletedRequest
+from ottla.client.effects import CompletedRequest
 from ottla.client.events import FetchedResponse
 from ottla.client.subscription import Consumed
 from ottla.protocol import ErrorCode, milliseconds
