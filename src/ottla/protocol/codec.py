@@ -12,11 +12,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 from ottla.errors import ProtocolError, UnsupportedApiError
-from ottla.protocol import cutting
+from ottla.protocol import reading
 from ottla.protocol.apis import SPOKEN, Api, VersionRule, version_rules_of
 from ottla.protocol.conversion import Convert, downgrader, upgrader, wire_class
 from ottla.protocol.framing import Frame, Piece, frame_of, frame_with_ranges
-from ottla.protocol.reading import reader
 from ottla.protocol.schema import cache, has_records
 from ottla.protocol.writing import writer
 
@@ -128,16 +127,16 @@ class _Decoder:
         self.api = api
         self._what = f"{api.name} {side} version {version}"
         cls = wire_class(api, version, side)
-        self._read_head = reader(cls.__header_schema__)
-        self._read_body = reader(cls)
+        self._read_head = reading.reader(cls.__header_schema__)
+        self._read_body = reading.reader(cls)
         self._upgrade: Convert | None = upgrader(api, side, cls)
-        self._insert_records = cutting.records_inserter(cls) if side == "response" and has_records(cls) else None
+        self._insert_records = reading.records_inserter(cls) if side == "response" and has_records(cls) else None
 
     def decode(self, frame: memoryview) -> tuple[Any, Message, int]:
         """The header, the neutral message, and the position after it."""
         try:
             head, start = self._read_head(frame, 0)
-            if self._insert_records is not None and len(frame) >= cutting.MIN_FRAME_SIZE:
+            if self._insert_records is not None and len(frame) >= reading.MIN_FRAME_SIZE:
                 body, size = self._read_body.with_record_views(frame, start, self._insert_records)
             else:
                 body, size = self._read_body(frame, start)

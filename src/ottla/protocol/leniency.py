@@ -4,7 +4,7 @@ Kafka skips unknown tagged fields (KIP-482), treats any negative length as null 
 UTF-8 with U+FFFD. kio refuses all of these, and error codes that it does not know; any of them in a message would close the
 connection.
 
-Owns the copy of a message with such values replaced, and the replacement of each kind of field; the walks of ``bounds`` find the
+Owns the copy of a message with such values replaced, and the replacement of each kind of field; the walks of ``reading`` find the
 fields. Must not know any message. Invariant: a message without such values is not changed.
 """
 
@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any
 
 from ottla.errors import ProtocolError
-from ottla.protocol.varints import WIDEST, read_varint, varint, wide_varint
+from ottla.protocol.schema import WIDEST, read_varint, varint, wide_varint
 
 Frame = memoryview | bytes
 

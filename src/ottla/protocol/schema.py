@@ -1,7 +1,7 @@
-"""The types of the fields of kio's message classes.
+"""The types of fields: what the annotations of kio's message classes say, the codes of types of a fixed size, and varints.
 
-Owns the reading of a field's annotation. Must not know any message. Invariant: it works alike for kio's classes and the merged ones
-of ``messages``.
+Owns what the generated readers and writers have in common. Must not know any message. Invariants: annotations are read alike in
+kio's classes and the merged ones of ``messages``; ``read_varint`` reads at most five bytes, as Kafka does.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import types
 import typing
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from ottla.errors import ProtocolError
 
 _F = TypeVar("_F")
 
@@ -96,3 +98,42 @@ def implicit_default(field: dataclasses.Field[Any]) -> object:
 
         return ErrorCode.none
     return _IMPLICIT.get(kind, 0)
+
+
+WIDEST = 5
+"""The maximum number of bytes of a varint."""
+
+SMALL = [bytes((number,)) for number in range(0x80)]
+"""The varints of one byte."""
+
+
+def varint(number: int) -> bytes:
+    """The shortest encoding of an unsigned number: seven bits per byte, the lowest first, the top bit set in all bytes but the last."""
+    if number < 0x80:
+        return SMALL[number]
+    output = bytearray()
+    while number >= 0x80:
+        output.append(number & 0x7F | 0x80)
+        number >>= 7
+    output.append(number)
+    return bytes(output)
+
+
+def wide_varint(number: int) -> bytes:
+    """The encoding of a number in ``WIDEST`` bytes, for space that is reserved before the number is known. Readers accept it."""
+    return bytes((*(number >> shift & 0x7F | 0x80 for shift in (0, 7, 14, 21)), number >> 28))
+
+
+def read_varint(frame: memoryview | bytes, position: int) -> tuple[int, int]:
+    """The number at a position, and the position after it. Raises ``IndexError`` if the frame ends first."""
+    byte = frame[position]
+    if byte < 0x80:
+        return byte, position + 1
+    value = byte & 0x7F
+    for shift in (7, 14, 21, 28):
+        position += 1
+        byte = frame[position]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position + 1
+    raise ProtocolError(f"a length at byte {position} is longer than five bytes")

@@ -16,8 +16,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from ottla.protocol.schema import STRUCT_CODES, cache, implicit_default, is_nullable, is_tuple, nested_class
-from ottla.protocol.varints import SMALL, varint
+from ottla.protocol.schema import SMALL, STRUCT_CODES, cache, implicit_default, is_nullable, is_tuple, nested_class, varint
 
 _NULL, _TAGGED_NULL, _PRESENT = b"\xff", b"\0", b"\x01"
 """The first byte of a nullable structure (KIP-893): signed, but unsigned in a tagged field."""

@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 from kio.serial import entity_writer
 
 from ottla.errors import ProtocolError
-from ottla.protocol import ErrorCode, cutting
+from ottla.protocol import ErrorCode, reading
 from ottla.protocol.apis import Api
 from ottla.protocol.codec import RequestHeader, decode_request, decode_response, encode_request, encode_response
 from ottla.protocol.conversion import downgrader, wire_class
@@ -150,7 +150,7 @@ def test_records_left_in_the_frame_equal_those_that_kio_copies(version: int, dat
     copied = decode_response(Api.FETCH, version, frame)
     shorter = frame[: data.draw(st.integers(0, len(frame) - 1))]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cutting, "MIN_FRAME_SIZE", 0)
+        patch.setattr(reading, "MIN_FRAME_SIZE", 0)
         assert decode_response(Api.FETCH, version, frame) == copied
         with pytest.raises(ProtocolError):
             decode_response(Api.FETCH, version, shorter)

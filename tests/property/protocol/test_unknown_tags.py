@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 from kio.serial import entity_writer
 
 from ottla.errors import ProtocolError
-from ottla.protocol import cutting
+from ottla.protocol import reading
 from ottla.protocol.apis import SPOKEN, Api
 from ottla.protocol.codec import decode_request, decode_response
 from ottla.protocol.consumer_protocol import decode_assignment, decode_subscription
@@ -88,7 +88,7 @@ def test_unknown_tags_change_nothing_in_any_message(api: Api, version: int, side
         frame = frame_of(api, version, side, body, tagging)
         assert decoded(api, version, side, frame) == wanted
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(cutting, "MIN_FRAME_SIZE", 0)
+            patch.setattr(reading, "MIN_FRAME_SIZE", 0)
             assert decoded(api, version, side, frame) == wanted
             if side == "response":
                 with pytest.raises(ProtocolError):
