@@ -22,8 +22,7 @@ from ottla.client.calls.shared_state import SharedState
 from ottla.client.events import Fetched
 from ottla.config import ConsumerConfig
 from ottla.records import iter_headers
-from ottla.runtime.network_thread import NetworkThread
-from ottla.runtime.randomness import random_source
+from ottla.runtime.network_thread import NetworkThread, random_source
 
 PATIENCE = 60.0
 """Seconds without a record after which a function returns."""

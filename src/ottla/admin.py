@@ -34,8 +34,7 @@ from ottla.client.core import ClientCore
 from ottla.config import AdminConfig
 from ottla.errors import ClosedError, ConcurrentAccessError, OttlaError, OttlaTimeoutError
 from ottla.runtime import clock
-from ottla.runtime.network_thread import NetworkThread
-from ottla.runtime.randomness import random_source
+from ottla.runtime.network_thread import NetworkThread, random_source
 from ottla.types import IsolationLevel, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 
 if TYPE_CHECKING:

@@ -31,8 +31,7 @@ from ottla.client.health.verdicts import Assessor, Health, NetworkView
 from ottla.client.subscription import Mode
 from ottla.config import ConsumerConfig, OttlaConfigWarning
 from ottla.errors import ClosedError, ForkedError, IllegalStateError
-from ottla.runtime.network_thread import NetworkThread, NotificationQueue
-from ottla.runtime.randomness import random_source
+from ottla.runtime.network_thread import NetworkThread, NotificationQueue, random_source
 from ottla.types import ConsumerGroupMetadata, K_co, TopicPartition, V_co, short_repr
 
 if TYPE_CHECKING:

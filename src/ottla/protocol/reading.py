@@ -2,11 +2,12 @@
 
 A message is read in up to four steps:
 
-1. A walk checks the lengths. kio's parser reserves memory for the announced number of items before it reads the first one: a false
-   length aborts the process. So a generated function walks over the message first, and raises if an array announces more items than
-   bytes are left. It also finds the positions of records.
-2. Records of a long response are cut out of the frame. kio copies all bytes that it reads, and a long Fetch response consists almost
-   entirely of records: copying them into fresh memory takes about as long as receiving them. Without its records a response is short.
+1. A walk checks the lengths. kio's parser reserves memory for the announced number of items before it reads the first one: a
+   false length aborts the process. So a generated function walks over the message first, and raises if an array announces more
+   items than bytes are left. It also finds the positions of records.
+2. Records of a long response are cut out of the frame. kio copies all bytes that it reads, and a long Fetch response consists
+   almost entirely of records: copying them into fresh memory takes about as long as receiving them. Without its records a response
+   is short.
 3. kio reads the rest, and the records are inserted into the message as views of the frame.
 4. Only if a step refuses the message, kio reads a copy in which a lenient walk has rewritten the values that Kafka accepts and kio
    does not (``leniency``).

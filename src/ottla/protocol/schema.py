@@ -108,7 +108,10 @@ SMALL = [bytes((number,)) for number in range(0x80)]
 
 
 def varint(number: int) -> bytes:
-    """The shortest encoding of an unsigned number: seven bits per byte, the lowest first, the top bit set in all bytes but the last."""
+    """The shortest encoding of an unsigned number.
+
+    Each byte has seven bits of it, the lowest first; the top bit is set in all bytes but the last.
+    """
     if number < 0x80:
         return SMALL[number]
     output = bytearray()

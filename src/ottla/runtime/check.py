@@ -42,8 +42,7 @@ from ottla.runtime.data_dir import (
     read_properties,
     topics_in,
 )
-from ottla.runtime.file_names import DAMAGED, OFFSET, PARTITION_METADATA, foreign
-from ottla.runtime.folders import LOCK, check_is_small, opened
+from ottla.runtime.folders import DAMAGED, LOCK, OFFSET, PARTITION_METADATA, check_is_small, foreign, opened
 from ottla.runtime.log_files import SEGMENT_SUFFIXES, OpenFiles, partition_metadata, topic_id_in
 from ottla.types import TopicPartition
 

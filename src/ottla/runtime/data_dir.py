@@ -26,8 +26,17 @@ from ottla.errors import StorageError
 from ottla.runtime import checkpoint_files
 from ottla.runtime.catalog import COPY, CatalogFile
 from ottla.runtime.descriptors import OUT_OF_DESCRIPTORS
-from ottla.runtime.file_names import DELETED_FILE, PARTITION_METADATA, UNFINISHED, foreign
-from ottla.runtime.folders import LOCK, DirectoryLock, PinnedFolder, read_whole, sync_file
+from ottla.runtime.folders import (
+    DELETED_FILE,
+    LOCK,
+    PARTITION_METADATA,
+    UNFINISHED,
+    DirectoryLock,
+    PinnedFolder,
+    foreign,
+    read_whole,
+    sync_file,
+)
 from ottla.runtime.log_files import (
     STRAY,
     OpenFiles,

@@ -1,9 +1,10 @@
-"""Open folders of the data directory, and the lock on the directory.
+"""Open folders of the data directory, the names of the files in a partition's folder, and the lock on the directory.
 
-Owns the lock, and every call that creates, replaces, renames or removes a file by its name. Must not know what is in a file.
-Invariants: a file's name is used only relative to an open folder, and only after a check, made while the folder was open, that the
-directory still is this broker's, so that no file of another broker at the same path is changed; small files are replaced
-atomically.
+Owns the lock, the names that are the broker's, which are Apache Kafka's, and every call that creates, replaces, renames or removes
+a file by its name. Must not know what is in a file. Invariants: a file's name is used only relative to an open folder, and only
+after a check, made while the folder was open, that the directory still is this broker's, so that no file of another broker at the
+same path is changed; in a partition's folder only files with the broker's names are ever renamed or removed, all others are a
+user's; small files are replaced atomically.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import errno
 import fcntl
 import logging
 import os
+import re
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator
@@ -21,9 +23,32 @@ from pathlib import Path
 from ottla.broker.segment import file_name
 from ottla.broker.transaction_index import TXNINDEX, TXNINDEX_COPY
 from ottla.errors import StorageError
-from ottla.runtime.file_names import DELETED_FILE, DELETED_SUFFIX, SNAPSHOT, UNFINISHED
 
 LOCK = ".lock"
+DELETED_SUFFIX = ".deleted"
+UNFINISHED = ".tmp"
+"""The suffix of a small file while it is written."""
+
+CLEANED_SUFFIX, SWAP = ".cleaned", ".swap"
+PARTITION_METADATA = "partition.metadata"
+DAMAGED = "damaged"
+"""The folder in a partition's folder in which a start keeps bytes that it has cut off and files that it cannot use. Nothing in it
+is removed."""
+
+NUMBERED = frozenset({"log", "index", "timeindex", "txnindex", "txnindex.copy", "snapshot"})
+"""The suffixes of files that are named after an offset."""
+
+_NUMBERED = rf"[0-9]{{20}}\.(?:{'|'.join(map(re.escape, sorted(NUMBERED)))})"
+_SMALL_FILE = rf"{_NUMBERED}|{re.escape(PARTITION_METADATA)}|leader-epoch-checkpoint|known-holes"
+
+OFFSET = re.compile(r"[0-9]{20}")
+SNAPSHOT = re.compile(r"[0-9]{20}\.snapshot")
+DELETED_FILE = re.compile(rf"(?:{_NUMBERED}){DELETED_SUFFIX}")
+CLEANED_FILE = re.compile(rf"(?:{_NUMBERED})(?:{CLEANED_SUFFIX}|{SWAP})")
+SWAP_FILE = re.compile(rf"[0-9]{{20}}\.log{SWAP}")
+UNFINISHED_FILE = re.compile(rf"(?:{_SMALL_FILE}){UNFINISHED}")
+_OWN = re.compile(rf"{_SMALL_FILE}|{DAMAGED}|{DELETED_FILE.pattern}|{CLEANED_FILE.pattern}|{UNFINISHED_FILE.pattern}")
+
 _AT_ONCE = os.O_CLOEXEC | os.O_NONBLOCK
 """Without ``O_NONBLOCK``, opening a pipe of this name would block the start of the broker until another process opens its other
 end."""
@@ -37,6 +62,11 @@ Check = Callable[[], object]
 """Raises ``FileNotFoundError`` if names no longer lead to this broker's files."""
 
 log = logging.getLogger("ottla.broker")
+
+
+def foreign(names: Iterable[str]) -> list[str]:
+    """Return those of the names that are not the broker's, sorted."""
+    return sorted(name for name in names if not _OWN.fullmatch(name))
 
 
 class DirectoryLock:

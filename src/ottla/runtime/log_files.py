@@ -24,7 +24,7 @@ from ottla.broker.ports import DiskJob, Listing
 from ottla.broker.segment import file_name
 from ottla.broker.transaction_index import TXNINDEX, TXNINDEX_COPY
 from ottla.runtime.descriptors import OUT_OF_DESCRIPTORS, first_of_reserve, limit
-from ottla.runtime.file_names import (
+from ottla.runtime.folders import (
     CLEANED_FILE,
     CLEANED_SUFFIX,
     DAMAGED,
@@ -34,9 +34,13 @@ from ottla.runtime.file_names import (
     SWAP,
     SWAP_FILE,
     UNFINISHED_FILE,
+    Check,
+    PinnedFolder,
+    check_is_file,
     foreign,
+    opened,
+    read_whole,
 )
-from ottla.runtime.folders import Check, PinnedFolder, check_is_file, opened, read_whole
 
 SEGMENT_SUFFIXES = ("log", "index", "timeindex", TXNINDEX, TXNINDEX_COPY)
 STRAY = "-stray"

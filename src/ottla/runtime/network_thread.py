@@ -1,10 +1,10 @@
 """The network thread of a client, which runs one ``ClientCore`` on real sockets and the real clock, and its two queues.
 
-Owns the thread, the queue of commands, the queue of notifications, and the order of one pass: commands, core, sockets, sleep. Must
-not know what the core is for, what a notification means, nor event loops. Invariants: nothing ends the thread silently: an error of
-a pass is logged and reported to the application, and the next pass follows; notifications stay in their queue, in order, until
-their handler removes them, so that an exception of a signal handler loses none; each ``put_all`` wakes a thread in ``wait``, or an
-event loop by the callback passed to ``arm``.
+Owns the thread, the queue of commands, the queue of notifications, the order of one pass (commands, core, sockets, sleep), and the
+choice of the generator of random numbers. Must not know what the core is for, what a notification means, nor event loops.
+Invariants: nothing ends the thread silently: an error of a pass is logged and reported to the application, and the next pass
+follows; notifications stay in their queue, in order, until their handler removes them, so that an exception of a signal handler
+loses none; each ``put_all`` wakes a thread in ``wait``, or an event loop by the callback passed to ``arm``.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import random
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
+from ottla.client.backoff import RandomPort
 from ottla.client.calls.shared_state import SharedState
 from ottla.client.core import ClientCore
 from ottla.client.effects import Authenticate, Close, Connect, ConnectionEffect, Resolve, Write
@@ -26,8 +28,7 @@ from ottla.config import ClientConfig
 from ottla.errors import ClosedError, ForkedError, OttlaError
 from ottla.runtime import clock
 from ottla.runtime.login import SaslFailed, SaslResponseReady, create_logins
-from ottla.runtime.resolver import Resolved, ResolveFailed, resolve_in_background
-from ottla.runtime.sockets import Sockets
+from ottla.runtime.sockets import Resolved, ResolveFailed, Sockets, resolve_in_background
 from ottla.types import Now
 
 if TYPE_CHECKING:
@@ -322,3 +323,11 @@ def _tls_context(config: ClientConfig) -> ssl.SSLContext | None:
     from ottla.runtime.tls import client_context
 
     return client_context(config)
+
+
+def random_source() -> RandomPort:
+    """Return a new generator for back-off jitter and member ids, seeded by the operating system.
+
+    Two clients never share a sequence, not even after a fork.
+    """
+    return random.Random()

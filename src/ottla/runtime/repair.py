@@ -33,8 +33,7 @@ from ottla.runtime import clock
 from ottla.runtime.broker_node import RandomIds
 from ottla.runtime.check import FolderReader, StoppedDirectory
 from ottla.runtime.data_dir import META, DataDir, is_replaced
-from ottla.runtime.file_names import DAMAGED, PARTITION_METADATA
-from ottla.runtime.folders import LOCK, read_whole
+from ottla.runtime.folders import DAMAGED, LOCK, PARTITION_METADATA, read_whole
 
 UNFINISHED = ".unfinished"
 """The folder in the copy's folder in which the copy is built."""

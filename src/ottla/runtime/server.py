@@ -12,7 +12,7 @@ import logging
 import selectors
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -37,15 +37,16 @@ from ottla.errors import ProtocolError, UnsupportedApiError
 from ottla.protocol.apis import Api
 from ottla.protocol.codec import RequestHeader, decode_request, encode_response, peek_request
 from ottla.protocol.framing import Frame
-from ottla.runtime.acceptor import Acceptor
 from ottla.runtime.disk import DiskThread, Tag
-from ottla.runtime.log_throttle import INTERVAL_MS, LogThrottle
-from ottla.runtime.server_connection import Connection, InFlightRequest, first_half
+from ottla.runtime.server_connection import Acceptor, Connection, InFlightRequest, first_half
 from ottla.runtime.timers import Timers
 from ottla.types import Now
 
 STALLED_FRAME_MS = 30_000
 """The maximum time between two reads of the same frame."""
+
+INTERVAL_MS = 60_000
+"""The minimum time between two log lines about one client."""
 
 _SWEEP_MS = 1_000
 _TURN_MS = 10
@@ -453,3 +454,38 @@ class Server:
             self.perform(self._core.on_disconnect(connection.number, self._clock()))
         except Exception:
             log.exception("the broker failed after a connection was closed")
+
+
+class _Written:
+    """The last line about an address."""
+
+    __slots__ = ("at", "left_out")
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+        self.left_out = 0
+
+
+class LogThrottle:
+    """Decides which lines about clients are written: at most one per address and minute, so that a client that repeats its mistake
+    does not fill the log. Lines that are left out are counted in a later line. Times are in milliseconds on the monotonic clock."""
+
+    def __init__(self) -> None:
+        self._written: dict[str, _Written] = {}
+
+    def admit(self, address: str, mono: int) -> int | None:
+        """If a line about an address is to be written now, the number of lines left out since the last one; otherwise ``None``."""
+        last = self._written.get(address)
+        if last is not None and mono - last.at < INTERVAL_MS:
+            last.left_out += 1
+            return None
+        self._written[address] = _Written(mono)
+        return last.left_out if last is not None else 0
+
+    def forget(self, mono: int) -> Iterator[tuple[str, int]]:
+        """Forget the addresses without lines for two minutes; yield those with lines that were left out, and their number."""
+        for address, last in list(self._written.items()):
+            if mono - last.at >= 2 * INTERVAL_MS or (mono - last.at >= INTERVAL_MS and not last.left_out):
+                del self._written[address]
+                if last.left_out:
+                    yield address, last.left_out

@@ -1,7 +1,8 @@
-"""The sockets of a client: connects, reads, writes and closes them, with or without TLS, and makes no decisions.
+"""The sockets of a client: resolves host names, connects, reads, writes and closes, with or without TLS, and makes no decisions.
 
-Owns the selector and every socket of one network thread. Must not know requests, brokers or retries. Invariant: each event of a
-socket is reported to ``Connections`` once, and none after the core has closed the socket.
+Owns the selector and every socket of one network thread, and the threads that resolve names, since ``getaddrinfo`` may block for
+many seconds. Must not know requests, brokers or retries. Invariants: each event of a socket is reported to ``Connections`` once,
+and none after the core has closed the socket; each look-up is reported exactly once, and none keeps the process from ending.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import selectors
 import socket
 import struct
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ottla.client.connections.connections import Connections
@@ -304,3 +307,49 @@ def _read_long(sock: socket.socket, buffer: memoryview) -> int:
 
 def _reason(error: OSError) -> str:
     return error.strerror or str(error) or type(error).__name__
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The addresses of a host, in the order in which to try them."""
+
+    host: str
+    port: int
+    addresses: tuple[Address, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ResolveFailed:
+    """Why a host was not resolved."""
+
+    host: str
+    port: int
+    reason: str
+
+
+Report = Callable[[Resolved | ResolveFailed], None]
+
+
+def resolve_in_background(host: str, port: int, report: Report) -> None:
+    """Resolve a host on a new thread, and call ``report`` there; if no thread can be started, call it here."""
+
+    def look_up() -> None:
+        try:
+            outcome = resolve(host, port)
+        except BaseException as error:  # connections wait for this report, even if the thread fails
+            outcome = ResolveFailed(host, port, repr(error))
+        report(outcome)
+
+    try:
+        threading.Thread(target=look_up, name=f"ottla-resolve-{host}", daemon=True).start()
+    except RuntimeError as error:
+        report(ResolveFailed(host, port, str(error)))
+
+
+def resolve(host: str, port: int) -> Resolved | ResolveFailed:
+    """Resolve a host, on the calling thread."""
+    try:
+        results = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+    except (OSError, ValueError) as error:  # a ValueError: a name that IDNA cannot encode, or with a null byte
+        return ResolveFailed(host, port, getattr(error, "strerror", None) or str(error))
+    return Resolved(host, port, tuple(Address(str(sockaddr[0]), int(sockaddr[1])) for *_, sockaddr in results))

@@ -8,13 +8,13 @@ import socket
 
 import pytest
 
-from ottla.runtime import acceptor
-from ottla.runtime.acceptor import Acceptor
+from ottla.runtime import server_connection
+from ottla.runtime.server_connection import Acceptor
 
 
 def test_accepting_goes_on_when_the_socket_can_be_watched_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The system may lack memory for that at first: then it is tried again, and the broker goes on with the connections it has."""
-    monkeypatch.setattr(acceptor, "is_reserve_reached", lambda fd: True)
+    monkeypatch.setattr(server_connection, "is_reserve_reached", lambda fd: True)
     with socket.create_server(("127.0.0.1", 0)) as listener, selectors.DefaultSelector() as selector:
         one = Acceptor(listener, selector, lambda: None)
         one.watch(lambda events: None)

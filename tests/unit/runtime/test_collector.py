@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.runtime.broker_node import BrokerNode
-from ottla.runtime.collector import FULL_COLLECTIONS, FullCollections
+from ottla.runtime.broker_node import FULL_COLLECTIONS, BrokerNode, FullCollections
 
 USUAL = (701, 11, 12)
 

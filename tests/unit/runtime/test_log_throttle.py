@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from hypothesis import given, strategies as st
 
-from ottla.runtime.log_throttle import INTERVAL_MS, LogThrottle
+from ottla.runtime.server import INTERVAL_MS, LogThrottle
 
 
 def test_the_first_line_after_a_minute_counts_those_that_were_left_out() -> None:

@@ -11,8 +11,7 @@ from scramp import ScramMechanism
 from ottla.config import ClientConfig
 from ottla.errors import AuthenticationError
 from ottla.protocol.sasl import SaslChallenge, SaslResponse
-from ottla.runtime.login import Logins, OAuthBearer, Plain, SaslFailed, SaslResponseReady, Scram, create_logins
-from ottla.runtime.tokens import TokenCache
+from ottla.runtime.login import Logins, OAuthBearer, Plain, SaslFailed, SaslResponseReady, Scram, TokenCache, create_logins
 from ottla.types import OAuthToken
 
 

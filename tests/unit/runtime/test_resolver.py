@@ -12,7 +12,7 @@ import pytest
 from ottla.errors import DisconnectedError
 from ottla.protocol.sasl import SaslChallenge
 from ottla.runtime.login import Logins, Plain, SaslFailed
-from ottla.runtime.resolver import Resolved, ResolveFailed, resolve_in_background
+from ottla.runtime.sockets import Resolved, ResolveFailed, resolve_in_background
 
 
 def outcome(host: str) -> Resolved | ResolveFailed:

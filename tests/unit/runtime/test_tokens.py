@@ -15,8 +15,7 @@ import pytest
 
 from ottla.config import ClientConfig
 from ottla.errors import AuthenticationError
-from ottla.runtime.login import OAuthBearer
-from ottla.runtime.tokens import TokenCache
+from ottla.runtime.login import OAuthBearer, TokenCache
 from ottla.types import Now, OAuthToken
 
 
