@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
-from ottla.coordinator.api_error import ApiError
+from ottla.coordinator.effects import ApiError
 from ottla.errors import ConfigError, StorageError
 from ottla.records import NewRecord, encode_batch, read_header
 from ottla.types import Now

@@ -31,7 +31,7 @@ from ottla.broker.ports import (
 from ottla.broker.producer_state import ProducerIdManager
 from ottla.broker.stored_settings import describe_damage, merge, split_supported
 from ottla.broker.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Topic, Topics
-from ottla.coordinator.api_error import ApiError
+from ottla.coordinator.effects import ApiError
 from ottla.errors import ConfigError
 from ottla.protocol import ErrorCode
 from ottla.records import BatchHeader

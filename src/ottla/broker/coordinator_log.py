@@ -17,8 +17,7 @@ from ottla.broker.log import PartitionLog
 from ottla.broker.ports import SegmentFile
 from ottla.broker.scan import Damage, scan
 from ottla.broker.segment import file_name
-from ottla.coordinator.api_error import ApiError
-from ottla.coordinator.effects import Append
+from ottla.coordinator.effects import ApiError, Append
 from ottla.errors import CorruptRecordError
 from ottla.protocol import ErrorCode
 from ottla.records import BatchHeader, iter_entries, read_header

@@ -39,7 +39,7 @@ from ottla.broker.purgatory import DelayedFetch
 from ottla.broker.slices import SLICE
 from ottla.broker.state import BrokerState
 from ottla.broker.transaction_coordinator_service import MARKERS
-from ottla.coordinator.timers import COORDINATOR
+from ottla.coordinator.decision import COORDINATOR
 from ottla.coordinator.transactions.decision import TRANSACTIONS
 from ottla.protocol.codec import RequestHeader
 from ottla.types import Now

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from ottla.coordinator.api_error import ApiError
+from ottla.coordinator.effects import ApiError
 from ottla.protocol import ErrorCode
 from ottla.protocol.messages import fetch_request, fetch_response
 from ottla.types import Now

@@ -20,11 +20,10 @@ from ottla.broker.group_log import read_groups
 from ottla.broker.ports import Ids
 from ottla.broker.stored_settings import StoredGroupConfigs
 from ottla.broker.topics import OFFSETS_TOPIC
-from ottla.coordinator.api_error import ApiError
 from ottla.coordinator.config import GroupConfig
 from ottla.coordinator.consumer.regex import resolve_all
 from ottla.coordinator.coordinator import GroupCoordinator, GroupCoordinatorEffect
-from ottla.coordinator.effects import Append, ProducerStamp, ResolvedRegexes, ResolveRegexes
+from ottla.coordinator.effects import ApiError, Append, ProducerStamp, ResolvedRegexes, ResolveRegexes
 from ottla.coordinator.events import DurableEvent
 from ottla.errors import ConfigError
 from ottla.protocol import ErrorCode

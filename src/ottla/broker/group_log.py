@@ -13,7 +13,7 @@ from ottla.broker.coordinator_partitions import LoadedLog
 from ottla.broker.markers import marker_kind
 from ottla.coordinator.effects import ProducerStamp
 from ottla.coordinator.events import DurableEvent, GroupRecord, events_of
-from ottla.coordinator.pending import PendingWrites
+from ottla.coordinator.state import PendingWrites
 from ottla.errors import ProtocolError
 from ottla.records import ControlType
 

@@ -27,7 +27,7 @@ from ottla.broker.scan import Damage
 from ottla.broker.segment import Segment, file_name
 from ottla.broker.topic_config import TopicConfig
 from ottla.broker.transaction_index import TXNINDEX, TXNINDEX_COPY, AbortedTransaction
-from ottla.coordinator.api_error import ApiError
+from ottla.coordinator.effects import ApiError
 from ottla.protocol import ErrorCode
 from ottla.protocol.framing import FileRange
 from ottla.records import HEADER_SIZE, BatchHeader, ControlType, InvalidBatchError

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import crc32c
 
-from ottla.coordinator.api_error import ApiError
+from ottla.coordinator.effects import ApiError
 from ottla.protocol import ErrorCode
 from ottla.records import BatchHeader
 

@@ -18,7 +18,7 @@ from ottla.broker.ports import StoredSettings
 from ottla.broker.setting import Setting
 from ottla.broker.topic_config import NO_CLEANUP
 from ottla.broker.topics import Topic, check_name
-from ottla.coordinator.api_error import ApiError
+from ottla.coordinator.effects import ApiError
 from ottla.errors import ConfigError
 from ottla.protocol import ErrorCode
 

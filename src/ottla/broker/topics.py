@@ -15,7 +15,7 @@ from functools import lru_cache
 from ottla.broker.config import TOPIC_SETTINGS, BrokerConfig, topic_config
 from ottla.broker.ports import StoredTopic
 from ottla.broker.topic_config import NO_CLEANUP, TopicConfig
-from ottla.coordinator.api_error import ApiError
+from ottla.coordinator.effects import ApiError
 from ottla.errors import ConfigError
 from ottla.protocol import ErrorCode
 

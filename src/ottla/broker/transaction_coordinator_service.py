@@ -34,8 +34,7 @@ from ottla.broker.log import PartitionLog
 from ottla.broker.markers import TxnMarkerEntry, marker_batch
 from ottla.broker.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from ottla.broker.transaction_errors import TransactionalWriter
-from ottla.coordinator.api_error import ApiError
-from ottla.coordinator.effects import Append
+from ottla.coordinator.effects import ApiError, Append
 from ottla.coordinator.transactions.config import TransactionConfig
 from ottla.coordinator.transactions.coordinator import TransactionCoordinator, TransactionCoordinatorEffect
 from ottla.coordinator.transactions.decision import TransactionContext, WriteMarkers

@@ -13,14 +13,22 @@ from typing import Any, ClassVar
 
 from ottla.assignors import SERVER_ASSIGNORS, PartitionAssignor
 from ottla.coordinator.config import GroupConfig
+from ottla.coordinator.decision import (
+    GroupConfigs,
+    GroupContext,
+    GroupEffect,
+    Ids,
+    NoGroupConfigs,
+    Result,
+    TopicImage,
+    deleted_topics_timer,
+    offset_expiration_timer,
+    session_timer,
+)
 from ottla.coordinator.describe import list_groups, list_refused
 from ottla.coordinator.effects import Append, Reply, RequestContext, ResolvedRegexes, SetTimer, TimerKey
 from ottla.coordinator.events import DurableEvent
 from ottla.coordinator.offset_deletion import has_offsets_of
-from ottla.coordinator.pending import GroupTopicPartition
-from ottla.coordinator.ports import GroupConfigs, GroupContext, Ids, NoGroupConfigs, TopicImage
-from ottla.coordinator.result import GroupEffect, Result
-from ottla.coordinator.routes import ROUTES
 from ottla.coordinator.runtime import (
     BackgroundTask,
     CoordinatorRuntime,
@@ -30,9 +38,8 @@ from ottla.coordinator.runtime import (
     SplitRoute,
     TimerFired,
 )
-from ottla.coordinator.shard import GroupShard, RegexesResolved
-from ottla.coordinator.state import Group
-from ottla.coordinator.timers import deleted_topics_timer, offset_expiration_timer, session_timer
+from ottla.coordinator.shard import ROUTES, GroupShard, RegexesResolved
+from ottla.coordinator.state import Group, GroupTopicPartition
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.group_records import OffsetCommitValue
@@ -48,7 +55,7 @@ class GroupCoordinator:
 
     Load each partition of ``__consumer_offsets`` (``load``, with no records if it is new) before its groups are served. Report the
     outcome of an ``Append`` with ``on_appended`` or ``on_append_failed``, in any order, and a timer with ``on_timer``; the keys of
-    its timers begin with ``timers.COORDINATOR``.
+    its timers begin with ``decision.COORDINATOR``.
     """
 
     APIS: ClassVar[Mapping[Api, Route | SplitRoute | None]] = MappingProxyType({**ROUTES, Api.LIST_GROUPS: None})

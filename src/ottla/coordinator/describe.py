@@ -12,9 +12,8 @@ from uuid import UUID
 from ottla.coordinator.classic.group import ClassicGroupState
 from ottla.coordinator.consumer.group import ConsumerGroup, ConsumerGroupMember
 from ottla.coordinator.consumer.target import assignor_name
+from ottla.coordinator.decision import GroupContext, Result, TopicImage
 from ottla.coordinator.effects import RequestContext
-from ottla.coordinator.ports import GroupContext, TopicImage
-from ottla.coordinator.result import Result
 from ottla.coordinator.state import Group, ShardState
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import VersionRule

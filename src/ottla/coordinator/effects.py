@@ -1,7 +1,9 @@
-"""The effects of the broker's core, as values, and the context of a request.
+"""The values that handlers of requests use: a request's context, the effects of the broker's core, and the error that rejects it.
 
-Owns the effects that the coordinators and the rest of the broker share. Must not know how the shell performs an effect. Invariant:
-every request with a ticket gets exactly one ``Reply``, ``NoReply`` or ``CloseConnection`` with that ticket, now or later.
+Owns the effects that the coordinators and the rest of the broker share. Must not know how the shell performs an effect, nor which
+response an ``ApiError`` ends up in. Invariants: every request with a ticket gets exactly one ``Reply``, ``NoReply`` or
+``CloseConnection`` with that ticket, now or later; an ``ApiError`` never leaves the broker: each handler turns it into the error
+fields of its own response.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api, VersionRule
 from ottla.values import light_dataclass
 
@@ -31,6 +34,18 @@ class RequestContext:
     client_host: str
     """The client's address as in Kafka's group metadata: ``/127.0.0.1``."""
     version_rules: frozenset[VersionRule] = frozenset()
+
+
+class ApiError(Exception):
+    """A request or a part of one was rejected without any effect; ``code`` is the protocol's error code, ``message`` the reason."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.message} [{self.code.name}]"
 
 
 @light_dataclass(frozen=True, slots=True)

@@ -13,12 +13,10 @@ from collections.abc import Collection
 from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState, subscribed_topics
 from ottla.coordinator.consumer.fencing import deletion_events
 from ottla.coordinator.consumer.group import ConsumerGroup, ConsumerGroupState
+from ottla.coordinator.decision import GroupContext, Result, session_timer
 from ottla.coordinator.effects import CancelTimer, RequestContext
 from ottla.coordinator.events import GroupMetadataDeleted, OffsetDeleted
-from ottla.coordinator.ports import GroupContext
-from ottla.coordinator.result import Result
 from ottla.coordinator.state import Group, ShardState
-from ottla.coordinator.timers import session_timer
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.group_records import OffsetCommitValue
 from ottla.protocol.messages import delete_groups_response, offset_delete_request, offset_delete_response

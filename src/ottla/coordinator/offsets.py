@@ -15,10 +15,9 @@ from ottla.coordinator.classic.draft import ClassicGroupDraft
 from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState, generation_error
 from ottla.coordinator.consumer.group import ConsumerGroup
 from ottla.coordinator.consumer.offsets import commit_error, fetch_error
+from ottla.coordinator.decision import GroupContext, Result, TopicImage
 from ottla.coordinator.effects import RequestContext
 from ottla.coordinator.events import OffsetCommitted, topic_partition
-from ottla.coordinator.ports import GroupContext, TopicImage
-from ottla.coordinator.result import Result
 from ottla.coordinator.state import ShardState
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import VersionRule

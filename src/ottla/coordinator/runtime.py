@@ -1,10 +1,11 @@
 """The runtime of a coordinator, for groups and transactions alike: decide, append, replay, answer.
 
-Owns the state of each partition of the coordinator's topic (not served, loading, served), the order of the operations on each key,
-the open appends, the timers, and the parts of split responses. Must not know the meaning of an operation (the ``CoordinatorShard``
-does), the destination of records, sockets and clocks. Invariants: no effect of a decision with records is visible before they are
-in the log; while an append of a key is open, later operations on that key wait, in order, and other keys go on; every request is
-answered once.
+Owns the partition of each key and the state of each partition (not served, loading, served), the order of the operations on each
+key, the open appends, the deadlines of the timers, and the parts of split responses. Must not know the meaning of an operation or a
+timer (the ``CoordinatorShard`` does), the destination of records, sockets and clocks. Invariants: no effect of a decision with
+records is visible before they are in the log; while an append of a key is open, later operations on that key wait, in order, and
+other keys go on; every request is answered once; a timer has an effect only if it is set and its deadline has passed, however late
+or often the shell reports it, and none if it was moved or cancelled while its report waited in a queue.
 
 Source: ``CoordinatorRuntime`` of Apache Kafka, which its coordinators share as well. It writes several decisions into one batch and
 reverts them together; here the broker puts the appends of one turn into one batch, and a decision is applied only after its append,
@@ -18,12 +19,11 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import count
 from typing import Any, Generic, Protocol, TypeVar
 
 from ottla.coordinator.effects import Append, CancelTimer, ProducerStamp, Reply, RequestContext, SetTimer, TimerKey
-from ottla.coordinator.partitioner import partition_for
-from ottla.coordinator.timers import Timers
 from ottla.errors import IllegalStateError, ProtocolError
 from ottla.protocol import ErrorCode
 from ottla.types import Now
@@ -33,6 +33,7 @@ logger = logging.getLogger("ottla.broker")
 
 F = TypeVar("F")
 """The effects of the coordinator's decisions."""
+
 F_co = TypeVar("F_co", covariant=True)
 
 Record = tuple[bytes, bytes | None]
@@ -184,6 +185,57 @@ S = TypeVar("S", bound=CoordinatorShard[Any])
 
 
 # The runtime
+
+
+class Timers:
+    """The timers that are set, with their deadlines (milliseconds on the monotonic clock).
+
+    Every heartbeat moves a session timer, and an effect for each would cost more than the rest of the heartbeat. So the shell keeps
+    the earlier deadline of a timer that moves back:
+
+    1. A timer is set to 10 s, and an effect tells the shell.
+    2. A heartbeat moves it to 13 s: only the deadline here changes.
+    3. At 10 s the shell reports the timer. It is not due, so an effect sets it to its deadline of then.
+    """
+
+    def __init__(self) -> None:
+        self._deadlines: dict[TimerKey, int] = {}
+        self._in_shell: dict[TimerKey, int] = {}
+        """The deadlines that the shell knows; they may be earlier than the real ones."""
+
+    def __iter__(self) -> Iterator[TimerKey]:
+        return iter(self._deadlines)
+
+    def deadline(self, key: TimerKey) -> int | None:
+        """Return the deadline of a timer; ``None`` if it is not set."""
+        return self._deadlines.get(key)
+
+    def note(self, effect: SetTimer | CancelTimer) -> bool:
+        """Note an effect. Return whether it must go out to the shell."""
+        if isinstance(effect, CancelTimer):
+            self._deadlines.pop(effect.key, None)
+            self._in_shell.pop(effect.key, None)
+            return True
+        if effect.unless_set and effect.key in self._deadlines:
+            return False
+        self._deadlines[effect.key] = effect.at
+        in_shell = self._in_shell.get(effect.key)
+        if in_shell is not None and in_shell <= effect.at:
+            return False
+        self._in_shell[effect.key] = effect.at
+        return True
+
+    def reported(self, key: TimerKey) -> None:
+        """Note that the shell has reported a timer, and so no longer has it."""
+        self._in_shell.pop(key, None)
+
+    def take_if_due(self, key: TimerKey, mono: int) -> bool:
+        """Return whether a reported timer is due; if so, it is no longer set."""
+        deadline = self._deadlines.get(key)
+        if deadline is None or deadline > mono:
+            return False
+        del self._deadlines[key]
+        return True
 
 
 @light_dataclass(frozen=True, slots=True)
@@ -342,6 +394,22 @@ class _PendingResponse:
     def response(self) -> Any:
         """Return all answers as one response, in the order of the parts."""
         return self._route.join(tuple(self._answers))
+
+
+@lru_cache(maxsize=4096)
+def partition_for(group_id: str, partitions: int) -> int:
+    """Return the partition of a key (a group id, a transactional id) among ``partitions``: the one that Kafka computes, so that
+    Ottla and Apache Kafka can read each other's logs.
+
+    Source: Java's ``String.hashCode`` over UTF-16 code units, its absolute value modulo the number of partitions.
+    """
+    units = group_id.encode("utf-16-le", "surrogatepass")
+    code = 0
+    for low, high in zip(units[::2], units[1::2], strict=True):
+        code = (31 * code + (high << 8 | low)) & 0xFFFFFFFF
+    if code == 0x80000000:  # Java's smallest int has no absolute value, and Kafka takes 0
+        return 0
+    return min(code, 0x100000000 - code) % partitions
 
 
 class CoordinatorRuntime(Generic[S, F]):

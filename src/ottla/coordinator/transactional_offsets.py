@@ -14,10 +14,9 @@ from ottla.coordinator.classic.draft import ClassicGroupDraft
 from ottla.coordinator.classic.group import ClassicGroup, generation_error
 from ottla.coordinator.consumer.group import ConsumerGroup
 from ottla.coordinator.consumer.offsets import may_commit
+from ottla.coordinator.decision import GroupContext, Result, TopicImage
 from ottla.coordinator.effects import ProducerStamp, RequestContext
 from ottla.coordinator.events import TransactionalOffsetCommitted
-from ottla.coordinator.ports import GroupContext, TopicImage
-from ottla.coordinator.result import Result
 from ottla.coordinator.state import Group, ShardState
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.group_records import OffsetCommitValue

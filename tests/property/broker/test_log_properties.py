@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from ottla.broker.log import PartitionLog
 from ottla.broker.producer_state import ProducerStateManager
 from ottla.broker.segment import Segment
-from ottla.coordinator.api_error import ApiError
+from ottla.coordinator.effects import ApiError
 from ottla.records import BatchHeader, InvalidBatchError, iter_headers, iter_records
 from tests.example_counts import examples
 from tests.simulation.broker import content

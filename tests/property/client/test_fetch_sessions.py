@@ -23,7 +23,7 @@ from ottla.client.fetch.session import (
     fetch_request,
     partitions_of,
 )
-from ottla.coordinator.api_error import ApiError
+from ottla.coordinator.effects import ApiError
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.messages import fetch_response
 from ottla.types import Now, TopicPartition

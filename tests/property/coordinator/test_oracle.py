@@ -10,8 +10,9 @@ import pytest
 
 from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState
 from ottla.coordinator.consumer.group import ConsumerGroup, ConsumerGroupMember, MemberState
+from ottla.coordinator.decision import rebalance_timer, rejoin_timer, session_timer, sync_timer
 from ottla.coordinator.events import CurrentAssignmentUpdated, OffsetDeleted, record_of
-from ottla.coordinator.timers import Timers, rebalance_timer, rejoin_timer, session_timer, sync_timer
+from ottla.coordinator.runtime import Timers
 from ottla.protocol import ErrorCode
 from ottla.protocol.group_records import ConsumerGroupCurrentMemberAssignmentValue
 from ottla.types import TopicPartition

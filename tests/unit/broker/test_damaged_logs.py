@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ottla.broker.log_manager import VERIFY_TIMESTAMPS
-from ottla.coordinator.api_error import ApiError
+from ottla.coordinator.effects import ApiError
 from ottla.errors import StorageError
 from ottla.protocol import ErrorCode
 from ottla.records import NewRecord, encode_batch, iter_headers, read_header

@@ -19,7 +19,7 @@ from ottla.broker.log_loader import load_log
 from ottla.broker.log_manager import LogManager
 from ottla.broker.ports import CatalogChange, TopicDeleted
 from ottla.broker.segment import Segment
-from ottla.coordinator.api_error import ApiError
+from ottla.coordinator.effects import ApiError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import delete_records_request, delete_topics_request, describe_log_dirs_request, produce_request

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.log import PartitionLog
-from ottla.coordinator.api_error import ApiError
+from ottla.coordinator.effects import ApiError
 from ottla.records import iter_headers, verify_batch
 from ottla.types import TimestampType, TopicPartition
 from tests.simulation.broker import content

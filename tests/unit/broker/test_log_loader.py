@@ -12,7 +12,7 @@ import pytest
 
 from ottla.broker.log import PartitionLog
 from ottla.broker.markers import marker_batch
-from ottla.coordinator.api_error import ApiError
+from ottla.coordinator.effects import ApiError
 from ottla.protocol import ErrorCode
 from ottla.runtime.folders import PinnedFolder
 from tests.simulation.clock import START

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.coordinator.api_error import ApiError
+from ottla.coordinator.effects import ApiError
 from ottla.protocol import ErrorCode
 from ottla.records import NewRecord, encode_batch, read_header
 from tests.simulation.broker import CoreUnderTest

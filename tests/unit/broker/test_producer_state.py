@@ -6,7 +6,7 @@ import pytest
 
 from ottla.broker.markers import marker_batch
 from ottla.broker.producer_state import CompletedTransaction, ProducerStateManager
-from ottla.coordinator.api_error import ApiError
+from ottla.coordinator.effects import ApiError
 from ottla.protocol import ErrorCode
 from ottla.records import BatchHeader
 from tests.unit.broker.harness import batch, header_of

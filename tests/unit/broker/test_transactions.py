@@ -11,7 +11,7 @@ import pytest
 
 from ottla.broker.faults.rules import AddFault, FailAppends, RemoveFaults, Rule
 from ottla.broker.markers import TxnMarkerEntry
-from ottla.coordinator.partitioner import partition_for
+from ottla.coordinator.runtime import partition_for
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.codec import RequestHeader, encode_response

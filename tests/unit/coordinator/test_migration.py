@@ -12,6 +12,7 @@ from kio.serial import entity_writer
 
 from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState
 from ottla.coordinator.consumer.group import ConsumerGroup, ConsumerGroupState, MemberState
+from ottla.coordinator.decision import rejoin_timer, resync_timer, session_timer
 from ottla.coordinator.events import (
     CurrentAssignmentUpdated,
     GroupEpochUpdated,
@@ -22,7 +23,6 @@ from ottla.coordinator.events import (
     TargetAssignmentEpochUpdated,
     TargetAssignmentUpdated,
 )
-from ottla.coordinator.timers import rejoin_timer, resync_timer, session_timer
 from ottla.protocol import ErrorCode
 from ottla.protocol.consumer_protocol import Assignment, Subscription, decode_assignment, encode_assignment, encode_subscription
 from ottla.types import TopicPartition

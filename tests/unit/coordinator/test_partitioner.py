@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.coordinator.partitioner import partition_for
+from ottla.coordinator.runtime import partition_for
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import pytest
 
 from ottla.coordinator.classic.group import ClassicGroupState
 from ottla.coordinator.coordinator import GroupCoordinator
+from ottla.coordinator.decision import session_timer
 from ottla.coordinator.effects import Append, CancelTimer, Reply
 from ottla.coordinator.events import events_of
-from ottla.coordinator.timers import session_timer
 from ottla.errors import IllegalStateError, ProtocolError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ottla.coordinator.classic.group import ClassicGroupState
-from ottla.coordinator.timers import session_timer, sync_timer
+from ottla.coordinator.decision import session_timer, sync_timer
 from ottla.protocol import ErrorCode
 from tests.unit.coordinator.harness import Harness
 

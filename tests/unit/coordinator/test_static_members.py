@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from ottla.coordinator.classic.group import ClassicGroupState
+from ottla.coordinator.decision import session_timer
 from ottla.coordinator.events import GroupMetadataUpdated
-from ottla.coordinator.timers import session_timer
 from ottla.protocol import ErrorCode
 from tests.unit.coordinator.harness import DELAYED, Harness, failing, share, subscription
 

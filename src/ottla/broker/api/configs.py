@@ -14,7 +14,7 @@ from ottla.broker.api.registry import serves
 from ottla.broker.effects import BrokerEffect, Reply, RequestContext
 from ottla.broker.resources import KNOWN_TYPES, AlterConfigOp, Changes, DescribedConfig, ResourceType, alter, describe, names
 from ottla.broker.slices import SIZE, Slices
-from ottla.coordinator.api_error import ApiError
+from ottla.coordinator.effects import ApiError
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Api, VersionRule
 from ottla.protocol.messages import (

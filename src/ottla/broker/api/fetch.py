@@ -13,7 +13,7 @@ from ottla.broker.log import PartitionLog
 from ottla.broker.purgatory import DelayedFetch
 from ottla.broker.topics import Topic
 from ottla.broker.transaction_index import AbortedTransaction
-from ottla.coordinator.api_error import ApiError
+from ottla.coordinator.effects import ApiError
 from ottla.protocol import NO_THROTTLE, ErrorCode, milliseconds
 from ottla.protocol.apis import Api, VersionRule
 from ottla.protocol.messages import fetch_request, fetch_response

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.api.registry import serves
 from ottla.broker.effects import BrokerEffect, Reply, RequestContext
-from ottla.coordinator.api_error import ApiError
+from ottla.coordinator.effects import ApiError
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import find_coordinator_request, find_coordinator_response

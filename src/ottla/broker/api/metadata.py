@@ -15,7 +15,7 @@ from ottla.broker.api.registry import serves
 from ottla.broker.effects import BrokerEffect, Reply, RequestContext
 from ottla.broker.slices import DESCRIBED, Slices
 from ottla.broker.topics import Topic, check_name
-from ottla.coordinator.api_error import ApiError
+from ottla.coordinator.effects import ApiError
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Api, VersionRule
 from ottla.protocol.messages import (

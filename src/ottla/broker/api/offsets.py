@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ottla.broker.api.registry import serves
 from ottla.broker.effects import BrokerEffect, Reply, RequestContext
 from ottla.broker.log import PartitionLog
-from ottla.coordinator.api_error import ApiError
+from ottla.coordinator.effects import ApiError
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import (

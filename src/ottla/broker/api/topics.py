@@ -17,7 +17,7 @@ from ottla.broker.effects import BrokerEffect, Reply, RequestContext
 from ottla.broker.slices import SIZE, Slices
 from ottla.broker.topic_config import TopicConfig
 from ottla.broker.topics import Topic
-from ottla.coordinator.api_error import ApiError
+from ottla.coordinator.effects import ApiError
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import (

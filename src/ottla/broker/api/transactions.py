@@ -14,7 +14,7 @@ from ottla.broker.effects import BrokerEffect, Reply, RequestContext
 from ottla.broker.markers import TxnMarkerEntry
 from ottla.broker.topics import check_name
 from ottla.broker.transaction_errors import TransactionalWriter, error_for_client
-from ottla.coordinator.api_error import ApiError
+from ottla.coordinator.effects import ApiError
 from ottla.coordinator.transactional_offsets import commit_in_transaction_refused, has_only_unknown_partitions
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Api

@@ -12,9 +12,8 @@ from typing import Any
 from ottla.coordinator.classic.events import ClassicEvent
 from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupMember
 from ottla.coordinator.classic.machine import apply
+from ottla.coordinator.decision import GroupEffect, Result, session_timer
 from ottla.coordinator.effects import CancelTimer, Reply, SetTimer, Ticket, TimerKey
-from ottla.coordinator.result import GroupEffect, Result
-from ottla.coordinator.timers import session_timer
 from ottla.types import Now
 
 

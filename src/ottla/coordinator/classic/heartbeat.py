@@ -9,9 +9,8 @@ from ottla.coordinator.classic.answers import heartbeat_answer
 from ottla.coordinator.classic.draft import ClassicGroupDraft
 from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState, generation_error
 from ottla.coordinator.classic.rebalance import complete_if_all_joined, rebalance_or_complete, remove_member, remove_pending_member
+from ottla.coordinator.decision import GroupContext, Result
 from ottla.coordinator.effects import RequestContext
-from ottla.coordinator.ports import GroupContext
-from ottla.coordinator.result import Result
 from ottla.protocol import ErrorCode
 from ottla.protocol.messages import heartbeat_request
 from ottla.types import Now

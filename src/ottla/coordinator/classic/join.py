@@ -20,11 +20,9 @@ from ottla.coordinator.classic.rebalance import (
     remove_pending_member,
     start_rebalance,
 )
+from ottla.coordinator.decision import GroupContext, Result, session_timer
 from ottla.coordinator.effects import RequestContext
 from ottla.coordinator.events import GroupMetadataUpdated
-from ottla.coordinator.ports import GroupContext
-from ottla.coordinator.result import Result
-from ottla.coordinator.timers import session_timer
 from ottla.protocol import ErrorCode, milliseconds
 from ottla.protocol.apis import VersionRule
 from ottla.protocol.messages import join_group_request

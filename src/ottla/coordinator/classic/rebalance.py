@@ -26,9 +26,8 @@ from ottla.coordinator.classic.events import (
 )
 from ottla.coordinator.classic.group import ClassicGroupState, InitialDelay
 from ottla.coordinator.classic.machine import TRANSITIONS, ClassicGroupInput, empty_value
+from ottla.coordinator.decision import GroupContext, join_timer, session_timer, sync_timer
 from ottla.coordinator.events import GroupMetadataUpdated
-from ottla.coordinator.ports import GroupContext
-from ottla.coordinator.timers import join_timer, session_timer, sync_timer
 from ottla.protocol import ErrorCode
 
 

@@ -12,10 +12,9 @@ from ottla.coordinator.classic.events import SyncParked, SyncsCompleted
 from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState, generation_error
 from ottla.coordinator.classic.machine import metadata_value
 from ottla.coordinator.classic.rebalance import answer_syncs, start_rebalance, sync_received
+from ottla.coordinator.decision import GroupContext, Result
 from ottla.coordinator.effects import RequestContext
 from ottla.coordinator.events import GroupMetadataUpdated
-from ottla.coordinator.ports import GroupContext
-from ottla.coordinator.result import Result
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import VersionRule
 from ottla.protocol.messages import sync_group_request

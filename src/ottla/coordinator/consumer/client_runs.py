@@ -12,16 +12,13 @@ from __future__ import annotations
 from typing import Any
 
 from ottla.assignors import Assignment, checked
-from ottla.coordinator.api_error import ApiError
 from ottla.coordinator.consumer.client_side import AssignorMessage, AssignorRun
 from ottla.coordinator.consumer.draft import ConsumerGroupDraft
 from ottla.coordinator.consumer.events import AssignorRunEnded, AssignorRunPrepared
 from ottla.coordinator.consumer.group import ConsumerGroup
 from ottla.coordinator.consumer.target import group_spec, write_target
-from ottla.coordinator.effects import RequestContext
-from ottla.coordinator.ports import GroupContext
-from ottla.coordinator.result import Result
-from ottla.coordinator.timers import run_timer
+from ottla.coordinator.decision import GroupContext, Result, run_timer
+from ottla.coordinator.effects import ApiError, RequestContext
 from ottla.errors import AssignmentError
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.messages import (

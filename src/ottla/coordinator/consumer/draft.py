@@ -12,9 +12,9 @@ from typing import Any
 from ottla.coordinator.consumer.events import ConsumerEvent
 from ottla.coordinator.consumer.group import ConsumerGroup
 from ottla.coordinator.consumer.machine import apply
+from ottla.coordinator.decision import GroupEffect, Result
 from ottla.coordinator.effects import CancelTimer, ResolveRegexes, SetTimer, TimerKey
 from ottla.coordinator.events import GroupMetadataDeleted
-from ottla.coordinator.result import GroupEffect, Result
 from ottla.types import Now
 
 

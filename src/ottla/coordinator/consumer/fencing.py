@@ -21,6 +21,7 @@ from ottla.coordinator.consumer.group import (
 from ottla.coordinator.consumer.group_epoch import bump_epoch_if_changed
 from ottla.coordinator.consumer.machine import current_value
 from ottla.coordinator.consumer.settings import session_timeout
+from ottla.coordinator.decision import MEMBER_TIMERS, GroupContext, Result, rebalance_timer, run_timer, session_timer
 from ottla.coordinator.effects import TimerKey
 from ottla.coordinator.events import (
     CurrentAssignmentUpdated,
@@ -31,9 +32,6 @@ from ottla.coordinator.events import (
     TargetAssignmentEpochUpdated,
     TargetAssignmentUpdated,
 )
-from ottla.coordinator.ports import GroupContext
-from ottla.coordinator.result import Result
-from ottla.coordinator.timers import MEMBER_TIMERS, rebalance_timer, run_timer, session_timer
 from ottla.types import Now
 
 _TIMERS = (session_timer, rebalance_timer)

@@ -16,8 +16,8 @@ from uuid import UUID
 from ottla.coordinator.consumer.draft import ConsumerGroupDraft
 from ottla.coordinator.consumer.events import TopicMetadataRefreshed
 from ottla.coordinator.consumer.group import ConsumerGroup
+from ottla.coordinator.decision import TopicImage
 from ottla.coordinator.events import GroupEpochUpdated
-from ottla.coordinator.ports import TopicImage
 from ottla.protocol.group_records import ConsumerGroupMetadataValue
 
 try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import uuid
 
-from ottla.coordinator.api_error import ApiError
 from ottla.coordinator.consumer.answers import assignment_of, heartbeat_answer, heartbeat_refused, unchanged_answer
 from ottla.coordinator.consumer.client_side import NO_MESSAGE
 from ottla.coordinator.consumer.draft import ConsumerGroupDraft
@@ -21,10 +20,8 @@ from ottla.coordinator.consumer.reconcile import ReportedPartitions
 from ottla.coordinator.consumer.regex import is_resolution_due
 from ottla.coordinator.consumer.settings import heartbeat_interval, session_timeout
 from ottla.coordinator.consumer.validate import check_request
-from ottla.coordinator.effects import RequestContext, SetTimer
-from ottla.coordinator.ports import GroupContext
-from ottla.coordinator.result import Result
-from ottla.coordinator.timers import rebalance_timer, rejoin_timer, resync_timer, session_timer
+from ottla.coordinator.decision import GroupContext, Result, rebalance_timer, rejoin_timer, resync_timer, session_timer
+from ottla.coordinator.effects import ApiError, RequestContext, SetTimer
 from ottla.protocol import ErrorCode, duration
 from ottla.protocol.messages import consumer_group_heartbeat_request
 from ottla.types import Now

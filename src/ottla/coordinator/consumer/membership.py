@@ -10,15 +10,13 @@ import base64
 import uuid
 from dataclasses import replace
 
-from ottla.coordinator.api_error import ApiError
 from ottla.coordinator.consumer.draft import ConsumerGroupDraft
 from ottla.coordinator.consumer.group import JOIN_GROUP_EPOCH, LEAVE_GROUP_STATIC_EPOCH, ConsumerGroup, ConsumerGroupMember
 from ottla.coordinator.consumer.machine import current_value, target_value
 from ottla.coordinator.consumer.reconcile import ReportedPartitions
-from ottla.coordinator.effects import RequestContext
+from ottla.coordinator.decision import MEMBER_TIMERS, GroupContext
+from ottla.coordinator.effects import ApiError, RequestContext
 from ottla.coordinator.events import CurrentAssignmentUpdated, MemberSubscriptionUpdated, TargetAssignmentUpdated
-from ottla.coordinator.ports import GroupContext
-from ottla.coordinator.timers import MEMBER_TIMERS
 from ottla.protocol import ErrorCode, milliseconds
 from ottla.protocol.group_records import ConsumerGroupMemberMetadataValue
 from ottla.protocol.messages import consumer_group_heartbeat_request

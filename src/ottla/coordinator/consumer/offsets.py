@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ottla.coordinator.consumer.group import NO_PARTITIONS, ConsumerGroup, ConsumerGroupMember
+from ottla.coordinator.decision import TopicImage
 from ottla.coordinator.effects import RequestContext
-from ottla.coordinator.ports import TopicImage
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import VersionRule
 from ottla.types import TopicPartition

@@ -5,7 +5,6 @@ Owns the order of these. Must not know requests or answers. Invariant: the membe
 
 from __future__ import annotations
 
-from ottla.coordinator.api_error import ApiError
 from ottla.coordinator.consumer.draft import ConsumerGroupDraft
 from ottla.coordinator.consumer.group import ConsumerGroupMember
 from ottla.coordinator.consumer.group_epoch import bump_epoch_if_changed
@@ -13,8 +12,9 @@ from ottla.coordinator.consumer.machine import current_value
 from ottla.coordinator.consumer.reconcile import ReconciliationContext, ReportedPartitions, UnknownStateError, reconcile
 from ottla.coordinator.consumer.regex import resolve_if_due
 from ottla.coordinator.consumer.target import subscribed_topic_ids, update_target_if_due
+from ottla.coordinator.decision import GroupContext
+from ottla.coordinator.effects import ApiError
 from ottla.coordinator.events import CurrentAssignmentUpdated, MemberSubscriptionUpdated, ResolvedRegexUpdated
-from ottla.coordinator.ports import GroupContext
 from ottla.protocol import ErrorCode
 from ottla.protocol.group_records import ConsumerGroupMemberMetadataValue
 

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from ottla.coordinator.api_error import ApiError
 from ottla.coordinator.consumer.draft import ConsumerGroupDraft
 from ottla.coordinator.consumer.events import RegexResolutionEnded, RegexResolutionStarted
 from ottla.coordinator.consumer.group import ConsumerGroup
 from ottla.coordinator.consumer.group_epoch import bump_epoch_if_changed
-from ottla.coordinator.effects import ResolvedRegexes, ResolveRegexes
+from ottla.coordinator.decision import GroupContext, Result
+from ottla.coordinator.effects import ApiError, ResolvedRegexes, ResolveRegexes
 from ottla.coordinator.events import ResolvedRegexUpdated
-from ottla.coordinator.ports import GroupContext
-from ottla.coordinator.result import Result
 from ottla.protocol import ErrorCode
 from ottla.protocol.group_records import ConsumerGroupRegularExpressionValue
 from ottla.types import Now

@@ -5,7 +5,7 @@ Owns the bounds: a value that was stored before the broker's bounds were changed
 
 from __future__ import annotations
 
-from ottla.coordinator.ports import GroupContext
+from ottla.coordinator.decision import GroupContext
 
 
 def session_timeout(coordinator: GroupContext, group_id: str) -> int:

@@ -13,16 +13,15 @@ from collections.abc import Mapping
 from uuid import UUID
 
 from ottla.assignors import SERVER_ASSIGNORS, Assignment, GroupSpec, MemberSpec, PartitionAssignor, TopicSpec, checked
-from ottla.coordinator.api_error import ApiError
 from ottla.coordinator.consumer.client_side import AssignorRun, common_assignor
 from ottla.coordinator.consumer.draft import ConsumerGroupDraft
 from ottla.coordinator.consumer.events import AssignorRunStarted
 from ottla.coordinator.consumer.group import LEAVE_GROUP_STATIC_EPOCH, ConsumerGroup, ConsumerGroupMember
 from ottla.coordinator.consumer.machine import target_value
 from ottla.coordinator.consumer.settings import assignment_interval
+from ottla.coordinator.decision import GroupContext, TopicImage, run_timer
+from ottla.coordinator.effects import ApiError
 from ottla.coordinator.events import TargetAssignmentEpochUpdated, TargetAssignmentUpdated
-from ottla.coordinator.ports import GroupContext, TopicImage
-from ottla.coordinator.timers import run_timer
 from ottla.errors import AssignmentError
 from ottla.protocol import ErrorCode
 from ottla.protocol.group_records import ConsumerGroupMemberMetadataValue, ConsumerGroupTargetAssignmentMetadataValue

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ottla.coordinator.api_error import ApiError
 from ottla.coordinator.consumer.group import JOIN_GROUP_EPOCH, LEAVE_GROUP_STATIC_EPOCH
 from ottla.coordinator.consumer.regex import check_regex
-from ottla.coordinator.effects import RequestContext
-from ottla.coordinator.ports import GroupContext
+from ottla.coordinator.decision import GroupContext
+from ottla.coordinator.effects import ApiError, RequestContext
 from ottla.protocol import ErrorCode, milliseconds
 from ottla.protocol.apis import VersionRule
 from ottla.protocol.messages import consumer_group_heartbeat_request

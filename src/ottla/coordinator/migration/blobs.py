@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from uuid import UUID
 
 from ottla.coordinator.classic.group import Protocols
-from ottla.coordinator.ports import TopicImage
+from ottla.coordinator.decision import TopicImage
 from ottla.protocol.consumer_protocol import Assignment, decode_subscription, encode_assignment, version_of
 from ottla.protocol.group_records import ClassicMemberMetadata, ClassicProtocol, ConsumerGroupMemberMetadataValue
 from ottla.types import TopicPartition

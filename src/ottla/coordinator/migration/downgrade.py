@@ -12,7 +12,6 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from ottla.coordinator.api_error import ApiError
 from ottla.coordinator.classic.draft import ClassicGroupDraft
 from ottla.coordinator.classic.events import MemberUpdated
 from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupMember
@@ -25,7 +24,8 @@ from ottla.coordinator.consumer.fencing import fence_members, mark_static_member
 from ottla.coordinator.consumer.group import LEAVE_GROUP_STATIC_EPOCH, ConsumerGroup, ConsumerGroupMember
 from ottla.coordinator.consumer.membership import static_member, unknown_member
 from ottla.coordinator.consumer.validate import check_request
-from ottla.coordinator.effects import CancelTimer, RequestContext, TimerKey
+from ottla.coordinator.decision import MEMBER_TIMERS, GroupContext, Result
+from ottla.coordinator.effects import ApiError, CancelTimer, RequestContext, TimerKey
 from ottla.coordinator.events import (
     CurrentAssignmentUpdated,
     GroupEpochUpdated,
@@ -37,9 +37,6 @@ from ottla.coordinator.events import (
     TargetAssignmentUpdated,
 )
 from ottla.coordinator.migration.blobs import assignment_blob, protocols_of
-from ottla.coordinator.ports import GroupContext
-from ottla.coordinator.result import Result
-from ottla.coordinator.timers import MEMBER_TIMERS
 from ottla.protocol import ErrorCode
 from ottla.protocol.messages import consumer_group_heartbeat_request
 from ottla.types import Now

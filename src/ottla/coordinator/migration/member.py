@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ottla.coordinator.api_error import ApiError
 from ottla.coordinator.classic.answers import heartbeat_answer, join_refused, leave_answer, leave_result, sync_refused
 from ottla.coordinator.classic.group import Protocols
 from ottla.coordinator.classic.join import join_group, request_error
@@ -28,12 +27,10 @@ from ottla.coordinator.consumer.group import NO_PARTITIONS, ConsumerGroup, Consu
 from ottla.coordinator.consumer.membership import new_member_id, replace_member, static_member, unknown_member
 from ottla.coordinator.consumer.progress import advance
 from ottla.coordinator.consumer.target import is_assignment_due
-from ottla.coordinator.effects import CancelTimer, RequestContext, SetTimer
+from ottla.coordinator.decision import GroupContext, Result, rebalance_timer, rejoin_timer, resync_timer, session_timer
+from ottla.coordinator.effects import ApiError, CancelTimer, RequestContext, SetTimer
 from ottla.coordinator.migration.blobs import assignment_blob, by_topic_id, member_metadata, protocols_of
 from ottla.coordinator.migration.downgrade import downgrade_group, may_downgrade, remove_members
-from ottla.coordinator.ports import GroupContext
-from ottla.coordinator.result import Result
-from ottla.coordinator.timers import rebalance_timer, rejoin_timer, resync_timer, session_timer
 from ottla.errors import ProtocolError
 from ottla.protocol import NO_THROTTLE, ErrorCode, milliseconds
 from ottla.protocol.apis import VersionRule

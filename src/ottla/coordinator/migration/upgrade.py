@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
-from ottla.coordinator.api_error import ApiError
 from ottla.coordinator.classic.answers import join_refused, sync_refused
 from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupMember, ClassicGroupState
 from ottla.coordinator.consumer.answers import heartbeat_refused
@@ -21,7 +20,8 @@ from ottla.coordinator.consumer.group_epoch import metadata_hash
 from ottla.coordinator.consumer.heartbeat import process_heartbeat
 from ottla.coordinator.consumer.machine import current_value, target_value
 from ottla.coordinator.consumer.validate import check_request
-from ottla.coordinator.effects import CancelTimer, Reply, RequestContext, SetTimer
+from ottla.coordinator.decision import GroupContext, GroupEffect, Result, join_timer, session_timer, sync_timer
+from ottla.coordinator.effects import ApiError, CancelTimer, Reply, RequestContext, SetTimer
 from ottla.coordinator.events import (
     CurrentAssignmentUpdated,
     GroupEpochUpdated,
@@ -31,9 +31,6 @@ from ottla.coordinator.events import (
     TargetAssignmentUpdated,
 )
 from ottla.coordinator.migration.blobs import by_topic_id, member_metadata
-from ottla.coordinator.ports import GroupContext
-from ottla.coordinator.result import GroupEffect, Result
-from ottla.coordinator.timers import join_timer, session_timer, sync_timer
 from ottla.errors import ProtocolError
 from ottla.protocol import ErrorCode
 from ottla.protocol.consumer_protocol import decode_assignment

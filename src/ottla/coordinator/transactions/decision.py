@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from ottla.coordinator.decision import TopicImage
 from ottla.coordinator.effects import CancelTimer, SetTimer, TimerKey
-from ottla.coordinator.ports import TopicImage
 from ottla.coordinator.transactions.config import TransactionConfig
 from ottla.coordinator.transactions.events import Event, LastProducerEpochUpdated, TransactionMetadataUpdated
 from ottla.coordinator.transactions.machine import apply

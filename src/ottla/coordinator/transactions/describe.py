@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import timedelta
 
-from ottla.coordinator.api_error import ApiError
 from ottla.coordinator.consumer.regex import check_regex, resolve_all
-from ottla.coordinator.effects import ResolveRegexes
+from ottla.coordinator.effects import ApiError, ResolveRegexes
 from ottla.coordinator.transactions.transaction import STATUS, Transaction, TransactionState
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.messages import describe_transactions_response, list_transactions_request, list_transactions_response

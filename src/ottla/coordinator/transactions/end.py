@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from ottla.coordinator.effects import CancelTimer, RequestContext, SetTimer
-from ottla.coordinator.partitioner import partition_for
+from ottla.coordinator.runtime import partition_for
 from ottla.coordinator.transactions.answers import end_answer, error_for_version
 from ottla.coordinator.transactions.decision import (
     Decision,

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState
 from ottla.coordinator.consumer.group import LEAVE_GROUP_STATIC_EPOCH, ConsumerGroup, MemberState
+from ottla.coordinator.decision import join_timer, rebalance_timer, rejoin_timer, resync_timer, run_timer, session_timer, sync_timer
 from ottla.coordinator.effects import SetTimer, TimerKey
-from ottla.coordinator.timers import join_timer, rebalance_timer, rejoin_timer, resync_timer, run_timer, session_timer, sync_timer
 from tests.unit.coordinator.harness import Harness
 
 CHORES = ("expire", "forget")
