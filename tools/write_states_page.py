@@ -18,7 +18,7 @@ from typing import NamedTuple
 from ottla.client.connections import node_connections
 from ottla.client.fetch import session
 from ottla.client.groups.classic import states as classic_member
-from ottla.client.groups.consumer import runs, states as consumer_member
+from ottla.client.groups.consumer import client_assignors, states as consumer_member
 from ottla.coordinator.classic import machine as classic_group
 from ottla.coordinator.consumer import reconcile
 from ottla.coordinator.transactions import machine as transaction
@@ -56,7 +56,7 @@ MACHINES = (
     Machine(
         "A member that computes the assignment of its consumer group",
         "The client's side of KIP-848's client-side assignors, in addition to the states above.",
-        runs,
+        client_assignors,
     ),
     Machine("A member of a classic group", "The client's side of JoinGroup, SyncGroup, Heartbeat and LeaveGroup.", classic_member),
     Machine("A connection to a node", "A client's connection to one broker, with or without TLS and a login.", node_connections),

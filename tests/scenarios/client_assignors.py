@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ottla.assignors import Cluster, ConsumerPartitionAssignor, MemberAssignment, MemberSubscription
-from ottla.client.groups.consumer.runs import RunState
+from ottla.client.groups.consumer.client_assignors import RunState
 from ottla.protocol.apis import Api
 from ottla.types import ConsumerGroupMetadata, TopicPartition
 from tests.scenarios.groups import join, sent

@@ -11,7 +11,7 @@ import pytest
 from ottla.assignors import Cluster, ConsumerPartitionAssignor, RebalanceProtocol
 from ottla.broker.faults.rules import Delay, ExpireMember
 from ottla.client.calls.rebalancing import Listeners
-from ottla.client.groups.consumer.runs import RunState
+from ottla.client.groups.consumer.client_assignors import RunState
 from ottla.protocol.apis import Api
 from ottla.types import TopicPartition
 from tests.scenarios.client_assignors import (

@@ -11,7 +11,7 @@ import pytest
 
 from ottla.assignors import Cluster, ConsumerPartitionAssignor, MemberAssignment
 from ottla.broker.faults.rules import Action, Delay, Drop, Fail, LoseReply, Moment
-from ottla.client.groups.consumer.runs import RUN_REACTIONS, RunReaction, RunState
+from ottla.client.groups.consumer.client_assignors import RUN_REACTIONS, RunReaction, RunState
 from ottla.errors import AssignmentError, error_class
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api

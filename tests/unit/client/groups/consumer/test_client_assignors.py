@@ -11,8 +11,16 @@ from hypothesis import given, settings, strategies as st
 from ottla.assignors import ConsumerPartitionAssignor, MemberAssignment
 from ottla.client.effects import AnySend
 from ottla.client.events import Assigned, AssignmentNeeded, ErrorNotification
-from ottla.client.groups.consumer.client_assignors import FIRST_RETRY, NEEDED, ClientAssignorManager
-from ottla.client.groups.consumer.runs import RUN_REACTIONS, TRANSITIONS, RunInput, RunReaction, RunState
+from ottla.client.groups.consumer.client_assignors import (
+    FIRST_RETRY,
+    NEEDED,
+    RUN_REACTIONS,
+    TRANSITIONS,
+    ClientAssignorManager,
+    RunInput,
+    RunReaction,
+    RunState,
+)
 from ottla.client.groups.membership import MembershipContext
 from ottla.client.poll_timer import InHand, PollTimer
 from ottla.client.subscription import SubscriptionState
