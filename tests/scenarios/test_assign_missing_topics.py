@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ottla.client.calls.errors import PROBLEM_GRACE
+from ottla.client.calls.mailbox import PROBLEM_GRACE
 from ottla.client.health.verdicts import WaitsFor
 from ottla.errors import OttlaError, error_class
 from ottla.types import TopicPartition

@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 from ottla.client import events
 from ottla.client.calls.collector import FetchCollector
-from ottla.client.calls.errors import CallErrors
-from ottla.client.calls.mailbox import Call, Mailbox
+from ottla.client.calls.mailbox import Call, CallErrors, Mailbox
 from ottla.client.events import Completion, Offsets
 from ottla.client.health.metrics import PollMetrics
 from ottla.config import ConsumerConfig

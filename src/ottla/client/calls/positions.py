@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from ottla.client import events
 from ottla.client.calls.collector import FetchCollector
-from ottla.client.calls.errors import CallErrors
-from ottla.client.calls.mailbox import Call, Mailbox
+from ottla.client.calls.mailbox import Call, CallErrors, Mailbox
 from ottla.client.events import Offsets
 from ottla.client.subscription import EARLIEST, LATEST
 from ottla.errors import OttlaTimeoutError
