@@ -20,8 +20,8 @@ from ottla.arguments import Offset, Partitions, Timeout
 from ottla.caller import Caller
 from ottla.client.calls.commits import CommitCallback
 from ottla.client.calls.delivery import Delivery
+from ottla.client.calls.listeners import Listeners
 from ottla.client.calls.mailbox import Call, T
-from ottla.client.calls.rebalancing import Listeners
 from ottla.client.subscription import EARLIEST, LATEST
 from ottla.consumer_base import CLOSE_TIMEOUT, END_GRACE, ConsumerBase
 from ottla.errors import ClosedError, OttlaError

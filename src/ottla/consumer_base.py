@@ -22,7 +22,7 @@ from ottla.client.assembly import ConsumerAssembly
 from ottla.client.calls.calls import ConsumerCalls, ProcessingJob
 from ottla.client.calls.collector import FetchCollector
 from ottla.client.calls.delivery import Delivery
-from ottla.client.calls.rebalancing import Listener
+from ottla.client.calls.listeners import Listener
 from ottla.client.calls.shared_state import SharedState
 from ottla.client.events import Inspect, WakeupRequested
 from ottla.client.groups.rebalances import Rebalance

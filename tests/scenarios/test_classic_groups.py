@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from ottla.client.calls.listeners import Listeners
 from ottla.client.calls.mailbox import Await
-from ottla.client.calls.rebalancing import Listeners
 from ottla.errors import OttlaTimeoutError, error_class
 from ottla.protocol.apis import Api
 from ottla.types import OffsetAndMetadata, TopicPartition

@@ -10,7 +10,7 @@ import pytest
 
 from ottla.assignors import Cluster, ConsumerPartitionAssignor, RebalanceProtocol
 from ottla.broker.faults.rules import Delay, ExpireMember
-from ottla.client.calls.rebalancing import Listeners
+from ottla.client.calls.listeners import Listeners
 from ottla.client.groups.consumer.client_assignors import RunState
 from ottla.protocol.apis import Api
 from ottla.types import TopicPartition

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.faults.rules import Fail
-from ottla.client.calls.rebalancing import Listeners
+from ottla.client.calls.listeners import Listeners
 from ottla.errors import CommitFailedError, OttlaError, WakeupError, error_class
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api

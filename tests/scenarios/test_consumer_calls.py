@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.faults.rules import Delay, Fail
-from ottla.client.calls.rebalancing import Listeners
+from ottla.client.calls.listeners import Listeners
 from ottla.client.events import ErrorNotification
 from ottla.errors import BrokerError, IllegalStateError, OttlaError, OttlaTimeoutError, WakeupError, error_class
 from ottla.protocol import ErrorCode

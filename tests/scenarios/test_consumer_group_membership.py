@@ -10,7 +10,7 @@ import pytest
 
 from ottla import OttlaConfigWarning
 from ottla.broker.faults.rules import LoseReply
-from ottla.client.calls.rebalancing import Listeners
+from ottla.client.calls.listeners import Listeners
 from ottla.client.groups.consumer.states import State
 from ottla.errors import OttlaTimeoutError
 from ottla.protocol import milliseconds

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.faults.rules import Drop, ExpireMember, Fail, Moment
-from ottla.client.calls.rebalancing import Listeners
+from ottla.client.calls.listeners import Listeners
 from ottla.errors import error_class
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api

@@ -11,7 +11,7 @@ import pytest
 
 from ottla.assignors import Cluster, ConsumerPartitionAssignor, MemberSubscription, RebalanceProtocol
 from ottla.broker.faults.rules import ExpireMember
-from ottla.client.calls.rebalancing import Listeners
+from ottla.client.calls.listeners import Listeners
 from ottla.client.groups.classic.states import State
 from ottla.errors import error_class
 from ottla.protocol.apis import Api

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.faults.rules import ExpireMember, Fail
-from ottla.client.calls.rebalancing import Listeners
+from ottla.client.calls.listeners import Listeners
 from ottla.client.groups.classic.membership import ClassicMembership
 from ottla.client.groups.consumer.membership import ConsumerMembership
 from ottla.protocol import ErrorCode

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ottla.client.calls.rebalancing import Listeners
+from ottla.client.calls.listeners import Listeners
 from ottla.errors import CommitFailedError, IllegalStateError
 from ottla.types import OffsetAndMetadata, TopicPartition
 from tests.scenarios.groups import (

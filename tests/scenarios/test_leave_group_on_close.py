@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.faults.rules import Delay
-from ottla.client.calls.rebalancing import Listeners
+from ottla.client.calls.listeners import Listeners
 from ottla.errors import IllegalStateError
 from ottla.protocol.apis import Api
 from ottla.types import GroupMembershipOperation

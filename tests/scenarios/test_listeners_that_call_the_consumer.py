@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ottla.client.calls.rebalancing import Listeners
+from ottla.client.calls.listeners import Listeners
 from ottla.errors import IllegalStateError, OttlaError, WakeupError
 from ottla.types import OffsetAndMetadata, TopicPartition
 from tests.scenarios.groups import ALL, PARTITIONS, filled, goodbyes, join, told_to_hold

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ottla.client.calls.rebalancing import Listeners, Partitions
+from ottla.client.calls.listeners import Listeners, Partitions
 from tests.example_counts import examples
 from tests.simulation.app import App, Program, Sleep, member
 from tests.simulation.world import World

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ottla import MetricName
-from ottla.client.calls.rebalancing import Listeners
+from ottla.client.calls.listeners import Listeners
 from ottla.client.health.metrics import CONSUMER, COORDINATOR, FETCH
 from ottla.client.health.names import NAMES
 from ottla.types import TopicPartition

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.faults.rules import Delay, Drop, ExpireMember, Fail, Moment, MoveCoordinator
-from ottla.client.calls.rebalancing import COMMIT_HOLD
+from ottla.client.calls.listeners import COMMIT_HOLD
 from ottla.errors import WakeupError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api

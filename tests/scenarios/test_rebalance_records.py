@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ottla import Rebalance
-from ottla.client.calls.rebalancing import Listeners
+from ottla.client.calls.listeners import Listeners
 from ottla.client.groups.rebalances import KEPT
 from ottla.types import TopicPartition
 from tests.simulation.app import App, Program, Sleep, member

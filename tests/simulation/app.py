@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from ottla import Record
 from ottla.client.assembly import ConsumerAssembly
 from ottla.client.calls.calls import ConsumerCalls
+from ottla.client.calls.listeners import Listeners
 from ottla.client.calls.mailbox import Await, Wait
-from ottla.client.calls.rebalancing import Listeners
 from ottla.client.effects import Close, Connect, ToCoordinator, Write
 from ottla.client.events import WakeupRequested
 from ottla.config import ConsumerConfig

@@ -20,7 +20,7 @@ import pytest
 from ottla.client import events
 from ottla.client.backoff import ExponentialBackoff
 from ottla.client.calls.calls import ConsumerCalls
-from ottla.client.calls.rebalancing import Listeners
+from ottla.client.calls.listeners import Listeners
 from ottla.client.cluster.metadata import MetadataManager
 from ottla.client.effects import AnySend, ToCoordinator
 from ottla.client.groups.membership import NO_MEMBER, MemberIdentity

@@ -20,9 +20,9 @@ from ottla.client import events
 from ottla.client.calls.collector import FetchCollector
 from ottla.client.calls.commits import STEP_TIME, CommitCalls, step_deadline
 from ottla.client.calls.delivery import Delivery
+from ottla.client.calls.listeners import Listeners, Rebalancing
 from ottla.client.calls.mailbox import Call, CallErrors, Mailbox, News, log_others
 from ottla.client.calls.positions import PositionCalls
-from ottla.client.calls.rebalancing import Listeners, Rebalancing
 from ottla.client.calls.shared_state import SharedState
 from ottla.client.cluster import patterns
 from ottla.client.cluster.metadata import TopicMetadata

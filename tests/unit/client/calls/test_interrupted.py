@@ -10,8 +10,8 @@ import pytest
 
 from ottla.client import events
 from ottla.client.calls.calls import ConsumerCalls
+from ottla.client.calls.listeners import Listeners
 from ottla.client.calls.mailbox import Mailbox, Wait
-from ottla.client.calls.rebalancing import Listeners
 from ottla.client.events import (
     AssignmentReceived,
     Completed,

@@ -1,4 +1,4 @@
-"""A rebalance on the application thread: commit, listeners, assignors and acknowledgement, in this order.
+"""The application's part of a rebalance: commit, listeners, assignors and acknowledgement, in this order.
 
 Owns the owned partitions, the pending revocation or assignment, and the assignors. Must not know the protocol of the group.
 Invariants: every partition that was passed to ``on_assign`` is passed exactly once to ``on_revoke`` or ``on_lost``, before another

@@ -9,8 +9,8 @@ import pytest
 from ottla.assignors import Cluster
 from ottla.client import events
 from ottla.client.calls.calls import ConsumerCalls
+from ottla.client.calls.listeners import COMMIT_HOLD, Listeners
 from ottla.client.calls.mailbox import ANSWER_GRACE, Wait
-from ottla.client.calls.rebalancing import COMMIT_HOLD, Listeners
 from ottla.client.events import (
     AssignmentNeeded,
     Completed,
