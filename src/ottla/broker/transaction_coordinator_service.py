@@ -35,10 +35,9 @@ from ottla.broker.markers import TxnMarkerEntry, marker_batch
 from ottla.broker.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from ottla.broker.transaction_errors import TransactionalWriter
 from ottla.coordinator.effects import ApiError, Append
-from ottla.coordinator.transactions.config import TransactionConfig
 from ottla.coordinator.transactions.coordinator import TransactionCoordinator, TransactionCoordinatorEffect
-from ottla.coordinator.transactions.decision import TransactionContext, WriteMarkers
-from ottla.coordinator.transactions.events import event_of
+from ottla.coordinator.transactions.decision import TransactionConfig, TransactionContext, WriteMarkers
+from ottla.coordinator.transactions.machine import event_of
 from ottla.errors import ProtocolError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api, VersionRule

@@ -1,8 +1,9 @@
 """A handler's decision about a group: its inputs besides the group, its result, and the keys of the timers that it sets.
 
 Owns the interfaces that handlers need (topics, random ids, settings of single groups), which the broker and the tests' simulation
-implement. Must not know how the runtime applies a result. Invariants: these interfaces answer from memory, without blocking; a
-result is applied as a whole or not at all, and one with durable events only after these are in the log.
+implement, and the bounds of a group's own settings: a value that was stored before the broker's bounds were changed is clamped to
+them. Must not know how the runtime applies a result. Invariants: these interfaces answer from memory, without blocking; a result is
+applied as a whole or not at all, and one with durable events only after these are in the log.
 """
 
 from __future__ import annotations
@@ -83,6 +84,37 @@ class GroupContext:
     assignors: Mapping[str, PartitionAssignor] = field(default_factory=lambda: SERVER_ASSIGNORS)
     """The server-side assignors by name, the default first."""
     configs: GroupConfigs = field(default_factory=NoGroupConfigs)
+
+
+def session_timeout(coordinator: GroupContext, group_id: str) -> int:
+    """Return the time without heartbeats after which a member is fenced, in milliseconds."""
+    value = coordinator.configs.of_group(group_id).get("consumer.session.timeout.ms")
+    config = coordinator.config
+    if value is None:
+        return config.group_consumer_session_timeout_ms
+    return _clamp(config.group_consumer_min_session_timeout_ms, value, config.group_consumer_max_session_timeout_ms)
+
+
+def heartbeat_interval(coordinator: GroupContext, group_id: str) -> int:
+    """Return the interval at which members send heartbeats, in milliseconds."""
+    value = coordinator.configs.of_group(group_id).get("consumer.heartbeat.interval.ms")
+    config = coordinator.config
+    if value is None:
+        return config.group_consumer_heartbeat_interval_ms
+    return _clamp(config.group_consumer_min_heartbeat_interval_ms, value, config.group_consumer_max_heartbeat_interval_ms)
+
+
+def assignment_interval(coordinator: GroupContext, group_id: str) -> int:
+    """Return the minimum time between two target assignments, in milliseconds (KIP-1263)."""
+    value = coordinator.configs.of_group(group_id).get("consumer.assignment.interval.ms")
+    config = coordinator.config
+    if value is None:
+        value = config.group_consumer_assignment_interval_ms
+    return _clamp(config.group_consumer_min_assignment_interval_ms, value, config.group_consumer_max_assignment_interval_ms)
+
+
+def _clamp(low: int, value: int, high: int) -> int:
+    return max(low, min(value, high))
 
 
 GroupEffect = Reply | SetTimer | CancelTimer | ResolveRegexes

@@ -161,7 +161,7 @@ class ResolvedRegexUpdated:
 
 @dataclass(frozen=True, slots=True)
 class VolatileEvent:
-    """An event of a group that is never written. Each protocol has its own (``classic.events``, ``consumer.events``)."""
+    """An event of a group that is never written. Each protocol has its own (``classic.machine``, ``consumer.machine``)."""
 
     group_id: str
 

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from uuid import UUID
 
-from ottla.coordinator.classic.draft import ClassicGroupDraft
 from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState, generation_error
-from ottla.coordinator.consumer.group import ConsumerGroup
-from ottla.coordinator.consumer.offsets import commit_error, fetch_error
+from ottla.coordinator.classic.machine import ClassicGroupDraft
+from ottla.coordinator.consumer.group import ConsumerGroup, commit_error, fetch_error
 from ottla.coordinator.decision import GroupContext, Result, TopicImage
 from ottla.coordinator.effects import RequestContext
 from ottla.coordinator.events import OffsetCommitted, topic_partition
@@ -22,12 +21,7 @@ from ottla.coordinator.state import ShardState
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import VersionRule
 from ottla.protocol.group_records import OffsetCommitValue
-from ottla.protocol.messages import (
-    offset_commit_request,
-    offset_commit_response,
-    offset_fetch_request,
-    offset_fetch_response,
-)
+from ottla.protocol.messages import offset_commit_request, offset_commit_response, offset_fetch_request, offset_fetch_response
 from ottla.types import Now, TopicPartition
 
 _NO_ERROR = ErrorCode.none

@@ -11,19 +11,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import Any
 
-from ottla.coordinator.classic.answers import heartbeat_answer, join_refused, leave_answer, sync_refused
-from ottla.coordinator.classic.draft import ClassicGroupDraft
 from ottla.coordinator.classic.group import ClassicGroup
-from ottla.coordinator.classic.heartbeat import heartbeat, session_expired
+from ottla.coordinator.classic.heartbeat import heartbeat, heartbeat_answer, session_expired
 from ottla.coordinator.classic.join import join_group
-from ottla.coordinator.classic.leave import leave_group
-from ottla.coordinator.classic.rebalance import join_phase_expired, start_rebalance, sync_phase_expired
+from ottla.coordinator.classic.leave import leave_answer, leave_group
+from ottla.coordinator.classic.machine import ClassicGroupDraft
+from ottla.coordinator.classic.rebalance import join_phase_expired, join_refused, start_rebalance, sync_phase_expired, sync_refused
 from ottla.coordinator.classic.sync import sync_group, sync_not_stored
 from ottla.coordinator.consumer import client_runs, fencing
-from ottla.coordinator.consumer.answers import heartbeat_refused
-from ottla.coordinator.consumer.events import RegexResolutionEnded
 from ottla.coordinator.consumer.group import JOIN_GROUP_EPOCH, ConsumerGroup
-from ottla.coordinator.consumer.heartbeat import consumer_group_heartbeat
+from ottla.coordinator.consumer.heartbeat import consumer_group_heartbeat, heartbeat_refused
+from ottla.coordinator.consumer.machine import RegexResolutionEnded
 from ottla.coordinator.consumer.regex import regexes_resolved
 from ottla.coordinator.decision import GroupContext, Result, retention_timer
 from ottla.coordinator.describe import (

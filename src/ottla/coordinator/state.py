@@ -13,13 +13,11 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Generic, NamedTuple, TypeVar, assert_never
 
-from ottla.coordinator.classic.events import ClassicEvent
 from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState
-from ottla.coordinator.classic.machine import apply
+from ottla.coordinator.classic.machine import ClassicEvent, apply
 from ottla.coordinator.consumer.client_side import ClientAssignment
-from ottla.coordinator.consumer.events import ConsumerEvent
 from ottla.coordinator.consumer.group import ConsumerGroup
-from ottla.coordinator.consumer.machine import ConsumerGroupUpdate
+from ottla.coordinator.consumer.machine import ConsumerEvent, ConsumerGroupUpdate
 from ottla.coordinator.events import (
     Event,
     GroupEpochUpdated,

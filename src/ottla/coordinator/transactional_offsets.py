@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from ottla.coordinator.classic.draft import ClassicGroupDraft
 from ottla.coordinator.classic.group import ClassicGroup, generation_error
-from ottla.coordinator.consumer.group import ConsumerGroup
-from ottla.coordinator.consumer.offsets import may_commit
+from ottla.coordinator.classic.machine import ClassicGroupDraft
+from ottla.coordinator.consumer.group import ConsumerGroup, may_commit
 from ottla.coordinator.decision import GroupContext, Result, TopicImage
 from ottla.coordinator.effects import ProducerStamp, RequestContext
 from ottla.coordinator.events import TransactionalOffsetCommitted

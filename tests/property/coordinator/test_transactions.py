@@ -11,18 +11,13 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from ottla.coordinator.effects import Append, CancelTimer, Reply, RequestContext, SetTimer, TimerKey
-from ottla.coordinator.transactions.config import TransactionConfig
 from ottla.coordinator.transactions.coordinator import TransactionCoordinator
-from ottla.coordinator.transactions.decision import TransactionContext, WriteMarkers
+from ottla.coordinator.transactions.decision import TransactionConfig, TransactionContext, WriteMarkers
 from ottla.coordinator.transactions.machine import TRANSITIONS
 from ottla.coordinator.transactions.transaction import PREPARED, STATE, TransactionState
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api, VersionRule
-from ottla.protocol.messages import (
-    add_partitions_to_txn_request,
-    end_txn_request,
-    init_producer_id_request,
-)
+from ottla.protocol.messages import add_partitions_to_txn_request, end_txn_request, init_producer_id_request
 from ottla.protocol.transaction_records import decode_record
 from ottla.types import Now, TopicPartition
 from tests.example_counts import examples

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.coordinator.classic.events import MemberJoined, MemberRemoved, RebalanceStarted
 from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupMember, ClassicGroupState, Protocols
-from ottla.coordinator.classic.machine import TRANSITIONS, ClassicGroupInput, apply
+from ottla.coordinator.classic.machine import TRANSITIONS, ClassicGroupInput, MemberJoined, MemberRemoved, RebalanceStarted, apply
 from ottla.coordinator.events import GroupMetadataDeleted
 
 LEGAL_SOURCES = {

@@ -5,14 +5,13 @@ Owns the table of responses by state, and the end of a session.
 
 from __future__ import annotations
 
-from ottla.coordinator.classic.answers import heartbeat_answer
-from ottla.coordinator.classic.draft import ClassicGroupDraft
 from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState, generation_error
+from ottla.coordinator.classic.machine import ClassicGroupDraft
 from ottla.coordinator.classic.rebalance import complete_if_all_joined, rebalance_or_complete, remove_member, remove_pending_member
 from ottla.coordinator.decision import GroupContext, Result
 from ottla.coordinator.effects import RequestContext
-from ottla.protocol import ErrorCode
-from ottla.protocol.messages import heartbeat_request
+from ottla.protocol import NO_THROTTLE, ErrorCode
+from ottla.protocol.messages import heartbeat_request, heartbeat_response
 from ottla.types import Now
 
 _ANSWERS = {
@@ -60,3 +59,8 @@ def session_expired(draft: ClassicGroupDraft, coordinator: GroupContext, member_
         return
     remove_member(draft, member_id)
     rebalance_or_complete(draft, coordinator)
+
+
+def heartbeat_answer(error: ErrorCode) -> heartbeat_response.HeartbeatResponse:
+    """Return the response to a Heartbeat."""
+    return heartbeat_response.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=error)

@@ -8,17 +8,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ottla.coordinator.classic.answers import join_accepted, join_refused, sync_refused
-from ottla.coordinator.classic.draft import ClassicGroupDraft
-from ottla.coordinator.classic.events import JoinParked, MemberJoined, MemberReplaced, MemberUpdated, PendingMemberAdded
 from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupMember, ClassicGroupState, Protocols, sender_error
-from ottla.coordinator.classic.machine import empty_value, metadata_value
+from ottla.coordinator.classic.machine import (
+    ClassicGroupDraft,
+    JoinParked,
+    MemberJoined,
+    MemberReplaced,
+    MemberUpdated,
+    PendingMemberAdded,
+    empty_value,
+    metadata_value,
+)
 from ottla.coordinator.classic.rebalance import (
     complete_if_all_joined,
+    join_accepted,
+    join_refused,
     rebalance_or_complete,
     remove_member,
     remove_pending_member,
     start_rebalance,
+    sync_refused,
 )
 from ottla.coordinator.decision import GroupContext, Result, session_timer
 from ottla.coordinator.effects import RequestContext

@@ -5,14 +5,13 @@ Owns the decision about one LeaveGroup.
 
 from __future__ import annotations
 
-from ottla.coordinator.classic.answers import leave_answer, leave_result
-from ottla.coordinator.classic.draft import ClassicGroupDraft
 from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState, sender_error
+from ottla.coordinator.classic.machine import ClassicGroupDraft
 from ottla.coordinator.classic.rebalance import rebalance_or_complete, remove_member, remove_pending_member
 from ottla.coordinator.decision import GroupContext, Result
 from ottla.coordinator.effects import RequestContext
-from ottla.protocol import ErrorCode
-from ottla.protocol.messages import leave_group_request
+from ottla.protocol import NO_THROTTLE, ErrorCode
+from ottla.protocol.messages import leave_group_request, leave_group_response
 from ottla.types import Now
 
 
@@ -48,3 +47,17 @@ def _leave(draft: ClassicGroupDraft, identity: leave_group_request.MemberIdentit
     if error is None:
         remove_member(draft, member_id or "")
     return error or ErrorCode.none
+
+
+def leave_answer(
+    error: ErrorCode, members: tuple[leave_group_response.MemberResponse, ...] = ()
+) -> leave_group_response.LeaveGroupResponse:
+    """Return the response to a LeaveGroup: an error of the whole request, or a result for each member."""
+    return leave_group_response.LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=error, members=members)
+
+
+def leave_result(identity: leave_group_request.MemberIdentity, error: ErrorCode) -> leave_group_response.MemberResponse:
+    """Return the result for one member of a LeaveGroup."""
+    return leave_group_response.MemberResponse(
+        member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=error
+    )

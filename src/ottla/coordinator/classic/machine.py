@@ -1,36 +1,144 @@
-"""The state machine of a classic group: the table of its states, and how each event changes the group.
+"""How a classic group changes: its events, the table of its states, and the draft on which a handler applies events.
 
-Owns every change of a group. ``apply`` is a pure function: handlers use it to compute the outcome of their decision, and ``replay``
-to apply events, both live and on load. Must not know requests, responses or timers. Invariant: a state changes only by a row of
-``TRANSITIONS``.
+Owns the volatile events, and every change of a group. ``apply`` is a pure function: handlers use it through the draft, to read the
+outcome of their decision, and ``replay`` to apply events, both live and on load. Must not know which handler decides on an event.
+Invariants: a state changes only by a row of ``TRANSITIONS``; the events of a draft's result, applied to the original group, give
+the draft's group.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from typing import assert_never
+from dataclasses import dataclass, replace
+from typing import Any, assert_never
 
-from ottla.coordinator.classic.events import (
-    ClassicEvent,
-    GenerationStarted,
-    InitialDelayExtended,
-    JoinParked,
-    MemberJoined,
-    MemberRemoved,
-    MemberReplaced,
-    MemberUpdated,
-    PendingMemberAdded,
-    PendingMemberRemoved,
-    RebalanceStarted,
-    SyncParked,
-    SyncReceived,
-    SyncsCompleted,
-)
-from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupMember, ClassicGroupState
-from ottla.coordinator.events import GroupMetadataDeleted, GroupMetadataUpdated
+from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupMember, ClassicGroupState, InitialDelay, Protocols
+from ottla.coordinator.decision import GroupEffect, Result, session_timer
+from ottla.coordinator.effects import CancelTimer, Reply, SetTimer, Ticket, TimerKey
+from ottla.coordinator.events import GroupMetadataDeleted, GroupMetadataUpdated, VolatileEvent
 from ottla.protocol.group_records import GroupMetadataMember, GroupMetadataValue
+from ottla.types import Now
+
+
+@dataclass(frozen=True, slots=True)
+class PendingMemberAdded(VolatileEvent):
+    """A client got a member id, with which it must join again (KIP-394)."""
+
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class PendingMemberRemoved(VolatileEvent):
+    """A client with a member id is no longer expected: it took too long, has left, or the group is full."""
+
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberJoined(VolatileEvent):
+    """A new member joined. The first one becomes the leader, and its protocol type the group's."""
+
+    member: ClassicGroupMember
+    protocol_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberUpdated(VolatileEvent):
+    """A member rejoined, possibly with other protocols and timeouts (milliseconds)."""
+
+    member_id: str
+    protocols: Protocols
+    rebalance_timeout: int
+    session_timeout: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemberReplaced(VolatileEvent):
+    """A static member returned under a new member id, and keeps its assignment."""
+
+    old_member_id: str
+    member: ClassicGroupMember
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRemoved(VolatileEvent):
+    """A member left or was removed."""
+
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class JoinParked(VolatileEvent):
+    """A member's JoinGroup waits for the end of the join phase."""
+
+    member_id: str
+    ticket: Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class SyncReceived(VolatileEvent):
+    """A member of this generation has sent its SyncGroup."""
+
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SyncParked(VolatileEvent):
+    """A member's SyncGroup waits for the leader's."""
+
+    member_id: str
+    ticket: Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class SyncsCompleted(VolatileEvent):
+    """All parked SyncGroups were answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class RebalanceStarted(VolatileEvent):
+    """A join phase begins; ``initial_delay`` is set if the group was empty. Assignments of an unfinished rebalance are dropped."""
+
+    at: int
+    initial_delay: InitialDelay | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InitialDelayExtended(VolatileEvent):
+    """The join phase of a group that was empty is extended by another delay."""
+
+    initial_delay: InitialDelay
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationStarted(VolatileEvent):
+    """The join phase has ended with members: all JoinGroups are answered, and each member must send a SyncGroup."""
+
+    at: int
+    generation: int
+    protocol: str
+    leader: str
+
+
+ClassicEvent = (
+    GroupMetadataUpdated
+    | GroupMetadataDeleted
+    | PendingMemberAdded
+    | PendingMemberRemoved
+    | MemberJoined
+    | MemberUpdated
+    | MemberReplaced
+    | MemberRemoved
+    | JoinParked
+    | SyncReceived
+    | SyncParked
+    | SyncsCompleted
+    | RebalanceStarted
+    | InitialDelayExtended
+    | GenerationStarted
+)
+"""The events of one group of the classic protocol."""
 
 
 class ClassicGroupInput(enum.Enum):
@@ -260,3 +368,39 @@ def _stored_member(stored: GroupMetadataMember, protocol: str, group: ClassicGro
         join=None if live is None else live.join,
         sync=None if live is None else live.sync,
     )
+
+
+class ClassicGroupDraft:
+    """A classic group, the events applied to it at the time ``now``, and effects."""
+
+    def __init__(self, group: ClassicGroup, now: Now) -> None:
+        self.group = group
+        self.now = now
+        self._events: list[ClassicEvent] = []
+        self._effects: list[GroupEffect] = []
+
+    def apply(self, event: ClassicEvent) -> None:
+        """Apply an event to the draft's group, and add it to the result."""
+        self.group = apply(self.group, event)
+        self._events.append(event)
+
+    def reply(self, ticket: Ticket | None, response: Any) -> None:
+        """Answer a parked request, if there is one."""
+        if ticket is not None:
+            self._effects.append(Reply(ticket, response))
+
+    def set_timer(self, key: TimerKey, delay: int) -> None:
+        """Set a timer ``delay`` milliseconds from now."""
+        self._effects.append(SetTimer(key, self.now.mono + delay))
+
+    def cancel_timer(self, key: TimerKey) -> None:
+        """Cancel a timer."""
+        self._effects.append(CancelTimer(key))
+
+    def refresh_session(self, member: ClassicGroupMember) -> None:
+        """Restart the session timer of a member that has shown that it is alive."""
+        self.set_timer(session_timer(self.group.group_id, member.member_id), member.session_timeout)
+
+    def result(self, answer: Any = None) -> Result:
+        """Return the events and effects; ``answer`` is the response to the current request, ``None`` if that is parked."""
+        return Result(tuple(self._events), tuple(self._effects), answer)

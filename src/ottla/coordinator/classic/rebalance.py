@@ -1,7 +1,7 @@
-"""The phases of a rebalance of a classic group, and the removal of members.
+"""The phases of a rebalance of a classic group, the removal of members, and the responses to JoinGroup and SyncGroup that end them.
 
-Owns the steps that requests and timers share. Each changes a draft; none knows a request. Invariant: before a member is removed,
-its parked requests are answered and its timer is cancelled.
+Owns the steps that requests and timers share. Each changes a draft; none knows a request. Invariants: before a member is removed,
+its parked requests are answered and its timer is cancelled; only the leader gets the list of members.
 
 A rebalance has two phases. In the join phase (PREPARING_REBALANCE) JoinGroups are parked until all members have joined or the
 rebalance timeout is over; then a generation starts, and all of them are answered at once. In the sync phase
@@ -13,9 +13,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ottla.coordinator.classic.answers import join_accepted, join_refused, sync_refused
-from ottla.coordinator.classic.draft import ClassicGroupDraft
-from ottla.coordinator.classic.events import (
+from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState, InitialDelay
+from ottla.coordinator.classic.machine import (
+    TRANSITIONS,
+    ClassicGroupDraft,
+    ClassicGroupInput,
     GenerationStarted,
     InitialDelayExtended,
     MemberRemoved,
@@ -23,12 +25,12 @@ from ottla.coordinator.classic.events import (
     RebalanceStarted,
     SyncReceived,
     SyncsCompleted,
+    empty_value,
 )
-from ottla.coordinator.classic.group import ClassicGroupState, InitialDelay
-from ottla.coordinator.classic.machine import TRANSITIONS, ClassicGroupInput, empty_value
 from ottla.coordinator.decision import GroupContext, join_timer, session_timer, sync_timer
 from ottla.coordinator.events import GroupMetadataUpdated
-from ottla.protocol import ErrorCode
+from ottla.protocol import NO_THROTTLE, ErrorCode
+from ottla.protocol.messages import join_group_response, sync_group_response
 
 
 def rebalance_or_complete(draft: ClassicGroupDraft, coordinator: GroupContext) -> None:
@@ -154,3 +156,53 @@ def remove_pending_member(draft: ClassicGroupDraft, member_id: str) -> None:
     """Forget a member id that was given to a client which has not joined with it."""
     draft.cancel_timer(session_timer(draft.group.group_id, member_id))
     draft.apply(PendingMemberRemoved(draft.group.group_id, member_id))
+
+
+def join_accepted(
+    group: ClassicGroup, member_id: str, leader: str | None = None, skip_assignment: bool = False
+) -> join_group_response.JoinGroupResponse:
+    """Return the response with the current generation. ``leader`` overrides the group's leader in it."""
+    leader = leader or group.leader or ""
+    return join_group_response.JoinGroupResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=ErrorCode.none,
+        generation_id=group.generation,
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol,
+        leader=leader,
+        skip_assignment=skip_assignment,
+        member_id=member_id,
+        members=_members(group) if member_id == leader else (),
+    )
+
+
+def _members(group: ClassicGroup) -> tuple[join_group_response.JoinGroupResponseMember, ...]:
+    return tuple(
+        join_group_response.JoinGroupResponseMember(
+            member_id=member.member_id, group_instance_id=member.instance_id, metadata=member.metadata(group.protocol)
+        )
+        for member in group.members.values()
+    )
+
+
+def join_refused(error: ErrorCode, member_id: str = "") -> join_group_response.JoinGroupResponse:
+    """Return the response with an error to a JoinGroup."""
+    return join_group_response.JoinGroupResponse(
+        throttle_time=NO_THROTTLE, error_code=error, protocol_name=None, leader="", member_id=member_id, members=()
+    )
+
+
+def sync_accepted(group: ClassicGroup, assignment: bytes) -> sync_group_response.SyncGroupResponse:
+    """Return the response with a member's assignment."""
+    return sync_group_response.SyncGroupResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=ErrorCode.none,
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol,
+        assignment=assignment,
+    )
+
+
+def sync_refused(error: ErrorCode) -> sync_group_response.SyncGroupResponse:
+    """Return the response with an error to a SyncGroup."""
+    return sync_group_response.SyncGroupResponse(throttle_time=NO_THROTTLE, error_code=error, assignment=b"")

@@ -6,12 +6,9 @@ gets its part before the whole assignment is in the log.
 
 from __future__ import annotations
 
-from ottla.coordinator.classic.answers import sync_accepted, sync_refused
-from ottla.coordinator.classic.draft import ClassicGroupDraft
-from ottla.coordinator.classic.events import SyncParked, SyncsCompleted
 from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState, generation_error
-from ottla.coordinator.classic.machine import metadata_value
-from ottla.coordinator.classic.rebalance import answer_syncs, start_rebalance, sync_received
+from ottla.coordinator.classic.machine import ClassicGroupDraft, SyncParked, SyncsCompleted, metadata_value
+from ottla.coordinator.classic.rebalance import answer_syncs, start_rebalance, sync_accepted, sync_received, sync_refused
 from ottla.coordinator.decision import GroupContext, Result
 from ottla.coordinator.effects import RequestContext
 from ottla.coordinator.events import GroupMetadataUpdated

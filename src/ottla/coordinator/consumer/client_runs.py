@@ -13,9 +13,8 @@ from typing import Any
 
 from ottla.assignors import Assignment, checked
 from ottla.coordinator.consumer.client_side import AssignorMessage, AssignorRun
-from ottla.coordinator.consumer.draft import ConsumerGroupDraft
-from ottla.coordinator.consumer.events import AssignorRunEnded, AssignorRunPrepared
 from ottla.coordinator.consumer.group import ConsumerGroup
+from ottla.coordinator.consumer.machine import AssignorRunEnded, AssignorRunPrepared, ConsumerGroupDraft
 from ottla.coordinator.consumer.target import group_spec, write_target
 from ottla.coordinator.decision import GroupContext, Result, run_timer
 from ottla.coordinator.effects import ApiError, RequestContext

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ottla.coordinator.consumer.draft import ConsumerGroupDraft
-from ottla.coordinator.consumer.events import ConsumerEvent
 from ottla.coordinator.consumer.group import (
     LEAVE_GROUP_STATIC_EPOCH,
     ConsumerGroup,
@@ -19,9 +17,16 @@ from ottla.coordinator.consumer.group import (
     PartitionEpochs,
 )
 from ottla.coordinator.consumer.group_epoch import bump_epoch_if_changed
-from ottla.coordinator.consumer.machine import current_value
-from ottla.coordinator.consumer.settings import session_timeout
-from ottla.coordinator.decision import MEMBER_TIMERS, GroupContext, Result, rebalance_timer, run_timer, session_timer
+from ottla.coordinator.consumer.machine import ConsumerEvent, ConsumerGroupDraft, current_value
+from ottla.coordinator.decision import (
+    MEMBER_TIMERS,
+    GroupContext,
+    Result,
+    rebalance_timer,
+    run_timer,
+    session_timeout,
+    session_timer,
+)
 from ottla.coordinator.effects import TimerKey
 from ottla.coordinator.events import (
     CurrentAssignmentUpdated,

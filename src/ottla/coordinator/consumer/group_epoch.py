@@ -13,9 +13,8 @@ import struct
 from functools import lru_cache
 from uuid import UUID
 
-from ottla.coordinator.consumer.draft import ConsumerGroupDraft
-from ottla.coordinator.consumer.events import TopicMetadataRefreshed
 from ottla.coordinator.consumer.group import ConsumerGroup
+from ottla.coordinator.consumer.machine import ConsumerGroupDraft, TopicMetadataRefreshed
 from ottla.coordinator.decision import TopicImage
 from ottla.coordinator.events import GroupEpochUpdated
 from ottla.protocol.group_records import ConsumerGroupMetadataValue

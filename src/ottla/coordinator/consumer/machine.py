@@ -1,31 +1,21 @@
-"""How each event changes a consumer group.
+"""How a consumer group changes: its events, and the draft on which a handler applies the events it decides on.
 
-Owns every change of a group, and its indexes (the owner of a partition, the number of subscribers of a topic). ``apply`` is a pure
-function: handlers use it to compute the outcome of their decision, and ``replay`` to apply events, both live and on load. Must not
-know requests, responses or timers. Invariant: the records may be replayed with gaps. A log from which compaction has dropped
-superseded records leads to the same group.
+Owns the volatile events, every change of a group, and its indexes (the owner of a partition, the number of subscribers of a topic).
+``apply`` is a pure function: handlers use it through the draft, to read the outcome of their decision, and ``replay`` applies
+events in the same way, both live and on load. Must not know which handler decides on an event. Invariants: the records may be
+replayed with gaps: a log from which compaction has dropped superseded records leads to the same group; the events of a draft's
+result, applied to the original group, give the draft's group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, assert_never
 from uuid import UUID
 
-from ottla.assignors import Assignment
-from ottla.coordinator.consumer.client_side import ClientAssignment
-from ottla.coordinator.consumer.events import (
-    AssignorRunEnded,
-    AssignorRunEvent,
-    AssignorRunPrepared,
-    AssignorRunStarted,
-    AssignorRunTimedOut,
-    ConsumerEvent,
-    RegexResolutionEnded,
-    RegexResolutionStarted,
-    TopicMetadataRefreshed,
-)
+from ottla.assignors import Assignment, GroupSpec
+from ottla.coordinator.consumer.client_side import AssignorMessage, AssignorRun, ClientAssignment
 from ottla.coordinator.consumer.group import (
     LEAVE_GROUP_EPOCH,
     ConsumerGroup,
@@ -34,14 +24,19 @@ from ottla.coordinator.consumer.group import (
     partition_epochs_of,
     stored_partitions,
 )
+from ottla.coordinator.decision import GroupEffect, Result
+from ottla.coordinator.effects import CancelTimer, ResolveRegexes, SetTimer, TimerKey
 from ottla.coordinator.events import (
     CurrentAssignmentUpdated,
+    DurableConsumerEvent,
     GroupEpochUpdated,
+    GroupMetadataDeleted,
     MemberSubscriptionUpdated,
     PartitionMetadataDeleted,
     ResolvedRegexUpdated,
     TargetAssignmentEpochUpdated,
     TargetAssignmentUpdated,
+    VolatileEvent,
 )
 from ottla.protocol.group_records import (
     ConsumerGroupCurrentMemberAssignmentValue,
@@ -49,6 +44,60 @@ from ottla.protocol.group_records import (
     ConsumerGroupTargetAssignmentMemberValue,
     TargetTopicPartitions,
 )
+from ottla.types import Now
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMetadataRefreshed(VolatileEvent):
+    """The group has compared its topics with this version of the topic image."""
+
+    image_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class RegexResolutionStarted(VolatileEvent):
+    """The group's regular expressions are being resolved against this version of the topic image."""
+
+    image_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class RegexResolutionEnded(VolatileEvent):
+    """The resolution of regular expressions has ended or failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class AssignorRunStarted(VolatileEvent):
+    """A member was chosen to compute the next target assignment."""
+
+    run: AssignorRun
+
+
+@dataclass(frozen=True, slots=True)
+class AssignorRunPrepared(VolatileEvent):
+    """PrepareAssignment has returned the group to that member."""
+
+    group_epoch: int
+    spec: GroupSpec
+
+
+@dataclass(frozen=True, slots=True)
+class AssignorRunTimedOut(VolatileEvent):
+    """That member did not install an assignment in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class AssignorRunEnded(VolatileEvent):
+    """That member has installed the target assignment, or has reported an error: then the ``messages`` are errors."""
+
+    messages: Mapping[str, AssignorMessage]
+
+
+AssignorRunEvent = AssignorRunStarted | AssignorRunPrepared | AssignorRunTimedOut | AssignorRunEnded
+"""The events of client-side assignors."""
+
+ConsumerEvent = DurableConsumerEvent | TopicMetadataRefreshed | RegexResolutionStarted | RegexResolutionEnded | AssignorRunEvent
+"""The events of one group of the consumer protocol."""
 
 _NO_CLIENT_ASSIGNMENT = ClientAssignment()
 
@@ -256,3 +305,39 @@ def target_value(target: Assignment) -> ConsumerGroupTargetAssignmentMemberValue
     return ConsumerGroupTargetAssignmentMemberValue(
         topic_partitions=tuple(TargetTopicPartitions(topic_id=topic_id, partitions=numbers) for topic_id, numbers in target.items())
     )
+
+
+class ConsumerGroupDraft:
+    """A consumer group, the events applied to it at the time ``now``, and effects.
+
+    ``replacing``: the end of a classic group with the same id, which this one replaces.
+    """
+
+    def __init__(self, group: ConsumerGroup, now: Now, replacing: Result = Result()) -> None:  # noqa: B008  # a frozen value
+        self.group = group
+        self.now = now
+        self._events: list[ConsumerEvent | GroupMetadataDeleted] = [
+            event for event in replacing.events if isinstance(event, GroupMetadataDeleted)
+        ]
+        self._effects: list[GroupEffect] = list(replacing.effects)
+
+    def apply(self, *events: ConsumerEvent) -> None:
+        """Apply events to the draft's group, and add them to the result."""
+        self.group = apply(self.group, *events)
+        self._events += events
+
+    def set_timer(self, key: TimerKey, delay: int) -> None:
+        """Set a timer ``delay`` milliseconds from now."""
+        self._effects.append(SetTimer(key, self.now.mono + delay))
+
+    def cancel_timer(self, key: TimerKey) -> None:
+        """Cancel a timer."""
+        self._effects.append(CancelTimer(key))
+
+    def resolve_regexes(self, effect: ResolveRegexes) -> None:
+        """Resolve regular expressions away from the event loop."""
+        self._effects.append(effect)
+
+    def result(self, answer: Any = None) -> Result:
+        """Return the events and effects; ``answer`` is the response to the current request."""
+        return Result(tuple(self._events), tuple(self._effects), answer)

@@ -10,9 +10,8 @@ import base64
 import uuid
 from dataclasses import replace
 
-from ottla.coordinator.consumer.draft import ConsumerGroupDraft
 from ottla.coordinator.consumer.group import JOIN_GROUP_EPOCH, LEAVE_GROUP_STATIC_EPOCH, ConsumerGroup, ConsumerGroupMember
-from ottla.coordinator.consumer.machine import current_value, target_value
+from ottla.coordinator.consumer.machine import ConsumerGroupDraft, current_value, target_value
 from ottla.coordinator.consumer.reconcile import ReportedPartitions
 from ottla.coordinator.decision import MEMBER_TIMERS, GroupContext
 from ottla.coordinator.effects import ApiError, RequestContext

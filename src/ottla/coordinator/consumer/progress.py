@@ -5,10 +5,9 @@ Owns the order of these. Must not know requests or answers. Invariant: the membe
 
 from __future__ import annotations
 
-from ottla.coordinator.consumer.draft import ConsumerGroupDraft
 from ottla.coordinator.consumer.group import ConsumerGroupMember
 from ottla.coordinator.consumer.group_epoch import bump_epoch_if_changed
-from ottla.coordinator.consumer.machine import current_value
+from ottla.coordinator.consumer.machine import ConsumerGroupDraft, current_value
 from ottla.coordinator.consumer.reconcile import ReconciliationContext, ReportedPartitions, UnknownStateError, reconcile
 from ottla.coordinator.consumer.regex import resolve_if_due
 from ottla.coordinator.consumer.target import subscribed_topic_ids, update_target_if_due

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from ottla.coordinator.consumer.draft import ConsumerGroupDraft
-from ottla.coordinator.consumer.events import RegexResolutionEnded, RegexResolutionStarted
 from ottla.coordinator.consumer.group import ConsumerGroup
 from ottla.coordinator.consumer.group_epoch import bump_epoch_if_changed
+from ottla.coordinator.consumer.machine import ConsumerGroupDraft, RegexResolutionEnded, RegexResolutionStarted
 from ottla.coordinator.decision import GroupContext, Result
 from ottla.coordinator.effects import ApiError, ResolvedRegexes, ResolveRegexes
 from ottla.coordinator.events import ResolvedRegexUpdated

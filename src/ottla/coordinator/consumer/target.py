@@ -14,12 +14,9 @@ from uuid import UUID
 
 from ottla.assignors import SERVER_ASSIGNORS, Assignment, GroupSpec, MemberSpec, PartitionAssignor, TopicSpec, checked
 from ottla.coordinator.consumer.client_side import AssignorRun, common_assignor
-from ottla.coordinator.consumer.draft import ConsumerGroupDraft
-from ottla.coordinator.consumer.events import AssignorRunStarted
 from ottla.coordinator.consumer.group import LEAVE_GROUP_STATIC_EPOCH, ConsumerGroup, ConsumerGroupMember
-from ottla.coordinator.consumer.machine import target_value
-from ottla.coordinator.consumer.settings import assignment_interval
-from ottla.coordinator.decision import GroupContext, TopicImage, run_timer
+from ottla.coordinator.consumer.machine import AssignorRunStarted, ConsumerGroupDraft, target_value
+from ottla.coordinator.decision import GroupContext, TopicImage, assignment_interval, run_timer
 from ottla.coordinator.effects import ApiError
 from ottla.coordinator.events import TargetAssignmentEpochUpdated, TargetAssignmentUpdated
 from ottla.errors import AssignmentError

@@ -12,18 +12,14 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from ottla.coordinator.classic.draft import ClassicGroupDraft
-from ottla.coordinator.classic.events import MemberUpdated
 from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupMember
-from ottla.coordinator.classic.machine import metadata_value
+from ottla.coordinator.classic.machine import ClassicGroupDraft, MemberUpdated, metadata_value
 from ottla.coordinator.classic.rebalance import start_rebalance
-from ottla.coordinator.consumer.answers import heartbeat_answer, heartbeat_refused
-from ottla.coordinator.consumer.draft import ConsumerGroupDraft
-from ottla.coordinator.consumer.events import AssignorRunTimedOut, ConsumerEvent
 from ottla.coordinator.consumer.fencing import fence_members, mark_static_member_away, member_to_fence
 from ottla.coordinator.consumer.group import LEAVE_GROUP_STATIC_EPOCH, ConsumerGroup, ConsumerGroupMember
+from ottla.coordinator.consumer.heartbeat import check_request, heartbeat_answer, heartbeat_refused
+from ottla.coordinator.consumer.machine import AssignorRunTimedOut, ConsumerEvent, ConsumerGroupDraft
 from ottla.coordinator.consumer.membership import static_member, unknown_member
-from ottla.coordinator.consumer.validate import check_request
 from ottla.coordinator.decision import MEMBER_TIMERS, GroupContext, Result
 from ottla.coordinator.effects import ApiError, CancelTimer, RequestContext, TimerKey
 from ottla.coordinator.events import (

@@ -17,13 +17,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ottla.coordinator.classic.answers import heartbeat_answer, join_refused, leave_answer, leave_result, sync_refused
 from ottla.coordinator.classic.group import Protocols
+from ottla.coordinator.classic.heartbeat import heartbeat_answer
 from ottla.coordinator.classic.join import join_group, request_error
+from ottla.coordinator.classic.leave import leave_answer, leave_result
+from ottla.coordinator.classic.rebalance import join_refused, sync_refused
 from ottla.coordinator.classic.sync import request_error as sync_request_error
-from ottla.coordinator.consumer.draft import ConsumerGroupDraft
 from ottla.coordinator.consumer.fencing import deletion_events
 from ottla.coordinator.consumer.group import NO_PARTITIONS, ConsumerGroup, ConsumerGroupMember, MemberState
+from ottla.coordinator.consumer.machine import ConsumerGroupDraft
 from ottla.coordinator.consumer.membership import new_member_id, replace_member, static_member, unknown_member
 from ottla.coordinator.consumer.progress import advance
 from ottla.coordinator.consumer.target import is_assignment_due

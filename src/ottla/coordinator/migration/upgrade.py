@@ -11,15 +11,12 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
-from ottla.coordinator.classic.answers import join_refused, sync_refused
 from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupMember, ClassicGroupState
-from ottla.coordinator.consumer.answers import heartbeat_refused
-from ottla.coordinator.consumer.draft import ConsumerGroupDraft
+from ottla.coordinator.classic.rebalance import join_refused, sync_refused
 from ottla.coordinator.consumer.group import JOIN_GROUP_EPOCH, ConsumerGroup, ConsumerGroupMember, MemberState
 from ottla.coordinator.consumer.group_epoch import metadata_hash
-from ottla.coordinator.consumer.heartbeat import process_heartbeat
-from ottla.coordinator.consumer.machine import current_value, target_value
-from ottla.coordinator.consumer.validate import check_request
+from ottla.coordinator.consumer.heartbeat import check_request, heartbeat_refused, process_heartbeat
+from ottla.coordinator.consumer.machine import ConsumerGroupDraft, current_value, target_value
 from ottla.coordinator.decision import GroupContext, GroupEffect, Result, join_timer, session_timer, sync_timer
 from ottla.coordinator.effects import ApiError, CancelTimer, Reply, RequestContext, SetTimer
 from ottla.coordinator.events import (
@@ -34,10 +31,7 @@ from ottla.coordinator.migration.blobs import by_topic_id, member_metadata
 from ottla.errors import ProtocolError
 from ottla.protocol import ErrorCode
 from ottla.protocol.consumer_protocol import decode_assignment
-from ottla.protocol.group_records import (
-    ConsumerGroupMetadataValue,
-    ConsumerGroupTargetAssignmentMetadataValue,
-)
+from ottla.protocol.group_records import ConsumerGroupMetadataValue, ConsumerGroupTargetAssignmentMetadataValue
 from ottla.protocol.messages import consumer_group_heartbeat_request
 from ottla.types import Now
 

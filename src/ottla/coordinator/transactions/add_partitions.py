@@ -7,18 +7,25 @@ appended to it, so that an outcome always reaches all partitions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ottla.coordinator.effects import RequestContext
-from ottla.coordinator.transactions.answers import AddedTransaction, added_answer, error_for_version, offsets_added_answer
-from ottla.coordinator.transactions.decision import Decision, TransactionContext, TransactionDraft
+from ottla.coordinator.transactions.decision import Decision, TransactionContext, TransactionDraft, error_for_version
 from ottla.coordinator.transactions.end import schedule_timeout
 from ottla.coordinator.transactions.transaction import PREPARED, Transaction, TransactionState
-from ottla.protocol import ErrorCode
+from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import VersionRule
-from ottla.protocol.messages import add_offsets_to_txn_request
+from ottla.protocol.messages import (
+    add_offsets_to_txn_request,
+    add_offsets_to_txn_response,
+    add_partitions_to_txn_request,
+    add_partitions_to_txn_response,
+)
 from ottla.types import Now, TopicPartition
+
+AddedTransaction = add_partitions_to_txn_request.AddPartitionsToTxnTransaction
+"""One transaction of an AddPartitionsToTxn."""
 
 
 def add_partitions(
@@ -87,3 +94,32 @@ def _add(
     if not is_open:
         schedule_timeout(draft)
     return draft.decision(answer)
+
+
+def offsets_added_answer(error: ErrorCode) -> add_offsets_to_txn_response.AddOffsetsToTxnResponse:
+    """Return the response to an AddOffsetsToTxn."""
+    return add_offsets_to_txn_response.AddOffsetsToTxnResponse(throttle_time=NO_THROTTLE, error_code=error)
+
+
+def added_answer(
+    part: AddedTransaction, errors: ErrorCode | Mapping[TopicPartition, ErrorCode]
+) -> add_partitions_to_txn_response.AddPartitionsToTxnResult:
+    """Return one transaction's part of the response to an AddPartitionsToTxn: one error for all partitions, or one for each."""
+    return add_partitions_to_txn_response.AddPartitionsToTxnResult(
+        transactional_id=part.transactional_id,
+        topic_results=tuple(
+            add_partitions_to_txn_response.AddPartitionsToTxnTopicResult(
+                name=topic.name,
+                results_by_partition=tuple(
+                    add_partitions_to_txn_response.AddPartitionsToTxnPartitionResult(
+                        partition_index=number,
+                        partition_error_code=errors
+                        if isinstance(errors, ErrorCode)
+                        else errors[TopicPartition(topic.name, number)],
+                    )
+                    for number in topic.partitions
+                ),
+            )
+            for topic in part.topics
+        ),
+    )

@@ -13,9 +13,7 @@ from ottla.coordinator.effects import Append, Reply, RequestContext, TimerKey
 from ottla.coordinator.runtime import BackgroundTask, CoordinatorRuntime, TimerFired
 from ottla.coordinator.transactions.decision import DecisionEffect, TransactionContext, completion_timer
 from ottla.coordinator.transactions.describe import describe_transaction, list_refused, list_transactions
-from ottla.coordinator.transactions.routes import ROUTES
-from ottla.coordinator.transactions.shard import TransactionShard
-from ottla.coordinator.transactions.state import PartitionState
+from ottla.coordinator.transactions.shard import ROUTES, PartitionState, TransactionShard
 from ottla.coordinator.transactions.transaction import Transaction
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Api

@@ -1,7 +1,8 @@
-"""The decision of a handler about one transactional id, and the draft in which the handler prepares it.
+"""A handler's decision about one transactional id, and the draft in which the handler prepares it.
 
-Owns the value that a handler returns, the ports that it may use, and its working copy of a transaction. Must not know any other
-state. Invariant: the events of a decision, applied to the original transaction, give the draft's transaction.
+Owns the value that a handler returns, its inputs besides the transaction (settings, by Kafka's names, and interfaces), and its
+working copy of a transaction. Must not know any other state, nor the parsing of settings. Invariants: the events of a decision,
+applied to the original transaction, give the draft's transaction; a client gets no error that its version does not know.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ottla.coordinator.decision import TopicImage
-from ottla.coordinator.effects import CancelTimer, SetTimer, TimerKey
-from ottla.coordinator.transactions.config import TransactionConfig
-from ottla.coordinator.transactions.events import Event, LastProducerEpochUpdated, TransactionMetadataUpdated
-from ottla.coordinator.transactions.machine import apply
+from ottla.coordinator.effects import CancelTimer, RequestContext, SetTimer, TimerKey
+from ottla.coordinator.transactions.machine import Event, LastProducerEpochUpdated, TransactionMetadataUpdated, apply
 from ottla.coordinator.transactions.transaction import Transaction, TransactionState, value_of
+from ottla.protocol import ErrorCode
+from ottla.protocol.apis import VersionRule
 from ottla.types import Now, TopicPartition
 
 TRANSACTIONS = "transactions"
@@ -23,16 +24,17 @@ TRANSACTIONS = "transactions"
 
 
 @dataclass(frozen=True, slots=True)
-class WriteMarkers:
-    """Write the markers that end a transaction to all its partitions, then call ``on_markers_written``. It cannot be cancelled."""
+class TransactionConfig:
+    """Times are milliseconds."""
 
-    transactional_id: str
-    state_partition: int
-    """The partition of ``__transaction_state`` with the id; its leader epoch is the coordinator epoch in the markers."""
-    producer_id: int
-    producer_epoch: int
-    commit: bool
-    partitions: tuple[TopicPartition, ...]
+    state_topic_partitions: int = 50
+    """Partitions of ``__transaction_state``. Do not change it for an existing log: ids would be looked up in other partitions."""
+    max_timeout_ms: int = 900_000
+    """The largest ``transaction.timeout.ms`` that a producer may set."""
+    id_expiration_ms: int = 604_800_000
+    """The time after which an unused transactional id is deleted."""
+    append_retry_backoff_ms: int = 500
+    """The delay before an internal step is retried whose record could not be appended. Failed requests are retried by clients."""
 
 
 class ProducerIdSource(Protocol):
@@ -54,6 +56,19 @@ class TransactionContext:
     """Group id -> its partition of ``__consumer_offsets``."""
     internal_topics: frozenset[str] = frozenset()
     """Topics that producers cannot write to."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteMarkers:
+    """Write the markers that end a transaction to all its partitions, then call ``on_markers_written``. It cannot be cancelled."""
+
+    transactional_id: str
+    state_partition: int
+    """The partition of ``__transaction_state`` with the id; its leader epoch is the coordinator epoch in the markers."""
+    producer_id: int
+    producer_epoch: int
+    commit: bool
+    partitions: tuple[TopicPartition, ...]
 
 
 DecisionEffect = SetTimer | CancelTimer | WriteMarkers
@@ -116,3 +131,10 @@ def completion_timer(transactional_id: str) -> TimerKey:
 def expiration_timer(transactional_id: str) -> TimerKey:
     """The time at which an unused id expires."""
     return (TRANSACTIONS, transactional_id, "expire")
+
+
+def error_for_version(context: RequestContext, error: ErrorCode) -> ErrorCode:
+    """Return the error, or the one that replaces it for a client whose version does not know it."""
+    if error is ErrorCode.producer_fenced and VersionRule.PRODUCER_FENCED not in context.version_rules:
+        return ErrorCode.invalid_producer_epoch
+    return error

@@ -13,27 +13,28 @@ from typing import Any
 
 from ottla.coordinator.effects import CancelTimer, RequestContext, SetTimer
 from ottla.coordinator.runtime import partition_for
-from ottla.coordinator.transactions.answers import end_answer, error_for_version
 from ottla.coordinator.transactions.decision import (
     Decision,
     TransactionContext,
     TransactionDraft,
     WriteMarkers,
     completion_timer,
+    error_for_version,
     expiration_timer,
     timeout_timer,
 )
-from ottla.coordinator.transactions.events import ProducerFenced, TransactionDeleted
+from ottla.coordinator.transactions.machine import ProducerFenced, TransactionDeleted
 from ottla.coordinator.transactions.transaction import MAX_EPOCH, NONE, PREPARED, Transaction, TransactionState
-from ottla.protocol import ErrorCode
+from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import VersionRule
-from ottla.protocol.messages import end_txn_request
+from ottla.protocol.messages import end_txn_request, end_txn_response
 from ottla.types import Now
 
 _TV2 = 2
 """The version of transactions in which every end raises the producer epoch (KIP-890)."""
 
 _COMPLETE = {True: TransactionState.COMPLETE_COMMIT, False: TransactionState.COMPLETE_ABORT}
+
 _PREPARE = {True: TransactionState.PREPARE_COMMIT, False: TransactionState.PREPARE_ABORT}
 
 
@@ -196,3 +197,10 @@ def _accepted(transaction: Transaction, is_v2: bool) -> Any:
     if transaction.next_producer_id != NONE:
         return end_answer(ErrorCode.none, transaction.next_producer_id, 0)
     return end_answer(ErrorCode.none, transaction.producer_id, transaction.epoch)
+
+
+def end_answer(error: ErrorCode, producer_id: int = NONE, epoch: int = NONE) -> end_txn_response.EndTxnResponse:
+    """Return the response to an EndTxn, with the producer's new id and epoch from version 2 of transactions on."""
+    return end_txn_response.EndTxnResponse(
+        throttle_time=NO_THROTTLE, error_code=error, producer_id=producer_id, producer_epoch=epoch
+    )

@@ -1,27 +1,83 @@
-"""The state machine of a transactional id: the table of its states, and how each event changes it.
+"""How a transactional id changes: its events, and the table of its states.
 
-Owns every change of a transaction. ``apply`` is a pure function: handlers use it to compute the outcome of their decision, and
-``replay`` to apply events live (``PartitionState.load`` takes the last record of each id instead). Must not know requests,
-responses or timers. Invariants: a state changes only by a row of ``TRANSITIONS``; a transaction that is prepared to commit is
-never aborted, nor the other way round.
+*Durable* events are the records of ``__transaction_state``; *volatile* ones are never written. Owns the events, the mapping between
+durable events and records, and every change of a transaction. ``apply`` is a pure function: handlers use it to compute the outcome
+of their decision, and ``replay`` to apply events live (``PartitionState.load`` takes the last record of each id instead). Must not
+know requests, responses or timers. Invariants: ``event_of(*record_of(event)) == event``; a state changes only by a row of
+``TRANSITIONS``; a transaction that is prepared to commit is never aborted, nor the other way round.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import assert_never
 
-from ottla.coordinator.transactions.events import (
-    Event,
-    LastProducerEpochUpdated,
-    ProducerFenced,
-    TransactionDeleted,
-    TransactionMetadataUpdated,
-)
 from ottla.coordinator.transactions.transaction import STATE, Transaction, TransactionState, of_value
+from ottla.errors import ProtocolError
+from ottla.protocol.transaction_records import TransactionLogValue, decode_record, encode_record
+
+# Durable.
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionMetadataUpdated:
+    """The transactional id has the state of this record."""
+
+    transactional_id: str
+    value: TransactionLogValue
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDeleted:
+    """The transactional id was deleted."""
+
+    transactional_id: str
+
+
+# Volatile.
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerFenced:
+    """The coordinator is about to abort the transaction and fence its producer."""
+
+    transactional_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class LastProducerEpochUpdated:
+    """The producer's previous epoch, by which repeated requests are recognized."""
+
+    transactional_id: str
+    epoch: int
+
+
+DurableEvent = TransactionMetadataUpdated | TransactionDeleted
+
+Event = DurableEvent | ProducerFenced | LastProducerEpochUpdated
+
+
+def record_of(event: DurableEvent) -> tuple[bytes, bytes | None]:
+    """Return the record of a durable event. Raises ``ProtocolError`` if a field is too long for the record."""
+    return encode_record(event.transactional_id, event.value if isinstance(event, TransactionMetadataUpdated) else None)
+
+
+def event_of(key: bytes, value: bytes | None) -> DurableEvent | None:
+    """Return the event of a record; ``None`` for an unknown type of record. Raises ``ProtocolError`` for malformed bytes."""
+    decoded = decode_record(key, value)
+    if decoded is None:
+        return None
+    transactional_id, stored = decoded
+    if stored is None:
+        return TransactionDeleted(transactional_id)
+    if not 0 <= stored.transaction_status <= 7:
+        raise ProtocolError(
+            f"the record of transactional id {transactional_id!r} has status {stored.transaction_status}; 0 to 7 are valid"
+        )
+    return TransactionMetadataUpdated(transactional_id, stored)
 
 
 class TransactionInput(enum.Enum):

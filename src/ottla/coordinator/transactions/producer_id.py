@@ -11,12 +11,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ottla.coordinator.effects import RequestContext
-from ottla.coordinator.transactions.answers import error_for_version, producer_id_answer
-from ottla.coordinator.transactions.decision import Decision, TransactionContext, TransactionDraft
+from ottla.coordinator.transactions.decision import Decision, TransactionContext, TransactionDraft, error_for_version
 from ottla.coordinator.transactions.end import abort_by_coordinator, schedule_expiration
 from ottla.coordinator.transactions.transaction import MAX_EPOCH, NONE, PREPARED, Transaction, TransactionState
-from ottla.protocol import ErrorCode, milliseconds
-from ottla.protocol.messages import init_producer_id_request
+from ottla.protocol import NO_THROTTLE, ErrorCode, milliseconds
+from ottla.protocol.messages import init_producer_id_request, init_producer_id_response
 from ottla.types import Now
 
 
@@ -102,3 +101,12 @@ def _initialize(draft: TransactionDraft, coordinator: TransactionContext, expect
     else:
         return ErrorCode.producer_fenced
     return None
+
+
+def producer_id_answer(
+    error: ErrorCode, producer_id: int = NONE, epoch: int = NONE
+) -> init_producer_id_response.InitProducerIdResponse:
+    """Return the response to an InitProducerId."""
+    return init_producer_id_response.InitProducerIdResponse(
+        throttle_time=NO_THROTTLE, error_code=error, producer_id=producer_id, producer_epoch=epoch
+    )

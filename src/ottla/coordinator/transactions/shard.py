@@ -1,29 +1,78 @@
-"""One partition of ``__transaction_state``, as the coordinator's runtime uses it.
+"""One partition of ``__transaction_state``: its transactional ids, and the handler of each request and timer about one of them.
 
-Owns the choice of the handler for a request or a timer. Must not know the order of operations (``runtime``), nor the meaning of a
-request. Invariant: only ``replay`` and ``load`` change the state.
+Owns the state, and the choice of the handler (``ROUTES`` by API). Must not know the order of operations (``runtime``), nor the
+meaning of a request. Invariants: only ``replay`` and ``load`` change the state; loading the durable events alone gives the durable
+part of it; a log from which compaction has dropped any superseded records gives the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
-from ottla.coordinator.effects import ProducerStamp, Reply
-from ottla.coordinator.runtime import BackgroundTask, Operation, Record, RequestOperation, TimerFired
+from ottla.coordinator.effects import ProducerStamp, Reply, RequestContext
+from ottla.coordinator.runtime import BackgroundTask, Operation, Record, RequestOperation, Route, SplitRoute, TimerFired
+from ottla.coordinator.transactions.add_partitions import add_offsets, add_partitions, added_answer, offsets_added_answer
 from ottla.coordinator.transactions.decision import Decision, TransactionContext, TransactionDraft
 from ottla.coordinator.transactions.end import (
     complete,
+    end_answer,
+    end_transaction,
     expire_if_unused,
     schedule_expiration,
     schedule_timeout,
     transaction_timed_out,
     write_markers,
 )
-from ottla.coordinator.transactions.events import Event, TransactionDeleted, TransactionMetadataUpdated, record_of
-from ottla.coordinator.transactions.state import PartitionState
-from ottla.coordinator.transactions.transaction import PREPARED, Transaction, TransactionState
-from ottla.protocol import ErrorCode
+from ottla.coordinator.transactions.machine import Event, TransactionDeleted, TransactionMetadataUpdated, apply, event_of, record_of
+from ottla.coordinator.transactions.producer_id import init_producer_id, producer_id_answer
+from ottla.coordinator.transactions.transaction import PREPARED, Transaction, TransactionState, of_value, value_of
+from ottla.protocol import NO_THROTTLE, ErrorCode
+from ottla.protocol.apis import Api
+from ottla.protocol.messages import add_partitions_to_txn_response
+from ottla.protocol.transaction_records import TransactionLogValue
 from ottla.types import Now
+
+
+class PartitionState:
+    """The transactional ids of one partition."""
+
+    def __init__(self) -> None:
+        self._transactions: dict[str, Transaction] = {}
+
+    def get(self, transactional_id: str) -> Transaction:
+        """Return a transactional id; an unknown one is ``DEAD``."""
+        return self._transactions.get(transactional_id) or Transaction(transactional_id)
+
+    def transactions(self) -> Mapping[str, Transaction]:
+        """Return a read-only view of all transactional ids."""
+        return MappingProxyType(self._transactions)
+
+    def durable(self) -> dict[str, TransactionLogValue]:
+        """Return the last record of each id: the part of the state that the log holds."""
+        return {transactional_id: value_of(transaction) for transactional_id, transaction in self._transactions.items()}
+
+    def replay(self, event: Event) -> None:
+        """Apply an event."""
+        after = apply(self.get(event.transactional_id), event)
+        if after.state is TransactionState.DEAD:
+            self._transactions.pop(event.transactional_id, None)
+        else:
+            self._transactions[event.transactional_id] = after
+
+    def load(self, records: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Load the records of a log, oldest first. Raises ``ProtocolError`` for a malformed record.
+
+        The last record of each id counts. Compaction may have dropped any before it, so transitions between records cannot be
+        checked.
+        """
+        for key, value in records:
+            match event_of(key, value):
+                case TransactionMetadataUpdated(transactional_id, stored):
+                    self._transactions[transactional_id] = of_value(transactional_id, stored)
+                case TransactionDeleted(transactional_id):
+                    self._transactions.pop(transactional_id, None)
 
 
 class TransactionShard:
@@ -92,3 +141,27 @@ class TransactionShard:
             case _:
                 raise AssertionError(f"unknown operation: {operation}")
         return draft.decision()
+
+
+Decide = Callable[[TransactionContext, Transaction, RequestContext, Any, Now], Decision]
+
+
+def _route(decide: Decide, refuse: Callable[[Any, ErrorCode], Any]) -> Route:
+    return Route(decide, lambda context, request, error: refuse(request, error), lambda request: str(request.transactional_id))
+
+
+def _join_added(results: tuple[Any, ...]) -> Any:
+    return add_partitions_to_txn_response.AddPartitionsToTxnResponse(
+        throttle_time=NO_THROTTLE, error_code=ErrorCode.none, results_by_transaction=results
+    )
+
+
+ROUTES: Mapping[Api, Route | SplitRoute] = {
+    Api.INIT_PRODUCER_ID: _route(init_producer_id, lambda request, error: producer_id_answer(error)),
+    Api.ADD_PARTITIONS_TO_TXN: SplitRoute(
+        _route(add_partitions, added_answer), split=lambda request: tuple(request.transactions), join=_join_added
+    ),
+    Api.ADD_OFFSETS_TO_TXN: _route(add_offsets, lambda request, error: offsets_added_answer(error)),
+    Api.END_TXN: _route(end_transaction, lambda request, error: end_answer(error)),
+}
+"""API -> its handler, for one transactional id at a time."""
