@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ottla.config import ClientConfig, ConsumerConfig, SecurityConfig
-from ottla.config.left_out import LEFT_OUT, LEFT_OUT_BY_PREFIX
-from ottla.config.other_clients import OTHER_CLIENTS, Answer
+from ottla.config.other_clients import LEFT_OUT, LEFT_OUT_BY_PREFIX, OTHER_CLIENTS, Answer
 from ottla.config.rows import Setting
 from ottla.config.spelling import dotted, table
 

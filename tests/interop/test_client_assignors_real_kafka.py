@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import pytest
 
 from ottla.assignors import ASSIGNORS, Cluster, MemberSubscription
-from ottla.protocol.sticky_user_data import decode_sticky, encode_generation, encode_sticky
+from ottla.assignors.owned_partitions import decode_sticky, encode_generation, encode_sticky
 from ottla.types import TopicPartition
 from tests.interop.kafka_client_assignors import Shares, ask, ask_user_data
 from tests.interop.real_kafka import KafkaTool

@@ -14,8 +14,7 @@ import kafka
 import pytest
 
 from ottla.config import AdminConfig, ConsumerConfig
-from ottla.config.left_out import LEFT_OUT, reason
-from ottla.config.other_clients import OTHER_CLIENTS
+from ottla.config.other_clients import LEFT_OUT, OTHER_CLIENTS, reason
 from ottla.config.spelling import spellings, table
 from ottla.errors import ConfigError
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ottla.config import ClientConfig, ConsumerConfig, SecurityConfig
-from ottla.config.left_out import LEFT_OUT, LEFT_OUT_BY_PREFIX, reason
+from ottla.config.other_clients import LEFT_OUT, LEFT_OUT_BY_PREFIX, reason
 from ottla.config.spelling import spellings
 from ottla.errors import ConfigError
 

@@ -20,16 +20,17 @@ from ottla.assignors.interface import (
     RebalanceProtocol,
     subscribed_topics,
 )
-from ottla.assignors.owned_partitions import OwnedPartitions, resolve_claims
-from ottla.assignors.rack_affinity import RackAffinity
-from ottla.protocol.sticky_user_data import (
+from ottla.assignors.owned_partitions import (
     NO_GENERATION,
+    OwnedPartitions,
     StickyUserData,
     decode_generation,
     decode_sticky,
     encode_generation,
     encode_sticky,
+    resolve_claims,
 )
+from ottla.assignors.rack_affinity import RackAffinity
 from ottla.types import ConsumerGroupMetadata, TopicPartition
 
 _Shared = dict[str, list[TopicPartition]]

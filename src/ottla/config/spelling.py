@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from ottla.config.left_out import reason
-from ottla.config.other_clients import answer_to
+from ottla.config.other_clients import answer_to, reason
 from ottla.config.rows import Setting
 from ottla.errors import ConfigError
 from ottla.types import short_repr

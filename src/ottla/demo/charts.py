@@ -18,8 +18,7 @@ from matplotlib import pyplot
 from matplotlib.patches import Patch
 from matplotlib.ticker import MultipleLocator
 
-from ottla.demo.dispatch import NEWCOMER, VICTIM
-from ottla.demo.owners import PartitionOwnership
+from ottla.demo.dispatch import NEWCOMER, VICTIM, PartitionOwnership
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 INK, PALE = "#333333", "#dddddd"

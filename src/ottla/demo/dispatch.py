@@ -1,19 +1,19 @@
 """The group ``dispatch``: three members share the flights, one is killed, a new one joins.
 
-Owns the script of starts and kills, and the condition for each next act. Must not know how a member reads. Invariant: it ends when
-the committed offset of each partition is its end offset, or with ``Stalled``.
+Owns the script of starts and kills, the condition for each next act, and the history of the partitions' owners. Must not know how a
+member reads. Invariant: it ends when the committed offset of each partition is its end offset, or with ``Stalled``.
 """
 
 from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from ottla.demo import DemoFailed
-from ottla.demo.owners import Owners
 from ottla.demo.processes import Child, Children, Event
 
 GROUP = "dispatch"
@@ -49,6 +49,73 @@ class Act(enum.Enum):
 def pace_for(flights: int) -> int:
     """Return the maximum of flights per second for each member."""
     return max(1, round(flights / len(MEMBERS) / PACED_RUN))
+
+
+class PartitionOwnership(NamedTuple):
+    """``member`` owned ``partition`` from ``start`` to ``end`` (seconds). ``orphan``: it was dead during this period."""
+
+    partition: int
+    member: str
+    start: float
+    end: float
+    orphan: bool = False
+
+
+class Owners:
+    """The history of the partitions' owners, built from the members' reports: the current ones, and the periods that have ended.
+
+    A partition's periods follow one another in time. After its owner was killed, the partition has an orphaned period until the
+    group assigns it to another member.
+    """
+
+    def __init__(self, partitions: int) -> None:
+        self.partitions = partitions
+        self.ownerships: list[PartitionOwnership] = []
+        self._current: dict[int, tuple[str, float]] = {}
+        self._orphans: dict[int, tuple[str, float]] = {}
+
+    def assigned(self, member: str, partitions: Iterable[int], at: float) -> None:
+        """Record that the group assigned ``partitions`` to ``member``."""
+        for partition in partitions:
+            self._end_orphan(partition, at)
+            self._current[partition] = (member, at)
+
+    def revoked(self, member: str, partitions: Iterable[int], at: float) -> None:
+        """Record that ``member`` revoked ``partitions``, or lost them."""
+        for partition in partitions:
+            if self._current.get(partition, ("",))[0] == member:
+                owner, since = self._current.pop(partition)
+                self.ownerships.append(PartitionOwnership(partition, owner, since, at))
+
+    def died(self, member: str, at: float) -> None:
+        """Record that ``member`` was killed: its partitions become orphans."""
+        for partition, (owner, since) in list(self._current.items()):
+            if owner == member:
+                del self._current[partition]
+                self.ownerships.append(PartitionOwnership(partition, owner, since, at))
+                self._orphans[partition] = (owner, at)
+
+    def close(self, at: float) -> None:
+        """End all periods."""
+        for partition, (owner, since) in sorted(self._current.items()):
+            self.ownerships.append(PartitionOwnership(partition, owner, since, at))
+        for partition in list(self._orphans):
+            self._end_orphan(partition, at)
+        self._current.clear()
+
+    def current(self) -> dict[int, str]:
+        """Return partition -> live owner."""
+        return {partition: owner for partition, (owner, _) in sorted(self._current.items())}
+
+    def all_owned_by(self, members: Iterable[str]) -> bool:
+        """Whether each partition has a live owner, and each of ``members`` owns a partition."""
+        current = self.current()
+        return len(current) == self.partitions and set(members) <= set(current.values())
+
+    def _end_orphan(self, partition: int, at: float) -> None:
+        if partition in self._orphans:
+            owner, since = self._orphans.pop(partition)
+            self.ownerships.append(PartitionOwnership(partition, owner, since, at, orphan=True))
 
 
 @dataclass

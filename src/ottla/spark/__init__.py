@@ -6,7 +6,6 @@ Spark discovers it through the top-level module ``pyspark_ottla``; users import 
 
     options.py     pure    option names and values -> frozen ``SourceOptions``
     client_settings.py     the options ``kafka.*``
-    table_options.py       the options of a table in Spark's catalog
     offsets.py     pure    offsets <-> the JSON in Spark's checkpoint
     planning.py    pure    rate limits, and the division of offset ranges between tasks
     data_loss.py   pure    detection of records that are gone before they were read
@@ -14,7 +13,6 @@ Spark discovers it through the top-level module ``pyspark_ottla``; users import 
     source.py      driver  the data source: options and schema in, readers out
     batch.py       driver  the batch reader
     stream.py      driver  the micro-batch reader
-    failing_stream.py      the stream reader that raises an error of the options
     cluster.py     driver  partitions, offsets and commits, with retries
     batch_bounds.py        the first and end offset of a batch in each partition
     planner.py     driver  the planner process: the bounds of each execution of a batch

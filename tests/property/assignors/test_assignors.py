@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from ottla.assignors import ASSIGNORS, Cluster, MemberSubscription
-from ottla.protocol.sticky_user_data import decode_sticky, encode_sticky
+from ottla.assignors.owned_partitions import decode_sticky, encode_sticky
 from ottla.types import TopicPartition
 from tests.example_counts import examples
 

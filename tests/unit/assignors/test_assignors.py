@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ottla.assignors import ASSIGNORS, Cluster, MemberSubscription
-from ottla.assignors.owned_partitions import resolve_claims
-from ottla.protocol.sticky_user_data import StickyUserData, encode_generation
+from ottla.assignors.owned_partitions import StickyUserData, encode_generation, resolve_claims
 from ottla.types import TopicPartition
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from ottla.assignors import Cluster, MemberAssignment, MemberSubscription
-from ottla.assignors.owned_partitions import resolve_claims
+from ottla.assignors.owned_partitions import StickyUserData, decode_generation, decode_sticky, encode_sticky, resolve_claims
 from ottla.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
-from ottla.protocol.sticky_user_data import StickyUserData, decode_generation, decode_sticky, encode_sticky
 from ottla.types import ConsumerGroupMetadata, TopicPartition
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))

@@ -7,7 +7,7 @@ from itertools import pairwise
 import hypothesis.strategies as st
 from hypothesis import given
 
-from ottla.demo.owners import Owners, PartitionOwnership
+from ottla.demo.dispatch import Owners, PartitionOwnership
 
 
 def test_a_kill_leaves_an_orphan_until_the_next_assignment() -> None:
