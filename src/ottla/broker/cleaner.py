@@ -5,7 +5,7 @@ files are stored. Invariants: the latest record of each key is retained, a tombs
 change; a producer's last batch is retained, if only as a header; a marker outlives the records of its transaction; the log is
 readable before, during and after, with the same latest record for every key.
 
-Source: "Log Compaction" in Kafka's documentation, KIP-87, KIP-98, KIP-534.
+Source: "Log Compaction" in Kafka's documentation, KIP-98, KIP-534.
 """
 
 from __future__ import annotations

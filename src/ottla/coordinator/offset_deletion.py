@@ -95,6 +95,8 @@ def _may_expire(group: Group) -> bool:
 def _has_expired(group: Group, value: OffsetCommitValue, retention: int, now: int) -> bool:
     """Whether the retention time has passed since the commit and, for a classic group, since the group became empty (KIP-211).
 
+    In an empty classic group Apache Kafka counts from the time when the group became empty even if the commit is newer.
+
     Clients before OffsetCommit version 5 may have set their own retention time, which is stored as the time of expiry.
     """
     if value.expire_timestamp != -1:

@@ -10,7 +10,8 @@ Such a member takes the steps of a consumer group (``consumer.progress``) in the
    acknowledge a revocation.
 3. SyncGroup returns the partitions that the member may read now. If it is still to revoke some, the next Heartbeat leads to step 1.
 
-Source: KIP-848, "Consumer protocol upgrade/downgrade"; the checks and their order are those of Apache Kafka 4.3.
+Source: KIP-848, "Consumer protocol upgrade/downgrade"; the checks and their order are those of Apache Kafka 4.3, except for one:
+Kafka compares a member's epoch only with that of the target, and here a member must also rejoin to compute the next target.
 """
 
 from __future__ import annotations
