@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 S = TypeVar("S")
 
 
-class Both(Generic[S]):
+class Comparison(Generic[S]):
     """The two brokers, each behind an adapter that removes from responses what may differ: ids, and the order of sets."""
 
     def __init__(self, kafka: S, ours: S) -> None:

@@ -35,7 +35,7 @@ from ottla.protocol.messages import (
     offset_fetch_request,
     sync_group_request,
 )
-from tests.interop.comparison import Both
+from tests.interop.comparison import Comparison
 from tests.interop.other_clients import create_topic
 from tests.raw_client import RawClient
 
@@ -51,8 +51,8 @@ PROTOCOLS = [
     {"other": SUBSCRIPTIONS[0]},
 ]
 """No two of them vote against each other: where that ends in a draw Kafka decides by the hash of names."""
-NOBODY = "nobody"
-WAITS = "somebody who waits"
+UNKNOWN_MEMBER = "unknown"
+WAITS = "a parked member"
 """The name of a member that does not know its id yet."""
 PARKED = (Api.JOIN_GROUP, Api.SYNC_GROUP)
 """The requests whose answers may come later."""
@@ -80,9 +80,9 @@ class Side:
         self._control = RawClient(servers)
         for topic in TOPICS:
             create_topic(servers, topic, 2)
-        wanted = find_coordinator_request.FindCoordinatorRequest(key_type=0, coordinator_keys=("classic-nobody",))
+        wanted = find_coordinator_request.FindCoordinatorRequest(key_type=0, coordinator_keys=("classic-unknown",))
         self._control.ask(Api.FIND_COORDINATOR, wanted)
-        while self._beat("classic-nobody") is not ErrorCode.unknown_member_id:
+        while self._beat("classic-unknown") is not ErrorCode.unknown_member_id:
             time.sleep(0.1)  # until the coordinator is there
 
     def use(self, group: str) -> None:
@@ -91,7 +91,7 @@ class Side:
         self.lines: dict[str, Line] = {}
         self.news: list[tuple[str, Api, Any]] = []
         self._newest: tuple[int, str] | None = None
-        self._names: dict[str, str] = {"": "", NOBODY: NOBODY}
+        self._names: dict[str, str] = {"": "", UNKNOWN_MEMBER: UNKNOWN_MEMBER}
 
     def close(self) -> None:
         """No one of this dialogue says more."""
@@ -196,7 +196,7 @@ class Side:
         return self._names.get(member_id, WAITS)
 
     def _beat(self, group: str) -> ErrorCode:
-        request = heartbeat_request.HeartbeatRequest(group_id=group, generation_id=1, member_id=NOBODY)
+        request = heartbeat_request.HeartbeatRequest(group_id=group, generation_id=1, member_id=UNKNOWN_MEMBER)
         error = self._control.ask(Api.HEARTBEAT, request).error_code
         assert isinstance(error, ErrorCode)
         return error
@@ -205,22 +205,22 @@ class Side:
 
     def describe(self, version: int) -> Any:
         request = describe_groups_request.DescribeGroupsRequest(groups=(self.group,), include_authorized_operations=True)
-        (told,) = self._control.ask(Api.DESCRIBE_GROUPS, request, version).groups
+        (result,) = self._control.ask(Api.DESCRIBE_GROUPS, request, version).groups
         members = [
             (
                 *(self._name(one.member_id), one.group_instance_id, one.client_id, one.client_host),
                 *(one.member_metadata, one.member_assignment),
             )
-            for one in told.members
+            for one in result.members
         ]
-        head = (told.error_code.name, told.error_message, told.group_state, told.protocol_type, told.protocol_data)
-        return head, told.authorized_operations, sorted(members, key=str)
+        head = (result.error_code.name, result.error_message, result.group_state, result.protocol_type, result.protocol_data)
+        return head, result.authorized_operations, sorted(members, key=str)
 
     def leader(self) -> str | None:
         """The leader of the newest generation in an answer."""
         joined = [answer for _, api, answer in self.news if api is Api.JOIN_GROUP and answer.error_code is ErrorCode.none]
-        told = [(answer.generation_id, self._name(answer.leader)) for answer in joined]
-        self._newest = max([*told, self._newest or (-1, "")])
+        generations = [(answer.generation_id, self._name(answer.leader)) for answer in joined]
+        self._newest = max([*generations, self._newest or (-1, "")])
         return self._newest[1] or None
 
     def listed(self) -> Any:
@@ -247,9 +247,9 @@ class Side:
     def fetch(self, version: int) -> Any:
         wanted = offset_fetch_request.OffsetFetchRequestGroup(group_id=self.group, topics=None)
         request = offset_fetch_request.OffsetFetchRequest(groups=(wanted,), require_stable=True)
-        (told,) = self._control.ask(Api.OFFSET_FETCH, request, version).groups
-        found = [(topic.name, one.partition_index, one.committed_offset) for topic in told.topics for one in topic.partitions]
-        return told.error_code.name, sorted(found)
+        (result,) = self._control.ask(Api.OFFSET_FETCH, request, version).groups
+        found = [(topic.name, one.partition_index, one.committed_offset) for topic in result.topics for one in topic.partitions]
+        return result.error_code.name, sorted(found)
 
     def delete(self) -> Any:
         answer = self._control.ask(Api.DELETE_GROUPS, delete_groups_request.DeleteGroupsRequest(groups_names=(self.group,)))
@@ -266,9 +266,9 @@ class Side:
 
 
 @pytest.fixture(scope="module")
-def both(real_kafka: str) -> Iterator[Both[Side]]:
+def comparison(real_kafka: str) -> Iterator[Comparison[Side]]:
     with Broker() as broker:
-        yield Both(Side(real_kafka), Side(broker.bootstrap_servers))
+        yield Comparison(Side(real_kafka), Side(broker.bootstrap_servers))
 
 
 class Member:
@@ -322,15 +322,15 @@ OF_OTHERS = ("restart", "impatient", "describe", "list", "fetch", "delete", "del
 class Dialogue:
     """Some members of one group, whose acts are drawn from a seed."""
 
-    def __init__(self, both: Both[Side], seed: int) -> None:
-        self.both = both
+    def __init__(self, comparison: Comparison[Side], seed: int) -> None:
+        self.comparison = comparison
         self.chance = random.Random(seed)
         self.members: list[Member] = []
         self.gone: list[str] = []
         """Members that were killed, and that the group still counts."""
         self.group = f"classic-{seed}-{uuid.uuid4()}"
-        both.said.clear()
-        both.tell("use", self.group)
+        comparison.said.clear()
+        comparison.tell("use", self.group)
 
     def step(self) -> bool:
         """One act and what comes of it; whether the dialogue goes on."""
@@ -354,37 +354,37 @@ class Dialogue:
 
     def _is_empty(self) -> bool:
         """Whether the first of the group joins: Kafka does not wait for others that were given an id, not even a moment."""
-        return self.both.kafka.describe(6)[0][2] not in ("Stable", "PreparingRebalance", "CompletingRebalance")
+        return self.comparison.kafka.describe(6)[0][2] not in ("Stable", "PreparingRebalance", "CompletingRebalance")
 
     def _take_news(self) -> bool:
-        news = self.both.ask_until_same("heard", unless=self._leaders_differ)
+        news = self.comparison.ask_until_same("heard", unless=self._leaders_differ)
         if news is None:
             return False
         for one in self.members:
             one.take(news)
-        for side in (self.both.kafka, self.both.ours):
+        for side in (self.comparison.kafka, self.comparison.ours):
             side.news.clear()
         # Who waits for an answer cannot tell whether its request has arrived, and the next one takes another connection.
         waits = any(one.waits for one in self.members)
-        return not waits or self.both.ask_until_same("describe", 6, unless=self._leaders_differ) is not None
+        return not waits or self.comparison.ask_until_same("describe", 6, unless=self._leaders_differ) is not None
 
     def _leaders_differ(self) -> bool:
-        leaders = (self.both.kafka.leader(), self.both.ours.leader())
+        leaders = (self.comparison.kafka.leader(), self.comparison.ours.leader())
         return None not in leaders and leaders[0] != leaders[1]
 
     def _join(self, one: Member, kind: str = "consumer") -> None:
         self._send("join", one, one.member, one.instance, one.protocols, one.version, kind)
 
     def _connect_again(self, one: Member) -> None:
-        self.both.tell("hang_up", one.line)
+        self.comparison.tell("hang_up", one.line)
         one.connect_again()
 
     def _send(self, what: str, one: Member, *args: Any, **fields: Any) -> None:
         one.waits = what
-        self.both.tell(what, one.line, *args, **fields)
+        self.comparison.tell(what, one.line, *args, **fields)
 
     def _act(self, act: str, one: Member) -> None:
-        chance, both = self.chance, self.both
+        chance, comparison = self.chance, self.comparison
         if one.waits and act not in OF_OTHERS:
             return
         match act:
@@ -419,48 +419,48 @@ class Dialogue:
                 # Of a member that waits for its share Kafka forgets the request, and never answers it.
                 others = [other for other in self.members[-2:] if other.waits != "sync"]
                 some = [(chance.choice([other.member, ""]), other.instance) for other in others if chance.random() < 0.3]
-                both.tell("leave", "administrator", [*gone, *some, (NOBODY, None), ("", "i9")], 5)
+                comparison.tell("leave", "administrator", [*gone, *some, (UNKNOWN_MEMBER, None), ("", "i9")], 5)
                 self.gone.clear()
             case "stranger":
-                both.tell("heartbeat", "stranger", NOBODY, one.instance, one.generation)
-                both.tell("sync", "another stranger", NOBODY, None, one.generation, {})
+                comparison.tell("heartbeat", "stranger", UNKNOWN_MEMBER, one.instance, one.generation)
+                comparison.tell("sync", "another stranger", UNKNOWN_MEMBER, None, one.generation, {})
             case "commit":
                 generation = chance.choice([one.generation, one.generation, one.generation - 1, -1])
-                who = chance.choice([(one.member, one.instance)] * 3 + [("", None), (NOBODY, None)])
-                both.ask("commit", *who, generation, chance.choice([2, 6, 7, 8, 9]), chance.choice([*TOPICS, "absent"]))
+                who = chance.choice([(one.member, one.instance)] * 3 + [("", None), (UNKNOWN_MEMBER, None)])
+                comparison.ask("commit", *who, generation, chance.choice([2, 6, 7, 8, 9]), chance.choice([*TOPICS, "absent"]))
             case "fetch":
-                both.ask("fetch", chance.choice([7, 8, 9]))
+                comparison.ask("fetch", chance.choice([7, 8, 9]))
             case "describe":
-                both.ask_until_same("describe", chance.choice([0, 4, 5, 6]))
+                comparison.ask_until_same("describe", chance.choice([0, 4, 5, 6]))
             case "list":
-                both.ask_until_same("listed")
+                comparison.ask_until_same("listed")
             case "delete":
-                both.ask_until_same("listed")
-                both.ask("delete")
+                comparison.ask_until_same("listed")
+                comparison.ask("delete")
             case "delete offsets":
-                both.ask("delete_offsets", chance.choice([*TOPICS, "absent"]))
+                comparison.ask("delete_offsets", chance.choice([*TOPICS, "absent"]))
 
 
-def play(both: Both[Side], seed: int, steps: int = 60) -> None:
+def play(comparison: Comparison[Side], seed: int, steps: int = 60) -> None:
     """One dialogue from its seed."""
-    dialogue = Dialogue(both, seed)
+    dialogue = Dialogue(comparison, seed)
     try:
         for _ in range(steps):
             if not dialogue.step():
                 return
-        both.ask_until_same("describe", 6)
+        comparison.ask_until_same("describe", 6)
     finally:
-        both.tell("close")
+        comparison.tell("close")
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_dialogue(both: Both[Side], seed: int) -> None:
-    play(both, seed)
+def test_a_dialogue(comparison: Comparison[Side], seed: int) -> None:
+    play(comparison, seed)
 
 
 @pytest.mark.interop
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(1_000, 1_300, 30))
-def test_many_dialogues(both: Both[Side], seed: int) -> None:
+def test_many_dialogues(comparison: Comparison[Side], seed: int) -> None:
     for one in range(seed, seed + 30):
-        play(both, one)
+        play(comparison, one)

@@ -31,7 +31,7 @@ from ottla.protocol.messages import (
     offset_commit_request,
     offset_fetch_request,
 )
-from tests.interop.comparison import Both
+from tests.interop.comparison import Comparison
 from tests.raw_client import RawClient
 
 TOPICS = {"like-a": 4, "like-b": 2, "like-c": 3}
@@ -63,9 +63,9 @@ class Side:
             found = self.client.ask(Api.METADATA, asked)
             self.ids = {one.name: one.topic_id for one in found.topics if one.name in TOPICS}
         self.client.ask(
-            Api.FIND_COORDINATOR, find_coordinator_request.FindCoordinatorRequest(key_type=0, coordinator_keys=("like-nobody",))
+            Api.FIND_COORDINATOR, find_coordinator_request.FindCoordinatorRequest(key_type=0, coordinator_keys=("like-unknown",))
         )
-        while self.heartbeat("like-nobody", "m", -1)["error"] is not ErrorCode.group_id_not_found:
+        while self.heartbeat("like-unknown", "m", -1)["error"] is not ErrorCode.group_id_not_found:
             time.sleep(0.1)  # until the coordinator is there
 
     def use(self, group: str) -> None:
@@ -130,17 +130,24 @@ class Side:
         request = consumer_group_describe_request.ConsumerGroupDescribeRequest(
             group_ids=(group,), include_authorized_operations=True
         )
-        (told,) = self.client.ask(Api.CONSUMER_GROUP_DESCRIBE, request).groups
+        (result,) = self.client.ask(Api.CONSUMER_GROUP_DESCRIBE, request).groups
         members = [
             (
                 *(one.member_id, one.instance_id, one.rack_id, one.member_epoch, one.client_id, one.client_host, one.member_type),
                 *(sorted(one.subscribed_topic_names), one.subscribed_topic_regex),
                 *(self.named(one.assignment), self.named(one.target_assignment)),
             )
-            for one in told.members
+            for one in result.members
         ]
-        head = (told.error_code, told.error_message, told.group_state, told.group_epoch, told.assignment_epoch, told.assignor_name)
-        return head, told.authorized_operations, sorted(members, key=str)
+        head = (
+            result.error_code,
+            result.error_message,
+            result.group_state,
+            result.group_epoch,
+            result.assignment_epoch,
+            result.assignor_name,
+        )
+        return head, result.authorized_operations, sorted(members, key=str)
 
     def commit(self, group: str, member_id: str, epoch: int, share: Share, version: int) -> list[Any]:
         request = offset_commit_request.OffsetCommitRequest(
@@ -172,9 +179,9 @@ class Side:
             group_id=group, member_id=member_id, member_epoch=epoch, topics=topics
         )
         request = offset_fetch_request.OffsetFetchRequest(groups=(wanted,), require_stable=True)
-        (told,) = self.client.ask(Api.OFFSET_FETCH, request, 9).groups
-        found = [(topic.name, one.partition_index, one.committed_offset) for topic in told.topics for one in topic.partitions]
-        return told.error_code, sorted(found)
+        (result,) = self.client.ask(Api.OFFSET_FETCH, request, 9).groups
+        found = [(topic.name, one.partition_index, one.committed_offset) for topic in result.topics for one in topic.partitions]
+        return result.error_code, sorted(found)
 
     def remove(self, group: str, *identities: tuple[str, str | None]) -> Any:
         members = tuple(
@@ -190,9 +197,9 @@ class Side:
 
 
 @pytest.fixture(scope="module")
-def both(real_kafka: str) -> Iterator[Both[Side]]:
+def comparison(real_kafka: str) -> Iterator[Comparison[Side]]:
     with Broker() as broker:
-        yield Both(Side(real_kafka), Side(broker.bootstrap_servers))
+        yield Comparison(Side(real_kafka), Side(broker.bootstrap_servers))
 
 
 class Member:
@@ -229,12 +236,12 @@ ACTS += ("resubscribe", "join_again", "commit", "commit", "fetch", "describe", "
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_dialogue(both: Both[Side], seed: int) -> None:
+def test_a_dialogue(comparison: Comparison[Side], seed: int) -> None:
     chance = random.Random(seed)
     group = f"like-{seed}-{uuid.uuid4()}"
-    both.kafka.use(group)
-    both.ours.use(group)
-    both.said.clear()
+    comparison.kafka.use(group)
+    comparison.ours.use(group)
+    comparison.said.clear()
     members: list[Member] = []
     for number in range(70):
         act = chance.choice(ACTS)
@@ -259,7 +266,7 @@ def test_a_dialogue(both: Both[Side], seed: int) -> None:
                 epoch = -2
             case "resubscribe":
                 for _ in range(2):  # nothing is left to give back
-                    one.heard(both.ask("heartbeat", group, one.member_id, one.epoch, owned=one.share, **fields))
+                    one.heard(comparison.ask("heartbeat", group, one.member_id, one.epoch, owned=one.share, **fields))
                 one.topics, epoch = chance.choice(SUBSCRIPTIONS), one.epoch
                 fields |= {"topics": one.topics, "owned": chance.choice([None, one.share])}
             case "join_again":
@@ -268,16 +275,18 @@ def test_a_dialogue(both: Both[Side], seed: int) -> None:
                 fields["rack"] = chance.choice([None, "r1"])
             case "commit":
                 share = chance.choice([one.share, {"like-a": [0, 1]}, {"like-b": [1]}]) or {"like-a": [0]}
-                both.ask("commit", group, one.member_id, epoch - chance.choice([0, 0, 1, 2]), share, chance.choice([8, 9, 10]))
+                comparison.ask(
+                    "commit", group, one.member_id, epoch - chance.choice([0, 0, 1, 2]), share, chance.choice([8, 9, 10])
+                )
                 continue
             case "fetch":
-                both.ask("fetch", group, *chance.choice([(one.member_id, epoch), (one.member_id, -1), (None, -1)]))
+                comparison.ask("fetch", group, *chance.choice([(one.member_id, epoch), (one.member_id, -1), (None, -1)]))
                 continue
             case "describe" | "delete":
-                both.ask(act, group)
+                comparison.ask(act, group)
                 continue
             case "remove":
-                both.ask("remove", group, (one.member_id, chance.choice([None, one.instance])))
+                comparison.ask("remove", group, (one.member_id, chance.choice([None, one.instance])))
                 continue
-        one.heard(both.ask("heartbeat", group, one.member_id, epoch, **fields))
-    both.ask("describe", group)
+        one.heard(comparison.ask("heartbeat", group, one.member_id, epoch, **fields))
+    comparison.ask("describe", group)

@@ -100,7 +100,7 @@ def test_a_pattern_finds_topics_that_come_later(servers: str) -> None:
         poll_until([member], lambda: member.assignment() == {0, 1, 2, 3})
 
 
-def test_a_static_member_that_is_restarted_disturbs_nobody(servers: str, topic: str) -> None:
+def test_the_restart_of_a_static_member_does_not_rebalance_the_group(servers: str, topic: str) -> None:
     group = f"of-{topic}"
     stays: Member = ConsumerGroupMember(servers, topic, group, group_instance_id="stays")
     goes: Member = ConsumerGroupMember(servers, topic, group, group_instance_id="goes")

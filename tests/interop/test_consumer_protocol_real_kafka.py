@@ -36,7 +36,7 @@ class Member:
     """A member, what its listeners heard, and what it has read and committed."""
 
     def __init__(self, servers: str, topic: str | None, protocol: str = "consumer", **settings: Any) -> None:
-        self.told: list[tuple[str, set[int]]] = []
+        self.callbacks: list[tuple[str, set[int]]] = []
         self.read: list[tuple[int, int]] = []
         pattern = settings.pop("pattern", None)
         group = settings.pop("group_id", f"g-{topic}")
@@ -51,7 +51,7 @@ class Member:
         )
 
     def _hears(self, what: str) -> Any:
-        return lambda _, tps: self.told.append((what, {tp.partition for tp in tps}))
+        return lambda _, tps: self.callbacks.append((what, {tp.partition for tp in tps}))
 
     @property
     def owns(self) -> set[int]:
@@ -85,7 +85,7 @@ def until(condition: Callable[[], bool], *members: Member, seconds: float = 60.0
     """Let members work until something holds."""
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, [(member.consumer, member.told) for member in members]
+        assert time.monotonic() < end, [(member.consumer, member.callbacks) for member in members]
         for member in members:
             member.step()
 
@@ -107,8 +107,8 @@ def test_members_share_and_hand_over_what_has_to_go_and_nothing_else(servers: st
     second = Member(servers, topic, "auto")
     until(shared(first, second), first, second)
     kept = first.owns
-    assert first.told[0] == ("assign", {0, 1, 2, 3})
-    assert first.told[1] == ("revoke", {0, 1, 2, 3} - kept)
+    assert first.callbacks[0] == ("assign", {0, 1, 2, 3})
+    assert first.callbacks[1] == ("revoke", {0, 1, 2, 3} - kept)
     assert len(kept) == 2
     assert second.consumer.group_metadata().generation_id > 0
     second.close()
@@ -116,7 +116,7 @@ def test_members_share_and_hand_over_what_has_to_go_and_nothing_else(servers: st
     first.close()
     assert sorted(first.read) == [(partition, offset) for partition in range(4) for offset in range(50)]
     assert second.read == [], "all was committed before it was handed over"
-    assert "lost" not in [what for what, _ in first.told + second.told]
+    assert "lost" not in [what for what, _ in first.callbacks + second.callbacks]
 
 
 @pytest.mark.interop
@@ -145,12 +145,12 @@ def test_auto_joins_a_live_classic_group_as_it_is(servers: str, caplog: pytest.L
 @pytest.mark.interop
 def test_a_group_moves_to_the_consumer_protocol_and_back_member_by_member(servers: str) -> None:
     topic = new_topic(servers)
-    everybody: list[Member] = []
+    members: list[Member] = []
 
     def replace(before: Member | None, other: Member | None, protocol: str) -> Member:
         """One instance is started, then the one that it replaces is stopped; the others work on."""
         after = Member(servers, topic, protocol)
-        everybody.append(after)
+        members.append(after)
         staying = [one for one in (after, other) if one is not None]
         until(shared(*staying, *([before] if before is not None else [])), *staying, *([before] if before is not None else []))
         if before is not None:
@@ -166,11 +166,11 @@ def test_a_group_moves_to_the_consumer_protocol_and_back_member_by_member(server
     one = replace(one, two, "classic")
     two = replace(two, one, "classic")
     expected = [(partition, offset) for partition in range(4) for offset in range(50 + 6 * 10)]
-    until(lambda: len({item for member in everybody for item in member.read}) == len(expected), one, two)
+    until(lambda: len({item for member in members for item in member.read}) == len(expected), one, two)
     one.close()
     two.close()
-    assert sorted(item for member in everybody for item in member.read) == expected
-    assert "lost" not in [what for member in everybody for what, _ in member.told]
+    assert sorted(item for member in members for item in member.read) == expected
+    assert "lost" not in [what for member in members for what, _ in member.callbacks]
 
 
 @pytest.mark.interop
@@ -192,11 +192,11 @@ def test_a_static_member_returns_to_its_partitions_and_a_double_is_refused(serve
     topic = new_topic(servers)
     first, second = Member(servers, topic, group_instance_id="one"), Member(servers, topic, group_instance_id="two")
     until(shared(first, second), first, second)
-    owned, told = first.owns, list(second.told)
+    owned, callbacks = first.owns, list(second.callbacks)
     first.close()
     again = Member(servers, topic, group_instance_id="one")
     until(lambda: again.owns == owned, again, second)
-    assert second.told == told
+    assert second.callbacks == callbacks
     double = Member(servers, topic, group_instance_id="one")
     with pytest.raises(error_class(111), match="give each its own"):
         until(lambda: False, double, seconds=20)

@@ -103,7 +103,7 @@ def test_walking_records_for_ever_and_committing_in_the_body(servers: str) -> No
     assert sorted(seen) == sorted(row[2] for row in ROWS)
 
 
-def test_an_offset_that_somebody_commits_after_the_error_is_where_the_next_poll_begins(servers: str) -> None:
+def test_the_next_poll_begins_at_an_offset_that_another_client_commits_after_the_error(servers: str) -> None:
     topic = new_topic(servers, partitions=1, rows=[(0, *row[1:]) for row in ROWS])
     (tp,) = partitions(topic, 1)
     with (
@@ -188,10 +188,10 @@ def test_read_committed_sees_no_aborted_records(real_kafka: str) -> None:
 
 def test_two_members_share_and_hand_over(servers: str) -> None:
     topic = new_topic(servers)
-    told: list[tuple[str, str, int]] = []
+    callbacks: list[tuple[str, str, int]] = []
 
     def listener(who: str, what: str) -> Any:
-        return lambda _, tps: told.append((who, what, len(tps)))
+        return lambda _, tps: callbacks.append((who, what, len(tps)))
 
     def join(name: str) -> Consumer:
         quick = {"group_protocol": "classic", "heartbeat_interval_ms": 200}
@@ -212,12 +212,12 @@ def test_two_members_share_and_hand_over(servers: str) -> None:
         while len(first.assignment()) < 3:
             assert time.monotonic() < deadline
             first.poll(0.1)
-    assert [item for item in told if item[0] == "first"][:3] == [
+    assert [item for item in callbacks if item[0] == "first"][:3] == [
         ("first", "assign", 3),
         ("first", "revoke", 3),
         ("first", "assign", 2),
     ]
-    assert [item for item in told if item[0] == "second"] == [("second", "assign", 1), ("second", "revoke", 1)]
+    assert [item for item in callbacks if item[0] == "second"] == [("second", "assign", 1), ("second", "revoke", 1)]
 
 
 def test_commits_of_all_kinds(servers: str) -> None:
@@ -314,7 +314,7 @@ def test_a_closed_consumer_says_so(servers: str) -> None:
     ("operation", "instance", "remains"),
     [("default", "one", True), ("leave_group", "one", False), ("remain_in_group", None, True), ("default", None, False)],
 )
-def test_who_closes_leaves_or_remains_as_told(
+def test_close_leaves_the_group_or_remains_as_group_membership_says(
     servers: str, protocol: str, operation: str, instance: str | None, remains: bool
 ) -> None:
     topic = new_topic(servers, rows=[])
@@ -362,7 +362,7 @@ def test_assign_commits_the_progress_of_what_it_replaces(servers: str, protocol:
         assert reader.committed(first) == {first: OffsetAndMetadata(100, leader_epoch=0)}
 
 
-def test_a_forked_child_is_told(servers: str) -> None:
+def test_a_forked_child_gets_an_error(servers: str) -> None:
     topic = new_topic(servers, rows=[])
     with consumer(servers) as reader:
         reader.assign(partitions(topic))
@@ -400,7 +400,7 @@ def test_on_an_event_loop(servers: str) -> None:
         assert admin.describe_groups([f"g-{topic}"])[f"g-{topic}"].members == ()
 
 
-def test_an_address_where_nobody_listens_is_named_in_time() -> None:
+def test_the_error_names_an_address_without_a_listener_in_time() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"

@@ -144,8 +144,8 @@ def test_for_record_in_consumer_goes_past_what_cannot_be_deserialized(servers: s
 
 
 @pytest.mark.interop
-def test_a_topic_made_anew_is_read_from_its_first_record(real_kafka: str, kafka_tool: KafkaTool) -> None:
-    topic = f"anew-{next(_numbers)}"
+def test_a_consumer_reads_a_recreated_topic_from_its_first_record(real_kafka: str, kafka_tool: KafkaTool) -> None:
+    topic = f"recreated-{next(_numbers)}"
     create_topic(real_kafka, topic, 1)
     produce(real_kafka, topic, [b"old"] * 20)
     admin = AdminClient({"bootstrap.servers": real_kafka})

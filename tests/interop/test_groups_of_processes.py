@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.interop.groups.scenario_processes import BrokerProcess
-from tests.interop.groups.scenario_runner import Stage, session_for_now, settings
+from tests.interop.groups.scenario_runner import ScenarioRunner, session_for_now, settings
 from tests.interop.groups.scenarios import PROTOCOLS, Scenario, everyday, matrix, torture
 
 TORTURES = [torture(seed, protocol) for protocol in PROTOCOLS for seed in range(5)]
@@ -34,9 +34,9 @@ def broker(tmp_path: Path, session: int) -> Iterator[BrokerProcess]:
 def play(scenario: Scenario, broker: BrokerProcess, session: int, request: pytest.FixtureRequest) -> None:
     if "java" in (*scenario.clients, scenario.writer):
         request.getfixturevalue("kafka_tool")
-    stage = Stage(scenario, broker.servers, broker.folder, session, broker)
-    assert stage.play() == []
-    request.node.user_properties.append((scenario.name, stage.figures.row()))
+    runner = ScenarioRunner(scenario, broker.servers, broker.folder, session, broker)
+    assert runner.play() == []
+    request.node.user_properties.append((scenario.name, runner.figures.row()))
 
 
 @pytest.mark.timeout(300)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.cluster.scenario_runner import SESSION, Stage, cluster_settings
+from tests.interop.cluster.scenario_runner import SESSION, ScenarioRunner, cluster_settings
 from tests.interop.cluster.scenarios import SHORT, endless
 from tests.interop.groups.scenario_runner import session_for_now
 from tests.interop.real_kafka import KafkaCluster, KafkaTool
@@ -38,14 +38,14 @@ def cluster(kafka_tool: KafkaTool, session: int) -> Iterator[KafkaCluster]:
 
 @pytest.mark.timeout(900)
 def test_a_minute_of_troubles(cluster: KafkaCluster, session: int, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    stage = Stage(cluster, tmp_path, KINDS[1:], session)
-    assert stage.play(SHORT) == []
-    request.node.user_properties.append(("cluster, short", stage.figures.row()))
+    runner = ScenarioRunner(cluster, tmp_path, KINDS[1:], session)
+    assert runner.play(SHORT) == []
+    request.node.user_properties.append(("cluster, short", runner.figures.row()))
 
 
 @pytest.mark.endurance
 @pytest.mark.timeout(SECONDS + 1200)
 def test_troubles_without_end(cluster: KafkaCluster, session: int, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    stage = Stage(cluster, tmp_path, KINDS, session)
-    assert stage.play(endless(SEED), SECONDS) == []
-    request.node.user_properties.append((f"cluster, {SECONDS:.0f} s from seed {SEED}", stage.figures.row()))
+    runner = ScenarioRunner(cluster, tmp_path, KINDS, session)
+    assert runner.play(endless(SEED), SECONDS) == []
+    request.node.user_properties.append((f"cluster, {SECONDS:.0f} s from seed {SEED}", runner.figures.row()))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.groups.scenario_runner import Stage, settings
+from tests.interop.groups.scenario_runner import ScenarioRunner, settings
 from tests.interop.groups.scenarios import COOPERATIVE, EAGER, Scenario, beside_ours_everywhere, coming_and_going, migrations
 from tests.interop.real_kafka import KafkaTool, OwnKafka, free_port_pair
 
@@ -30,9 +30,9 @@ def node(kafka_tool: KafkaTool) -> Iterator[OwnKafka]:
 
 
 def play(scenario: Scenario, node: OwnKafka, folder: Path, request: pytest.FixtureRequest) -> None:
-    stage = Stage(scenario, node.address, folder, SESSION)
-    assert stage.play() == []
-    request.node.user_properties.append((scenario.name, stage.figures.row()))
+    runner = ScenarioRunner(scenario, node.address, folder, SESSION)
+    assert runner.play() == []
+    request.node.user_properties.append((scenario.name, runner.figures.row()))
 
 
 @pytest.mark.timeout(300)

@@ -98,18 +98,18 @@ class OldMember:
     def state(self) -> tuple[str, list[str]]:
         """The state of the group as it is described, and as it is listed."""
         described = describe_groups_request.DescribeGroupsRequest(groups=(self.group,), include_authorized_operations=False)
-        (told,) = self.client.ask(Api.DESCRIBE_GROUPS, described, 5).groups
+        (result,) = self.client.ask(Api.DESCRIBE_GROUPS, described, 5).groups
         listed = self.client.ask(Api.LIST_GROUPS, list_groups_request.ListGroupsRequest(states_filter=(), types_filter=()), 5)
-        return told.group_state, [one.group_state for one in listed.groups if one.group_id == self.group]
+        return result.group_state, [one.group_state for one in listed.groups if one.group_id == self.group]
 
 
 def ready(servers: str) -> str:
     """The address of a broker whose group coordinator is there."""
     with RawClient(servers) as client:
-        wanted = find_coordinator_request.FindCoordinatorRequest(key_type=0, coordinator_keys=("nobody",))
+        wanted = find_coordinator_request.FindCoordinatorRequest(key_type=0, coordinator_keys=("unknown",))
         client.ask(Api.FIND_COORDINATOR, wanted)
-        nobody = heartbeat_request.HeartbeatRequest(group_id="nobody", generation_id=1, member_id="nobody")
-        while client.ask(Api.HEARTBEAT, nobody).error_code is not ErrorCode.unknown_member_id:
+        unknown = heartbeat_request.HeartbeatRequest(group_id="unknown", generation_id=1, member_id="unknown")
+        while client.ask(Api.HEARTBEAT, unknown).error_code is not ErrorCode.unknown_member_id:
             time.sleep(0.1)
     return servers
 

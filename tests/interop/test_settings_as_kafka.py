@@ -127,7 +127,7 @@ def test_what_the_broker_has_is_described_as_in_kafka(kafka: RawClient, ours: Ra
             assert own.synonyms == setting.synonyms[-1:], name
 
 
-def test_the_advertised_listeners_are_those_that_clients_are_told(kafka: RawClient, ours: RawClient) -> None:
+def test_the_advertised_listeners_are_those_in_metadata_responses(kafka: RawClient, ours: RawClient) -> None:
     for client in (kafka, ours):
         listeners = described(client, BROKER, "1")["advertised.listeners"]
         assert listeners.value == "PLAINTEXT://{}:{}".format(*client.sock.getpeername())

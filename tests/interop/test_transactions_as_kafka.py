@@ -126,9 +126,9 @@ class Dialogue:
         answers: dict[int, str] = {}
 
         def ask() -> Any:
-            told = self._client.ask(Api.TXN_OFFSET_COMMIT, message, version).topics[0].partitions
-            answers.update((one.partition_index, one.error_code.name) for one in told)
-            return told[0]
+            results = self._client.ask(Api.TXN_OFFSET_COMMIT, message, version).topics[0].partitions
+            answers.update((one.partition_index, one.error_code.name) for one in results)
+            return results[0]
 
         self._until_ready(ask)
         self.heard.append(("commit offset", *sorted(answers.items())))

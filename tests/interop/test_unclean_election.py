@@ -46,7 +46,7 @@ class Reader:
             **settings,
         )
         self.found: Found = []
-        self.told: list[LogTruncationError] = []
+        self.truncations: list[LogTruncationError] = []
         if policy == "none":  # of a group without commits it would know no beginning
             self.consumer.assign([TP])
             self.consumer.seek(TP, 0)
@@ -58,7 +58,7 @@ class Reader:
         try:
             records = self.consumer.poll(0.2)
         except LogTruncationError as error:
-            self.told.append(error)
+            self.truncations.append(error)
             return
         self.found += [(record.offset, record.value) for record in records]
         if records:
@@ -81,7 +81,7 @@ def poll_until(readers: Sequence[Reader], done: Callable[[Reader], bool]) -> Non
     """Poll each reader until it is done."""
     until = time.monotonic() + PATIENCE
     while left := [reader for reader in readers if not done(reader)]:
-        assert time.monotonic() < until, [(reader.consumer, reader.found[-3:], reader.told) for reader in left]
+        assert time.monotonic() < until, [(reader.consumer, reader.found[-3:], reader.truncations) for reader in left]
         for reader in left:
             reader.poll()
 
@@ -99,7 +99,7 @@ def isr(operator: Operator) -> list[int]:
 
 @pytest.mark.interop
 @pytest.mark.timeout(600)
-def test_what_took_the_place_of_lost_records_is_read_by_everybody(cluster: KafkaCluster) -> None:
+def test_all_consumers_read_the_records_that_replace_lost_ones(cluster: KafkaCluster) -> None:
     servers = cluster.bootstrap_servers
     with closing(Operator(servers)) as operator, ExitStack() as readers:
 
@@ -112,8 +112,8 @@ def test_what_took_the_place_of_lost_records_is_read_by_everybody(cluster: Kafka
         strict = reader("strict", "none")
         slow = reader("slow", "earliest", max_poll_records=10)
         absent = reader("absent", "earliest")
-        everybody = [consumer, classic, strict, slow, absent]
-        poll_until(everybody, lambda one: one.consumer.assignment() == {TP} and one.consumer.position(TP, timeout=PATIENCE) == 0)
+        consumers = [consumer, classic, strict, slow, absent]
+        poll_until(consumers, lambda one: one.consumer.assignment() == {TP} and one.consumer.position(TP, timeout=PATIENCE) == 0)
 
         produce(servers, FIRST[:KEPT], "all")
         cluster.end(new)
@@ -128,20 +128,20 @@ def test_what_took_the_place_of_lost_records_is_read_by_everybody(cluster: Kafka
         patiently("see the other replica lead", lambda: operator.leader(TOPIC, 0) == new or None)
         produce(servers, SECOND, "all")
 
-        poll_until([strict], lambda one: bool(one.told))
-        assert (strict.told[0].offset, strict.told[0].divergent_offset) == (len(FIRST), KEPT)
-        assert strict.found == list(enumerate(FIRST)), "it stands still until somebody says where to go on"
+        poll_until([strict], lambda one: bool(one.truncations))
+        assert (strict.truncations[0].offset, strict.truncations[0].divergent_offset) == (len(FIRST), KEPT)
+        assert strict.found == list(enumerate(FIRST)), "it waits for a seek"
         strict.consumer.seek(TP, KEPT)
         back = reader("absent", "latest")  # with its commit of a position that the log does not have
-        everybody = [consumer, classic, strict, slow, back]
-        poll_until(everybody, lambda one: (KEPT + NEW - 1, SECOND[-1]) in one.found)
+        consumers = [consumer, classic, strict, slow, back]
+        poll_until(consumers, lambda one: (KEPT + NEW - 1, SECOND[-1]) in one.found)
 
         cluster.again(old)
         patiently("see both in sync", lambda: isr(operator) == sorted((old, new)) or None)
         operator.prefer()
         patiently("see the first leader lead", lambda: operator.leader(TOPIC, 0) == old or None)
         produce(servers, THIRD, "all")
-        poll_until(everybody, lambda one: (KEPT + NEW + MORE - 1, THIRD[-1]) in one.found)
+        poll_until(consumers, lambda one: (KEPT + NEW + MORE - 1, THIRD[-1]) in one.found)
 
     then = list(enumerate(SECOND + THIRD, KEPT))
     for one in (consumer, classic, strict):

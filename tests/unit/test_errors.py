@@ -14,7 +14,7 @@ from ottla import errors
 from ottla.errors import ConnectionFailedError, LogTruncationError, OttlaError, OttlaTimeoutError, RecordDeserializationError
 
 OTHERS = [
-    ConnectionFailedError("nobody", {"a:1": "refused"}, hint="look"),
+    ConnectionFailedError("no server answers", {"a:1": "refused"}, hint="look"),
     LogTruncationError("cut", "t", 0, 7, None),
     RecordDeserializationError("what is that", "t", 0, 7, b"\xff", part="value", record=None),
 ]

@@ -118,7 +118,7 @@ def test_a_frozen_broker_serves_what_one_connection_has_sent_in_its_order(broker
 
 def test_connections_are_closed_by_client_id(broker: Broker, client: RawClient) -> None:
     metadata(client)
-    header = RequestHeader(Api.METADATA, 12, 1, "somebody else")
+    header = RequestHeader(Api.METADATA, 12, 1, "another client")
     with RawClient(broker.bootstrap_servers) as other:
         other.send_frame(b"".join(map(content, encode_request(header, METADATA)))[4:])
         other.receive_frame()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tests.interop.groups.invariants import Commit, Event, Told
+from tests.interop.groups.invariants import Commit, Event, MemberReport
 
 
 class Tenure(NamedTuple):
@@ -63,7 +63,7 @@ def begun_elsewhere(found: Iterable[Tenure], commits: Iterable[Commit]) -> list[
     """Return the tenures that began neither at a committed offset nor at the first record."""
     committed = {(str(one.partition), one.offset) for one in commits}
     return [
-        f"{one.partition}: {one.member} began at {one.reads[0][0]}, which nobody has committed"
+        f"{one.partition}: {one.member} began at {one.reads[0][0]}, which no member has committed"
         for one in found
         if one.reads[0][0] and (one.partition, one.reads[0][0]) not in committed
     ]
@@ -81,7 +81,7 @@ def late_for_its_topic(keys_in_order: Iterable[str]) -> list[str]:
     return found
 
 
-def shared_badly(live: Sequence[Told], partitions: Iterable[str]) -> list[str]:
+def shared_badly(live: Sequence[MemberReport], partitions: Iterable[str]) -> list[str]:
     """Return the partitions without an owner, or with several, among the live members."""
     owners: dict[str, list[str]] = {key: [] for key in partitions}
     for member in live:

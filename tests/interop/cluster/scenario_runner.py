@@ -27,6 +27,7 @@ from tests.interop.cluster.member_program import Settings
 from tests.interop.cluster.scenarios import (
     MEMBERS,
     Blackout,
+    Fault,
     Freeze,
     Grow,
     Join,
@@ -37,12 +38,11 @@ from tests.interop.cluster.scenarios import (
     MoveLeaders,
     Recreate,
     Restart,
-    Trouble,
 )
 from tests.interop.cluster.writer import Incarnation, writing
 from tests.interop.groups import invariants as rules
-from tests.interop.groups.invariants import Commit, Told, told
-from tests.interop.groups.scenario_processes import Player
+from tests.interop.groups.invariants import Commit, MemberReport, parse_report
+from tests.interop.groups.scenario_processes import ClientProcess
 from tests.interop.groups.scenario_runner import everything
 from tests.interop.real_kafka import KafkaCluster
 
@@ -84,7 +84,7 @@ class Group:
     protocol: str
     assignor: str
     session: int
-    lives: list[Player] = field(default_factory=list)
+    lives: list[ClientProcess] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.name = f"{self.protocol}-{self.assignor}"
@@ -95,21 +95,21 @@ class Group:
         member = f"{self.name}-{len(self.lives)}"
         settings = Settings(servers, [STEADY, VOLATILE], self.name, member, self.protocol, self.session, HEARTBEAT, self.assignor)
         command = [sys.executable, "-m", "tests.interop.cluster.member_program", json.dumps(asdict(settings))]
-        player = Player(command, folder / f"{member}.errors")
-        self._names[id(player)] = member
-        self.lives.append(player)
+        process = ClientProcess(command, folder / f"{member}.errors")
+        self._names[id(process)] = member
+        self.lives.append(process)
 
-    def name_of(self, player: Player) -> str:
+    def name_of(self, process: ClientProcess) -> str:
         """Return the member's name in its output and commits."""
-        return self._names[id(player)]
+        return self._names[id(process)]
 
-    def living(self) -> list[Player]:
+    def living(self) -> list[ClientProcess]:
         """Return the running members, the oldest first, without those that were stopped or frozen."""
         return [one for one in self.lives if one.running and not one.ended and not one.frozen]
 
-    def told(self, player: Player) -> Told:
+    def report(self, process: ClientProcess) -> MemberReport:
         """Return the parsed output of a member so far."""
-        return told(self.name_of(player), list(player.events))
+        return parse_report(self.name_of(process), list(process.events))
 
 
 @dataclass
@@ -134,7 +134,7 @@ class Figures:
         }
 
 
-class Stage:
+class ScenarioRunner:
     """One run. ``kinds``: protocol and assignor of each group; ``session``: the session timeout in milliseconds."""
 
     def __init__(self, cluster: KafkaCluster, folder: Path, kinds: Iterable[tuple[str, str]], session: int) -> None:
@@ -146,14 +146,14 @@ class Stage:
         self._downs = 0
         self.figures = Figures()
 
-    def play(self, story: Iterable[tuple[Trouble, ...]], seconds: float = float("inf")) -> list[str]:
+    def play(self, story: Iterable[tuple[Fault, ...]], seconds: float = float("inf")) -> list[str]:
         """Run the failures that begin within ``seconds``, then return the violated invariants in words."""
         until = time.monotonic() + seconds
         servers = self._cluster.bootstrap_servers
         with writing(servers, RATE) as self._writer, closing(Operator(servers)) as self._operator:
             return self._play(story, until)
 
-    def _play(self, story: Iterable[tuple[Trouble, ...]], until: float) -> list[str]:
+    def _play(self, story: Iterable[tuple[Fault, ...]], until: float) -> list[str]:
         try:
             for name, count in PARTITIONS.items():
                 self._operator.create(name, count, replicas=2)
@@ -171,14 +171,14 @@ class Stage:
             return self._judge()
         finally:
             for group in self._groups:
-                for player in group.lives:
-                    player.kill()
+                for process in group.lives:
+                    process.kill()
 
-    def _suffer(self, row: tuple[Trouble, ...]) -> None:
-        what = " and ".join(type(trouble).__name__ for trouble in row)
+    def _suffer(self, row: tuple[Fault, ...]) -> None:
+        what = " and ".join(type(fault).__name__ for fault in row)
         self.figures.troubles += len(row)
-        for trouble in row:
-            self._make(trouble)
+        for fault in row:
+            self._make(fault)
         self._settle(what)
         self._recover()
         self._settle(f"recovery from {what}")
@@ -186,9 +186,9 @@ class Stage:
     def _recover(self) -> None:
         """Resume frozen members and restart the nodes that are down."""
         for group in self._groups:
-            for player in group.lives:
-                if player.frozen:
-                    player.thaw()
+            for process in group.lives:
+                if process.frozen:
+                    process.thaw()
         self._start_nodes()
         self._operator.prefer()
 
@@ -201,36 +201,36 @@ class Stage:
     # -- troubles ---------------------------------------------------------------------------------------------------------
 
     @singledispatchmethod
-    def _make(self, trouble: Trouble) -> None:
-        raise TypeError(f"there is no implementation of {trouble}")
+    def _make(self, fault: Fault) -> None:
+        raise TypeError(f"there is no implementation of {fault}")
 
     @_make.register
-    def _(self, trouble: KillCoordinator) -> None:
+    def _(self, fault: KillCoordinator) -> None:
         group = self._groups[self._downs % len(self._groups)]
         self._downs += 1
         self._cluster.kill(self._operator.coordinator(group.name))
 
     @_make.register
-    def _(self, trouble: KillLeader) -> None:
+    def _(self, fault: KillLeader) -> None:
         self._cluster.kill(self._operator.leader(STEADY, 0))
 
     @_make.register
-    def _(self, trouble: Restart) -> None:
-        self._cluster.end(trouble.node)
-        self._cluster.again(trouble.node)
+    def _(self, fault: Restart) -> None:
+        self._cluster.end(fault.node)
+        self._cluster.again(fault.node)
 
     @_make.register
-    def _(self, trouble: Blackout) -> None:
+    def _(self, fault: Blackout) -> None:
         for node in self._cluster.addresses:
             self._cluster.kill(node)
         self._start_nodes()
 
     @_make.register
-    def _(self, trouble: MoveLeaders) -> None:
+    def _(self, fault: MoveLeaders) -> None:
         self._operator.move(STEADY, self._cluster.addresses)
 
     @_make.register
-    def _(self, trouble: Recreate) -> None:
+    def _(self, fault: Recreate) -> None:
         self._writer.end(VOLATILE)
         self._operator.delete(VOLATILE)
         self._operator.create(VOLATILE, self._partitions[VOLATILE], replicas=2)
@@ -238,7 +238,7 @@ class Stage:
         self._writer.begin(self._incarnations[VOLATILE], self._partitions[VOLATILE])
 
     @_make.register
-    def _(self, trouble: Grow) -> None:
+    def _(self, fault: Grow) -> None:
         count = self._partitions[STEADY] + 2
         if count <= MOST:
             self._operator.grow(STEADY, count)
@@ -246,23 +246,23 @@ class Stage:
             self._writer.grow(STEADY, count)
 
     @_make.register
-    def _(self, trouble: Join) -> None:
+    def _(self, fault: Join) -> None:
         for group in self._groups:
             group.enter(self._cluster.bootstrap_servers, self._folder)
 
     @_make.register
-    def _(self, trouble: Leave) -> None:
+    def _(self, fault: Leave) -> None:
         for group in self._groups:
             self._replace_the_last(group)
             group.living()[0].ask_to_end()
 
     @_make.register
-    def _(self, trouble: Freeze) -> None:
+    def _(self, fault: Freeze) -> None:
         for group in self._groups:
             group.living()[0].freeze()
 
     @_make.register
-    def _(self, trouble: KillMember) -> None:
+    def _(self, fault: KillMember) -> None:
         for group in self._groups:
             self._replace_the_last(group)
             group.living()[0].kill()
@@ -299,10 +299,10 @@ class Stage:
 
     def _lacking(self, group: Group, aims: Mapping[str, int]) -> list[str]:
         names = [f"{name}-{number}" for name, number in self._live_keys().values()]
-        lacking = own.shared_badly([group.told(player) for player in group.living()], names)
+        lacking = own.shared_badly([group.report(process) for process in group.living()], names)
         reached: dict[str, int] = {}
-        for player in group.lives:
-            for key, offset, _, _ in group.told(player).committed:
+        for process in group.lives:
+            for key, offset, _, _ in group.report(process).committed:
                 reached[str(key)] = max(reached.get(str(key), 0), offset)
         lacking += [f"{key}: committed {reached.get(key, 0)} of {aim}" for key, aim in aims.items() if reached.get(key, 0) < aim]
         return [f"{group.name}: {why}" for why in lacking]
@@ -321,10 +321,10 @@ class Stage:
     def _last_words(self) -> str:
         lines = []
         for group in self._groups:
-            for player in group.living():
-                lines += [f"{group.name_of(player)} owns {sorted(map(str, group.told(player).owned))}"]
-                lines += [f"    {event}"[:240] for event in player.events[-6:]]
-                lines += [f"    {line}"[:240] for line in player.errors.read_text().splitlines()[-15:]]
+            for process in group.living():
+                lines += [f"{group.name_of(process)} owns {sorted(map(str, group.report(process).owned))}"]
+                lines += [f"    {event}"[:240] for event in process.events[-6:]]
+                lines += [f"    {line}"[:240] for line in process.errors.read_text().splitlines()[-15:]]
         return "\n".join(lines)
 
     # -- the verdict ------------------------------------------------------------------------------------------------------
@@ -337,14 +337,14 @@ class Stage:
         ends = {name: self._operator.ends(name) for name in PARTITIONS}
         for group in self._groups:
             commits = [commit for message in log if (commit := _commit(message, group.name)) is not None]
-            lives = [group.told(player) for player in group.lives]
+            lives = [group.report(process) for process in group.lives]
             self.figures.commits += sum(len(one.committed) for one in lives)
             self.figures.refused += sum(one.refused for one in lives)
             self.figures.twice += rules.twice(lives)
             answered = self._operator.committed(group.name)
             keys = self._live_keys()
             now = [commit for commit in commits if commit.partition in keys]
-            tenures = [one for player in group.lives for one in own.tenures(group.name_of(player), list(player.events))]
+            tenures = [one for process in group.lives for one in own.tenures(group.name_of(process), list(process.events))]
             broken = [
                 *(f"two owners: {one}" for one in rules.two_owners(commits)),
                 *(f"went back: {one}" for one in rules.going_back(commits)),

@@ -70,9 +70,9 @@ class Freeze:
     """The oldest member of each group is stopped (SIGSTOP), and resumed once the group works without it."""
 
 
-Trouble = KillCoordinator | KillLeader | Restart | Blackout | MoveLeaders | Recreate | Grow | Join | Leave | KillMember | Freeze
+Fault = KillCoordinator | KillLeader | Restart | Blackout | MoveLeaders | Recreate | Grow | Join | Leave | KillMember | Freeze
 
-SHORT: tuple[tuple[Trouble, ...], ...] = (
+SHORT: tuple[tuple[Fault, ...], ...] = (
     (KillCoordinator(),),
     (Recreate(), KillMember()),
     (Join(), Grow()),
@@ -80,7 +80,7 @@ SHORT: tuple[tuple[Trouble, ...], ...] = (
 )
 """What every change has to pass: what is in one row comes at once."""
 
-ROUND: tuple[tuple[Trouble, ...], ...] = (
+ROUND: tuple[tuple[Fault, ...], ...] = (
     *((Restart(node),) for node in (1, 2, 3)),
     (MoveLeaders(),),
     (KillCoordinator(),),
@@ -99,7 +99,7 @@ ROUND: tuple[tuple[Trouble, ...], ...] = (
 )
 
 
-def endless(seed: int) -> Iterator[tuple[Trouble, ...]]:
+def endless(seed: int) -> Iterator[tuple[Fault, ...]]:
     """Yield each failure and each combination in ``ROUND``, in a random order from a seed, without end."""
     dice = random.Random(seed)
     while True:

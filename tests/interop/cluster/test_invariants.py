@@ -11,7 +11,7 @@ from tests.interop.cluster.invariants import (
     shared_badly,
     tenures,
 )
-from tests.interop.groups.invariants import Commit, Told
+from tests.interop.groups.invariants import Commit, MemberReport
 
 
 def assigned(*partitions: str) -> dict[str, Any]:
@@ -43,14 +43,14 @@ def test_a_partition_that_was_given_up_may_be_read_again_from_the_commit() -> No
     found = list(tenures("a", story))
     assert out_of_order(found) == []
     assert begun_elsewhere(found, [commit("t.1-0", 4)]) == []
-    assert begun_elsewhere(found, [commit("t.1-0", 5)]) == ["t.1-0: a began at 4, which nobody has committed"]
+    assert begun_elsewhere(found, [commit("t.1-0", 5)]) == ["t.1-0: a began at 4, which no member has committed"]
 
 
-def test_a_topic_made_anew_begins_at_its_beginning() -> None:
+def test_a_read_of_a_recreated_topic_must_begin_at_its_beginning() -> None:
     kept = [assigned("t-0"), read("t.1-0", 0, 9), read("t.2-0", 0, 3)]
     assert begun_elsewhere(tenures("a", kept), []) == []
     skipped = [assigned("t-0"), read("t.1-0", 0, 9), read("t.2-0", 10, 13)]
-    assert begun_elsewhere(tenures("a", skipped), [commit("t.1-0", 10)]) == ["t.2-0: a began at 10, which nobody has committed"]
+    assert begun_elsewhere(tenures("a", skipped), [commit("t.1-0", 10)]) == ["t.2-0: a began at 10, which no member has committed"]
 
 
 def test_a_commit_of_a_topic_that_is_gone_must_not_follow_one_of_its_successor() -> None:
@@ -59,10 +59,10 @@ def test_a_commit_of_a_topic_that_is_gone_must_not_follow_one_of_its_successor()
 
 
 def test_every_partition_has_one_owner() -> None:
-    def owner(member: str, *owned: str) -> Told:
-        return Told(member, frozenset(owned))
+    def owner(member: str, *owned: str) -> MemberReport:
+        return MemberReport(member, frozenset(owned))
 
     assert shared_badly([owner("a", "t-0"), owner("b", "t-1")], ["t-0", "t-1"]) == []
     assert shared_badly([owner("a", "t-0")], ["t-0", "t-1"]) == ["t-1: owned by []"]
     assert shared_badly([owner("a", "t-0"), owner("b", "t-0")], ["t-0"]) == ["t-0: owned by ['a', 'b']"]
-    assert shared_badly([owner("a", "t-0", "gone-1")], ["t-0"]) == [], "a partition that is no more is nobody's business"
+    assert shared_badly([owner("a", "t-0", "gone-1")], ["t-0"]) == [], "the owner of a deleted partition does not matter"

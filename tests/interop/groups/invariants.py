@@ -26,7 +26,7 @@ class Commit:
 
 
 @dataclass(frozen=True)
-class Told:
+class MemberReport:
     """What one member said in one life. Partitions of the one topic; ``owned`` is what it has in the end."""
 
     member: str
@@ -38,7 +38,7 @@ class Told:
     """Commits that failed."""
 
 
-def told(member: str, events: Iterable[Event]) -> Told:
+def parse_report(member: str, events: Iterable[Event]) -> MemberReport:
     """Parse the output of a member."""
     owned: set[int] = set()
     given: dict[int, int] = {}
@@ -63,7 +63,7 @@ def told(member: str, events: Iterable[Event]) -> Told:
                     committed.append((row["partition"], row["offset"], tenure, event["timestamp"]))
             case "offsets_committed":
                 refused += 1
-    return Told(member, frozenset(owned), {one: frozenset(found) for one, found in consumed.items()}, committed, refused)
+    return MemberReport(member, frozenset(owned), {one: frozenset(found) for one, found in consumed.items()}, committed, refused)
 
 
 def offsets_read(row: Mapping[str, int]) -> Iterable[int]:
@@ -72,7 +72,7 @@ def offsets_read(row: Mapping[str, int]) -> Iterable[int]:
     return range(low, high + 1) if row["count"] > high - low else (low, high)
 
 
-def signed(commits: Iterable[Commit], members: Iterable[Told]) -> list[Commit]:
+def signed(commits: Iterable[Commit], members: Iterable[MemberReport]) -> list[Commit]:
     """The commits, each with a note. For a client that sends no notes it is that of the nearest successful commit."""
     claims: dict[tuple[int, int], list[tuple[int, str]]] = {}
     for member in members:
@@ -115,31 +115,31 @@ def going_back(commits: Sequence[Commit]) -> list[str]:
     return found
 
 
-def forgotten(commits: Sequence[Commit], members: Iterable[Told]) -> list[str]:
+def forgotten(commits: Sequence[Commit], members: Iterable[MemberReport]) -> list[str]:
     """Return commits that succeeded for a member, but are not in the log, or have another member's note there."""
     kept = {(commit.partition, commit.offset, commit.note) for commit in commits}
     return [
-        f"partition {partition}: {tenure} was told that {offset} is committed"
+        f"partition {partition}: {tenure} got an acknowledgement of {offset}"
         for member in members
         for partition, offset, tenure, _ in member.committed
         if not {(partition, offset, tenure), (partition, offset, "")} & kept
     ]
 
 
-def unread(commits: Sequence[Commit], members: Iterable[Told]) -> list[str]:
+def unread(commits: Sequence[Commit], members: Iterable[MemberReport]) -> list[str]:
     """Return commits beyond the records that any member had consumed."""
     read: dict[int, set[int]] = {}
     for member in members:
         for partition, offsets in member.consumed.items():
             read.setdefault(partition, set()).update(offsets)
     return [
-        f"partition {commit.partition}: {commit.note or 'somebody'} committed {commit.offset}, nobody consumed {commit.offset - 1}"
+        f"partition {commit.partition}: {commit.note or '?'} committed {commit.offset}, no member consumed {commit.offset - 1}"
         for commit in commits
         if commit.offset and commit.offset - 1 not in read.get(commit.partition, ())
     ]
 
 
-def missed(acknowledged: Mapping[int, Iterable[int]], members: Sequence[Told]) -> list[str]:
+def missed(acknowledged: Mapping[int, Iterable[int]], members: Sequence[MemberReport]) -> list[str]:
     """Return acknowledged records that no member has consumed."""
     found = []
     for partition, offsets in acknowledged.items():
@@ -180,7 +180,7 @@ def wrong_ends(commits: Sequence[Commit], ends: Mapping[int, int]) -> list[str]:
     ]
 
 
-def shared_badly(live: Sequence[Told], partitions: int) -> list[str]:
+def shared_badly(live: Sequence[MemberReport], partitions: int) -> list[str]:
     """Return partitions without an owner or with several among the live members, and members without partitions."""
     owners: dict[int, list[str]] = {number: [] for number in range(partitions)}
     for member in live:
@@ -199,7 +199,7 @@ def gave_up(client: str, said: str, away: float, session: float) -> bool:
     return client == "java" and "UnknownMemberIdException" in said and away > session
 
 
-def twice(members: Iterable[Told]) -> int:
+def twice(members: Iterable[MemberReport]) -> int:
     """Return the number of repeated records, which at-least-once permits."""
     seen: dict[int, set[int]] = {}
     again = 0
@@ -213,8 +213,8 @@ def twice(members: Iterable[Told]) -> int:
 
 def violations(
     commits: Sequence[Commit],
-    lives: Sequence[Told],
-    live: Sequence[Told],
+    lives: Sequence[MemberReport],
+    live: Sequence[MemberReport],
     acknowledged: Mapping[int, Iterable[int]],
     ends: Mapping[int, int],
     answered: Mapping[int, int],

@@ -84,7 +84,7 @@ def log_to_stderr() -> None:
 
 
 async def live(client: Client[Any], teller: Teller[Any], stopped: Callable[[], bool]) -> None:
-    """Poll and commit what came, until told to stop, and leave well."""
+    """Poll and commit what came, until requested to stop, and leave well."""
     while not stopped():
         try:
             offsets = await client.poll()

@@ -21,7 +21,7 @@ from typing import Any
 import confluent_kafka
 
 from tests.end_to_end.programs import LISTENING, OTTLA, environment
-from tests.interop.groups.invariants import Told, told
+from tests.interop.groups.invariants import MemberReport, parse_report
 from tests.interop.groups.member_program import Settings
 from tests.interop.other_clients import LIBRDKAFKA_PATIENT
 from tests.interop.real_kafka import TOOL
@@ -33,11 +33,11 @@ VERIFIABLE_PRODUCER = "org.apache.kafka.tools.VerifiableProducer"
 
 
 def surroundings() -> dict[str, str]:
-    """The environment of a player: a user's, and where Kafka's jars are, for those in Java."""
+    """The environment of a process: a user's, and where Kafka's jars are, for those in Java."""
     return environment() | {name: value for name, value in os.environ.items() if name == "OTTLA_KAFKA_HOME"}
 
 
-class Player:
+class ClientProcess:
     """A process that prints one JSON object per line; its stderr goes to a file."""
 
     def __init__(self, command: list[str], errors: Path) -> None:
@@ -96,7 +96,7 @@ class Player:
         return self._process.returncode
 
 
-class MemberProcess(Player):
+class MemberProcess(ClientProcess):
     """A member of a group in a separate process."""
 
     def __init__(self, client: str, settings: Settings, folder: Path) -> None:
@@ -105,8 +105,8 @@ class MemberProcess(Player):
         command = JAVA_COMMANDS.get(client, python_member)(client, settings, folder)
         super().__init__(command, folder / f"{settings.member}.errors")
 
-    def told(self) -> Told:
-        return told(self.name, list(self.events))
+    def report(self) -> MemberReport:
+        return parse_report(self.name, list(self.events))
 
 
 def python_member(client: str, settings: Settings, folder: Path) -> list[str]:
@@ -184,7 +184,7 @@ class Writer:
             self._acknowledged[message.partition()].append(message.offset())
 
 
-class JavaWriter(Player):
+class JavaWriter(ClientProcess):
     """Kafka's VerifiableProducer."""
 
     def __init__(self, servers: str, topic: str, partitions: int, folder: Path, rate: int) -> None:

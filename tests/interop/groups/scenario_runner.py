@@ -1,6 +1,6 @@
 """Plays a scenario: starts its processes, takes its steps, waits after each until the group works again, collects the facts.
 
-Owns the order of things and the waiting. Must not know the rules (``invariants``) nor how a process is started (``players``).
+Owns the order of things and the waiting. Must not know the rules (``invariants``) nor how a process is started (``scenario_processes``).
 Invariant: a step is over when the members that live share all partitions and have committed all that was acknowledged when the
 last of them had started; a group that does not get there in time is a failure.
 """
@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 
 from ottla.protocol.group_records import OffsetCommitKey, OffsetCommitValue, decode_record
 from tests.end_to_end.programs import ottla
-from tests.interop.groups.invariants import Commit, Told, gave_up, shared_badly, twice, violations
+from tests.interop.groups.invariants import Commit, MemberReport, gave_up, shared_badly, twice, violations
 from tests.interop.groups.member_program import Settings
 from tests.interop.groups.scenario_processes import BrokerProcess, JavaWriter, MemberProcess, Writer
 from tests.interop.groups.scenarios import Join, Kill, KillAndReturn, Leave, RestartBroker, Return, Scenario, Step
@@ -93,7 +93,7 @@ class Seat:
     lives: list[MemberProcess] = field(default_factory=list)
 
 
-class Stage:
+class ScenarioRunner:
     """One scenario on one broker. ``broker`` is given where the scenario may restart it."""
 
     def __init__(self, scenario: Scenario, servers: str, folder: Path, session: int, broker: BrokerProcess | None = None) -> None:
@@ -217,17 +217,17 @@ class Stage:
         """Whether a member has ended although no one asked it to."""
         return not member.running and not member.ended
 
-    def _live(self) -> list[Told]:
-        return [seat.lives[-1].told() for seat in self._seats if seat.lives[-1].running]
+    def _live(self) -> list[MemberReport]:
+        return [seat.lives[-1].report() for seat in self._seats if seat.lives[-1].running]
 
-    def _lives(self) -> list[Told]:
-        return [life.told() for seat in self._seats for life in seat.lives]
+    def _lives(self) -> list[MemberReport]:
+        return [life.report() for seat in self._seats for life in seat.lives]
 
     def _last_words(self) -> str:
         lines = []
         for seat in self._seats:
             member = seat.lives[-1]
-            lines += [f"{member.name} (running: {member.running}) owns {sorted(member.told().owned)}"]
+            lines += [f"{member.name} (running: {member.running}) owns {sorted(member.report().owned)}"]
             lines += [f"    {event}"[:200] for event in member.events[-4:]]
             lines += [f"    {line}"[:200] for line in member.errors.read_text().splitlines()[-12:]]
         return "\n".join(lines)
@@ -278,7 +278,7 @@ class Stage:
 def everything(servers: str, topic: str, isolation: str) -> list[confluent_kafka.Message]:
     """All records of a topic, in the order of each partition."""
     consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": servers, "group.id": "nobody", "enable.auto.commit": False, "isolation.level": isolation}
+        {"bootstrap.servers": servers, "group.id": "unused", "enable.auto.commit": False, "isolation.level": isolation}
     )
     try:
         partitions = consumer.list_topics(topic, 20).topics[topic].partitions
@@ -312,7 +312,7 @@ def accepted_commits(servers: str, group: str, topic: str) -> list[Commit]:
 
 def log_ends(servers: str, topic: str, partitions: int) -> dict[int, int]:
     """Where each partition ends."""
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": "nobody"})
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": "unused"})
     try:
         return {
             number: consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, number), 20)[1]

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from tests.interop.groups.invariants import Commit, Told, gave_up, told, twice, violations
+from tests.interop.groups.invariants import Commit, MemberReport, gave_up, parse_report, twice, violations
 
 
 def commit(offset: int, note: str, partition: int = 0) -> Commit:
     return Commit(partition, offset, note, 1000 + offset)
 
 
-def life(member: str, *offsets: int, owned: tuple[int, ...] = (), said: tuple[int, ...] = ()) -> Told:
+def life(member: str, *offsets: int, owned: tuple[int, ...] = (), said: tuple[int, ...] = ()) -> MemberReport:
     """A member that consumed offsets of partition 0, and whose commits of those in ``said`` have succeeded."""
     committed = tuple((0, offset, f"{member}/1", 1000 + offset) for offset in said)
-    return Told(member, frozenset(owned), {0: frozenset(offsets)}, committed)
+    return MemberReport(member, frozenset(owned), {0: frozenset(offsets)}, committed)
 
 
 def judge(
-    commits: list[Commit], lives: list[Told], *, acknowledged: tuple[int, ...] = (0, 1, 2, 3), answered: int | None = None
+    commits: list[Commit], lives: list[MemberReport], *, acknowledged: tuple[int, ...] = (0, 1, 2, 3), answered: int | None = None
 ) -> list[str]:
     last = commits[-1].offset if answered is None else answered
     return violations(commits, lives, [one for one in lives if one.owned], {0: acknowledged}, {0: 4}, {0: last})
@@ -38,7 +38,7 @@ def test_a_partition_that_comes_back_is_a_new_tenure() -> None:
     assert judge([commit(2, "a/1"), commit(3, "b/1"), commit(4, "a/2")], lives) == []
 
 
-def test_who_sends_no_note_is_found_by_what_it_was_told() -> None:
+def test_a_commit_without_a_note_is_attributed_by_the_acknowledged_offset() -> None:
     lives = [life("a", 0, 1, 2, 3, said=(2, 4)), life("b", 2, owned=(0,), said=(3,))]
     assert judge([commit(2, ""), commit(3, ""), commit(4, "")], lives) == [
         "two owners: partition 0: a/1 committed 4 after b/1",
@@ -53,21 +53,21 @@ def test_a_committed_offset_that_goes_back() -> None:
 
 def test_a_commit_that_was_acknowledged_and_is_not_there() -> None:
     lives = [life("a", 0, 1, 2, 3, owned=(0,), said=(2, 4))]
-    assert judge([commit(4, "a/1")], lives) == ["forgotten: partition 0: a/1 was told that 2 is committed"]
+    assert judge([commit(4, "a/1")], lives) == ["forgotten: partition 0: a/1 got an acknowledgement of 2"]
 
 
-def test_a_commit_that_was_acknowledged_and_only_somebody_else_has_made() -> None:
+def test_an_acknowledged_commit_that_only_another_member_has_made() -> None:
     lives = [life("a", 0, 1, said=(2,)), life("b", 0, 1, 2, 3, owned=(0,), said=(2, 4))]
-    assert judge([commit(2, "b/1"), commit(4, "b/1")], lives) == ["forgotten: partition 0: a/1 was told that 2 is committed"]
+    assert judge([commit(2, "b/1"), commit(4, "b/1")], lives) == ["forgotten: partition 0: a/1 got an acknowledgement of 2"]
 
 
 def test_a_commit_beyond_what_was_consumed() -> None:
     lives = [life("a", 0, 1, 2, owned=(0,))]
     found = judge([commit(4, "a/1")], lives, acknowledged=(0, 1, 2))
-    assert found == ["not read: partition 0: a/1 committed 4, nobody consumed 3"]
+    assert found == ["not read: partition 0: a/1 committed 4, no member consumed 3"]
 
 
-def test_an_acknowledged_record_that_nobody_consumed() -> None:
+def test_an_acknowledged_record_without_a_consumer() -> None:
     lives = [life("a", 0, 1, 3, owned=(0,))]
     assert judge([commit(4, "a/1")], lives) == ["missed: partition 0: 1 records were not consumed, the first at 2"]
 
@@ -109,7 +109,7 @@ def test_who_may_end_by_itself() -> None:
 
 def test_a_member_s_lines_are_put_together() -> None:
     rows = [{"topic": "t", "partition": 0}, {"topic": "t", "partition": 1}]
-    said = told(
+    said = parse_report(
         "a",
         [
             {"timestamp": 1, "name": "startup_complete"},
@@ -121,9 +121,11 @@ def test_a_member_s_lines_are_put_together() -> None:
             {"timestamp": 7, "name": "offsets_committed", "success": False, "error": "x", "offsets": [{**rows[1], "offset": 1}]},
         ],
     )
-    assert said == Told("a", frozenset({1}), {0: frozenset({5, 6})}, [(0, 7, "a/1", 4), (0, 7, "a/3", 5)], refused=1)
+    assert said == MemberReport("a", frozenset({1}), {0: frozenset({5, 6})}, [(0, 7, "a/1", 4), (0, 7, "a/3", 5)], refused=1)
 
 
 def test_a_record_left_out_in_the_midst_of_a_poll_does_not_count_as_consumed() -> None:
-    said = told("a", [{"name": "records_consumed", "partitions": [{"partition": 0, "count": 3, "minOffset": 0, "maxOffset": 3}]}])
+    said = parse_report(
+        "a", [{"name": "records_consumed", "partitions": [{"partition": 0, "count": 3, "minOffset": 0, "maxOffset": 3}]}]
+    )
     assert said.consumed == {0: frozenset({0, 3})}

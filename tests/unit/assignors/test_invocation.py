@@ -139,7 +139,9 @@ def test_any_other_assignor_is_called_once(answer: Any, protocol: RebalanceProto
 
 
 @given(st.sampled_from(sorted(ASSIGNORS)), st.integers(1, 6), st.integers(0, 12), st.integers(0, 2**32))
-def test_ottlas_assignors_assign_every_partition_once_whoever_owned_it(name: str, members: int, count: int, seed: int) -> None:
+def test_ottlas_assignors_assign_every_partition_once_for_any_previous_owners(
+    name: str, members: int, count: int, seed: int
+) -> None:
     random_source = random.Random(seed)
     ids = [f"m{number}" for number in range(members)]
     owned: dict[str, list[TopicPartition]] = {one: [] for one in ids}

@@ -96,7 +96,7 @@ def test_new_partitions_go_to_the_members_with_the_fewest() -> None:
     assert uniform({"a": BOTH, "b": BOTH}, before, one=3, two=2) == {"a": {ONE: (0, 1)}, "b": {ONE: (2,), TWO: (0, 1)}}
 
 
-def test_a_topic_made_anew_is_another_topic() -> None:
+def test_a_recreated_topic_is_another_topic() -> None:
     assert uniform({"a": ONLY_ONE, "b": ONLY_ONE}, {"b": {GONE: (0, 1, 2)}}, one=2) == {"a": {ONE: (0,)}, "b": {ONE: (1,)}}
 
 

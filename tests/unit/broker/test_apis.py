@@ -56,14 +56,14 @@ def test_api_versions_lists_what_has_a_handler_and_nothing_else(broker: CoreUnde
     assert known == {"metadata.version", "group.version", "transaction.version"}
 
 
-def test_old_clients_are_not_told_of_features_whose_lowest_level_is_zero(broker: CoreUnderTest) -> None:
+def test_responses_to_old_clients_omit_features_whose_lowest_level_is_zero(broker: CoreUnderTest) -> None:
     request = api_versions_request.ApiVersionsRequest(client_software_name="tests", client_software_version="1.0")
     response = broker.ask(Api.API_VERSIONS, request, version=3)
     assert [feature.name for feature in response.supported_features] == ["metadata.version"]
 
 
 @pytest.mark.parametrize("name", ["", "-dash", "no space", "ünicode"])
-def test_a_client_with_a_bad_name_is_told(broker: CoreUnderTest, name: str) -> None:
+def test_an_invalid_client_name_is_an_error(broker: CoreUnderTest, name: str) -> None:
     request = api_versions_request.ApiVersionsRequest(client_software_name=name, client_software_version="1.0")
     response = broker.ask(Api.API_VERSIONS, request)
     assert (response.error_code, response.api_keys) == (ErrorCode.invalid_request, ())
@@ -73,7 +73,7 @@ def test_a_client_with_a_bad_name_is_told(broker: CoreUnderTest, name: str) -> N
 
 
 @pytest.mark.parametrize(("asked", "of_topics", "of_cluster"), [(True, 3576, 8096), (False, -(2**31), -(2**31))])
-def test_who_asks_is_told_that_everything_is_allowed(broker: CoreUnderTest, asked: bool, of_topics: int, of_cluster: int) -> None:
+def test_authorized_operations_are_all_operations(broker: CoreUnderTest, asked: bool, of_topics: int, of_cluster: int) -> None:
     create(broker, "a")
     wanted = tuple(metadata_request.MetadataRequestTopic(topic_id=None, name=name) for name in ("a", "nowhere"))
     message = metadata_request.MetadataRequest(

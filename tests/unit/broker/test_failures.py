@@ -644,4 +644,4 @@ def test_effects_keep_their_order(broker: CoreUnderTest) -> None:
     produce(broker, stamped(0))
     broker.send(Api.PRODUCE, produce_message(stamped(1)), version=12)
     kinds = [job.tag[0] for job in broker.jobs]
-    assert kinds[-2:] == ["seal", "flush"], "what was rolled away is on disk before the flush is told"
+    assert kinds[-2:] == ["seal", "flush"], "a rolled segment is on disk before its flush is reported"

@@ -458,7 +458,7 @@ def test_another_broker_can_be_named(broker: CoreUnderTest) -> None:
     assert find(broker) == (ErrorCode.none, 1000, 1)
 
 
-def test_who_waits_in_a_group_is_told_that_its_coordinator_moves(broker: CoreUnderTest) -> None:
+def test_parked_requests_of_a_group_fail_when_its_coordinator_moves(broker: CoreUnderTest) -> None:
     member = broker.replies[join(broker)].member_id
     waiting = join(broker)
     assert waiting not in broker.replies
@@ -467,7 +467,7 @@ def test_who_waits_in_a_group_is_told_that_its_coordinator_moves(broker: CoreUnd
     assert heartbeat(broker, member) is ErrorCode.not_coordinator
 
 
-def test_a_member_expires_when_it_is_told_to(broker: CoreUnderTest) -> None:
+def test_a_member_expires_on_command(broker: CoreUnderTest) -> None:
     member = broker.replies[join(broker)].member_id
     assert heartbeat(broker, member) is ErrorCode.none
     count, effects = broker.core.on_command(rules.ExpireMember("g", client_id="test"), broker.now)

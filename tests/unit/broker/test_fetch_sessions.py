@@ -68,7 +68,7 @@ def told(answer: Any) -> dict[int, int]:
     return {part.partition_index: part.high_watermark for topic in answer.responses for part in topic.partitions}
 
 
-def test_only_what_is_new_is_told(broker: CoreUnderTest) -> None:
+def test_a_response_contains_only_partitions_with_changes(broker: CoreUnderTest) -> None:
     session = begin(broker, 0, 1)
     assert session > 0
     answer = ask(broker, turn((session, 1)))
@@ -102,7 +102,7 @@ def test_a_session_without_partitions_ends(broker: CoreUnderTest) -> None:
     assert ask(broker, turn((session, 2))).error_code is ErrorCode.fetch_session_id_not_found
 
 
-def test_an_error_is_told_every_time_and_its_end_is_news(broker: CoreUnderTest) -> None:
+def test_an_error_is_in_every_response_and_its_end_is_a_change(broker: CoreUnderTest) -> None:
     session = begin(broker)
     assert told(ask(broker, turn((session, 1), {0: 9}))) == {0: -1}
     assert told(ask(broker, turn((session, 2)))) == {0: -1}
@@ -178,7 +178,7 @@ def test_a_turn_that_was_overtaken(broker: CoreUnderTest) -> None:
 
 
 @pytest.mark.parametrize("epoch", [0, -1])
-def test_a_session_ends_when_its_client_begins_anew(broker: CoreUnderTest, epoch: int) -> None:
+def test_a_session_ends_when_its_client_begins_another(broker: CoreUnderTest, epoch: int) -> None:
     session = begin(broker)
     answer = ask(broker, turn((session, epoch), {0: 0}))
     assert (answer.error_code, told(answer)) == (ErrorCode.none, {0: 0})
@@ -252,7 +252,7 @@ class AClient(RuleBasedStateMachine):
         self.wanted.pop(partition, None)
 
     @rule()
-    def the_client_begins_anew(self) -> None:
+    def the_client_begins_another_session(self) -> None:
         self.session = (self.session[0], 0)
 
     @rule()

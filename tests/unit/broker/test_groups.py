@@ -73,7 +73,7 @@ def test_offsets_come_back(tmp_path: Path, end: str) -> None:
     again.close()
 
 
-def test_until_a_partition_is_read_its_groups_are_told_to_wait(tmp_path: Path) -> None:
+def test_requests_for_a_group_fail_with_load_in_progress_until_its_partition_is_read(tmp_path: Path) -> None:
     broker = started(tmp_path)
     commit(broker, 41)
     broker.kill()
@@ -148,7 +148,7 @@ def test_a_group_s_next_commit_is_decided_when_the_one_before_is_written(tmp_pat
     broker.close()
 
 
-def test_what_cannot_be_written_together_fails_for_all_and_for_nobody_else(tmp_path: Path) -> None:
+def test_a_failed_batch_fails_all_its_commits_and_no_others(tmp_path: Path) -> None:
     broker = started(tmp_path, **{"offsets.topic.num.partitions": 1})
     commit(broker, 41, "a")
     fault = Rule(1, FailAppends("__consumer_offsets"), Match())

@@ -46,7 +46,7 @@ def test_after_a_good_end_everything_is_as_it_was(tmp_path: Path) -> None:
     assert append(again, batch()) == 12
 
 
-def test_after_a_kill_the_indexes_are_made_anew(tmp_path: Path) -> None:
+def test_after_a_kill_the_indexes_are_rebuilt(tmp_path: Path) -> None:
     log = _log(tmp_path)
     for path in (tmp_path / "t-0").glob("*.*index"):
         path.write_bytes(b"\x00\x01")
@@ -261,7 +261,7 @@ def test_an_empty_newest_segment_keeps_the_end(tmp_path: Path) -> None:
         assert (cut, again.start_offset, again.end_offset) == (None, 3, 3)
 
 
-def test_a_damaged_segment_is_told_to_readers_and_does_not_keep_the_log_from_loading(tmp_path: Path) -> None:
+def test_a_damaged_segment_is_an_error_for_readers_and_does_not_keep_the_log_from_loading(tmp_path: Path) -> None:
     log = _log(tmp_path)
     log.seal().job()
     path = _segment(tmp_path, 4)
@@ -350,7 +350,7 @@ def test_what_is_missing_in_the_list_of_aborted_transactions_is_found_in_the_log
 
 
 @pytest.mark.parametrize("damage", [lambda content: content[34:] + content[:34], lambda content: b"\x00\x01" + content[2:]])
-def test_a_list_of_aborted_transactions_in_another_order_or_version_is_made_anew(
+def test_a_list_of_aborted_transactions_in_another_order_or_version_is_rebuilt(
     tmp_path: Path, damage: Callable[[bytes], bytes]
 ) -> None:
     written = Transactions(tmp_path)

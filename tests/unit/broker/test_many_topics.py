@@ -401,7 +401,9 @@ def test_answers_on_their_way_keep_few_files_open(tmp_path: Path) -> None:
     broker.close()
 
 
-def test_while_files_are_scarce_an_answer_is_short_and_nobody_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_the_limit_of_open_files_a_fetch_response_is_short_and_immediate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is read into memory keeps other clients waiting, and takes as much memory for each slow client."""
     monkeypatch.setattr(log_files, "_MAX_OPEN", 2)
     broker = CoreUnderTest(tmp_path)

@@ -71,7 +71,7 @@ def test_a_transaction_that_is_somewhere_else_is_not_timed_out_here(broker: Core
     assert (read(broker), fetch(broker).last_stable_offset) == ([], 2)
 
 
-def test_who_waits_for_the_disk_is_told_that_the_coordinator_has_moved(tmp_path: Path) -> None:
+def test_requests_that_wait_for_the_disk_fail_when_the_coordinator_moves(tmp_path: Path) -> None:
     broker = CoreUnderTest(tmp_path, **{"log.flush.interval.messages": 1})
     make_topic(broker)
     producer = Producer(broker)

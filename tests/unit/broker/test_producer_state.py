@@ -121,7 +121,7 @@ def test_the_first_open_offset_is_that_of_the_oldest_open_transaction() -> None:
     assert producers.complete_transaction(_marker(), 4, 0, now=100) is None
 
 
-def test_a_marker_with_a_new_epoch_fences_the_old_one_and_begins_anew() -> None:
+def test_a_marker_with_a_new_epoch_fences_the_old_one_and_restarts_the_sequence() -> None:
     producers = _producers(_in_transaction(0))
     producers.complete_transaction(_marker(epoch=1), 1, 0, now=100)
     assert _refused(producers, _in_transaction(1)) is ErrorCode.invalid_producer_epoch

@@ -253,7 +253,7 @@ def test_a_deleted_topic_does_not_keep_a_transaction_from_its_end(broker: CoreUn
     assert state_of(broker)[0] == "CompleteCommit"
 
 
-def test_an_id_that_nobody_uses_is_forgotten(tmp_path: Path) -> None:
+def test_an_unused_id_is_deleted(tmp_path: Path) -> None:
     broker = CoreUnderTest(tmp_path, **{"transactional.id.expiration.ms": DAY})
     make_topic(broker)
     used, idle = started(broker), started(broker, transactional_id="idle")

@@ -109,7 +109,7 @@ class Producer:
 
     def end(self, *, commit: bool = True) -> ErrorCode:
         """EndTxn."""
-        return self.told_of_end(self.broker.ask(Api.END_TXN, self.end_message(commit=commit), version=5 if self.newest else 4))
+        return self.ended(self.broker.ask(Api.END_TXN, self.end_message(commit=commit), version=5 if self.newest else 4))
 
     def end_message(self, *, commit: bool = True) -> Any:
         """The request."""
@@ -117,7 +117,7 @@ class Producer:
             transactional_id=self.transactional_id, producer_id=self.producer_id, producer_epoch=self.epoch, committed=commit
         )
 
-    def told_of_end(self, answer: Any) -> ErrorCode:
+    def ended(self, answer: Any) -> ErrorCode:
         """The answer to EndTxn has come."""
         if answer.error_code is ErrorCode.none and self.newest:
             self._become(answer.producer_id, answer.producer_epoch)

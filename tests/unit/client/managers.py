@@ -192,7 +192,7 @@ class FixedMembership:
         self.signs: MemberIdentity | OttlaError = MemberIdentity(7, "member", None)
         self.reads: MemberIdentity = NO_MEMBER
         self.refusals: list[tuple[int, MemberIdentity]] = []
-        self.may_sign_anew = False
+        self.may_retry = False
 
     def identity(self) -> MemberIdentity:
         if isinstance(self.signs, OttlaError):
@@ -205,7 +205,7 @@ class FixedMembership:
     def commit_refused(self, code: int, sent_by: MemberIdentity, now: Now) -> OttlaError:
         self.refusals.append((code, sent_by))
         error = broker_error(code, "refused")
-        error.retriable = self.may_sign_anew
+        error.retriable = self.may_retry
         return error
 
 

@@ -116,7 +116,7 @@ def test_answers_go_to_the_manager_that_asked() -> None:
 
 
 @pytest.mark.parametrize("where", ["poll", "on_response", "on_failure"])
-def test_a_manager_that_breaks_holds_nobody_up(where: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_manager_does_not_delay_the_others(where: str, caplog: pytest.LogCaptureFixture) -> None:
     world = TwoManagers()
     world.network.settle()
     world.manager.breaks_in = {where}
@@ -156,9 +156,9 @@ def test_a_command_goes_to_the_handler_of_its_class() -> None:
         world.core.register(Command, lambda command, now: None)
 
 
-def test_a_command_that_fails_or_is_unknown_is_told() -> None:
+def test_a_command_that_fails_or_is_unknown_is_reported() -> None:
     world = TwoManagers()
-    world.core.handle_command(Command("nobody listens"), world.network.now)
+    world.core.handle_command(Command("has no handler"), world.network.now)
     world.core.register(Command, lambda command, now: 1 / 0)  # type: ignore[arg-type]
     world.core.handle_command(Command("breaks"), world.network.now)
     first, second = world.errors()
@@ -234,7 +234,7 @@ def test_only_a_consumer_asks_for_topics_to_be_created() -> None:
     assert not other.metadata_manager.poll(now).sends[0].message.allow_auto_topic_creation
 
 
-def test_the_earliest_wish_decides_when_everybody_is_asked_again() -> None:
+def test_the_earliest_wake_up_decides_when_all_managers_are_polled_again() -> None:
     world = TwoManagers()
 
     class Patient:

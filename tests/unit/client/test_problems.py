@@ -33,7 +33,7 @@ class Observed(ClientOnNetwork):
     def told(self) -> bool:
         return self.problems.present(self.network.now) is not None
 
-    def until_told(self, limit: int = 30_000) -> int:
+    def until_reported(self, limit: int = 30_000) -> int:
         """Milliseconds from the beginning until a problem is reported."""
         while not self.told:
             assert self.network.mono < self.began + limit
@@ -55,7 +55,7 @@ def test_what_was_answered_is_the_reason_for_as_long_as_nothing_better_is() -> N
     """Between two attempts no one is connected: that is what came of the trouble, and not the trouble."""
     world = Observed("10.0.0.1:9092")
     peer = world.network.peer("10.0.0.1:9092", answer=lambda header, message: (200_000_000).to_bytes(4, "big"))
-    world.until_told()
+    world.until_reported()
     for _ in range(200):
         problem = world.problems.present(world.network.now)
         assert isinstance(problem, ProtocolError)
@@ -68,7 +68,7 @@ def test_what_was_answered_is_the_reason_for_as_long_as_nothing_better_is() -> N
 
 @pytest.mark.parametrize("dead", ["refuse", "silent"])
 @pytest.mark.parametrize("servers", ["10.0.0.3:9092,10.0.0.2:9092,10.0.0.1:9092", "kafka:9092"])
-def test_while_one_address_after_the_other_is_tried_nothing_is_told(servers: str, dead: str) -> None:
+def test_nothing_is_reported_while_addresses_are_tried_one_after_the_other(servers: str, dead: str) -> None:
     world = Observed(servers)
     world.network.names["kafka"] = ["10.0.0.3", "10.0.0.2", "10.0.0.1"]
     for host in ("10.0.0.3", "10.0.0.2"):
@@ -82,16 +82,16 @@ def test_while_one_address_after_the_other_is_tried_nothing_is_told(servers: str
     assert not world.told
 
 
-def test_where_all_refuse_it_is_told_at_once() -> None:
+def test_a_problem_is_reported_at_once_if_all_addresses_refuse() -> None:
     world = Observed("10.0.0.3:9092,10.0.0.2:9092")
-    assert world.until_told() <= STEP
+    assert world.until_reported() <= STEP
 
 
 @pytest.mark.parametrize("mode", ["silent", "mute"])
-def test_where_one_refuses_and_one_does_not_answer_it_is_told_after_a_while(mode: str) -> None:
+def test_a_problem_is_reported_after_a_while_if_one_address_refuses_and_one_does_not_answer(mode: str) -> None:
     world = Observed("10.0.0.3:9092,10.0.0.2:9092")
     world.network.peer("10.0.0.3:9092", mode=mode)
-    assert PATIENCE <= world.until_told() <= PATIENCE + 500
+    assert PATIENCE <= world.until_reported() <= PATIENCE + 500
 
 
 def test_of_a_name_whose_addresses_swallow_all_each_is_tried_and_named() -> None:
@@ -99,7 +99,7 @@ def test_of_a_name_whose_addresses_swallow_all_each_is_tried_and_named() -> None
     world.network.names["kafka"] = ["10.0.0.3", "10.0.0.2"]
     for host in world.network.names["kafka"]:
         world.network.peer(f"{host}:9092", mode="silent")
-    assert world.until_told() <= NEXT_ADDRESS + PATIENCE + STEP
+    assert world.until_reported() <= NEXT_ADDRESS + PATIENCE + STEP
     assert "10.0.0.3" in str(world.problems.present(world.network.now))
     assert "10.0.0.2" in str(world.problems.present(world.network.now))
 

@@ -181,7 +181,7 @@ class Harness:
         self.said.append(telling.to(self.coordinator))
         self.perform(self.said[-1])
 
-    def told_again(self) -> list[list[GroupCoordinatorEffect]]:
+    def repeat_calls(self) -> list[list[GroupCoordinatorEffect]]:
         """The effects that other coordinators return for the same calls."""
         topics, ids = Topics(), CountingIds()
         coordinator = GroupCoordinator(self.config, topics, ids)

@@ -168,7 +168,7 @@ def test_requests_of_other_members_are_rejected(harness: Harness) -> None:
     harness.cg_join("m2", offers=MINE)
     assert prepare(harness, "m2", 2).error_code is ErrorCode.unknown_member_id
     assert prepare(harness, "m1", 1).error_code is ErrorCode.stale_member_epoch
-    assert prepare(harness, "nobody", 2).error_code is ErrorCode.unknown_member_id
+    assert prepare(harness, "unknown", 2).error_code is ErrorCode.unknown_member_id
     assert prepare(harness, "m1", 2, group="absent").error_code is ErrorCode.group_id_not_found
     assert install(harness, "m2", 2, 3, {}) is ErrorCode.unknown_member_id
     assert install(harness, "m1", 2, 3, {}) is ErrorCode.illegal_generation, "it has not prepared the assignment"

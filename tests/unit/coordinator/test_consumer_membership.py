@@ -105,7 +105,7 @@ def test_a_member_with_a_wrong_epoch_is_fenced() -> None:
         (3, None, ErrorCode.none),
     ]:
         assert harness.cg_heartbeat("m1", epoch, owned=owned).error_code is error, (epoch, owned)
-    assert harness.cg_heartbeat("nobody", 3).error_code is ErrorCode.unknown_member_id
+    assert harness.cg_heartbeat("unknown", 3).error_code is ErrorCode.unknown_member_id
 
 
 def test_a_member_that_rejoins_keeps_its_partitions_without_a_new_epoch() -> None:
@@ -203,7 +203,7 @@ def test_a_static_member_that_does_not_return_is_fenced_when_its_session_expires
 def test_an_administrator_removes_members_by_member_or_instance_id() -> None:
     harness = static_pair()
     harness.cg_join("m3")
-    answer = harness.answer(harness.leave("m3", ("", "i1"), ("m2", "i1"), "nobody", "m3", group="c"))
+    answer = harness.answer(harness.leave("m3", ("", "i1"), ("m2", "i1"), "unknown", "m3", group="c"))
     assert [one.error_code for one in answer.members] == [
         ErrorCode.none,
         ErrorCode.none,

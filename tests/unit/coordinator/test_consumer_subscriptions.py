@@ -183,7 +183,7 @@ def test_an_assignor_of_the_user() -> None:
     ("broken", "why"),
     [
         (lambda group: 1 / 0, "failed: ZeroDivisionError('division by zero')"),
-        (lambda group: {"nobody": {}}, "failed: it named members that are not in the group: nobody"),
+        (lambda group: {"unknown": {}}, "failed: it named members that are not in the group: unknown"),
         (lambda group: None, "failed: it returned None, not a mapping from member ids to partitions"),
         (lambda group: {"m2": "orders"}, "failed: it gave member m2 'orders', not a mapping from topic ids to partitions"),
     ],

@@ -50,7 +50,7 @@ def test_a_leave_without_members_succeeds() -> None:
 def test_several_leave_and_the_group_rebalances_once() -> None:
     harness = Harness()
     ids = harness.stable("A", "B", "C")
-    response = harness.answer(harness.leave(ids[0], "nobody", ids[2]))
+    response = harness.answer(harness.leave(ids[0], "unknown", ids[2]))
     assert [one.error_code for one in response.members] == [ErrorCode.none, ErrorCode.unknown_member_id, ErrorCode.none]
     assert harness.answer(harness.join(ids[1])).generation_id == 2
     assert list(harness.group().members) == [ids[1]]

@@ -128,7 +128,7 @@ def test_a_parked_sync_is_answered_when_a_rebalance_starts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("logs", "told"),
+    ("logs", "expected"),
     [
         (ErrorCode.unknown_topic_or_partition, ErrorCode.coordinator_not_available),
         (ErrorCode.not_enough_replicas, ErrorCode.coordinator_not_available),
@@ -143,14 +143,14 @@ def test_a_parked_sync_is_answered_when_a_rebalance_starts() -> None:
         (ErrorCode.unknown_server_error, ErrorCode.unknown_server_error),
     ],
 )
-def test_an_assignment_that_cannot_be_stored_is_not_sent(logs: ErrorCode, told: ErrorCode) -> None:
+def test_an_assignment_that_cannot_be_stored_is_not_sent(logs: ErrorCode, expected: ErrorCode) -> None:
     harness = Harness()
     leader, follower = harness.joined("A", "B")
     parked = harness.sync(follower, 1)
     before = harness.coordinator.durable_state()
     harness.appends = failing(logs)
-    assert harness.answer(harness.sync(leader, 1, {leader: b"x", follower: b"y"})).error_code is told
-    assert harness.answer(parked).error_code is told
+    assert harness.answer(harness.sync(leader, 1, {leader: b"x", follower: b"y"})).error_code is expected
+    assert harness.answer(parked).error_code is expected
     assert harness.state() is ClassicGroupState.PREPARING_REBALANCE
     assert all(member.assignment == b"" for member in harness.group().members.values())
     assert harness.coordinator.durable_state() == before

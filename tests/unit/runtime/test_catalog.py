@@ -221,7 +221,7 @@ def test_what_neither_file_has_is_lost_and_leaves_no_settings_known(tmp_path: Pa
 
 
 def test_a_damaged_file_that_could_not_be_kept_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither at the start nor with a later change: somebody may still make sense of it."""
+    """Neither at the start nor with a later change: the user may be able to recover it."""
     damaged = written(tmp_path).replace(b"orders", b"0rders")
     for file in files(tmp_path):
         file.write_bytes(damaged)

@@ -61,7 +61,7 @@ def test_where_both_catalogs_are_damaged_topics_are_found_by_their_folders_and_t
         assert data.read_catalog().topics == (TOPIC._replace(configs={}, settings_unknown=True),)
         data.release()
     assert caplog.text.count("settings of topics, groups and the broker, may be missing. 1 topics were found") == 1
-    assert (tmp_path / "topics.json.damaged").read_bytes() == damage, "what somebody may still make sense of"
+    assert (tmp_path / "topics.json.damaged").read_bytes() == damage, "the user may be able to recover it"
 
 
 def test_where_both_catalogs_are_gone_settings_are_unknown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -215,7 +215,7 @@ def test_a_bad_frame_closes_its_connection_with_one_line_that_says_why(
     (line,) = caplog.messages
     assert line.startswith("closing the connection from 127.0.0.1: ")
     assert reason in line
-    assert "is it a Kafka port" not in line, "that is what a client is told of a server"
+    assert "is it a Kafka port" not in line, "that is the text of the client"
     with RawClient(broker.bootstrap_servers) as good:
         assert good.ask(Api.METADATA, METADATA).error_code is ErrorCode.none
 
@@ -479,7 +479,7 @@ def test_an_unknown_setting_is_refused_before_anything_happens(tmp_path: Path) -
     assert not (tmp_path / "data").exists()
 
 
-def test_clients_must_be_told_a_name_where_the_broker_listens_everywhere() -> None:
+def test_a_broker_that_listens_everywhere_needs_an_advertised_name() -> None:
     with pytest.raises(ConfigError, match=r"advertised\.listeners"):
         Broker(host="0.0.0.0")
     with Broker(host="0.0.0.0", settings={"advertised.listeners": "PLAINTEXT://localhost:0"}) as broker:

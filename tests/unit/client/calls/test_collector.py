@@ -398,7 +398,7 @@ def test_a_rebalance_in_the_body_keeps_the_rest_out_of_the_commit() -> None:
     assert {tp: at.offset for tp, at in collecting.collector.positions(with_current=False).items()} == {T0: 2, T1: 0}
 
 
-def test_the_end_of_a_partition_is_the_last_that_a_broker_told() -> None:
+def test_the_end_of_a_partition_is_that_of_its_newest_response() -> None:
     collecting = Collecting()
     assert collecting.collector.log_end(T0) is None
     collecting.arrive((T0, 0, b""))

@@ -35,7 +35,7 @@ def poll(calls: ConsumerCalls, at: Now) -> None:
 @pytest.mark.parametrize(
     "late", [AssignmentReceived(3, frozenset({T0})), RebalanceNeeded(3, frozenset({T0}), False, 10_000)], ids=["given", "asked"]
 )
-def test_what_crosses_the_request_to_leave_is_nobodys_any_more(late: Any) -> None:
+def test_a_notification_that_crosses_an_unsubscribe_is_ignored(late: Any) -> None:
     sent: list[Any] = []
     told: list[Any] = []
 
@@ -59,7 +59,7 @@ def test_what_crosses_the_request_to_leave_is_nobodys_any_more(late: Any) -> Non
 @pytest.mark.parametrize(
     "late", [AssignmentReceived(3, frozenset({T0})), RebalanceNeeded(3, frozenset({T0}), False, 10_000)], ids=["given", "asked"]
 )
-def test_what_crosses_a_request_to_leave_whose_call_was_cancelled_is_nobodys_any_more(late: Any) -> None:
+def test_a_notification_that_crosses_a_cancelled_unsubscribe_is_ignored(late: Any) -> None:
     sent: list[Any] = []
     told: list[Any] = []
     heard: list[Any] = []
@@ -122,7 +122,7 @@ OLD = [ErrorNotification(REFUSED), TopicErrorNotification("t", REFUSED)]
 
 @pytest.mark.parametrize("cancelled", [True, False])
 @pytest.mark.parametrize("late", OLD)
-def test_an_error_that_crosses_the_request_to_leave_is_nobodys_any_more(late: Any, cancelled: bool) -> None:
+def test_an_error_that_crosses_an_unsubscribe_is_ignored(late: Any, cancelled: bool) -> None:
     one = Leaving(cancelled=cancelled)
     one.tell(late)
     one.told.append(late)
@@ -133,7 +133,7 @@ def test_an_error_that_crosses_the_request_to_leave_is_nobodys_any_more(late: An
 
 
 @pytest.mark.parametrize("late", OLD)
-def test_an_error_that_crosses_the_request_to_leave_does_not_concern_what_is_assigned_instead(late: Any) -> None:
+def test_an_error_that_crosses_an_unsubscribe_does_not_concern_the_next_assignment(late: Any) -> None:
     one = Leaving(cancelled=True)
     one.told.append(Published(Snapshot()))
     one.calls.take_news()

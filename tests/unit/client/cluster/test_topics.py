@@ -74,7 +74,7 @@ def test_the_timeout_error_has_a_reason(topics: Topics) -> None:
     topics.fail(send, OttlaTimeoutError("late"))
     assert topics.poll(150) == []
     assert isinstance(replies.error, OttlaTimeoutError)
-    topics.unreachable = DisconnectedError("nobody home")
+    topics.unreachable = DisconnectedError("connection refused")
     replies = topics.describe("t", deadline=200)
     topics.fail(topics.one(Api.METADATA), DisconnectedError("broke"))
     topics.poll(200)

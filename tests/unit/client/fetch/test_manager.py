@@ -100,7 +100,7 @@ def test_few_partitions_share_an_answer_of_eight_megabytes_and_many_have_one_eac
     assert limits(send) == {0: 4 << 20, 2: 4 << 20}
     fetches.subscription.pause([T2], {})
     fetches.answer(send, fetched(data(T0, b""), data(T2, b""), session=7))
-    assert limits(fetches.one(Api.FETCH)) == {0: 8 << 20}, "a session is told of the new share"
+    assert limits(fetches.one(Api.FETCH)) == {0: 8 << 20}, "the session sends the new limit"
     assert partition_limit(None, 1_000) == 1 << 20
 
 
@@ -189,7 +189,7 @@ def test_what_other_brokers_hold_counts_too() -> None:
     assert len(fetches.poll()) == 2
 
 
-def test_an_empty_answer_is_held_by_nobody() -> None:
+def test_an_empty_response_takes_no_memory() -> None:
     fetches = Fetches(T0)
     for _ in range(4):
         fetches.answer(fetches.one(Api.FETCH), fetched(data(T0)))
@@ -409,7 +409,7 @@ def test_after_bytes_that_are_no_batch_only_a_seek_helps(records: bytes) -> None
     assert asked(fetches.one(Api.FETCH)) == {T0: 11}
 
 
-def test_what_no_retry_mends_is_told_and_tried_all_the_same() -> None:
+def test_a_permanent_error_is_reported_and_the_fetch_is_retried() -> None:
     fetches = Fetches(T0)
     fetches.fail(fetches.one(Api.FETCH), UnsupportedApiError("too old"))
     assert isinstance(fetches.state(T0).problem, UnsupportedApiError)
@@ -450,7 +450,7 @@ def test_what_has_records_waiting_stays_in_the_session() -> None:
 
 
 @pytest.mark.parametrize(("code", "session"), [(70, 0), (71, 77), (106, 77)])
-def test_a_session_that_is_not_what_we_believe_is_begun_anew_at_once(code: int, session: int) -> None:
+def test_after_a_session_error_another_session_begins_at_once(code: int, session: int) -> None:
     fetches = Fetches(T0)
     fetches.answer(fetches.one(Api.FETCH), fetched(data(T0), session=77))
     fetches.answer(fetches.one(Api.FETCH), fetched(error=code))
@@ -467,7 +467,7 @@ def test_an_answer_that_does_not_fit_the_session_is_dropped() -> None:
     assert asked(fetches.one(Api.FETCH)) == {T0: 10, T2: 10}
 
 
-def test_a_broken_connection_begins_the_session_anew() -> None:
+def test_after_a_broken_connection_the_session_restarts() -> None:
     fetches = Fetches(T0)
     fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, batch(10)), session=77))
     fetches.fail(fetches.one(Api.FETCH), DisconnectedError("broke"))
@@ -556,7 +556,7 @@ def test_a_replica_that_cannot_be_reached_leads_back_to_the_leader() -> None:
     assert fetches.one(Api.FETCH).target == ToNode(1)
 
 
-def test_another_leader_is_asked_anew_who_is_closest() -> None:
+def test_a_new_leader_chooses_the_closest_replica_again() -> None:
     fetches = Fetches(T0)
     fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, replica=2)))
     fetches.cluster.tell(leaders={T0: 1}, epoch=4)

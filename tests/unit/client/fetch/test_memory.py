@@ -27,7 +27,7 @@ def test_a_request_is_never_larger_than_fetch_max_bytes() -> None:
     assert FetchMemory(1_000, 100).available(1, 1) == 100
 
 
-def test_a_batch_beyond_the_limit_is_consumed_before_anybody_is_asked() -> None:
+def test_a_batch_beyond_the_limit_is_consumed_before_any_further_fetch() -> None:
     memory = FetchMemory(1_000, 50_000)
     memory.hold(1, 1, 90_000)
     assert (memory.available(1, 2), memory.available(2, 2)) == (0, 0)

@@ -67,7 +67,7 @@ def test_asking_twice_without_a_change_says_nothing() -> None:
     assert session.request().named == {}
 
 
-def test_a_topic_that_was_made_anew_replaces_the_one_of_the_same_name() -> None:
+def test_a_recreated_topic_replaces_the_one_of_the_same_name() -> None:
     session = opened(T0)
     session.want(T0, wanted(topic_id=OTHER_ID))
     request = session.request()
@@ -112,7 +112,7 @@ def test_the_epoch_begins_again_after_the_last() -> None:
     [(70, (0, 0)), (71, (9, 0)), (106, (9, 0)), (-1, (9, 0)), (56, (9, 0))],
     ids=["not found", "invalid epoch", "topic id error", "unknown", "storage"],
 )
-def test_an_error_of_the_whole_answer_begins_anew(code: int, next_request: tuple[int, int]) -> None:
+def test_an_error_of_the_whole_response_ends_or_restarts_the_session(code: int, next_request: tuple[int, int]) -> None:
     session = opened(T0)
     assert not session.answered(session.request(), code, 0, [])
     request = session.request()
@@ -211,7 +211,7 @@ def test_a_dropped_topic_without_an_id_makes_it_no_session_by_names() -> None:
     assert (request.by_id, ids(request)) == (True, (9, 1))
 
 
-@pytest.mark.parametrize(("code", "partitions"), [(71, []), (0, [T1])], ids=["an error", "what nobody asked for"])
+@pytest.mark.parametrize(("code", "partitions"), [(71, []), (0, [T1])], ids=["an error", "an unrequested partition"])
 def test_a_throttled_answer_that_casts_doubt_replaces_the_session(code: int, partitions: list[object]) -> None:
     """A broker that merely wants to be left alone answers with nothing at all."""
     session = opened(T0)

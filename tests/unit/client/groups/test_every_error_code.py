@@ -75,7 +75,7 @@ def live(member: GroupMember, answer: Callable[[AnySend], None], heard: Callable
     return count
 
 
-def told_error(member: GroupMember) -> bool:
+def has_error_notification(member: GroupMember) -> bool:
     return member.manager.failure is not None or any(isinstance(item, ErrorNotification) for item in member.told)
 
 
@@ -90,7 +90,7 @@ def test_a_join_that_is_always_refused(api: Api, code: int) -> None:
         elif send.api is Api.JOIN_GROUP:
             member.joined(send)
 
-    requests = live(member, answer, lambda: told_error(member))
+    requests = live(member, answer, lambda: has_error_notification(member))
     assert requests <= 4 + 3 * member.mono // 100, "as often as every 100 ms, and twice for SyncGroup"
 
 
@@ -104,7 +104,7 @@ def test_a_heartbeat_that_is_always_refused(code: int) -> None:
         member.beaten(send, code)
         gone.extend(item.lost for item in member.told if isinstance(item, RebalanceNeeded))
 
-    requests = live(member, answer, lambda: told_error(member) or bool(gone))
+    requests = live(member, answer, lambda: has_error_notification(member) or bool(gone))
     assert requests <= 4 + member.mono // 100
 
 
@@ -120,7 +120,7 @@ def test_a_consumer_group_heartbeat_that_is_always_refused(joined: bool, code: i
         member.refused(send, code)
         lost.extend(item.lost for item in member.told if isinstance(item, RebalanceNeeded))
 
-    requests = live(member, answer, lambda: told_error(member) or bool(lost))
+    requests = live(member, answer, lambda: has_error_notification(member) or bool(lost))
     assert requests <= 4 + member.mono // 100
 
 

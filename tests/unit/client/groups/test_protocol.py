@@ -52,7 +52,7 @@ class Auto(Asked):
         self.subscription.subscribe(frozenset({"t"}))
         self.manager.polled(self.now)
 
-    def is_told(self, state: str = "", members: int = 0, code: int = 0) -> None:
+    def answer_description(self, state: str = "", members: int = 0, code: int = 0) -> None:
         """What kind of group it is."""
         member = describe_groups_response.DescribedGroupMember(
             member_id="m", client_id="c", client_host="h", member_metadata=b"", member_assignment=b""
@@ -87,7 +87,7 @@ def test_without_support_in_the_cluster_the_member_is_classic(
 ) -> None:
     caplog.set_level(logging.INFO)
     auto = Auto(link)
-    auto.is_told("Dead")
+    auto.answer_description("Dead")
     assert reason in caplog.text
     auto.one(Api.JOIN_GROUP)
 
@@ -96,7 +96,7 @@ def test_without_support_in_the_cluster_the_member_is_classic(
 def test_a_group_without_classic_members_is_joined_as_a_consumer_group(state: str, members: int, code: int) -> None:
     auto = Auto()
     assert auto.manager.status.protocol == ""
-    auto.is_told(state, members, code)
+    auto.answer_description(state, members, code)
     auto.one(Api.CONSUMER_GROUP_HEARTBEAT)
     assert auto.manager.status.protocol == "consumer"
 
@@ -104,17 +104,17 @@ def test_a_group_without_classic_members_is_joined_as_a_consumer_group(state: st
 @pytest.mark.parametrize("state", ["Stable", "PreparingRebalance", "CompletingRebalance"])
 def test_a_group_with_classic_members_is_joined_as_a_classic_group(state: str) -> None:
     auto = Auto()
-    auto.is_told(state, 3)
+    auto.answer_description(state, 3)
     auto.one(Api.JOIN_GROUP)
 
 
 def test_a_connection_lost_with_the_response_causes_another_request() -> None:
     auto = Auto(NodeConnection(ToCoordinator(1), "one", 9092))
-    auto.is_told("Dead")
+    auto.answer_description("Dead")
     assert auto.poll(99) == []
     auto.link = offering()
     auto.mono = 100
-    auto.is_told("Dead")
+    auto.answer_description("Dead")
     auto.one(Api.CONSUMER_GROUP_HEARTBEAT)
 
 
@@ -145,12 +145,12 @@ def test_a_late_response_chooses_nothing() -> None:
 
 def test_each_join_makes_its_own_choice() -> None:
     auto = Auto()
-    auto.is_told("Stable", 1)
+    auto.answer_description("Stable", 1)
     join = auto.one(Api.JOIN_GROUP)
     auto.fail(join, DisconnectedError("gone"))
     auto.coordinator.node_id = 1
     auto.mono = 1_000
-    auto.is_told(code=69)
+    auto.answer_description(code=69)
     auto.one(Api.CONSUMER_GROUP_HEARTBEAT)
 
 
@@ -158,7 +158,7 @@ def test_a_later_choice_of_classic_warns_about_the_poll_interval(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     auto = Auto(max_poll_interval_ms=10_000)
-    auto.is_told("Stable", members=3)
+    auto.answer_description("Stable", members=3)
     (line,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert line.startswith("group 'g': max.poll.interval.ms is 10000, below session.timeout.ms, which is 45000")
     join = auto.one(Api.JOIN_GROUP)
@@ -167,7 +167,7 @@ def test_a_later_choice_of_classic_warns_about_the_poll_interval(
 
 def test_a_consumer_group_does_not_warn_about_the_session_timeout(caplog: pytest.LogCaptureFixture) -> None:
     auto = Auto(max_poll_interval_ms=10_000)
-    auto.is_told(code=69)
+    auto.answer_description(code=69)
     beat = auto.one(Api.CONSUMER_GROUP_HEARTBEAT)
     assert milliseconds(beat.message.rebalance_timeout) == 10_000
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []

@@ -227,7 +227,7 @@ def test_the_deadline_ends_retries_and_names_the_last_reason(commits: Commits) -
     assert "COORDINATOR_LOAD_IN_PROGRESS" in str(replies.error)
 
 
-def test_who_asked_is_told_at_the_deadline_and_what_was_sent_may_take_its_time(commits: Commits) -> None:
+def test_a_call_fails_at_its_deadline_and_its_request_stays_in_flight(commits: Commits) -> None:
     replies, found = commits.commit(deadline=1_000), commits.fetch(T0, deadline=1_000)
     commit, look_up = commits.poll()
     assert commit.timeout == look_up.timeout == 30_000
@@ -242,12 +242,12 @@ def test_who_asked_is_told_at_the_deadline_and_what_was_sent_may_take_its_time(c
     assert commits.poll(1_500) == [], "it is being looked up"
     commits.answer(look_up, fetched((T0, 9, 0)))
     commits.answer(commit, committed((T0, 14)))
-    assert commits.poll(9_000) == [], "nobody waits for another try"
+    assert commits.poll(9_000) == [], "no call waits for another attempt"
     assert len(replies.got) == len(found.got) == 1
     assert later.value == {T0: OffsetAndMetadata(9, "m", 2)}
 
 
-def test_a_retry_is_signed_anew(commits: Commits) -> None:
+def test_a_retry_has_the_current_generation(commits: Commits) -> None:
     commits.commit()
     commits.answer(commits.one(Api.OFFSET_COMMIT), committed((T0, 14)))
     commits.membership.signs = commits.membership.identity()._replace(generation=8)
@@ -271,7 +271,7 @@ def test_a_silent_coordinator_is_doubted(commits: Commits) -> None:
     assert commits.coordinator.doubts == ["broke"]
 
 
-def test_a_look_up_that_cannot_succeed_leaves_nobody_waiting(commits: Commits) -> None:
+def test_a_look_up_that_cannot_succeed_fails_all_waiting_calls(commits: Commits) -> None:
     commits.coordinator.node_id = None
     replies, found = commits.commit(), commits.fetch(T0)
     commits.poll()
@@ -381,8 +381,8 @@ def test_what_is_about_the_signature_is_for_the_membership_to_judge(commits: Com
     assert type(replies.error) is error_class(code)
 
 
-def test_a_commit_that_may_be_signed_anew_is_sent_again_if_it_is_to_be_insisted_on(commits: Commits) -> None:
-    commits.membership.may_sign_anew = True
+def test_a_commit_that_may_get_a_new_generation_is_retried_if_the_caller_insists(commits: Commits) -> None:
+    commits.membership.may_retry = True
     once, insisting = commits.commit(retry=False), commits.commit()
     commits.answer(commits.poll()[0], committed((T0, 113)))
     assert type(once.error) is error_class(113)
@@ -413,7 +413,7 @@ def test_look_ups_are_signed_by_who_is_a_member(commits: Commits) -> None:
 
 
 @pytest.mark.parametrize("code", [25, 113])
-def test_a_look_up_by_who_is_somebody_else_by_now_is_signed_anew(commits: Commits, code: int) -> None:
+def test_a_look_up_is_retried_with_the_new_member_epoch(commits: Commits, code: int) -> None:
     commits.membership.reads = MemberIdentity(8, "member")
     replies = commits.fetch(T0, deadline=None)
     commits.answer(commits.one(Api.OFFSET_FETCH), fetched(error=code))
@@ -472,7 +472,7 @@ def test_a_commit_that_is_to_be_sent_again_goes_before_those_that_were_asked_for
     assert [offsets_of(send) for send in commits.poll(100)] == [{0: 5}, {0: 6}]
 
 
-def test_a_commit_that_is_sent_again_is_signed_anew_and_does_not_speak_of_what_was_given_up(commits: Commits) -> None:
+def test_a_retried_commit_has_the_current_generation_and_omits_revoked_partitions(commits: Commits) -> None:
     kept, gone = commits.commit({T1: OffsetAndMetadata(1)}), commits.commit(AT_5)
     for send in commits.poll():
         commits.answer(send, committed((T0, 14)) if 0 in offsets_of(send) else committed((T1, 14)))

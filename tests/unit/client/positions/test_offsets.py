@@ -282,14 +282,14 @@ def test_the_deadline_says_what_is_missing_and_why() -> None:
 
 def test_the_deadline_of_an_unreachable_cluster_says_that() -> None:
     offsets = Offsets()
-    offsets.unreachable = DisconnectedError("nobody home")
+    offsets.unreachable = DisconnectedError("connection refused")
     replies = offsets.list({T0: EARLIEST}, 500)
     offsets.poll()
     offsets.poll(500)
     assert replies.error is offsets.unreachable
 
 
-def test_who_waits_for_leaders_that_nobody_will_name_is_told_at_once_and_a_reset_goes_on() -> None:
+def test_a_permanent_metadata_error_fails_a_look_up_at_once_and_a_reset_goes_on() -> None:
     offsets = Offsets()
     offsets.cluster.tell(leaders={})
     offsets.subscription.assign([T0])
@@ -304,7 +304,7 @@ def test_who_waits_for_leaders_that_nobody_will_name_is_told_at_once_and_a_reset
     assert [send.api for send in offsets.poll(100)] == [Api.LIST_OFFSETS]
 
 
-def test_a_passing_failure_that_lasts_is_the_cause_of_what_is_told() -> None:
+def test_a_transient_failure_is_the_cause_of_the_timeout_error() -> None:
     offsets = Offsets()
     replies = offsets.list({T0: EARLIEST}, 500)
     (send,) = offsets.poll()

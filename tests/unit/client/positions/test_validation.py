@@ -92,7 +92,7 @@ def test_a_position_that_fits_is_fetched_on_and_asked_about_no_more() -> None:
     assert validating.poll() == []
 
 
-def test_another_leader_and_another_epoch_are_asked_anew_and_the_same_are_not() -> None:
+def test_a_new_leader_or_epoch_needs_another_validation_and_the_same_does_not() -> None:
     validating = Validating(T0)
     validating.confirmed()
     validating.cluster.tell()
@@ -207,7 +207,7 @@ def test_after_an_error_the_metadata_is_asked_and_then_the_leader(code: int) -> 
     assert validating.phase() is Phase.FETCHING
 
 
-def test_who_may_not_see_the_topic_is_told() -> None:
+def test_a_missing_permission_for_the_topic_is_reported() -> None:
     validating = Validating(T0)
     validating.answer(validating.one(ASKED), end((T0, -1, -1), code=29))
     assert isinstance(validating.state().problem, error_class(29))
@@ -238,7 +238,7 @@ def test_a_broker_that_is_too_old_to_be_asked_is_believed() -> None:
     assert validating.phase() is Phase.FETCHING
 
 
-def test_a_topic_that_was_made_anew_is_read_from_its_beginning_whatever_the_policy() -> None:
+def test_a_recreated_topic_is_read_from_its_beginning_with_any_policy() -> None:
     validating = Validating(T0, reset_to=LATEST)
     validating.confirmed()
     validating.held.add(T0)
@@ -250,7 +250,7 @@ def test_a_topic_that_was_made_anew_is_read_from_its_beginning_whatever_the_poli
     assert (validating.phase(), validating.state().reset_to) == (Phase.RESETTING, EARLIEST)
 
 
-def test_a_topic_made_anew_without_a_policy_is_an_error_until_a_seek() -> None:
+def test_a_recreated_topic_without_a_policy_is_an_error_until_a_seek() -> None:
     validating = Validating(T0, reset_to=None, leader_epoch=None)
     validating.poll()
     validating.cluster.tell(topic_id=uuid.UUID(int=77), epoch=0)
@@ -271,7 +271,7 @@ def test_what_a_seek_names_is_of_the_topic_that_there_is_however_late_that_is_kn
     assert (validating.phase(), validating.state().fetch) == (Phase.FETCHING, 5)
 
 
-def test_a_topic_that_is_gone_for_a_while_is_not_made_anew() -> None:
+def test_a_topic_that_is_unknown_for_a_while_is_not_a_recreated_one() -> None:
     validating = Validating(T0)
     validating.confirmed()
     validating.cluster.tell(leaders={}, errors={"t": 3})
@@ -281,7 +281,7 @@ def test_a_topic_that_is_gone_for_a_while_is_not_made_anew() -> None:
     assert (validating.phase(), validating.state().fetch) == (Phase.FETCHING, 10)
 
 
-def test_a_broker_that_tells_no_topic_ids_makes_no_topic_anew_and_the_id_is_not_forgotten() -> None:
+def test_a_response_without_topic_ids_is_no_recreation_and_the_id_is_kept() -> None:
     """In a rolling upgrade an older broker may answer in between."""
     validating = Validating(T0)
     validating.confirmed()
@@ -293,14 +293,14 @@ def test_a_broker_that_tells_no_topic_ids_makes_no_topic_anew_and_the_id_is_not_
     assert validating.phase() is Phase.RESETTING
 
 
-def test_a_leader_whose_epoch_nobody_tells_is_believed() -> None:
+def test_a_leader_without_a_known_epoch_needs_no_validation() -> None:
     validating = Validating(T0)
     validating.cluster.tell(epoch=-1)
     assert validating.poll() == []
     assert validating.phase() is Phase.FETCHING
 
 
-def test_a_truncated_log_without_a_policy_is_told_once_and_forgotten_with_its_partition() -> None:
+def test_a_truncated_log_without_a_policy_is_reported_once_and_forgotten_with_its_partition() -> None:
     validating = Validating(T0, reset_to=None)
     validating.answer(validating.one(ASKED), end((T0, 2, 5)))
     validating.poll()

@@ -540,7 +540,7 @@ def test_a_leave_ends_with_its_response_or_when_there_will_be_none(member: Membe
         assert replies.got == [(None, None)]
         assert (member.state, member.manager.metadata().member_id) == (State.UNJOINED, "")
         member.subscription.subscribe(frozenset({"t"}))
-        assert len(before.got) == (ending == "failure"), "each is told once"
+        assert len(before.got) == (ending == "failure"), "each gets one error"
         before = replies
 
 
