@@ -1,8 +1,8 @@
-"""Plays a scenario: starts its processes, takes its steps, waits after each until the group works again, collects the facts.
+"""Runs a scenario: starts its processes, takes its steps, waits after each until the group works again, collects the results.
 
-Owns the order of things and the waiting. Must not know the rules (``invariants``) nor how a process is started (``scenario_processes``).
-Invariant: a step is over when the members that live share all partitions and have committed all that was acknowledged when the
-last of them had started; a group that does not get there in time is a failure.
+Owns the order of the steps and the waiting. Must not know the rules (``invariants``) nor how a process is started
+(``scenario_processes``). Invariant: a step is over when the running members share all partitions and have committed all records
+that were acknowledged when the last of them had started; a group that does not reach this in time is a failure.
 """
 
 from __future__ import annotations
