@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ottla import Consumer
-from ottla.client import publisher
+from ottla.client import problems
 from ottla.config import ConsumerConfig
 
 DEAD = ("127.0.0.2", "127.0.0.3")
@@ -63,7 +63,7 @@ def test_the_live_address_is_found(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(publisher, "PATIENCE", 60_000)  # the machine may be busy; tests under a virtual clock check the real value
+    monkeypatch.setattr(problems, "PATIENCE", 60_000)  # the machine may be busy; tests under a virtual clock check the real value
     name, port = topic(1, "k:v"), int(served.split(":")[1])
     servers = f"{NAME}:{port}" if how == "name" else ",".join(f"{host}:{port}" for host in (*DEAD, ALIVE))
     caplog.set_level(logging.INFO, logger="ottla")

@@ -1,8 +1,10 @@
 """Assembles the managers of a consumer: their references to each other, the order of polling, and the handlers of commands.
 
-Owns the wiring. Must not know sockets or threads. Invariants: a command's outcome is published after the snapshot that shows its
-effect, and every other notification comes with the snapshot of the same moment; managers are polled in an order in which each acts
-on the decisions of the earlier ones in the same pass.
+Owns the wiring, and what follows from the state without a command: the snapshot for the application, and the topics of interest for
+the metadata. Must not know sockets or threads, nor the readers of a snapshot. Invariants: a snapshot is published when it differs
+from the last one; a command's outcome is published after the snapshot that shows its effect, and every other notification comes
+with the snapshot of the same moment; managers are polled in an order in which each acts on the decisions of the earlier ones in the
+same pass.
 """
 
 from __future__ import annotations
@@ -14,9 +16,11 @@ from typing import Any
 from ottla.client import events
 from ottla.client.backoff import ExponentialBackoff, RandomPort
 from ottla.client.calls.shared_state import SharedState
+from ottla.client.cluster.metadata import MetadataManager
 from ottla.client.cluster.topics import TopicsManager
 from ottla.client.core import ClientCore
-from ottla.client.events import Completed, Reply
+from ottla.client.effects import Poll
+from ottla.client.events import Completed, Published, Reply
 from ottla.client.fetch.manager import FetchManager
 from ottla.client.groups.coordinator import CoordinatorManager
 from ottla.client.groups.membership import Membership, MembershipContext
@@ -27,8 +31,8 @@ from ottla.client.poll_timer import PollTimer
 from ottla.client.positions.commit import CommitManager
 from ottla.client.positions.offsets import OffsetsManager
 from ottla.client.positions.validation import PositionValidator
-from ottla.client.publisher import FollowedTopics, Problems, Publisher
-from ottla.client.subscription import EARLIEST, LATEST, Ago, Mode, Reset, SubscriptionState
+from ottla.client.problems import Problems
+from ottla.client.subscription import EARLIEST, LATEST, Ago, Mode, Reset, Snapshot, SubscriptionState
 from ottla.config import ConsumerConfig
 from ottla.errors import OttlaError
 from ottla.types import Now
@@ -37,6 +41,7 @@ _NOTHING: frozenset[type[object]] = frozenset()
 _REPORTS: frozenset[type[object]] = frozenset({events.Drained})
 """Commands that have an effect only while a manager waits for them."""
 
+_NO_TOPICS: frozenset[str] = frozenset()
 _RESET_TO: Mapping[str, Reset | None] = {"earliest": EARLIEST, "latest": LATEST, "none": None}
 
 
@@ -254,6 +259,80 @@ class ConsumerAssembly:
     def _describe_topics(self, command: events.DescribeTopics, now: Now) -> None:
         del now
         self.topics.describe(command.topics, command.deadline, self._reply_to(command))
+
+
+class Publisher:
+    """Publishes the subscription to the application, and the rebalances to all threads. Polled after the connections."""
+
+    def __init__(
+        self,
+        core: ClientCore,
+        subscription: SubscriptionState,
+        membership: Membership | None,
+        recorder: RebalanceRecorder | None,
+        problems: Problems,
+        shared: SharedState,
+    ) -> None:
+        self._core = core
+        self._subscription = subscription
+        self._membership = membership
+        self._recorder = recorder
+        self._problems = problems
+        self._shared = shared
+        self._published = 0
+        self._problem: OttlaError | None = None
+
+    def poll(self, now: Now) -> Poll:
+        """Check for a problem. A change is published with the next notifications."""
+        problem = self._problems.present(now)
+        if problem is not self._problem and str(problem) != str(self._problem):
+            self._problem = problem
+            self._subscription.version += 1
+        return Poll(wake_at=self._problems.wake_at(now))
+
+    def publish(self) -> None:
+        """Publish what has changed."""
+        if self._recorder is not None:
+            self._shared.rebalances, self._shared.rebalancing = self._recorder.records, self._recorder.under_way
+        if self._published == self._subscription.version:
+            return
+        self._published = self._subscription.version
+        group = self._membership.metadata() if self._membership is not None else None
+        failure = self._membership.failure if self._membership is not None else None
+        subscription = self._subscription
+        snapshot = Snapshot(
+            mode=subscription.mode,
+            topics=subscription.topics,
+            pattern=subscription.pattern,
+            partitions=subscription.views(),
+            group=group,
+            failure=failure,
+            problem=self._problem,
+            was_connected=self._core.metadata.version > 0,
+        )
+        self._core.notify(Published(snapshot))
+
+
+class FollowedTopics:
+    """Passes the topics of interest to the metadata. Polled after all managers that may change them."""
+
+    def __init__(self, subscription: SubscriptionState, membership: Membership | None, metadata: MetadataManager) -> None:
+        self._subscription = subscription
+        self._membership = membership
+        self._metadata = metadata
+        self._followed = _NO_TOPICS, _NO_TOPICS, False
+        """The topics subscribed to, the topics of other members, and whether all topics are of interest."""
+
+    def poll(self, now: Now) -> Poll:
+        """Pass the topics to the metadata, if they have changed."""
+        del now
+        member = self._membership
+        wanted = self._subscription.topics
+        followed = (wanted, _NO_TOPICS, False) if member is None else (wanted, member.group_topics, member.follows_all_topics)
+        if followed != self._followed:  # cheap: in nearly every pass these are the same objects
+            self._followed = followed
+            self._metadata.set_topics(None if followed[2] else wanted | followed[1])
+        return Poll()
 
 
 def _reset_to(config: ConsumerConfig) -> Reset | None:

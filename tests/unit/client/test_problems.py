@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ottla.client.connections.node_connections import NEXT_ADDRESS
-from ottla.client.publisher import PATIENCE, Problems
+from ottla.client.problems import PATIENCE, Problems
 from ottla.client.subscription import SubscriptionState
 from ottla.config import ConsumerConfig
 from ottla.errors import ProtocolError

@@ -1,102 +1,19 @@
-"""Publishes the consumer's status and problems to the application, and its topics to the metadata.
+"""The problems of a whole consumer: the reasons why no records arrive.
 
-Owns the version that was published last, the topics last passed to the metadata, and the order in which the causes of missing
-records are checked. Must not know the readers of a snapshot, nor when an error is raised: the calls decide on timeouts. Invariants:
-a snapshot is published when it differs from the last one, and shows one moment; while some broker serves some assigned partition,
-there is no problem of the whole consumer (single partitions have their own).
+Owns the order in which the causes are checked, and the patience with the first connection. Must not know when an error is raised:
+the calls decide on timeouts. Invariant: while some broker serves some assigned partition, there is no problem of the whole consumer
+(single partitions have their own).
 """
 
 from __future__ import annotations
 
-from ottla.client.calls.shared_state import SharedState
-from ottla.client.cluster.metadata import MetadataManager
 from ottla.client.core import ClientCore
-from ottla.client.effects import Poll, ToCoordinator, ToNode
-from ottla.client.events import Published
+from ottla.client.effects import ToCoordinator, ToNode
 from ottla.client.groups.coordinator import COORDINATOR, CoordinatorManager
-from ottla.client.groups.membership import Membership
-from ottla.client.groups.rebalances import RebalanceRecorder
-from ottla.client.subscription import Mode, Phase, Snapshot, SubscriptionState
+from ottla.client.subscription import Mode, Phase, SubscriptionState
 from ottla.errors import LeaderNotAvailableError, OttlaError, UnknownTopicOrPartitionError
 from ottla.protocol import ErrorCode
 from ottla.types import Now
-
-_NO_TOPICS: frozenset[str] = frozenset()
-
-
-class FollowedTopics:
-    """Passes the topics of interest to the metadata. Polled after all managers that may change them."""
-
-    def __init__(self, subscription: SubscriptionState, membership: Membership | None, metadata: MetadataManager) -> None:
-        self._subscription = subscription
-        self._membership = membership
-        self._metadata = metadata
-        self._followed = _NO_TOPICS, _NO_TOPICS, False
-        """The topics subscribed to, the topics of other members, and whether all topics are of interest."""
-
-    def poll(self, now: Now) -> Poll:
-        """Pass the topics to the metadata, if they have changed."""
-        del now
-        member = self._membership
-        wanted = self._subscription.topics
-        followed = (wanted, _NO_TOPICS, False) if member is None else (wanted, member.group_topics, member.follows_all_topics)
-        if followed != self._followed:  # cheap: in nearly every pass these are the same objects
-            self._followed = followed
-            self._metadata.set_topics(None if followed[2] else wanted | followed[1])
-        return Poll()
-
-
-class Publisher:
-    """Publishes the subscription to the application, and the rebalances to all threads. Polled after the connections."""
-
-    def __init__(
-        self,
-        core: ClientCore,
-        subscription: SubscriptionState,
-        membership: Membership | None,
-        recorder: RebalanceRecorder | None,
-        problems: Problems,
-        shared: SharedState,
-    ) -> None:
-        self._core = core
-        self._subscription = subscription
-        self._membership = membership
-        self._recorder = recorder
-        self._problems = problems
-        self._shared = shared
-        self._published = 0
-        self._problem: OttlaError | None = None
-
-    def poll(self, now: Now) -> Poll:
-        """Check for a problem. A change is published with the next notifications."""
-        problem = self._problems.present(now)
-        if problem is not self._problem and str(problem) != str(self._problem):
-            self._problem = problem
-            self._subscription.version += 1
-        return Poll(wake_at=self._problems.wake_at(now))
-
-    def publish(self) -> None:
-        """Publish what has changed."""
-        if self._recorder is not None:
-            self._shared.rebalances, self._shared.rebalancing = self._recorder.records, self._recorder.under_way
-        if self._published == self._subscription.version:
-            return
-        self._published = self._subscription.version
-        group = self._membership.metadata() if self._membership is not None else None
-        failure = self._membership.failure if self._membership is not None else None
-        subscription = self._subscription
-        snapshot = Snapshot(
-            mode=subscription.mode,
-            topics=subscription.topics,
-            pattern=subscription.pattern,
-            partitions=subscription.views(),
-            group=group,
-            failure=failure,
-            problem=self._problem,
-            was_connected=self._core.metadata.version > 0,
-        )
-        self._core.notify(Published(snapshot))
-
 
 PATIENCE = 1_500
 """Milliseconds that the first connection may take before the cluster counts as unreachable, even if others have failed."""
