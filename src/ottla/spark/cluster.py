@@ -53,7 +53,7 @@ class Cluster:
         self._has_warned = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_consumer": None, "_of_logs": None, "_has_warned": self._has_warned}
+        return {"_options": self._options, "_consumer": None, "_uncommitted_consumer": None, "_has_warned": self._has_warned}
 
     def __enter__(self) -> Self:
         return self

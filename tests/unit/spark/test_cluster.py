@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import pickle
 
 from ottla import Consumer
 from ottla.spark.cluster import Cluster
@@ -22,3 +23,12 @@ def test_to_ask_nothing_needs_no_client() -> None:
     with Cluster(parse_options(options)) as cluster:
         assert (cluster.earliest([]), cluster.latest([]), cluster.log_end_offsets([])) == ({}, {}, {})
         assert clients() == before
+
+
+def test_a_pickled_cluster_has_no_clients_and_creates_its_own() -> None:
+    """Spark pickles a stream's reader, and the cluster with it, for every task."""
+    cluster = Cluster(parse_options({"kafka.bootstrap.servers": "localhost:1", "subscribe": "t"}))
+    copy = pickle.loads(pickle.dumps(cluster))
+    assert vars(copy) == vars(cluster)
+    with copy:
+        assert copy.log_end_offsets([]) == {}
