@@ -31,7 +31,7 @@ from ottla.assignors.invocation import assign_whole
 from ottla.client.backoff import ExponentialBackoff
 from ottla.client.effects import Poll, Send, ToCoordinator
 from ottla.client.events import Assigned, AssignmentNeeded, ErrorNotification
-from ottla.client.groups.consumer.requests import Offers
+from ottla.client.groups.consumer.heartbeats import Offers
 from ottla.client.groups.membership import MembershipContext
 from ottla.errors import AssignmentError, OttlaError, broker_error
 from ottla.protocol import ErrorCode, rpcs

@@ -24,8 +24,8 @@ from typing import TypeAlias
 from ottla.client.effects import AnySend, Poll, Send
 from ottla.client.events import Assigned, ErrorNotification, Reply, UserData
 from ottla.client.groups.consumer.client_assignors import ClientAssignorManager
+from ottla.client.groups.consumer.heartbeats import JOIN_GROUP_EPOCH, AssignmentSource, Heartbeats, new_member_id
 from ottla.client.groups.consumer.reconciliation import Reconciliation
-from ottla.client.groups.consumer.requests import JOIN_GROUP_EPOCH, AssignmentSource, Heartbeats, new_member_id
 from ottla.client.groups.consumer.states import (
     ASSIGNOR_HINT,
     HEARTBEAT_REACTIONS,

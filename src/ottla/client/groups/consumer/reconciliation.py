@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ottla.assignors import MemberAssignment
 from ottla.client.cluster.metadata import MetadataManager
 from ottla.client.events import AssignmentReceived, RebalanceNeeded
-from ottla.client.groups.consumer.requests import Assignment, AssignmentSource
+from ottla.client.groups.consumer.heartbeats import Assignment, AssignmentSource
 from ottla.client.subscription import SubscriptionState
 from ottla.types import TopicPartition
 

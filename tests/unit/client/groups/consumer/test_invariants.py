@@ -16,7 +16,7 @@ from hypothesis import given, settings, strategies as st
 
 from ottla.client.effects import AnySend
 from ottla.client.events import AssignmentReceived, ErrorNotification, RebalanceNeeded
-from ottla.client.groups.consumer.requests import new_member_id
+from ottla.client.groups.consumer.heartbeats import new_member_id
 from ottla.client.groups.consumer.states import HEARTBEAT_STATES, TRANSITIONS, Input, State
 from ottla.client.groups.membership import NO_MEMBER
 from ottla.errors import CommitFailedError, DisconnectedError, UnsupportedApiError, error_class
