@@ -161,9 +161,9 @@ class _LogLoader:
         files, interval = self.log.files, self.log.config.index_interval_bytes
         if self.clean:
             segment = Segment(base, files.open(base), interval)
-            found = _stored_indexes(files, base, segment.size)
+            indexes = _stored_indexes(files, base, segment.size)
             with suppress(InvalidBatchError):
-                if found is not None and _index_batches(segment, segment.load_indexes(*found)) == self.recovery_point:
+                if indexes is not None and _index_batches(segment, segment.load_indexes(*indexes)) == self.recovery_point:
                     return segment
         else:
             for suffix in ("index", "timeindex"):
@@ -288,7 +288,7 @@ class _LogLoader:
         for base in listing.swaps:
             batches, damages = _batch_offsets(files.open_swap(base), base, LAST_OFFSET)
             last = batches[-1][1] if batches else base + 1
-            originals = [one for one in files.listing().segments if base <= one < last]
+            originals = [source for source in files.listing().segments if base <= source < last]
             doubt = None
             if base in originals:
                 doubt = f" at {damages[0]}" if damages else self._doubt_in_swap(base, batches, originals)
@@ -300,36 +300,38 @@ class _LogLoader:
                 )
             else:
                 files.finish_swap(base, originals)
-                compacted = max([compacted, *(one for one in files.listing().segments if one > base)][:2])
+                compacted = max([compacted, *(source for source in files.listing().segments if source > base)][:2])
         files.discard_all_cleaned()
         files.discard_unfinished()
         self.listing = files.listing()
         return compacted
 
-    def _doubt_in_swap(self, base: int, found: list[tuple[int, int]], originals: list[int]) -> str | None:
+    def _doubt_in_swap(self, base: int, batch_offsets: list[tuple[int, int]], originals: list[int]) -> str | None:
         """Return why a cleaned segment cannot be the result of rewriting these segments, which all still exist; ``None`` if it can.
-        ``found``: the offsets of its batches. It may have batches that a source segment has lost, by its damage or by the index
-        entries behind its end."""
+
+        ``batch_offsets``: the offsets of its batches. It may have batches that a source segment has lost, by its damage or by the
+        index entries behind its end.
+        """
         times = self.log.files.read_end(file_name(base, "timeindex") + ".swap", TIME_ENTRY_SIZE)
-        if times is not None and times[0] and not found:
+        if times is not None and times[0] and not batch_offsets:
             return ": it is empty, and its index is not"
         made_of: set[tuple[int, int]] = set()
         lost: list[tuple[int, int]] = []
-        for one in originals:
-            segment = Segment(one, self.log.files.open(one), self.log.config.index_interval_bytes)
-            limit = next((base for base in self.listing.segments if base > one), LAST_OFFSET)
+        for source in originals:
+            segment = Segment(source, self.log.files.open(source), self.log.config.index_interval_bytes)
+            limit = next((base for base in self.listing.segments if base > source), LAST_OFFSET)
             with segment.file.reader() as file:
-                batches, damages = _batch_offsets(file, one, limit)
+                batches, damages = _batch_offsets(file, source, limit)
             made_of.update(batches)
             lost += [(damage.first_offset, max(damage.next_offset, damage.first_offset + 1)) for damage in damages]
-            lost.append((batches[-1][1] if batches else one, _IndexTail(segment, self.log.files).last_offset + 1))
-        for batch in found:
+            lost.append((batches[-1][1] if batches else source, _IndexTail(segment, self.log.files).last_offset + 1))
+        for batch in batch_offsets:
             offset = batch[0]
             if batch not in made_of and not any(first <= offset < end for first, end in lost):
                 return f": it has a batch at offset {offset}, and the segments that it was made of have none"
         return None
 
-    # ProducerStateManager
+    # Producers
 
     def producers(self, now: int) -> None:
         """Restore the producer state and the transaction indexes from the newest snapshot that fits and the batches after it.
@@ -345,7 +347,7 @@ class _LogLoader:
         for offset in reversed(self.listing.snapshots):
             content = log.files.read_small(file_name(offset, "snapshot")) if log.start_offset <= offset <= log.end_offset else None
             producers = ProducerStateManager.from_snapshot(content, offset) if content is not None else None
-            damaged = any(TransactionIndex.from_bytes(one, before=offset) is None for one in stored.values())
+            damaged = any(TransactionIndex.from_bytes(content, before=offset) is None for content in stored.values())
             if producers is not None and not damaged:
                 log.producers, start = producers, offset
                 break
@@ -387,12 +389,12 @@ class _LogLoader:
         damages: list[Damage] = []
         limit = self._limit(segment)
         with segment.file.reader() as file:
-            for found in scan(file, segment.base_offset, limit=limit, position=first):
-                if isinstance(found, Damage):
-                    damages.append(found)
-                elif found.header.producer_id >= 0 and found.header.base_offset >= start:
-                    content = bytes(found.content) if found.header.is_control else b""
-                    self.log.update_producers(segment, content, found.header, now)
+            for part in scan(file, segment.base_offset, limit=limit, position=first):
+                if isinstance(part, Damage):
+                    damages.append(part)
+                elif part.header.producer_id >= 0 and part.header.base_offset >= start:
+                    content = bytes(part.content) if part.header.is_control else b""
+                    self.log.update_producers(segment, content, part.header, now)
         if damages and not segment.damages:
             segment.rescan(limit)
             self._report_damages(segment)
@@ -472,17 +474,17 @@ def _batch_offsets(file: Readable, base: int, limit: int) -> tuple[list[tuple[in
     large."""
     batches: list[tuple[int, int]] = []
     damages: list[Damage] = []
-    for found in scan(file, base, limit=limit):
-        if isinstance(found, Batch):
-            batches.append((found.header.base_offset, found.header.next_offset))
+    for part in scan(file, base, limit=limit):
+        if isinstance(part, Batch):
+            batches.append((part.header.base_offset, part.header.next_offset))
         else:
-            damages.append(found)
+            damages.append(part)
     return batches, damages
 
 
 def _headers(segment: Segment, limit: int | None) -> Iterator[BatchHeader]:
     """Yield the headers of all intact batches."""
     with segment.file.reader() as file:
-        for found in scan(file, segment.base_offset, limit=limit):
-            if isinstance(found, Batch):
-                yield found.header
+        for part in scan(file, segment.base_offset, limit=limit):
+            if isinstance(part, Batch):
+                yield part.header

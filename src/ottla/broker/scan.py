@@ -80,17 +80,19 @@ def scan(
     reader = _Reader(file, base_offset, limit, gaps)
     expected = base_offset
     while position < file.size:
-        found = reader.batch_at(position, expected)
-        if isinstance(found, Batch) and not reader.is_contradicted(found, expected):
-            yield found
-            position, expected = position + found.header.size, found.header.next_offset
+        candidate = reader.batch_at(position, expected)
+        if isinstance(candidate, Batch) and not reader.is_contradicted(candidate, expected):
+            yield candidate
+            position, expected = position + candidate.header.size, candidate.header.next_offset
             continue
-        if isinstance(found, Batch):
-            found = _InvalidBatch(f"a batch claims offset {found.header.base_offset} where {expected} was expected", found.header)
-        end, next_offset = reader.end_of_damage(position, expected, found)
-        reason = found.reason
-        if next_offset == expected and found.header is not None:
-            reason += f" and claims {_records(found.header.record_count)}"
+        if isinstance(candidate, Batch):
+            candidate = _InvalidBatch(
+                f"a batch claims offset {candidate.header.base_offset} where {expected} was expected", candidate.header
+            )
+        end, next_offset = reader.end_of_damage(position, expected, candidate)
+        reason = candidate.reason
+        if next_offset == expected and candidate.header is not None:
+            reason += f" and claims {_records(candidate.header.record_count)}"
         yield Damage(position, end, expected, next_offset, reason)
         position, expected = end, next_offset
 

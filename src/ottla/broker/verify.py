@@ -76,9 +76,9 @@ class CheckedSegment:
 class PartitionCheck:
     """The check of one partition; ``run`` does it."""
 
-    def __init__(self, topic_partition: TopicPartition, folder: FolderView, known: ExpectedState) -> None:
+    def __init__(self, topic_partition: TopicPartition, folder: FolderView, expected: ExpectedState) -> None:
         self.topic_partition = topic_partition
-        self.expected = known
+        self.expected = expected
         self._folder = folder
         self.findings: list[Finding] = []
         self.segments: list[CheckedSegment] = []
@@ -91,7 +91,7 @@ class PartitionCheck:
         self._epochs_wrong = 0
         self._epoch_error = ""
         self._open: dict[int, int] = {}
-        """ProducerStateManager with an open transaction, and where that begins."""
+        """The producers with open transactions, each with the first offset of its transaction."""
         self._trusted = 0
         """The next start, after an unclean end, trusts the transaction indexes before this offset."""
 
@@ -141,16 +141,16 @@ class PartitionCheck:
             name = file_name(base, "log") + SWAP
             with self._folder.open(name) as file:
                 damage, last = None, base + 1
-                for found in scan(file, base, limit=LAST_OFFSET):
-                    if isinstance(found, Damage):
-                        damage = damage or found
+                for part in scan(file, base, limit=LAST_OFFSET):
+                    if isinstance(part, Damage):
+                        damage = damage or part
                     else:
-                        last = found.header.next_offset
+                        last = part.header.next_offset
             if damage is not None and base in sources:
                 self._find(FindingKind.SWAP, name, f"it is damaged at {damage}", damage)
                 continue
-            self._find(FindingKind.INTERRUPTED, name, f"it takes the topic_partition of the segments before offset {last}")
-            sources = {one: other for one, other in sources.items() if not base <= one < last}
+            self._find(FindingKind.INTERRUPTED, name, f"it replaces the segments before offset {last}")
+            sources = {start: source for start, source in sources.items() if not base <= start < last}
             sources[base] = name
         return sources
 
@@ -166,21 +166,21 @@ class PartitionCheck:
             index = self._index(files, segment, "index", OffsetIndexCheck, in_use=in_use)
             times = self._index(files, segment, "timeindex", TimeIndexCheck, in_use=in_use)
             last = 0
-            for found in scan(file, segment.base_offset, limit=following, gaps=self.expected.gaps_before > segment.base_offset):
-                if isinstance(found, Damage):
-                    self._note_damage(segment, file, found, is_newest=following is None)
+            for part in scan(file, segment.base_offset, limit=following, gaps=self.expected.gaps_before > segment.base_offset):
+                if isinstance(part, Damage):
+                    self._note_damage(segment, file, part, is_newest=following is None)
                     for check in (index, times):
                         if check is not None:
-                            check.damage(found, is_last=found.end == file.size)
+                            check.damage(part, is_last=part.end == file.size)
                     continue
-                self._note_batch(segment, found)
+                self._note_batch(segment, part)
                 if index is not None:
-                    index.batch(found.position, found.header)
+                    index.batch(part.position, part.header)
                 if times is not None:
-                    times.batch(found.header)
-                last = found.position
-                expected += self._ended(found)
-                segment.end = found.header.next_offset
+                    times.batch(part.header)
+                last = part.position
+                expected += self._ended(part)
+                segment.end = part.header.next_offset
             if index is not None:
                 index.finish(file.size)
                 if not in_use and not index.count and self.expected.interval is not None and last > self.expected.interval:
@@ -270,7 +270,7 @@ class PartitionCheck:
 
     def _stored_aborted(self, segment: CheckedSegment) -> TransactionIndex | None:
         name, second = (file_name(segment.base_offset, suffix) for suffix in (TXNINDEX, TXNINDEX_COPY))
-        content, copy = (self._of_segment(segment, one) for one in (name, second))
+        content, copy = (self._of_segment(segment, index_name) for index_name in (name, second))
         checked = TransactionIndex.read_copy(copy, segment.base_offset, None)
         if copy and not checked:  # also one that is shorter than an entry
             self._find(FindingKind.TRANSACTIONS, second, "its checksums do not fit")
@@ -293,18 +293,18 @@ class PartitionCheck:
     ) -> None:
         if stored is None:
             return
-        begun = {(one.producer_id, one.last_offset): one.first_offset for one in segment.aborted}
+        begun = {(transaction.producer_id, transaction.last_offset): transaction.first_offset for transaction in segment.aborted}
         wrong = [
-            one
-            for one in expected
-            if begun.get((one.producer_id, one.last_offset), LAST_OFFSET) > one.first_offset
-            and (self.expected.clean or one.last_offset < self._trusted)
+            transaction
+            for transaction in expected
+            if begun.get((transaction.producer_id, transaction.last_offset), LAST_OFFSET) > transaction.first_offset
+            and (self.expected.clean or transaction.last_offset < self._trusted)
         ]
         if wrong:
-            one, name = wrong[0], file_name(segment.base_offset, "txnindex")
+            first, name = wrong[0], file_name(segment.base_offset, "txnindex")
             more = f", and {len(wrong) - 1} others" if len(wrong) > 1 else ""
-            what = f"it lacks the aborted transaction of producer {one.producer_id} from offset {one.first_offset} on{more}"
-            self._find(FindingKind.TRANSACTIONS, name, what, offsets=(one.first_offset, one.last_offset + 1))
+            what = f"it lacks the aborted transaction of producer {first.producer_id} from offset {first.first_offset} on{more}"
+            self._find(FindingKind.TRANSACTIONS, name, what, offsets=(first.first_offset, first.last_offset + 1))
 
     def _read_snapshots(self) -> None:
         intact = [0]

@@ -220,7 +220,7 @@ class PartitionToCheck(NamedTuple):
 
     topic_partition: TopicPartition
     folder: Path
-    known: ExpectedState
+    expected: ExpectedState
 
 
 class StoppedDirectory:
@@ -276,8 +276,8 @@ class StoppedDirectory:
 
     def check(self, on_read: OnRead) -> Iterator[PartitionCheck]:
         """Verify one partition after the other. Raises ``StorageError`` if a broker was started meanwhile."""
-        for topic_partition, path, known in self.partitions:
-            check = PartitionCheck(topic_partition, FolderReader(path, on_read, self.denied), known)
+        for topic_partition, path, expected in self.partitions:
+            check = PartitionCheck(topic_partition, FolderReader(path, on_read, self.denied), expected)
             try:
                 check.run()
             except OSError as error:
@@ -318,8 +318,8 @@ class StoppedDirectory:
         self._look_at_folders(topics, points, is_ottla=is_ottla)
         strays = {folder.name for folder in self.strays}
         self.foreign = [name for name in foreign_in(self.path, catalog.catalog.topics) if name not in strays]
-        if found := [name for name in self.foreign if self.path / name not in self.unknown]:
-            self._find(FindingKind.FOREIGN, ".", f"{format_names(found)}: not the broker's")
+        if unexpected := [name for name in self.foreign if self.path / name not in self.unknown]:
+            self._find(FindingKind.FOREIGN, ".", f"{format_names(unexpected)}: not the broker's")
 
     def _look_at_properties(self, names: list[str]) -> None:
         if META not in names:
@@ -378,22 +378,22 @@ class StoppedDirectory:
             for number in topic.partitions:
                 topic_partition = TopicPartition(topic.name, number)
                 recovery_point, end, first_dirty_offset = (
-                    (points[one] or {}).get(topic_partition, 0)
-                    for one in (RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT, CLEANER_CHECKPOINT)
+                    (points[checkpoint] or {}).get(topic_partition, 0)
+                    for checkpoint in (RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT, CLEANER_CHECKPOINT)
                 )
                 folder = self.path / f"{topic.name}-{number}"
                 if folder not in own:
                     self._look_at_missing(topic_partition, folder, max(recovery_point, end))
                     continue
                 is_anywhere = topic.config.compacted or not topic.config.cleanup_policy or points[CLEANER_CHECKPOINT] is None
-                known = ExpectedState(
+                state = ExpectedState(
                     recovery_point=recovery_point,
                     end=max(recovery_point, end),
                     gaps_before=LAST_OFFSET if is_anywhere else first_dirty_offset,
                     clean=self.clean,
                     interval=topic.config.index_interval_bytes if is_ottla and not topic.settings_unknown else None,
                 )
-                self.partitions.append(PartitionToCheck(topic_partition, folder, known))
+                self.partitions.append(PartitionToCheck(topic_partition, folder, state))
 
     def _look_at_missing(self, topic_partition: TopicPartition, folder: Path, end: int) -> None:
         """A partition without a folder. After an unclean end, its offsets may be those of a deleted topic of the same name."""
