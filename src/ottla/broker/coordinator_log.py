@@ -1,18 +1,22 @@
-"""The log of a coordinator: the internal topic that stores its state.
+"""The log of a coordinator, the internal topic that stores its state: its partitions are loaded, appended to and given up.
 
-Owns the queued appends, and those that wait for a flush. Must not know the meaning of the records. Invariant: each ``Append`` is
-answered by exactly one ``on_appended`` or ``on_append_failed``, before a request can read its records; the appends of one batch are
-written all or not at all.
+Owns the partitions that the coordinator serves, the order in which the coordinator's effects are performed, the queued appends, and
+those that wait for a flush. Must not know the meaning of a record or of an effect. Invariants: a partition is served only after all
+of its log was read; a load that ends after the partition was given up because of a scripted fault is ignored; effects are performed
+in the order of the decisions; each ``Append`` is answered by exactly one ``on_appended`` or ``on_append_failed``, before a request
+can read its records; the appends of one batch are written all or not at all.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from functools import partial
+from typing import Generic, NamedTuple, Protocol, TypeVar, cast
 
 from ottla.broker.catalog import BrokerCatalog
-from ottla.broker.effects import RunJob
+from ottla.broker.effects import NodeEndpoint, Outbox, RunJob, SetTimer
 from ottla.broker.log import PartitionLog
 from ottla.broker.ports import SegmentFile
 from ottla.broker.scan import Damage, scan
@@ -23,12 +27,26 @@ from ottla.protocol import ErrorCode
 from ottla.records import BatchHeader, iter_entries, read_header
 from ottla.types import Now
 
+logger = logging.getLogger("ottla.broker")
+
 Entry = tuple[bytes, bytes | None]
 """Key and value of one record; ``None`` is a tombstone."""
 
-E = TypeVar("E")
+L = TypeVar("L")
+"""The content of a log."""
 
-logger = logging.getLogger("ottla.broker")
+L_contra = TypeVar("L_contra", contravariant=True)
+
+F = TypeVar("F")
+"""An effect of the coordinator."""
+
+LOADING = "load"
+"""The first element of the keys of the timers that retry a failed load."""
+
+_LOAD_RETRY_BACKOFF_MS = 1_000
+
+_OFFLINE = -1
+"""In place of the number of a fault: the log cannot be read, so no broker serves the partition."""
 
 _NAMED = 50
 """The maximum number of groups or transactional ids in one log line."""
@@ -37,12 +55,162 @@ MAX_BATCH = 1 << 20
 """The size of keys and values, in bytes, at which a batch gets no more appends: Kafka's default limit of a message."""
 
 
-class AppendListener(Protocol[E]):
+class AppendListener(Protocol[F]):
     """A coordinator that gets the outcomes of its appends."""
 
-    def on_appended(self, partition: int, batch: int, now: Now) -> list[E]: ...
+    def on_appended(self, partition: int, batch: int, now: Now) -> list[F]: ...
 
-    def on_append_failed(self, partition: int, batch: int, error: ErrorCode, now: Now) -> list[E]: ...
+    def on_append_failed(self, partition: int, batch: int, error: ErrorCode, now: Now) -> list[F]: ...
+
+
+class Coordinator(AppendListener[F], Protocol[L_contra, F]):
+    """The interface of both coordinators."""
+
+    def partition_for(self, key: str, /) -> int: ...
+    def start_loading(self, partition: int, /) -> None: ...
+    def load(self, partition: int, content: L_contra, now: Now, /) -> list[F]: ...
+    def unload(self, partition: int, /) -> list[F]: ...
+
+
+class LoadedLog(NamedTuple, Generic[L]):
+    """The result of reading a partition."""
+
+    content: L
+    keys: Collection[str]
+    """The groups or transactional ids that have records in it."""
+    damages: Sequence[str]
+    """A message for each part that could not be read."""
+
+
+class PartitionOwnership:
+    """The owners of the partitions: this broker, unless a fault has moved a partition or its log cannot be read."""
+
+    def __init__(self) -> None:
+        self._away: dict[int, tuple[int, NodeEndpoint | None]] = {}
+        self._loading: set[int] = set()
+
+    def endpoint_of(self, partition: int, here: NodeEndpoint) -> NodeEndpoint | None:
+        """Return the owner of a partition: ``here``, the broker that a fault names, or ``None`` if it has none."""
+        return self._away.get(partition, (0, here))[1]
+
+    def is_away(self, partition: int) -> bool:
+        """Whether the partition was given up."""
+        return partition in self._away
+
+    def is_loading(self, partition: int) -> bool:
+        """Whether the partition is being read."""
+        return partition in self._loading
+
+    def give_up(self, partition: int, fault: int, to: NodeEndpoint | None) -> None:
+        """Make ``to``, or no broker, the owner until the fault ends."""
+        self._away[partition] = (fault, to)
+        self._loading.discard(partition)
+
+    def reclaim(self, fault: int) -> list[int]:
+        """Take back the partitions that were given up because of a fault, and return them."""
+        partitions = [partition for partition, (cause, _) in self._away.items() if cause == fault]
+        for partition in partitions:
+            del self._away[partition]
+        return partitions
+
+    def start_loading(self, partition: int) -> None:
+        """Mark a partition as being read."""
+        self._loading.add(partition)
+
+    def finish_loading(self, partition: int, outcome: object) -> bool:
+        """End a load; return whether the partition can be served.
+
+        That is not so if it was given up while the disk thread read it. A partition that could not be read stays in loading, and is
+        read again later: COORDINATOR_LOAD_IN_PROGRESS is better than outdated state.
+        """
+        if isinstance(outcome, Exception) or partition not in self._loading:
+            return False
+        self._loading.remove(partition)
+        return True
+
+
+class CoordinatorPartitions(Generic[L, F]):
+    """Loads the partitions of ``log`` into the ``coordinator``, and unloads them.
+
+    ``name`` is the first element of the tags of its jobs. ``read`` reads a log, on the disk thread; ``empty`` is the content of an
+    empty one. ``perform`` performs one effect, and returns the effects that follow from it at once.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator[L, F],
+        log: CoordinatorLog,
+        outbox: Outbox,
+        name: str,
+        *,
+        read: Callable[[Sequence[StoredSegment]], LoadedLog[L]],
+        empty: L,
+        perform: Callable[[F, Now], Iterable[F]],
+    ) -> None:
+        self.ownership = PartitionOwnership()
+        self._coordinator = coordinator
+        self._log = log
+        self._outbox = outbox
+        self._name = name
+        self._read = read
+        self._empty = empty
+        self._perform = perform
+
+    def load_all(self, now: Now) -> None:
+        """Load every partition: the empty ones at once, the others when the disk thread has read them."""
+        for partition in range(self._log.partition_count):
+            self.load(partition, now)
+
+    def load(self, partition: int, now: Now) -> None:
+        """Load one partition, unless its log is offline."""
+        if self._log.is_offline(partition):
+            self.ownership.give_up(partition, _OFFLINE, None)
+            return
+        segments = self._log.stored(partition)
+        if not segments:
+            self._log.report(partition, (), ())
+            self.execute(self._coordinator.load(partition, self._empty, now), now)
+            return
+        self._coordinator.start_loading(partition)
+        self.ownership.start_loading(partition)
+        self._outbox.put(RunJob((self._name, "load", partition), partial(self._read, segments)))
+
+    def retry_load(self, partition: int, now: Now) -> None:
+        """Retry a failed load, unless the partition was given up meanwhile."""
+        if self.ownership.is_loading(partition):
+            self.load(partition, now)
+
+    def on_loaded(self, partition: int, outcome: object, now: Now) -> None:
+        """Handle the end of a load."""
+        if isinstance(outcome, OSError):
+            self._outbox.put(SetTimer((LOADING, self._name, partition), now.mono + _LOAD_RETRY_BACKOFF_MS))
+        if not self.ownership.finish_loading(partition, outcome):
+            return
+        loaded = cast("LoadedLog[L]", outcome)
+        self._log.report(partition, loaded.damages, loaded.keys)
+        self.execute(self._coordinator.load(partition, loaded.content, now), now)
+
+    def on_flushed(self, partition: int, batch: int, outcome: object, now: Now) -> None:
+        """Handle the end of a flush."""
+        self.execute(self._log.flushed(self._coordinator, partition, batch, outcome, now), now)
+
+    def resign(self, fault: int, key: str | None, to: NodeEndpoint | None, now: Now) -> None:
+        """Give up the partition of a key, or all; responses name ``to`` as the new owner."""
+        every = range(self._log.partition_count)
+        for partition in every if key is None else (self._coordinator.partition_for(key),):
+            self.ownership.give_up(partition, fault, to)
+            self.execute(self._coordinator.unload(partition), now)
+
+    def reclaim(self, fault: int, now: Now) -> None:
+        """Load the partitions again that were given up because of a fault."""
+        for partition in self.ownership.reclaim(fault):
+            self.load(partition, now)
+
+    def execute(self, effects: Iterable[F], now: Now) -> None:
+        """Perform effects, and those that follow from them."""
+        todo = deque(effects)
+        while todo:
+            todo += self._perform(todo.popleft(), now)
 
 
 class _Flushing(NamedTuple):
@@ -123,7 +291,7 @@ class CoordinatorLog:
                 return appends[:count]
         return appends
 
-    def append(self, coordinator: AppendListener[E], appends: Sequence[Append], encode: Callable[[], bytes], now: Now) -> list[E]:
+    def append(self, coordinator: AppendListener[F], appends: Sequence[Append], encode: Callable[[], bytes], now: Now) -> list[F]:
         """Write appends to one partition as one batch, at most one of a transaction; return the coordinator's effects if the
         outcome is known at once."""
         partition, producer = appends[0].partition, appends[0].producer
@@ -146,7 +314,7 @@ class CoordinatorLog:
             return []
         return _appended(coordinator, partition, numbers, now)
 
-    def flushed(self, coordinator: AppendListener[E], partition: int, first: int, outcome: object, now: Now) -> list[E]:
+    def flushed(self, coordinator: AppendListener[F], partition: int, first: int, outcome: object, now: Now) -> list[F]:
         """Handle the end of the flush of the batch that begins with the append ``first``."""
         flushing = self._flushing.pop((partition, first))
         if isinstance(outcome, Exception):
@@ -155,17 +323,17 @@ class CoordinatorLog:
         return _appended(coordinator, partition, flushing.numbers, now)
 
 
-def _appended(coordinator: AppendListener[E], partition: int, numbers: Sequence[int], now: Now) -> list[E]:
+def _appended(coordinator: AppendListener[F], partition: int, numbers: Sequence[int], now: Now) -> list[F]:
     return _each(numbers, lambda number: coordinator.on_appended(partition, number, now))
 
 
-def _failed(coordinator: AppendListener[E], partition: int, numbers: Sequence[int], error: ErrorCode, now: Now) -> list[E]:
+def _failed(coordinator: AppendListener[F], partition: int, numbers: Sequence[int], error: ErrorCode, now: Now) -> list[F]:
     return _each(numbers, lambda number: coordinator.on_append_failed(partition, number, error, now))
 
 
-def _each(numbers: Sequence[int], report: Callable[[int], list[E]]) -> list[E]:
+def _each(numbers: Sequence[int], report: Callable[[int], list[F]]) -> list[F]:
     """Report the outcome of each append to the coordinator. If it fails at one, the others are still reported."""
-    effects: list[E] = []
+    effects: list[F] = []
     for number in numbers:
         try:
             effects += report(number)

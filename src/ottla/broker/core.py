@@ -18,7 +18,7 @@ from ottla.broker.api import HANDLERS, fetch, produce
 from ottla.broker.catalog import SYNC_CATALOG, Endpoint
 from ottla.broker.checkpoints import CHECKPOINT
 from ottla.broker.config import BrokerConfig
-from ottla.broker.coordinator_partitions import LOADING
+from ottla.broker.coordinator_log import LOADING
 from ottla.broker.effects import (
     BrokerEffect,
     CancelTimer,

@@ -1,7 +1,9 @@
-"""The group coordinator in the broker: its appends go to ``__consumer_offsets``, and their outcomes back to it.
+"""The group coordinator in the broker: its state comes from ``__consumer_offsets``, and its appends go there.
 
-Owns the translation of the coordinator's effects into the broker's, and the batches of appends. Must not know the content of a
-group. Invariant: the appends of one turn of the event loop are written at its end, in order.
+Owns the translation of the coordinator's effects into the broker's, the batches of appends, and the reading of the topic after a
+start. Must not know the content of a group, or the meaning of a record. Invariants: the appends of one turn of the event loop are
+written at its end, in order; to replay the records that ``read_groups`` retains gives the same state as to replay every record and
+every marker.
 """
 
 from __future__ import annotations
@@ -13,10 +15,9 @@ from typing import Any
 from ottla.assignors import SERVER_ASSIGNORS, PartitionAssignor
 from ottla.broker.catalog import BrokerCatalog
 from ottla.broker.config import BrokerConfig
-from ottla.broker.coordinator_log import CoordinatorLog
-from ottla.broker.coordinator_partitions import CoordinatorPartitions
+from ottla.broker.coordinator_log import CoordinatorLog, CoordinatorPartitions, LoadedLog, StoredSegment, read_entries
 from ottla.broker.effects import JobTag, NodeEndpoint, RequestContext, RunJob, TimerKey
-from ottla.broker.group_log import read_groups
+from ottla.broker.markers import marker_kind
 from ottla.broker.ports import Ids
 from ottla.broker.stored_settings import StoredGroupConfigs
 from ottla.broker.topics import OFFSETS_TOPIC
@@ -24,11 +25,12 @@ from ottla.coordinator.config import GroupConfig
 from ottla.coordinator.consumer.regex import resolve_all
 from ottla.coordinator.coordinator import GroupCoordinator, GroupCoordinatorEffect
 from ottla.coordinator.effects import ApiError, Append, ProducerStamp, ResolvedRegexes, ResolveRegexes
-from ottla.coordinator.events import DurableEvent
-from ottla.errors import ConfigError
+from ottla.coordinator.events import DurableEvent, GroupRecord, events_of
+from ottla.coordinator.state import PendingWrites
+from ottla.errors import ConfigError, ProtocolError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
-from ottla.records import encode_batch
+from ottla.records import ControlType, encode_batch
 from ottla.types import Now, TopicPartition
 
 CLIENT_ASSIGNOR_APIS = {Api.CONSUMER_GROUP_PREPARE_ASSIGNMENT, Api.CONSUMER_GROUP_INSTALL_ASSIGNMENT}
@@ -226,3 +228,66 @@ def configured_assignors(config: BrokerConfig, own: Mapping[str, PartitionAssign
             hint=f"there are {', '.join(known)}; Broker(assignors=...) adds others",
         )
     return {name: known[name] for name in dict.fromkeys((*wanted, *own))}
+
+
+class CompactedGroupLog:
+    """Takes records and markers in log order; ``records`` returns the remaining records."""
+
+    def __init__(self) -> None:
+        self._latest: dict[bytes, bytes | None] = {}
+        self._pending = PendingWrites[bytes, tuple[bytes | None, ProducerStamp]]()
+
+    def write(self, key: bytes, value: bytes | None) -> None:
+        """Add a record that was written outside of transactions."""
+        self._latest.pop(key, None)
+        self._latest[key] = value
+        if value is None:
+            self._pending.forget(key)
+        else:
+            self._pending.supersede(key)
+
+    def write_in_transaction(self, producer: ProducerStamp, key: bytes, value: bytes | None) -> None:
+        """Add a record of a transaction. It takes effect when a marker commits it."""
+        self._pending.write(producer.producer_id, key, (value, producer))
+
+    def end(self, producer_id: int, *, commit: bool) -> None:
+        """Apply the marker of a transaction."""
+        for key, (value, _) in self._pending.end(producer_id, commit=commit):
+            self._latest.pop(key, None)
+            self._latest[key] = value
+
+    def records(self) -> list[GroupRecord]:
+        """Return the committed records, and those of open transactions: before the committed ones if one of these supersedes them,
+        else after."""
+        still_open = sorted(
+            (written.number, written.superseded, (key, *written.value))
+            for _, writes in self._pending.by_producer()
+            for key, written in writes.items()
+        )
+        superseded = [record for _, is_superseded, record in still_open if is_superseded]
+        return [*superseded, *self._latest.items(), *(record for _, is_superseded, record in still_open if not is_superseded)]
+
+
+def read_groups(segments: Sequence[StoredSegment]) -> LoadedLog[Sequence[DurableEvent]]:
+    """Read the state in a log from its segments, oldest first. Raises ``OSError``.
+
+    This runs on the disk thread and includes the decoding: the event loop only replays the result.
+    """
+    latest = CompactedGroupLog()
+    damages: list[str] = []
+    for header, entries in read_entries(segments, damages):
+        for key, value in entries:
+            if key is None:  # coordinators write no record without a key
+                continue
+            if header.is_control:
+                kind = marker_kind(key)
+                if kind is not None:
+                    latest.end(header.producer_id, commit=kind is ControlType.COMMIT)
+            elif header.is_transactional:
+                latest.write_in_transaction(ProducerStamp(header.producer_id, header.producer_epoch), key, value)
+            else:
+                latest.write(key, value)
+    errors: list[ProtocolError] = []
+    events = events_of(latest.records(), errors)
+    damages += [f"a record cannot be decoded: {error}" for error in errors]
+    return LoadedLog(events, {event.group_id for event in events}, damages)

@@ -1,22 +1,25 @@
 """The transaction coordinator in the broker: its appends go to ``__transaction_state``, its markers to the logs.
 
-Owns the translation of the coordinator's effects into the broker's, and the pending markers. Must not know the states of a
-transaction. Invariants: each ``WriteMarkers`` gets one ``on_markers_written``, when every partition that still exists has its
-marker; a transactional batch is written only after the coordinator has confirmed that its partition is part of the transaction.
+Owns the translation of the coordinator's effects into the broker's, the pending markers, and the error for a client that the
+coordinator does not allow to write. Must not know the states of a transaction. Invariants: each ``WriteMarkers`` gets one
+``on_markers_written``, when every partition that still exists has its marker; a transactional batch is written only after the
+coordinator has confirmed that its partition is part of the transaction; a client gets no code that its version does not know, and
+for a temporary error one that its version retries.
+
+Source: KIP-890 for these codes, which are those that Apache Kafka 4.3 sends.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from ottla.broker.catalog import BrokerCatalog
 from ottla.broker.config import BrokerConfig
-from ottla.broker.coordinator_log import CoordinatorLog, Entry, StoredSegment, latest_entries
-from ottla.broker.coordinator_partitions import CoordinatorPartitions, LoadedLog
+from ottla.broker.coordinator_log import CoordinatorLog, CoordinatorPartitions, Entry, LoadedLog, StoredSegment, latest_entries
 from ottla.broker.effects import (
     BrokerEffect,
     CloseConnection,
@@ -33,7 +36,6 @@ from ottla.broker.group_coordinator_service import GroupCoordinatorService
 from ottla.broker.log import PartitionLog
 from ottla.broker.markers import TxnMarkerEntry, marker_batch
 from ottla.broker.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from ottla.broker.transaction_errors import TransactionalWriter
 from ottla.coordinator.effects import ApiError, Append
 from ottla.coordinator.transactions.coordinator import TransactionCoordinator, TransactionCoordinatorEffect
 from ottla.coordinator.transactions.decision import TransactionConfig, TransactionContext, WriteMarkers
@@ -54,6 +56,15 @@ logger = logging.getLogger("ottla.broker")
 
 OnPartitionErrors = Callable[[Mapping[TopicPartition, ErrorCode], Now], list[BrokerEffect]]
 """Continues a request with the coordinator's error code for each partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionalWriter:
+    """The producer in a transaction, as in the request."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
 
 
 class TransactionCoordinatorService:
@@ -289,3 +300,27 @@ def _read(segments: Sequence[StoredSegment]) -> LoadedLog[Sequence[Entry]]:
         if event is not None:
             transactional_ids.add(event.transactional_id)
     return LoadedLog(readable, transactional_ids, damages)
+
+
+_RETRY = {Api.PRODUCE: ErrorCode.not_enough_replicas, Api.TXN_OFFSET_COMMIT: ErrorCode.coordinator_load_in_progress}
+"""The error codes with which clients of all versions retry."""
+
+_TEMPORARY = frozenset(
+    {
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
+        ErrorCode.concurrent_transactions,
+    }
+)
+
+
+def error_for_client(context: RequestContext, error: ErrorCode) -> ErrorCode:
+    """Return the coordinator's error in the version of the Produce or TxnOffsetCommit request."""
+    if error is ErrorCode.concurrent_transactions and VersionRule.TRANSACTION_V2 in context.version_rules:
+        return error
+    if error in _TEMPORARY:
+        return _RETRY[context.api]
+    if error is ErrorCode.transaction_abortable and VersionRule.TRANSACTION_ABORTABLE not in context.version_rules:
+        return ErrorCode.invalid_txn_state
+    return ErrorCode.invalid_producer_epoch if error is ErrorCode.producer_fenced else error

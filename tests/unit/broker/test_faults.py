@@ -13,7 +13,7 @@ from ottla.broker import slices
 from ottla.broker.api import HANDLERS
 from ottla.broker.effects import CloseConnection, NodeEndpoint, TruncatedReply
 from ottla.broker.faults import rules, table
-from ottla.broker.faults.answers import error_response
+from ottla.broker.faults.messages import error_response
 from ottla.broker.faults.rules import Moment, RemoveFaults
 from ottla.broker.transaction_coordinator_service import TransactionCoordinatorService
 from ottla.coordinator.coordinator import GroupCoordinator

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ottla.broker.group_log import CompactedGroupLog
+from ottla.broker.group_coordinator_service import CompactedGroupLog
 from ottla.coordinator.events import GroupRecord
 
 

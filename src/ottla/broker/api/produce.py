@@ -19,7 +19,7 @@ from ottla.broker.ports import DiskJob
 from ottla.broker.purgatory import DelayedProduce, ResponsePosition
 from ottla.broker.topic_config import TopicConfig
 from ottla.broker.topics import INTERNAL_TOPICS
-from ottla.broker.transaction_errors import TransactionalWriter, error_for_client
+from ottla.broker.transaction_coordinator_service import TransactionalWriter, error_for_client
 from ottla.coordinator.effects import ApiError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api, VersionRule

@@ -13,7 +13,7 @@ from ottla.broker.api.registry import serves
 from ottla.broker.effects import BrokerEffect, Reply, RequestContext
 from ottla.broker.markers import TxnMarkerEntry
 from ottla.broker.topics import check_name
-from ottla.broker.transaction_errors import TransactionalWriter, error_for_client
+from ottla.broker.transaction_coordinator_service import TransactionalWriter, error_for_client
 from ottla.coordinator.effects import ApiError
 from ottla.coordinator.transactional_offsets import commit_in_transaction_refused, has_only_unknown_partitions
 from ottla.protocol import NO_THROTTLE, ErrorCode

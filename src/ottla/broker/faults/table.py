@@ -26,8 +26,16 @@ from ottla.broker.effects import (
     TimerKey,
     TruncatedReply,
 )
-from ottla.broker.faults.answers import error_response, joined, with_error
-from ottla.broker.faults.requests import NameOf, groups_in, split_by_topic, topics_in, transactional_ids_in
+from ottla.broker.faults.messages import (
+    NameOf,
+    error_response,
+    groups_in,
+    joined,
+    split_by_topic,
+    topics_in,
+    transactional_ids_in,
+    with_error,
+)
 from ottla.broker.faults.rules import Delay, Drop, Fail, FailAppends, Freeze, LoseReply, Match, Moment, MoveCoordinator, Rule
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api

@@ -1,7 +1,7 @@
-"""Responses with an error, for any API, filled from the request.
+"""Requests and responses of any API, for scripted faults: the topics and groups in a request, and a response with an error.
 
-Owns where each API carries errors. Must not know what an error means. Invariant: each item of the request is in the response with
-the error, where clients look for it.
+Owns the reading of any neutral request by the names of its fields, and where each API carries errors. Must not know what an error
+means. Invariants: no request is changed; each item of the request is in the response with the error, where clients look for it.
 
 Nearly every response repeats the lists of its request in their order, with an error code beside each item, so the schema is
 sufficient; the tables have the exceptions.
@@ -10,14 +10,77 @@ sufficient; the tables have the exceptions.
 from __future__ import annotations
 
 import dataclasses
+import uuid
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from ottla.broker.faults.requests import lists_in
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import message_class
 from ottla.protocol.schema import cache, is_nullable, is_tuple, nested_class
+
+NameOf = Callable[[uuid.UUID], str | None]
+"""The topic of an id."""
+
+
+def topics_in(message: Any, name_of: NameOf, *, inside: bool = False) -> Iterator[str]:
+    """Yield the topics in a message. ``inside``: it is itself an item of a list of topics."""
+    for field in dataclasses.fields(message):
+        value = getattr(message, field.name)
+        if inside and field.name in ("name", "topic", "topic_name") and value:
+            yield value
+        elif inside and field.name == "topic_id" and value is not None:
+            yield name_of(value) or ""
+        elif isinstance(value, tuple):
+            among_topics = "topic" in field.name
+            for item in value:
+                if dataclasses.is_dataclass(item):
+                    yield from topics_in(item, name_of, inside=among_topics)
+                elif among_topics and isinstance(item, str):
+                    yield item
+
+
+def groups_in(message: Any) -> Iterator[str]:
+    """Yield the groups in a message."""
+    if getattr(message, "key_type", 0) == 0:
+        yield from getattr(message, "coordinator_keys", ())
+    group_id = getattr(message, "group_id", None)
+    if isinstance(group_id, str):
+        yield group_id
+    for name in ("groups", "group_ids", "groups_names"):
+        for item in getattr(message, name, None) or ():
+            yield item if isinstance(item, str) else item.group_id
+
+
+def transactional_ids_in(message: Any) -> Iterator[str]:
+    """Yield the transactional ids in a message."""
+    if getattr(message, "key_type", 0) == 1:
+        yield from message.coordinator_keys
+    for one in (message, *(getattr(message, "transactions", None) or ())):
+        named = getattr(one, "transactional_id", None)
+        if named is not None:
+            yield named
+    yield from getattr(message, "transactional_ids", ())
+
+
+def lists_in(message: Any) -> list[str]:
+    """Return the names of a message's list fields, in their order."""
+    return [field.name for field in dataclasses.fields(message) if isinstance(getattr(message, field.name), tuple)]
+
+
+def split_by_topic(message: Any, topic: str, name_of: NameOf) -> tuple[Any, Any | None]:
+    """Split a request: the part about a topic, and the rest; ``None`` if there is no rest."""
+    about = lists_in(message)[:1]
+    items = getattr(message, about[0]) if about else ()
+    if not all(map(dataclasses.is_dataclass, items)):
+        return message, None
+    wanted = tuple(item for item in items if topic in topics_in(item, name_of, inside="topic" in about[0]))
+    rest = tuple(item for item in items if item not in wanted)
+    if not rest or not wanted:
+        return message, None
+    return dataclasses.replace(message, **{about[0]: wanted}), dataclasses.replace(message, **{about[0]: rest})
+
 
 ERROR_MESSAGE = "as set by broker.faults"
 """The message of such an error."""
