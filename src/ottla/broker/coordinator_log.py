@@ -87,7 +87,9 @@ class PartitionOwnership:
 
     def __init__(self) -> None:
         self._away: dict[int, tuple[int, NodeEndpoint | None]] = {}
-        self._loading: set[int] = set()
+        self._loading: dict[int, int] = {}
+        """The partitions that are being read, with the number of the load."""
+        self._loads = 0
 
     def endpoint_of(self, partition: int, here: NodeEndpoint) -> NodeEndpoint | None:
         """Return the owner of a partition: ``here``, the broker that a fault names, or ``None`` if it has none."""
@@ -104,7 +106,7 @@ class PartitionOwnership:
     def give_up(self, partition: int, fault: int, to: NodeEndpoint | None) -> None:
         """Make ``to``, or no broker, the owner until the fault ends."""
         self._away[partition] = (fault, to)
-        self._loading.discard(partition)
+        self._loading.pop(partition, None)
 
     def reclaim(self, fault: int) -> list[int]:
         """Take back the partitions that were given up because of a fault, and return them."""
@@ -113,20 +115,23 @@ class PartitionOwnership:
             del self._away[partition]
         return partitions
 
-    def start_loading(self, partition: int) -> None:
-        """Mark a partition as being read."""
-        self._loading.add(partition)
+    def start_loading(self, partition: int) -> int:
+        """Mark a partition as being read; return the number of the load."""
+        self._loads += 1
+        self._loading[partition] = self._loads
+        return self._loads
 
-    def finish_loading(self, partition: int, outcome: object) -> bool:
-        """End a load; return whether the partition can be served.
+    def is_current(self, partition: int, load: int) -> bool:
+        """Whether this is the last load of the partition, which has not been given up since it began.
 
-        That is not so if it was given up while the disk thread read it. A partition that could not be read stays in loading, and is
-        read again later: COORDINATOR_LOAD_IN_PROGRESS is better than outdated state.
+        1. The disk thread reads the log. 2. The partition is given up. 3. A transaction marker is appended. 4. The partition is
+        taken back and read again. 5. The first load ends: it does not include the marker.
         """
-        if isinstance(outcome, Exception) or partition not in self._loading:
-            return False
-        self._loading.remove(partition)
-        return True
+        return self._loading.get(partition) == load
+
+    def finish_loading(self, partition: int) -> None:
+        """End a load; the partition is served from now on."""
+        del self._loading[partition]
 
 
 class CoordinatorPartitions(Generic[L, F]):
@@ -172,20 +177,27 @@ class CoordinatorPartitions(Generic[L, F]):
             self.execute(self._coordinator.load(partition, self._empty, now), now)
             return
         self._coordinator.start_loading(partition)
-        self.ownership.start_loading(partition)
-        self._outbox.put(RunJob((self._name, "load", partition), partial(self._read, segments)))
+        load = self.ownership.start_loading(partition)
+        self._outbox.put(RunJob((self._name, "load", partition, load), partial(self._read, segments)))
 
     def retry_load(self, partition: int, now: Now) -> None:
         """Retry a failed load, unless the partition was given up meanwhile."""
         if self.ownership.is_loading(partition):
             self.load(partition, now)
 
-    def on_loaded(self, partition: int, outcome: object, now: Now) -> None:
-        """Handle the end of a load."""
+    def on_loaded(self, partition: int, load: int, outcome: object, now: Now) -> None:
+        """Handle the end of a load.
+
+        A partition that could not be read stays in loading, and is read again later: COORDINATOR_LOAD_IN_PROGRESS is better than
+        outdated state.
+        """
+        if not self.ownership.is_current(partition, load):
+            return
         if isinstance(outcome, OSError):
             self._outbox.put(SetTimer((LOADING, self._name, partition), now.mono + _LOAD_RETRY_BACKOFF_MS))
-        if not self.ownership.finish_loading(partition, outcome):
+        if isinstance(outcome, Exception):
             return
+        self.ownership.finish_loading(partition)
         loaded = cast("LoadedLog[L]", outcome)
         self._log.report(partition, loaded.damages, loaded.keys)
         self.execute(self._coordinator.load(partition, loaded.content, now), now)

@@ -149,8 +149,8 @@ class GroupCoordinatorService:
     def on_job(self, tag: JobTag, outcome: object, now: Now) -> None:
         """Handle the outcome of a job: a load, a flush, or the resolution of regular expressions."""
         match tag:
-            case ("load", int(partition)):
-                self._partitions.on_loaded(partition, outcome, now)
+            case ("load", int(partition), int(load)):
+                self._partitions.on_loaded(partition, load, outcome, now)
             case ("flush", int(partition), int(batch)):
                 self._partitions.on_flushed(partition, batch, outcome, now)
             case ("regexes", str(group_id)):

@@ -87,3 +87,19 @@ def test_requests_that_wait_for_the_disk_fail_when_the_coordinator_moves(tmp_pat
     assert state_of(broker) == ("CompleteCommit", 1)  # it was in the log, so a repeated request succeeds
     assert producer.end() is ErrorCode.none
     broker.close()
+
+
+def test_a_load_that_began_before_the_coordinator_moved_away_again_is_not_used(broker: CoreUnderTest) -> None:
+    """Its reader had passed the place where a marker was then appended."""
+    producer, moved = Producer(broker), rules.MoveCoordinator(group="readers")
+    assert (producer.init(), producer.write(), producer.commit_offset(5)) == (ErrorCode.none,) * 3
+    add(broker, moved, times=None)
+    broker.take(broker.core.on_command(rules.RemoveFaults(1), broker.now)[1])
+    first = broker.jobs.pop()
+    outcome = first.job()
+    add(broker, moved, 2, times=None)
+    assert producer.end() is ErrorCode.none
+    broker.take(broker.core.on_command(rules.RemoveFaults(2), broker.now)[1])
+    broker.take(broker.core.on_job(first.tag, outcome, broker.now))
+    broker.run_jobs()
+    assert committed_offset(broker) == 5, "the second load has read the marker"
