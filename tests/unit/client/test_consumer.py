@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -94,3 +95,27 @@ def test_after_close_every_call_raises(consumer: Consumer) -> None:
     ):
         with pytest.raises(IllegalStateError, match="closed"):
             call()
+
+
+def test_a_processing_block_that_fails_to_begin_is_not_open(tmp_path: Path) -> None:
+    missing = str(tmp_path / "ca.pem")
+    consumer = Consumer(bootstrap_servers="localhost:1", group_id="g", security_protocol="SSL", ssl_ca_location=missing)
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"ca\.pem"), consumer.processing(limit=60):
+            raise AssertionError("the network thread has started without its certificates")
+    with pytest.raises(ConfigError, match=r"ca\.pem"):
+        consumer.poll()
+
+
+def test_close_inside_a_processing_block_leaves_the_error_of_the_block(consumer: Consumer) -> None:
+    def exit_by_signal() -> None:
+        consumer.close()
+        raise SystemExit
+
+    with pytest.raises(SystemExit), consumer.processing(limit=60):
+        exit_by_signal()
+
+
+def test_a_processing_block_ends_after_close(consumer: Consumer) -> None:
+    with consumer.processing(limit=60):
+        consumer.close()

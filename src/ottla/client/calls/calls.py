@@ -11,6 +11,7 @@ returns the result of the call.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
@@ -39,7 +40,7 @@ from ottla.client.groups.membership import DEFAULT
 from ottla.client.health.metrics import PollMetrics
 from ottla.client.subscription import Mode, Snapshot
 from ottla.config import ConsumerConfig
-from ottla.errors import IllegalStateError, OttlaTimeoutError
+from ottla.errors import ClosedError, IllegalStateError, OttlaTimeoutError
 from ottla.records import Records
 from ottla.types import ConsumerGroupMetadata, GroupMembershipOperation, Now, TopicPartition
 
@@ -441,8 +442,15 @@ class Processing:
     def begin(self, job: ProcessingJob) -> None:
         """Begin a job. Raises ``IllegalStateError`` if another one is running."""
         self.check_idle()
-        self._shared.job = job
-        self._submit(events.ProcessingBegan(job.limit_ms))
+        try:
+            self._shared.job = job
+            self._submit(events.ProcessingBegan(job.limit_ms))
+        except BaseException:
+            # 1. The network thread cannot be started, or a signal handler raises. 2. A ``with`` statement does not call
+            # ``__exit__`` after an error of ``__enter__``. So the job is ended here; otherwise every later poll would raise.
+            with contextlib.suppress(Exception):
+                self.end(job)
+            raise
 
     def progress(self, job: ProcessingJob) -> None:
         """A job reports progress, from any thread. A report after the end of the job has no effect."""
@@ -453,4 +461,6 @@ class Processing:
         """End a job, if it is the running one."""
         if self._shared.job is job:
             self._shared.job = None
-            self._submit(events.ProcessingEnded())
+            # A signal handler may close the consumer inside the block: no deadline is left, and the block may raise its own error.
+            with contextlib.suppress(ClosedError):
+                self._submit(events.ProcessingEnded())

@@ -98,7 +98,7 @@ class SharedState:
         A reader copies the list of parts, which only grows, in one step; a part never changes; the progress is one number.
         """
         self.positions: dict[TopicPartition, tuple[int, OffsetAndMetadata]] = {}
-        """For each partition, epoch and position after the returned records. Read by any thread that calls ``health()``.
+        """For each partition, epoch and position after the returned records. Read by the same threads as ``snapshot``.
 
         Readers use ``get()`` only. An epoch that is not that of ``snapshot`` shows that the two are of different moments.
         """

@@ -31,8 +31,7 @@ PROTOCOL_TYPE = "consumer"
 
 JOIN_TIMEOUT_LAPSE = 5_000
 """Milliseconds by which the timeout of a JoinGroup exceeds the rebalance timeout: the coordinator answers only when all members
-have
-joined, or at the end of that timeout."""
+have joined, or at the end of that timeout."""
 
 IMMEDIATE_RETRIES = 3
 """The number of consecutive refusals after which back-off applies also to a request that is normally repeated at once."""
