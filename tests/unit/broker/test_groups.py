@@ -11,12 +11,7 @@ from ottla.broker.coordinator_log import MAX_BATCH
 from ottla.broker.faults.rules import AddFault, FailAppends, Match, MoveCoordinator, RemoveFaults, Rule
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
-from ottla.protocol.messages import (
-    create_topics_request,
-    delete_topics_request,
-    list_groups_request,
-    offset_commit_request,
-)
+from ottla.protocol.messages import create_topics_request, delete_topics_request, list_groups_request, offset_commit_request
 from ottla.records import NewRecord, encode_batch, iter_records
 from tests.simulation.broker import CoreUnderTest
 from tests.unit.broker.group_requests import code_of, commit, commit_message, committed, files, started
