@@ -1,7 +1,7 @@
-"""How long to wait before the next try: exponential, with jitter, from an injected source of randomness.
+"""The delay before the next attempt: exponential, with jitter from an injected source of randomness.
 
 Owns the formula ``min(max, base * 2^attempts) * U(0.8, 1.2)`` of Kafka's clients (KIP-144, KIP-580). Must not know what
-is retried, nor the time. Invariant: a delay is never above ``1.2 * max``, however many attempts there were.
+is retried, nor the time. Invariant: a delay never exceeds ``1.2 * max``.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Protocol
 
 
 class RandomPort(Protocol):
-    """Where a core gets its randomness from; ``random.Random`` is one."""
+    """A core's source of randomness; ``random.Random`` is one."""
 
     def random(self) -> float:
-        """A float in [0, 1)."""
+        """Return a float in [0, 1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class ExponentialBackoff:
     jitter: float = 0.2
 
     def delay(self, attempts: int) -> int:
-        """The delay after ``attempts`` failures in a row, not counting the latest: the first delay is ``delay(0)``."""
+        """Return the delay after ``attempts`` failures in a row, not counting the latest: the first delay is ``delay(0)``."""
         if self.base >= self.maximum:
             return self.maximum
         exponential = min(float(self.maximum), self.base * 2.0 ** min(attempts, 62))

@@ -1,5 +1,4 @@
-"""How a consumer is: what it counts, what its managers know of themselves, and the verdict.
+"""A consumer's metrics, the states of its managers, and the verdict on its health.
 
-Owns the shape of ``Health``, the meters and their names. Must not know callers. Invariant: it only looks:
-nothing is changed by it.
+Owns the shape of ``Health``, the meters and their names. Must not know callers. Invariant: nothing here changes the consumer.
 """

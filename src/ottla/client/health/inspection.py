@@ -24,7 +24,7 @@ HOUR = 3_600_000
 
 
 class Inspection:
-    """See the module."""
+    """Collects the managers' states into a ``NetworkView``."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class Inspection:
         for tp, state in self._subscription.partitions.items():
             leader = metadata.leader(tp)
             node_id = None if leader is None else leader.node.node_id
-            asked = self._replicas.preferred(tp)
-            asked = node_id if asked is None else asked
-            fetch_at = None if asked is None else self._meters.fetch_at.get(asked)
+            source = self._replicas.preferred(tp)
+            source = node_id if source is None else source
+            fetch_at = None if source is None else self._meters.fetch_at.get(source)
             partitions[tp] = PartitionSeen.of(state, node_id, fetch_at)
         failure = None if membership is None else membership.failure
         unreachable = self._unreachable()

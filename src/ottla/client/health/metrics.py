@@ -1,10 +1,10 @@
-"""The numbers that a consumer counts, under the names that Kafka's own consumer gives them.
+"""A consumer's metrics, with the names of Kafka's own consumer.
 
-Owns the meters: ``Meters`` counts requests, on the network thread; ``PollMetrics`` and ``Consumption`` count what the application
-does, on its thread. Must not know why a request was sent, what a poll does, nor clocks. Invariant: counting takes the same time for
-every response and every poll, but for the partitions in it; a record costs nothing.
+Owns the meters: ``Meters`` counts requests, on the network thread; ``PollMetrics`` and ``Consumption`` count the application's
+calls and records, on its thread. Must not know why a request was sent, what a poll does, nor clocks. Invariant: the cost of a
+response or a poll depends only on the number of its partitions; a record costs nothing.
 
-Averages, maxima and rates are those of the last half to whole minute, as Kafka's are (two samples of 30 s).
+Averages, maxima and rates are those of the last 30 to 60 s, as in Kafka (two samples of 30 s).
 """
 
 from __future__ import annotations
@@ -111,13 +111,13 @@ _METERS: Mapping[Api, str] = {
 
 
 class Meters:
-    """See the module. ``on_completion`` is called for each request that was answered or failed."""
+    """Counts requests and their responses. The core calls ``on_completion`` for each request that was answered or has failed."""
 
     def __init__(self) -> None:
         self.heartbeat_at: int | None = None
         """When the coordinator last accepted a heartbeat (monotonic ms)."""
         self.accepted_at: int | None = None
-        """When it last accepted a heartbeat or a join, from which the time without an answer counts."""
+        """When it last accepted a heartbeat or a join (monotonic ms): the time without a response counts from then."""
         self.fetch_at: dict[int, int] = {}
         """When each node last answered a Fetch (monotonic ms)."""
         self._requests = Meter()
@@ -151,10 +151,10 @@ class Meters:
 
     def read(self, now: Now) -> dict[MetricName, float]:
         """Return the current values; times are milliseconds."""
-        found: dict[MetricName, float] = {}
+        metrics: dict[MetricName, float] = {}
 
         def put(group: str, **values: float) -> None:
-            found.update({MetricName(name.replace("_", "-"), group): float(value) for name, value in values.items()})
+            metrics.update({MetricName(name.replace("_", "-"), group): float(value) for name, value in values.items()})
 
         heartbeat, commit, fetch = (self._by_name[name] for name in ("heartbeat", "commit", "fetch"))
         put(
@@ -191,7 +191,7 @@ class Meters:
             request_latency_avg=self._requests.average(now),
             request_latency_max=self._requests.maximum(now),
         )
-        return found
+        return metrics
 
 
 # -- the application's thread --------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ KEPT_MARKS = SAMPLES + 1
 
 
 class ListenerCall(enum.Enum):
-    """The reason of a listener's call: its partitions were ..."""
+    """What has happened to the partitions of a listener's call."""
 
     ASSIGNED = "assigned"
     REVOKED = "revoked"
@@ -244,9 +244,9 @@ class PollMetrics:
         self._in_listeners[call].record(milliseconds, now)
 
     def metrics(self, now: Now) -> dict[MetricName, float]:
-        """The metrics now. Any thread may ask."""
+        """Return the current values. May be called from any thread."""
         polled_at, between = self._polled_at, self._between.average(now)
-        found = {
+        metrics = {
             MetricName("last-poll-seconds-ago", CONSUMER): -1.0 if polled_at is None else max(0, now.mono - polled_at) / 1000,
             MetricName("time-between-poll-avg", CONSUMER): between,
             MetricName("time-between-poll-max", CONSUMER): self._between.maximum(now),
@@ -255,9 +255,9 @@ class PollMetrics:
             MetricName("committed-time-ns-total", CONSUMER): float(self.in_committed * _NANOSECONDS),
         }
         for call, meter in self._in_listeners.items():
-            found[MetricName(f"partition-{call.value}-latency-avg", COORDINATOR)] = meter.average(now)
-            found[MetricName(f"partition-{call.value}-latency-max", COORDINATOR)] = meter.maximum(now)
-        return found
+            metrics[MetricName(f"partition-{call.value}-latency-avg", COORDINATOR)] = meter.average(now)
+            metrics[MetricName(f"partition-{call.value}-latency-max", COORDINATOR)] = meter.maximum(now)
+        return metrics
 
 
 class _Amount:
@@ -301,7 +301,7 @@ class _Distances:
 
 
 class Consumption:
-    """Records and bytes by topic, responses, lags and leads. A poll costs by its partitions, a response by its own."""
+    """Records and bytes by topic, responses, lags and leads."""
 
     def __init__(self) -> None:
         self._all = _Amount()
@@ -332,10 +332,10 @@ class Consumption:
             sizes[part.tp.topic] = sizes.get(part.tp.topic, 0) + len(part.data)
             at = position(part.tp)
             if at is not None:
-                known = self._distances.get(part.tp) or self._distances.setdefault(part.tp, _Distances())
-                known.lag.record(max(0, part.end - at), now)
+                distances = self._distances.get(part.tp) or self._distances.setdefault(part.tp, _Distances())
+                distances.lag.record(max(0, part.end - at), now)
                 if part.begin >= 0:
-                    known.lead.record(max(0, at - part.begin), now)
+                    distances.lead.record(max(0, at - part.begin), now)
         for topic, size in sizes.items():
             self._topic(topic, now).fetched.record(size, now)
         if sizes:
@@ -380,29 +380,29 @@ class Consumption:
     # -- reading ----------------------------------------------------------------------------------------------------------
 
     def metrics(self, consumed: Mapping[TopicPartition, Consumed], now: Now) -> dict[MetricName, float]:
-        """``consumed``: how far the application is. Any thread may ask."""
-        found = dict(self._of_amount(self._all, (), now))
+        """Return the current values. ``consumed``: the application's positions. May be called from any thread."""
+        metrics = dict(self._of_amount(self._all, (), now))
         for topic, amount in self._topics.copy().items():
             tags: _Tags = (("topic", topic),)
-            found.update(self._of_amount(amount, tags, now))
-            found[MetricName("fetch-size-avg", FETCH, tags)] = amount.fetched.average(now)
-            found[MetricName("fetch-size-max", FETCH, tags)] = amount.fetched.maximum(now)
+            metrics.update(self._of_amount(amount, tags, now))
+            metrics[MetricName("fetch-size-avg", FETCH, tags)] = amount.fetched.average(now)
+            metrics[MetricName("fetch-size-max", FETCH, tags)] = amount.fetched.maximum(now)
         lags, leads = [0.0], []
         for tp, part in consumed.items():
             tags = (("topic", tp.topic), ("partition", str(tp.partition)))
             distances = self._distances.get(tp) or _Distances()
             if part.position is not None and part.end is not None:
                 lags.append(float(max(0, part.end - part.position)))
-                found.update(self._of_lag(distances.lag, lags[-1], tags, now))
+                metrics.update(self._of_lag(distances.lag, lags[-1], tags, now))
             if part.position is not None and part.begin is not None:
                 lead = float(max(0, part.position - part.begin))
-                found.update(self._of_lead(distances.lead, lead, tags, now))
-                if part.end is not None and part.end > part.begin:  # in an empty log nothing can go unread
+                metrics.update(self._of_lead(distances.lead, lead, tags, now))
+                if part.end is not None and part.end > part.begin:  # an empty log has no records that retention could delete
                     leads.append(lead)
-        found[MetricName("records-lag-max", FETCH)] = max(lags)
+        metrics[MetricName("records-lag-max", FETCH)] = max(lags)
         if leads:
-            found[MetricName("records-lead-min", FETCH)] = min(leads)
-        return found
+            metrics[MetricName("records-lead-min", FETCH)] = min(leads)
+        return metrics
 
     def _of_amount(self, amount: _Amount, tags: _Tags, now: Now) -> Iterator[tuple[MetricName, float]]:
         records, size = amount.rates(now)

@@ -1,4 +1,4 @@
-"""A consumer's health: what its two threads know, combined into one value, and the rules of the verdicts.
+"""A consumer's health: the states of its two threads, combined into one value, and the rules of the verdicts.
 
 Owns the shape of ``Health``, the reasons why a partition may not move, and what ``live``, ``ready`` and ``healthy`` mean. Must not
 know threads or callers. Invariant: an assessment changes nothing except the record of stuck partitions.
@@ -21,11 +21,11 @@ class WaitsFor(enum.StrEnum):
     """What a partition waits for."""
 
     RECORDS = "records"
-    """Everything was read."""
+    """None: the application has read to the end of the log."""
     FETCH = "fetch"
-    """There is more to read, and a broker has been asked for it."""
+    """The response to a Fetch: the log has more records."""
     APPLICATION = "application"
-    """Records have arrived, for the next ``poll()``."""
+    """The next ``poll()``: records have arrived."""
     RESUME = "resume"
     """It is paused."""
     REBALANCE = "rebalance"
@@ -35,7 +35,7 @@ class WaitsFor(enum.StrEnum):
     RESET = "reset"
     """The first or the last offset is being looked up."""
     VALIDATION = "validation"
-    """A new leader is being asked whether its log still has what was read before the position."""
+    """The position is being validated: the log of a new leader may lack the records before it (KIP-320)."""
     LEADER = "leader"
     """No leader is known."""
     PROBLEM = "problem"
@@ -49,7 +49,7 @@ _ON_THE_WAY = {
 }
 
 _AT_REST = frozenset({WaitsFor.RECORDS, WaitsFor.APPLICATION, WaitsFor.RESUME})
-"""What a partition may wait for indefinitely. ``live`` covers an application that does not poll."""
+"""A partition may wait for these indefinitely. ``live`` covers an application that does not poll."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,8 @@ class PartitionHealth:
     last_progress: float | None
     """When the application last got records of it."""
     stands_still: float
-    """How long it has waited for the same thing at the same position, although there is something to read or to find out; as
-    observed by earlier calls of ``health()``."""
+    """How long it has been stuck: the same ``waits_for`` at the same position, and neither read to the end, nor paused, nor with
+    records for the next ``poll()``. Measured by the calls of ``health()``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Health:
     """One consumer at one moment. Times are seconds ago; ``None``: never."""
 
     live: bool
-    """The consumer can work; if not, only a new one helps: it is closed or fenced, or its application hangs."""
+    """The consumer can work. Otherwise it is closed or fenced, or its application hangs, and only a new consumer helps."""
     ready: bool
     """It is live, connected, and has its partitions: in a group, it is a member and no rebalance is in progress."""
     healthy: bool
@@ -103,7 +103,7 @@ class Health:
     partitions: Mapping[TopicPartition, PartitionHealth] = FrozenMapping()
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as strings, numbers, lists and dictionaries, for JSON."""
+        """Return the fields as strings, numbers, lists and dictionaries, for JSON."""
         plain = {name: getattr(self, name) for name in self.__slots__ if name not in ("partitions", "reasons")}
         partitions = {str(tp): asdict(part) for tp, part in self.partitions.items()}
         return {**plain, "reasons": list(self.reasons), "partitions": partitions}
@@ -111,7 +111,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class PartitionSeen:
-    """What the network thread knows of a partition."""
+    """One partition in the view of the network thread."""
 
     waits_for: WaitsFor | None
     problem: str | None
@@ -122,7 +122,7 @@ class PartitionSeen:
 
     @classmethod
     def of(cls, state: PartitionState, leader: int | None, fetch_at: int | None) -> PartitionSeen:
-        """A partition as it is now."""
+        """Return the current view of a partition."""
         waits_for: WaitsFor | None = None
         if state.problem is not None:
             waits_for = WaitsFor.PROBLEM
@@ -140,7 +140,7 @@ class PartitionSeen:
 
 @dataclass(frozen=True, slots=True)
 class NetworkView:
-    """What the network thread knows, when it was asked. Monotonic milliseconds."""
+    """The state of the network thread at the time ``at``. Times are monotonic milliseconds."""
 
     at: Now
     mode: Mode
@@ -165,7 +165,7 @@ class _Still:
 
 
 class Assessor:
-    """Makes a ``Health`` from what both threads know. It remembers since when each partition is stuck."""
+    """Combines the states of both threads into a ``Health``. It remembers since when each partition is stuck."""
 
     def __init__(self, group_id: str | None, session_timeout_ms: int) -> None:
         self._group_id = group_id
@@ -173,7 +173,7 @@ class Assessor:
         self._still: dict[TopicPartition, _Still] = {}
 
     def assess(self, network: NetworkView, consumed: Mapping[TopicPartition, Consumed], stuck_after: int) -> Health:
-        """``stuck_after``: for how many milliseconds a partition may be stuck."""
+        """Return the health. ``stuck_after``: the milliseconds after which a stuck partition makes the consumer unhealthy."""
         now = network.at.mono
         partitions = {
             tp: self._partition(tp, seen, consumed.get(tp) or Consumed(None, None, None), now)

@@ -73,7 +73,7 @@ class Query:
 
 
 class OffsetsManager:
-    """See the module. ``store`` is ``None`` without a group."""
+    """Looks up offsets, and sets the initial positions. ``store`` is ``None`` without a group."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class OffsetsManager:
         return self._queries.append(Query(dict(timestamps), deadline, reply))
 
     def look_up_again(self) -> None:
-        """Look up again the commits of partitions that had none."""
+        """Look up the committed offsets of partitions again that had none."""
         for tp, state in self._subscription.in_phase(Phase.INITIALIZING):
             if isinstance(state.problem, NoOffsetForPartitionError):
                 self._subscription.set_problem(tp, state.epoch, None)
@@ -117,44 +117,44 @@ class OffsetsManager:
     def poll(self, now: Now) -> Poll:
         """Return the look-ups that are due."""
         if not (self._queries or self._subscription.in_phase(Phase.INITIALIZING) or self._subscription.in_phase(Phase.RESETTING)):
-            return Poll()  # in nearly every pass
+            return Poll()  # the case of nearly every pass
         self._initialize(now)
         self._reset(now)
         self._expire(now)
         for query in list(self._queries):
             if query.missing and (query.not_before <= now.mono or self._metadata.current.version > query.waits_for_version):
-                self._ask(query, now)
+                self._request_offsets(query, now)
         sends, self._unsent = tuple(self._unsent), []
         return Poll(sends, self._wake_at(now))
 
     def _on_response(
-        self, query: Query, asked: LeaderEpochs, response: list_offsets_response.ListOffsetsResponse, now: Now
+        self, query: Query, requested: LeaderEpochs, response: list_offsets_response.ListOffsetsResponse, now: Now
     ) -> None:
-        """Note what was found, and what has to be asked for again."""
-        query.in_flight -= asked.keys()
+        """Store the offsets of a response; partitions with a retriable error are requested again."""
+        query.in_flight -= requested.keys()
         for topic in response.topics:
             for part in topic.partitions:
                 tp = TopicPartition(topic.name, part.partition_index)
-                if tp in asked:
-                    self._note_epoch(tp, int(part.error_code), asked[tp], now)
+                if tp in requested:
+                    self._note_epoch(tp, int(part.error_code), requested[tp], now)
                     self._on_partition(query, tp, part)
-        self._settle(query, asked, now)
+        self._settle(query, requested, now)
 
-    def _on_failure(self, query: Query, asked: LeaderEpochs, error: OttlaError, now: Now) -> None:
-        """Another broker may lead by now: ask for metadata, then again."""
-        query.in_flight -= asked.keys()
+    def _on_failure(self, query: Query, requested: LeaderEpochs, error: OttlaError, now: Now) -> None:
+        """Request metadata and retry, since another broker may be the leader now; a permanent error is reported."""
+        query.in_flight -= requested.keys()
         query.failure = error
         if not error.retriable and not isinstance(query, _ResetQuery):
             return self._finish(query, error)
         if not error.retriable and isinstance(query, _ResetQuery):
-            for tp in asked:
+            for tp in requested:
                 self._subscription.set_problem(tp, query.epochs[tp], error)
-        return self._settle(query, asked, now)
+        return self._settle(query, requested, now)
 
     # -- positions --------------------------------------------------------------------------------------------------------
 
     def _initialize(self, now: Now) -> None:
-        """Look committed positions up for partitions that have none, or reset them at once where nothing can be committed."""
+        """Look up the committed offsets of partitions without a position. Without a group there are none: reset them at once."""
         new = {
             tp: state.epoch
             for tp, state in self._subscription.in_phase(Phase.INITIALIZING)
@@ -165,34 +165,35 @@ class OffsetsManager:
         if not new:
             return
         if self._store is None:
-            nothing = _no_offset(new)
+            no_offset = _no_offset(new)
             for tp, epoch in new.items():
-                self._subscription.not_committed(tp, epoch, nothing)
+                self._subscription.not_committed(tp, epoch, no_offset)
             return
         self._looking_up.update(new)
 
-        def committed(found: Mapping[TopicPartition, OffsetAndMetadata | None] | None, error: OttlaError | None) -> None:
-            offsets = found or {}
-            nothing = _no_offset(tp for tp in new if offsets.get(tp) is None)
+        def committed(result: Mapping[TopicPartition, OffsetAndMetadata | None] | None, error: OttlaError | None) -> None:
+            offsets = result or {}
+            no_offset = _no_offset(tp for tp in new if offsets.get(tp) is None)
             for tp, epoch in new.items():
                 if self._looking_up.get(tp) == epoch:
                     del self._looking_up[tp]
-                self._committed(tp, epoch, offsets.get(tp), error or nothing, now)
+                self._committed(tp, epoch, offsets.get(tp), error or no_offset, now)
 
-        # A look-up that ended before its request became a problem, and was begun again, while a slow coordinator was still at it.
-        # No call depends on this time-out: a call that waits for a position has its own.
-        patience = max(self._config.default_api_timeout_ms, self._config.request_timeout_ms)
-        self._store.fetch(frozenset(new), now.mono + patience, committed)
+        # The look-up must not time out before its request. Otherwise: 1. A slow coordinator has not answered when the look-up times
+        # out. 2. The partition has a problem, and another look-up starts while the coordinator still processes the first. No call
+        # depends on this timeout: a call that waits for a position has its own.
+        timeout = max(self._config.default_api_timeout_ms, self._config.request_timeout_ms)
+        self._store.fetch(frozenset(new), now.mono + timeout, committed)
 
-    def _committed(self, tp: TopicPartition, epoch: int, found: OffsetAndMetadata | None, error: OttlaError, now: Now) -> None:
-        """A look-up came to its end: with a commit, or with ``error``, which may be that there is none."""
+    def _committed(self, tp: TopicPartition, epoch: int, offset: OffsetAndMetadata | None, error: OttlaError, now: Now) -> None:
+        """Handle the end of a look-up: a committed offset, or ``error``, which may say that there is none."""
         state = self._subscription.current(tp, epoch)
         if state is None:
             return
-        if found is not None:
-            if found.leader_epoch is not None:
-                self._metadata.observe_epoch(tp, found.leader_epoch)
-            self._subscription.found(tp, epoch, found, self._metadata.current.topic_id(tp.topic))
+        if offset is not None:
+            if offset.leader_epoch is not None:
+                self._metadata.observe_epoch(tp, offset.leader_epoch)
+            self._subscription.found(tp, epoch, offset, self._metadata.current.topic_id(tp.topic))
         elif isinstance(error, NoOffsetForPartitionError):
             self._subscription.not_committed(tp, epoch, error)
         else:
@@ -207,8 +208,7 @@ class OffsetsManager:
         }
         for tp, state in new.items():
             self._resetting[tp] = state.epoch
-        # Grouped by what is asked, so that partitions of one broker share a request; each group ends as a whole or partition by
-        # partition.
+        # One query for all partitions, so that those with the same leader share a request.
         if new:
             epochs = {tp: state.epoch for tp, state in new.items()}
             wanted = {tp: _timestamp(state.reset_to, now) for tp, state in new.items()}
@@ -216,7 +216,7 @@ class OffsetsManager:
 
     @staticmethod
     def _ignored(found: object, error: OttlaError | None) -> None:
-        """A reset takes each partition's answer as it comes."""
+        """Do nothing: ``_on_partition`` has handled each partition of a reset."""
 
     def _on_reset(self, query: _ResetQuery, tp: TopicPartition, offset: int, leader_epoch: int) -> None:
         if leader_epoch >= 0:
@@ -225,11 +225,11 @@ class OffsetsManager:
 
     # -- requests ---------------------------------------------------------------------------------------------------------
 
-    def _ask(self, query: Query, now: Now) -> None:
+    def _request_offsets(self, query: Query, now: Now) -> None:
         self._forget_stale(query)
         query.waits_for_version = sys.maxsize
         by_node: dict[int, dict[str, list[list_offsets_request.ListOffsetsPartition]]] = {}
-        asked: dict[int, dict[TopicPartition, int | None]] = {}
+        requested: dict[int, dict[TopicPartition, int | None]] = {}
         for tp in query.missing:
             leader = self._metadata.current.leader(tp)
             if leader is None:
@@ -241,7 +241,7 @@ class OffsetsManager:
                 timestamp=query.wanted[tp],
             )
             by_node.setdefault(leader.node.node_id, {}).setdefault(tp.topic, []).append(item)
-            asked.setdefault(leader.node.node_id, {})[tp] = leader.epoch
+            requested.setdefault(leader.node.node_id, {})[tp] = leader.epoch
         if query.missing and not by_node:
             self._back_off(query, now)
         for node_id, topics in by_node.items():
@@ -253,21 +253,23 @@ class OffsetsManager:
                 ),
                 timeout=duration(self._config.request_timeout_ms),
             )
-            query.in_flight |= asked[node_id].keys()
-            self._unsent.append(self._send(node_id, message, query, asked[node_id]))
+            query.in_flight |= requested[node_id].keys()
+            self._unsent.append(self._send(node_id, message, query, requested[node_id]))
 
-    def _send(self, node_id: int, message: list_offsets_request.ListOffsetsRequest, query: Query, asked: LeaderEpochs) -> AnySend:
+    def _send(
+        self, node_id: int, message: list_offsets_request.ListOffsetsRequest, query: Query, requested: LeaderEpochs
+    ) -> AnySend:
         return Send(
             rpcs.LIST_OFFSETS,
             message,
             ToNode(node_id),
             self._config.request_timeout_ms,
-            lambda response, now: self._on_response(query, asked, response, now),
-            lambda error, now: self._on_failure(query, asked, error, now),
+            lambda response, now: self._on_response(query, requested, response, now),
+            lambda error, now: self._on_failure(query, requested, error, now),
         )
 
     def _without_leader(self, query: Query, tp: TopicPartition) -> None:
-        """No leader to ask: find out whether there will be one."""
+        """Request metadata for a partition without a known leader; a permanent error ends the query."""
         query.waits_for_version = self._metadata.request_update()
         self._metadata.add_transient((tp.topic,))
         current = self._metadata.current
@@ -293,7 +295,7 @@ class OffsetsManager:
         reaction = _REACTIONS.get(code, ListOffsetsReaction.RETRY) if code else None
         if reaction is ListOffsetsReaction.NO_SUCH_OFFSET or (reaction is None and part.offset < 0):
             if isinstance(query, _ResetQuery):
-                # Nothing is as young as was asked for: go on behind all there is.
+                # All records are older than the requested time: start at the end.
                 query.wanted[tp] = LATEST
             else:
                 query.found[tp] = None
@@ -310,12 +312,12 @@ class OffsetsManager:
             elif reaction is ListOffsetsReaction.FATAL:
                 self._finish(query, query.failure)
 
-    def _settle(self, query: Query, asked: LeaderEpochs, now: Now) -> None:
+    def _settle(self, query: Query, requested: LeaderEpochs, now: Now) -> None:
         if query not in self._queries:
             return
         if len(query.found) == len(query.wanted):
             self._finish(query, None)
-        elif any(tp not in query.found for tp in asked):
+        elif any(tp not in query.found for tp in requested):
             self._metadata.request_update()
             self._back_off(query, now)
 
@@ -333,7 +335,7 @@ class OffsetsManager:
                     del self._resetting[tp]
 
     def _forget_stale(self, query: Query) -> None:
-        """A reset that is not wanted any more is not asked for."""
+        """Drop the partitions of a reset that no longer need it."""
         if isinstance(query, _ResetQuery):
             for tp in query.missing:
                 state = self._subscription.current(tp, query.epochs[tp])
@@ -348,13 +350,13 @@ class OffsetsManager:
             leaders = filter(None, map(self._metadata.current.leader, missing))
             listed = ", ".join(map(str, missing))
             cut_off = self._unreachable(f"the leader of {listed}", {ToNode(leader.node.node_id) for leader in leaders})
-            told = cut_off or query.failure
-            if told is None or (told is query.failure and isinstance(told, OttlaTimeoutError | DisconnectedError)):
-                told = timeout_error(f"the offsets of {listed} could not be looked up in time", told, "no answer")
-            self._finish(query, told)
+            error = cut_off or query.failure
+            if error is None or (error is query.failure and isinstance(error, OttlaTimeoutError | DisconnectedError)):
+                error = timeout_error(f"the offsets of {listed} could not be looked up in time", error, "no answer")
+            self._finish(query, error)
 
     def _give_up(self, error: OttlaError) -> None:
-        """The leaders cannot be found, and waiting does not help: all waiting calls fail."""
+        """Fail all waiting calls: after a permanent error of metadata requests the leaders remain unknown."""
         for query in [query for query in self._queries if not isinstance(query, _ResetQuery)]:
             self._finish(query, error)
 
@@ -367,7 +369,7 @@ class OffsetsManager:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _ResetQuery(Query):
-    """A query whose answers become positions, if the partitions still wait for them in these epochs."""
+    """A query whose offsets become positions, if the partitions still need one in these epochs."""
 
     epochs: dict[TopicPartition, int]
 
@@ -377,7 +379,7 @@ def _timestamp(to: Reset, now: Now) -> int:
 
 
 def _no_offset(partitions: Iterable[TopicPartition]) -> OttlaError:
-    """All partitions without one at once, as Java does: users fix them together."""
+    """Return one error for all partitions without an offset, as in Kafka's consumer: users fix them together."""
     names = list(map(str, partitions))
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return NoOffsetForPartitionError(f"no offset is committed and auto.offset.reset is none: {', '.join(names[:_NAMED])}{more}")
