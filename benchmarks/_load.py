@@ -186,7 +186,7 @@ def consumer_members(servers: str, group: str, count: int, topic: str) -> tuple[
     owned: dict[str, tuple[Any, ...]] = {str(uuid.uuid4()): () for _ in range(count)}
     epochs: dict[str, int] = {}
 
-    def told(member_id: str, answer: Any) -> bool:
+    def store(member_id: str, answer: Any) -> bool:
         """Store the response. Return whether it changed the member's epoch or assignment."""
         check(answer)
         news = answer.assignment is not None or answer.member_epoch != epochs.get(member_id)
@@ -203,11 +203,11 @@ def consumer_members(servers: str, group: str, count: int, topic: str) -> tuple[
         for one in members:
             fields = {"member_epoch": epochs[one], "topic_partitions": owned[one]}
             lane.sock.sendall(api.request(1, group_id=group, member_id=one, **fields))
-        news = [told(one, api.response(lane.frame())) for one in members]
+        news = [store(one, api.response(lane.frame())) for one in members]
         return any(news)
 
     if count >= 1000:  # without an interval, the broker would compute an assignment of all members for each join
-        let_pass(lane, group, "consumer.assignment.interval.ms", 1000)
+        set_interval(lane, group, "consumer.assignment.interval.ms", 1000)
     first = {
         "member_epoch": 0,
         "rebalance_timeout": timedelta(minutes=1),
@@ -216,7 +216,7 @@ def consumer_members(servers: str, group: str, count: int, topic: str) -> tuple[
     }
     begin = time.perf_counter()
     for one in owned:
-        told(one, lane.ask(api, group_id=group, member_id=one, **first))
+        store(one, lane.ask(api, group_id=group, member_id=one, **first))
     seconds = time.perf_counter() - begin
     quiet, members = 0, list(owned)
     while quiet < 3:  # Kafka's interval between two assignments is a second
@@ -227,7 +227,7 @@ def consumer_members(servers: str, group: str, count: int, topic: str) -> tuple[
     return beats, seconds
 
 
-def let_pass(lane: Lane, group: str, name: str, milliseconds: int) -> None:
+def set_interval(lane: Lane, group: str, name: str, milliseconds: int) -> None:
     """Set an interval in the configuration of a group."""
     api = Api("incremental_alter_configs", 1)
     config = api.requests.AlterableConfig(name=name, config_operation=0, value=str(milliseconds))

@@ -110,10 +110,12 @@ def fetching(servers: str, topic: str, partitions: int, count: int, settings: Se
     try:
         network.submit(events.Assign(frozenset(TopicPartition(topic, number) for number in range(partitions))))
         while seen < count and network.notifications.wait(PATIENCE):
-            for told in network.notifications.drain():
-                if isinstance(told, Fetched):
-                    seen += sum(header.record_count for part in told.response.partitions for _, header in iter_headers(part.data))
-                    network.submit(events.Drained((told.response.number,)))
+            for notification in network.notifications.drain():
+                if isinstance(notification, Fetched):
+                    seen += sum(
+                        header.record_count for part in notification.response.partitions for _, header in iter_headers(part.data)
+                    )
+                    network.submit(events.Drained((notification.response.number,)))
         return watch.reading(seen, -1)
     finally:
         network.close(10)

@@ -33,7 +33,7 @@ for number in range(round(rate * seconds)):
     producer.poll(0)
 producer.flush(30)
 """
-"""A process that produces so many records per second to partition 0, each with its time as value."""
+"""The program of a process that produces ``rate`` records per second to partition 0, each with the time (nanoseconds) as its value."""
 
 
 class Waits(NamedTuple):
@@ -78,7 +78,7 @@ def follow_confluent(servers: str, topic: str, partitions: int) -> Iterator[byte
 
 def waits(follow: Follow, servers: str, topic: str, partitions: int, rate: int, seconds: float) -> Waits:
     """Follow a topic while records are produced, and return the latencies."""
-    found: list[float] = []
+    latencies: list[float] = []
     records = follow(servers, topic, partitions)
     assert next(records) == b""
     command = [sys.executable, "-c", PACER, servers, topic, str(rate), str(seconds)]
@@ -90,14 +90,14 @@ def waits(follow: Follow, servers: str, topic: str, partitions: int, rate: int, 
         pacer.stdin.write(b"\n")
         pacer.stdin.flush()
         for value in records:
-            found.append((time.monotonic_ns() - int(value)) / 1e6)
-            if len(found) == round(rate * seconds):
+            latencies.append((time.monotonic_ns() - int(value)) / 1e6)
+            if len(latencies) == round(rate * seconds):
                 break
         used = time.process_time() - used
         pacer.wait()
     records.close()  # type: ignore[attr-defined]
-    quantiles = statistics.quantiles(found, n=100)
-    return Waits(statistics.median(found), quantiles[98], used)
+    quantiles = statistics.quantiles(latencies, n=100)
+    return Waits(statistics.median(latencies), quantiles[98], used)
 
 
 def first_of_ottla(servers: str, topic: str) -> float:

@@ -35,7 +35,7 @@ HERE = Path(__file__).parent
 WARM_UP = 3
 """Rounds that do not count, in which the JVM compiles its hot code."""
 Nodes = list[OttlaNode | KafkaNode]
-PROMISED = 0.5
+TARGET = 0.5
 """The least ratio of requests per second, on one core."""
 KINDS = {"classic": "classic heartbeats", "consumer": "KIP-848 heartbeats"}
 SETTINGS = (
@@ -101,20 +101,20 @@ def show_rates(title: str, found: dict[str, tuple[float, float]]) -> bool:
     print(
         f"{title}: Ottla {ours:,.0f}/s ({our_cost:.0f} us of processor time each),"
         f" Apache Kafka {theirs:,.0f}/s ({their_cost:.0f} us):"
-        f" {ours / theirs:.2f}x (promised {PROMISED}x), {their_cost / our_cost:.2f}x for the same processor time",
+        f" {ours / theirs:.2f}x (target {TARGET}x), {their_cost / our_cost:.2f}x for the same processor time",
         flush=True,
     )
-    return ours / theirs >= PROMISED
+    return ours / theirs >= TARGET
 
 
-def show_times(title: str, found: dict[str, list[float]], promised: float) -> bool:
+def show_times(title: str, found: dict[str, list[float]], target: float) -> bool:
     """Print one line of the table about times. Return whether the target is met."""
     ours, theirs = median(found["Ottla"]), median(found["Apache Kafka"])
     print(
-        f"{title}: Ottla {ours:.3f} s, Apache Kafka {theirs:.3f} s: {ours / theirs:.2f}x the time (promised {promised:g}x)",
+        f"{title}: Ottla {ours:.3f} s, Apache Kafka {theirs:.3f} s: {ours / theirs:.2f}x the time (target {target:g}x)",
         flush=True,
     )
-    return ours / theirs <= promised
+    return ours / theirs <= target
 
 
 def heartbeats(nodes: Nodes, options: argparse.Namespace) -> bool:
@@ -178,8 +178,8 @@ def load(nodes: Nodes, options: argparse.Namespace) -> bool:
         seconds, size = time.perf_counter() - begin, node.memory() / 2**20
         kept &= node.name != "Ottla" or (seconds <= 20 and size < 1500)
         print(
-            f"  {node.name}: {seconds:.1f} s from the start of the process until the last group is served (promised 20 s),"
-            f" {size:,.0f} MiB (promised 1,500)",
+            f"  {node.name}: {seconds:.1f} s from the start of the process until the last group is served (target 20 s),"
+            f" {size:,.0f} MiB (target 1,500)",
             flush=True,
         )
     return kept
@@ -198,7 +198,7 @@ def idle(nodes: Nodes, options: argparse.Namespace) -> bool:
         time.sleep(10)
         share = (node.cpu() - before) * 10
         over = (node.memory() - nothing) / 2**20
-    print(f"idle: {share:.2f} % of a core (promised 1), {over:.0f} MiB over bare Python (promised 60)", flush=True)
+    print(f"idle: {share:.2f} % of a core (target 1), {over:.0f} MiB over bare Python (target 60)", flush=True)
     return share < 1 and over < 60
 
 

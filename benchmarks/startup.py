@@ -47,7 +47,7 @@ IMPORTED = """
 import ottla.embedded, ottla.broker.core, ottla.runtime.broker_node
 """
 
-PROMISED = {"import": 100, "fresh": 500, "once": 150}
+TARGETS = {"import": 100, "fresh": 500, "once": 150}
 TITLES = {
     "import": "import ottla",
     "fresh": "Broker() to first answer, fresh process, from import ottla",
@@ -82,10 +82,10 @@ def main() -> int:
     broken = 0
     for name, title in TITLES.items():
         figures = [one[name] * 1000 for one in rounds]
-        limit = PROMISED.get(name)
+        limit = TARGETS.get(name)
         median = statistics.median(figures)
         broken += limit is not None and median > limit
-        print(f"{title:62} {median:7.0f}   (least {min(figures):.0f}{f', promised {limit}' if limit else ''})")
+        print(f"{title:62} {median:7.0f}   (least {min(figures):.0f}{f', target {limit}' if limit else ''})")
     return 1 if broken else 0
 
 
