@@ -33,7 +33,7 @@ for number in range(round(rate * seconds)):
     producer.poll(0)
 producer.flush(30)
 """
-"""The program of a process that produces ``rate`` records per second to partition 0, each with the time (nanoseconds) as its value."""
+"""The program of a process that produces ``rate`` records per second to partition 0. Their values are the time in nanoseconds."""
 
 
 class Waits(NamedTuple):
