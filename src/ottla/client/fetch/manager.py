@@ -180,13 +180,16 @@ class FetchManager:
         if any(data.error_code for _, data in parts):
             self._learn_leaders(response, names)
         fetched: list[FetchedPartition] = []
-        for tp, data in parts:
-            assert tp is not None
-            part = self._partition(asked, tp, data, now)
-            if part is not None:
-                fetched.append(part)
-        if fetched:
-            self._deliver(asked, tuple(fetched))
+        try:
+            for tp, data in parts:
+                assert tp is not None
+                part = self._partition(asked, tp, data, now)
+                if part is not None:
+                    fetched.append(part)
+        finally:
+            # Also after an error in a later partition: the fetch positions are past these records, so they would be skipped.
+            if fetched:
+                self._deliver(asked, tuple(fetched))
 
     def _on_failure(self, asked: _FetchInFlight, error: OttlaError, now: Now) -> None:
         """Request metadata, and retry after the back-off. An error that no retry can solve is also a problem."""
@@ -315,10 +318,11 @@ class FetchManager:
         committed_only = self._config.isolation_level is IsolationLevel.READ_COMMITTED
         end = data.last_stable_offset if committed_only and data.last_stable_offset >= 0 else data.high_watermark
         records = data.records or b""
-        if records:
-            self._advance(fetch.session, tp, state, records)
         aborted = tuple([(item.producer_id, item.first_offset) for item in data.aborted_transactions or ()])
-        return FetchedPartition(tp, state.epoch, asked.offset, records, end, aborted, data.log_start_offset)
+        fetched = FetchedPartition(tp, state.epoch, asked.offset, records, end, aborted, data.log_start_offset)
+        if records:
+            self._advance(fetch.session, tp, state, records)  # last: what raises before it leaves the position
+        return fetched
 
     def _advance(self, session: FetchSession, tp: TopicPartition, state: PartitionState, records: bytes | memoryview) -> None:
         """Advance the fetch position past the last whole batch. If there is none, stop fetching the partition until a seek."""

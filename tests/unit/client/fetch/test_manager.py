@@ -104,6 +104,18 @@ def test_few_partitions_share_an_answer_of_eight_megabytes_and_many_have_one_eac
     assert partition_limit(None, 1_000) == 1 << 20
 
 
+def test_an_error_in_one_partition_skips_no_records_of_the_others() -> None:
+    fetches = Fetches(T0, T2)
+    broken = data(T2, batch(10))
+    object.__setattr__(broken, "aborted_transactions", (None,))
+    with pytest.raises(AttributeError, match="producer_id"):
+        fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, batch(10)), broken, session=7))
+    assert [part.tp for response in fetches.fetched() for part in response.partitions] == [T0]
+    assert (fetches.state(T0).fetch, fetches.state(T2).fetch) == (15, 10)
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T2, batch(10)), session=7))
+    assert [part.tp for response in fetches.fetched() for part in response.partitions] == [T2]
+
+
 def test_records_of_another_topic_of_the_same_name_are_not_those_that_the_position_is_of() -> None:
     fetches = Fetches(T0)
     fetches.state(T0).topic_id = uuid.UUID(int=6)
