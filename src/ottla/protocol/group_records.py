@@ -387,7 +387,7 @@ def _field(declared: "dataclasses.Field[Any]", version: int) -> Any:
     inner = None if is_tuple(declared.type) else nested_class(declared.type)
     if inner is None:
         return field(metadata=metadata, default=declared.default)
-    # If a tagged structure is missing, Kafka reads declared with default values; null is written explicitly.
+    # If a tagged structure is missing, Kafka reads one with default values; null is written explicitly.
     return field(metadata=metadata, default=adopter(inner, _schema(inner, version, True))(inner()))
 
 

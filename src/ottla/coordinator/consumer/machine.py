@@ -230,10 +230,10 @@ class ConsumerGroupUpdate:
         for topic_id, partitions in member.owned_partitions():
             owners = self._writable_owners(topic_id)
             for partition in partitions:
-                # In a compacted log the record by which this member released the partition may be gone:
-                # 1. Member a owned the partition in epoch 3 and released it in epoch 4 (this record was superseded and dropped).
+                # A log with gaps may lack the record by which this member released the partition:
+                # 1. Member a owned the partition in epoch 3 and released it in epoch 4. The second record is gone.
                 # 2. Member b got it in epoch 4.
-                # 3. Member a's last record, written later, is replayed after b's: a's old entry must not remove b's ownership.
+                # 3. The next record of member a replaces that of epoch 3, which must not end b's ownership.
                 if owners.get(partition) == member.epoch:
                     del owners[partition]
             if not owners:
