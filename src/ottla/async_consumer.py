@@ -17,13 +17,12 @@ from typing import Any, Self, TypeVar
 
 from ottla import arguments
 from ottla.arguments import Offset, Partitions, Timeout
-from ottla.caller import Caller
 from ottla.client.calls.commits import CommitCallback
 from ottla.client.calls.delivery import Delivery
 from ottla.client.calls.listeners import Listeners
 from ottla.client.calls.mailbox import Call, T
 from ottla.client.subscription import EARLIEST, LATEST
-from ottla.consumer_base import CLOSE_TIMEOUT, END_GRACE, ConsumerBase
+from ottla.consumer_base import CLOSE_TIMEOUT, END_GRACE, Caller, ConsumerBase
 from ottla.errors import ClosedError, OttlaError
 from ottla.event_loop import YIELD_INTERVAL, EventLoopDriver
 from ottla.records import Record, Records

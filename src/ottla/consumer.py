@@ -15,13 +15,12 @@ from typing import Any, Self
 
 from ottla import arguments
 from ottla.arguments import Offset, Partitions, Timeout
-from ottla.caller import Caller
 from ottla.client.calls.calls import POST_INTERVAL
 from ottla.client.calls.commits import CommitCallback
 from ottla.client.calls.listeners import Listener, Listeners
 from ottla.client.calls.mailbox import Await, Call, T
 from ottla.client.subscription import EARLIEST, LATEST
-from ottla.consumer_base import CLOSE_TIMEOUT, END_GRACE, ConsumerBase
+from ottla.consumer_base import CLOSE_TIMEOUT, END_GRACE, Caller, ConsumerBase
 from ottla.errors import ConcurrentAccessError, OttlaError, WakeupError
 from ottla.records import Record, Records, Walk
 from ottla.runtime import clock

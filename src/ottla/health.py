@@ -24,8 +24,7 @@ from typing import Any, Protocol, Self
 from ottla import arguments
 from ottla.client.health.metrics import MetricName
 from ottla.client.health.names import meaning
-from ottla.client.health.verdicts import Health, PartitionHealth, WaitsFor
-from ottla.consumer_base import STUCK_AFTER
+from ottla.client.health.verdicts import STUCK_AFTER, Health, PartitionHealth, WaitsFor
 
 PAGES = ("/live", "/ready", "/health", "/metrics")
 

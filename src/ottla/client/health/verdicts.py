@@ -16,6 +16,9 @@ from ottla.client.health.metrics import MetricName
 from ottla.client.subscription import Consumed, Mode, PartitionState, Phase
 from ottla.types import ConsumerGroupMetadata, FrozenMapping, Now, TopicPartition
 
+STUCK_AFTER = 60.0
+"""Seconds for which a partition may make no progress before the consumer counts as unhealthy."""
+
 
 class WaitsFor(enum.StrEnum):
     """What a partition waits for."""
