@@ -80,6 +80,8 @@ class ClassicMembership:
         self._revocation = Revocation(context.subscription, context.notify, context.polls, cooperative=self._join_sync.cooperative)
         self._reason = ""
         """The reason of the rebalance, which JoinGroup contains (KIP-800)."""
+        self._unsent: list[AnySend] = []
+        """Heartbeats already noted as in flight. If the next step of a poll raises, the next poll returns them."""
         context.coordinator.on_fatal(self._on_lookup_failed)
 
     def __repr__(self) -> str:
@@ -235,8 +237,11 @@ class ClassicMembership:
         if self.state is not State.LEAVING:
             self._check_poll_interval(now)
             self._check_metadata()
-        heartbeats = self._session.poll(self.generation, now) if self._in_session else []
-        return Poll((*heartbeats, *self._requests(now)), self._wake_at(now))
+        if self._in_session:
+            self._unsent += self._session.poll(self.generation, now)
+        requests = self._requests(now)
+        sends, self._unsent = (*self._unsent, *requests), []
+        return Poll(sends, self._wake_at(now))
 
     def _requests(self, now: Now) -> list[AnySend]:
         if self._leave.due:
@@ -441,6 +446,7 @@ class ClassicMembership:
     def _forget(self, generation: Generation) -> None:
         """Change the identity, and ignore the responses to earlier requests."""
         self.generation = generation
+        self._unsent.clear()
         self._join_sync.abandon()
         self._revocation.forget()
 

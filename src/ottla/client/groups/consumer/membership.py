@@ -105,6 +105,8 @@ class ConsumerMembership:
         self._operation = DEFAULT
         self._leaves_in_flight = 0
         """The number of heartbeats to leave in flight."""
+        self._unsent: list[AnySend] = []
+        """Heartbeats already noted as in flight. If the next step of a poll raises, the next poll returns them."""
         coordinator.on_fatal(self._on_lookup_failed)
 
     def __repr__(self) -> str:
@@ -238,11 +240,12 @@ class ConsumerMembership:
             return Poll()
         self._reconcile()
         heartbeats = self._heartbeat(now)
+        self._unsent += heartbeats
         if heartbeats:
             # The heartbeat has acknowledged an assignment, and a newer one may have arrived during its reconciliation.
             self._reconcile()
         computing = self._assignors.poll(now)
-        sends = (*heartbeats, *computing.sends)
+        sends, self._unsent = (*self._unsent, *computing.sends), []
         times = (self._polls.deadline, computing.wake_at, None if self._in_flight else self._due_at())
         return Poll(sends, min((at for at in times if at is not None and at > now.mono), default=None))
 
@@ -463,6 +466,7 @@ class ConsumerMembership:
         """End the incarnation: responses to its requests are ignored."""
         self._incarnation += 1
         self._in_flight = False
+        self._unsent.clear()
         self.epoch = self._failed_in = JOIN_GROUP_EPOCH
         self._assignor = ""
         self._assignors.forget()

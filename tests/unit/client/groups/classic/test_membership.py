@@ -20,10 +20,10 @@ from ottla.protocol.consumer_protocol import (
     decode_subscription,
     encode_subscription,
 )
-from ottla.protocol.messages import join_group_response, leave_group_response
+from ottla.protocol.messages import join_group_response, leave_group_response, sync_group_request
 from ottla.types import ConsumerGroupMetadata
 from tests.unit.client.groups.classic.member import Member
-from tests.unit.client.managers import NO_THROTTLE, T0, T1, T2, Replies
+from tests.unit.client.managers import NO_THROTTLE, T0, T1, T2, Replies, unmade
 
 RebalanceInProgressError, FencedInstanceIdError = error_class(27), error_class(82)
 
@@ -93,6 +93,15 @@ def test_the_leader_assigns_with_metadata_newer_than_the_join(member: Member) ->
     message = member.one(Api.SYNC_GROUP).message
     assigned = {item.member_id: decode_assignment(item.assignment).partitions for item in message.assignments}
     assert assigned == {"m-1": (T0, T1), "m-2": (T2,)}
+
+
+def test_a_heartbeat_is_sent_when_the_request_after_it_cannot_be_created(member: Member) -> None:
+    member.polled()
+    member.joined(member.one(Api.JOIN_GROUP))
+    with unmade(sync_group_request, "SyncGroupRequest", 1), pytest.raises(OSError, match="Too many open files"):
+        member.poll(1_000)
+    assert [send.api for send in member.poll()] == [Api.HEARTBEAT, Api.SYNC_GROUP]
+    assert member.poll() == []
 
 
 def test_a_returning_static_leader_keeps_the_assignment(member: Member) -> None:

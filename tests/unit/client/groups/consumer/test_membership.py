@@ -7,14 +7,18 @@ from typing import Any
 
 import pytest
 
+from ottla.assignors import ConsumerPartitionAssignor
 from ottla.client.effects import AnySend
 from ottla.client.events import AssignmentReceived, ErrorNotification, RebalanceNeeded
+from ottla.client.groups.consumer.client_assignors import NEEDED
 from ottla.client.groups.consumer.states import HEARTBEAT_REACTIONS, TRANSITIONS, ConsumerReaction, Input, State
 from ottla.errors import CommitFailedError, DisconnectedError, OttlaTimeoutError, error_class
-from ottla.protocol import milliseconds
+from ottla.protocol import ErrorCode, milliseconds
+from ottla.protocol.apis import Api
+from ottla.protocol.messages import api_versions_response, consumer_group_prepare_assignment_request as prepare_request
 from tests.unit.client.groups.consumer.member import Member
 from tests.unit.client.groups.members import INTERVAL
-from tests.unit.client.managers import T0, T1, T2, TOPIC_ID, Replies
+from tests.unit.client.managers import NO_THROTTLE, T0, T1, T2, TOPIC_ID, Replies, unmade
 
 OTHER = uuid.UUID(int=6)
 
@@ -41,6 +45,26 @@ def test_a_member_joins_only_when_it_polls(member: Member) -> None:
     assert (message.member_epoch, message.subscribed_topic_names, message.topic_partitions) == (0, ("t",), ())
     assert milliseconds(message.rebalance_timeout) == 20_000
     assert message.member_id == member.manager.member_id != ""
+
+
+def test_a_heartbeat_is_sent_when_the_request_after_it_cannot_be_created() -> None:
+    class Mine(ConsumerPartitionAssignor):
+        name = "mine"
+
+        def assign(self, cluster: Any, members: Any) -> Any:
+            raise AssertionError("user code does not run on the network thread")
+
+    member = Member(group_client_assignors=[Mine])
+    member.polled()
+    keys = tuple(api_versions_response.ApiVersion(api_key=api, min_version=0, max_version=0) for api in sorted(NEEDED))
+    versions = api_versions_response.ApiVersionsResponse(error_code=ErrorCode.none, api_keys=keys, throttle_time=NO_THROTTLE)
+    member.answer(member.one(Api.API_VERSIONS), versions)
+    member.join()
+    member.manager._assignors.asked(4, member.mono + 20_000)
+    with unmade(prepare_request, "ConsumerGroupPrepareAssignmentRequest", 1), pytest.raises(OSError, match="Too many open files"):
+        member.poll(member.mono + INTERVAL)
+    assert [send.api for send in member.poll()] == [Api.CONSUMER_GROUP_HEARTBEAT, Api.CONSUMER_GROUP_PREPARE_ASSIGNMENT]
+    assert member.poll() == []
 
 
 def test_a_member_without_partitions_gets_an_empty_assignment(member: Member) -> None:
