@@ -1,4 +1,4 @@
-"""Fetch sessions: what a client need not say again, what it is not told again, and who has to go."""
+"""Fetch sessions: what requests and responses may omit, and which session is evicted."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def begin(broker: CoreUnderTest, *partitions: int) -> int:
     return int(answer.session_id)
 
 
-def told(answer: Any) -> dict[int, int]:
-    """What an answer speaks of: high watermark by partition."""
+def high_watermarks(answer: Any) -> dict[int, int]:
+    """Return the high watermarks of the partitions in a response."""
     return {part.partition_index: part.high_watermark for topic in answer.responses for part in topic.partitions}
 
 
@@ -72,12 +72,12 @@ def test_a_response_contains_only_partitions_with_changes(broker: CoreUnderTest)
     session = begin(broker, 0, 1)
     assert session > 0
     answer = ask(broker, turn((session, 1)))
-    assert (answer.session_id, told(answer)) == (session, {})
+    assert (answer.session_id, high_watermarks(answer)) == (session, {})
     produce(broker, batch(), partition=1)
     answer = ask(broker, turn((session, 2)))
-    assert told(answer) == {1: 1}
+    assert high_watermarks(answer) == {1: 1}
     assert answer.responses[0].partitions[0].records
-    assert told(ask(broker, turn((session, 3), {1: 1}))) == {}
+    assert high_watermarks(ask(broker, turn((session, 3), {1: 1}))) == {}
 
 
 def test_records_come_until_the_client_says_that_it_goes_on(broker: CoreUnderTest) -> None:
@@ -85,15 +85,15 @@ def test_records_come_until_the_client_says_that_it_goes_on(broker: CoreUnderTes
     produce(broker, batch())
     for epoch in (1, 2):
         assert ask(broker, turn((session, epoch))).responses[0].partitions[0].records
-    assert told(ask(broker, turn((session, 3), {0: 1}))) == {}
+    assert high_watermarks(ask(broker, turn((session, 3), {0: 1}))) == {}
 
 
 def test_partitions_are_added_and_forgotten(broker: CoreUnderTest) -> None:
     session = begin(broker)
-    assert told(ask(broker, turn((session, 1), {2: 0}))) == {2: 0}
+    assert high_watermarks(ask(broker, turn((session, 1), {2: 0}))) == {2: 0}
     produce(broker, batch(), partition=0)
     produce(broker, batch(), partition=2)
-    assert told(ask(broker, turn((session, 2), gone=(0,)))) == {2: 1}
+    assert high_watermarks(ask(broker, turn((session, 2), gone=(0,)))) == {2: 1}
 
 
 def test_a_session_without_partitions_ends(broker: CoreUnderTest) -> None:
@@ -104,30 +104,30 @@ def test_a_session_without_partitions_ends(broker: CoreUnderTest) -> None:
 
 def test_an_error_is_in_every_response_and_its_end_is_a_change(broker: CoreUnderTest) -> None:
     session = begin(broker)
-    assert told(ask(broker, turn((session, 1), {0: 9}))) == {0: -1}
-    assert told(ask(broker, turn((session, 2)))) == {0: -1}
-    assert told(ask(broker, turn((session, 3), {0: 0}))) == {0: 0}
+    assert high_watermarks(ask(broker, turn((session, 1), {0: 9}))) == {0: -1}
+    assert high_watermarks(ask(broker, turn((session, 2)))) == {0: -1}
+    assert high_watermarks(ask(broker, turn((session, 3), {0: 0}))) == {0: 0}
 
 
 def test_that_records_were_deleted_is_news(broker: CoreUnderTest) -> None:
     session = begin(broker)
     produce(broker, batch())
     ask(broker, turn((session, 1)))
-    assert told(ask(broker, turn((session, 2), {0: 1}))) == {}
+    assert high_watermarks(ask(broker, turn((session, 2), {0: 1}))) == {}
     delete_records(broker, -1)
     answer = ask(broker, turn((session, 3)))
     assert answer.responses[0].partitions[0].log_start_offset == 1
-    assert told(ask(broker, turn((session, 4)))) == {}
+    assert high_watermarks(ask(broker, turn((session, 4)))) == {}
 
 
 def test_a_parked_turn_speaks_of_what_has_come(broker: CoreUnderTest) -> None:
     session = begin(broker, 0, 1)
     ticket = broker.send(Api.FETCH, turn((session, 1), wait=500), version=12)
     produce(broker, batch(), partition=1)
-    assert told(broker.replies[ticket]) == {1: 1}
+    assert high_watermarks(broker.replies[ticket]) == {1: 1}
     ticket = broker.send(Api.FETCH, turn((session, 2), {1: 1}, wait=500), version=12)
     broker.pass_time(500)
-    assert (broker.replies[ticket].session_id, told(broker.replies[ticket])) == (session, {})
+    assert (broker.replies[ticket].session_id, high_watermarks(broker.replies[ticket])) == (session, {})
 
 
 def test_who_ends_a_session_waits_for_no_records_any_more(broker: CoreUnderTest) -> None:
@@ -137,10 +137,10 @@ def test_who_ends_a_session_waits_for_no_records_any_more(broker: CoreUnderTest)
     assert parked not in broker.replies
     last = broker.send(Api.FETCH, turn((session, -1)), version=12)
     assert broker.replies.keys() >= {parked, last}
-    assert told(broker.replies[parked]) == {}
+    assert high_watermarks(broker.replies[parked]) == {}
     assert of_other not in broker.replies
     broker.pass_time(500)
-    assert told(broker.replies[of_other]) == {}
+    assert high_watermarks(broker.replies[of_other]) == {}
 
 
 def test_who_was_given_records_is_looked_at_last(broker: CoreUnderTest) -> None:
@@ -181,7 +181,7 @@ def test_a_turn_that_was_overtaken(broker: CoreUnderTest) -> None:
 def test_a_session_ends_when_its_client_begins_another(broker: CoreUnderTest, epoch: int) -> None:
     session = begin(broker)
     answer = ask(broker, turn((session, epoch), {0: 0}))
-    assert (answer.error_code, told(answer)) == (ErrorCode.none, {0: 0})
+    assert (answer.error_code, high_watermarks(answer)) == (ErrorCode.none, {0: 0})
     assert (answer.session_id == 0) is (epoch == -1)
     assert ask(broker, turn((session, 1))).error_code is ErrorCode.fetch_session_id_not_found
 
@@ -272,14 +272,14 @@ class AClient(RuleBasedStateMachine):
         self.said = dict(self.wanted)
         for topic in answer.responses:
             for data in topic.partitions:
-                self.told(data)
+                self.high_watermarks(data)
         self.session = (answer.session_id, epoch + 1) if answer.session_id else (0, 0)
         for partition, offset in self.wanted.items():
             log = self.broker.core.catalog.log("orders", partition)
             if self.said[partition] == offset >= log.start_offset:
                 assert self.known[partition] == (log.end_offset, log.start_offset)
 
-    def told(self, data: Any) -> None:
+    def high_watermarks(self, data: Any) -> None:
         partition = data.partition_index
         if data.error_code:
             self.wanted[partition] = self.broker.core.catalog.log("orders", partition).start_offset

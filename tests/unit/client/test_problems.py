@@ -30,12 +30,12 @@ class Observed(ClientOnNetwork):
         self.began = self.network.mono
 
     @property
-    def told(self) -> bool:
+    def reported(self) -> bool:
         return self.problems.present(self.network.now) is not None
 
     def until_reported(self, limit: int = 30_000) -> int:
         """Milliseconds from the beginning until a problem is reported."""
-        while not self.told:
+        while not self.reported:
             assert self.network.mono < self.began + limit
             self.network.advance(STEP)
         return self.network.mono - self.began
@@ -63,7 +63,7 @@ def test_what_was_answered_is_the_reason_for_as_long_as_nothing_better_is() -> N
         world.network.advance(STEP)
     peer.answer = answers
     world.network.advance(2_000)
-    assert not world.told
+    assert not world.reported
 
 
 @pytest.mark.parametrize("dead", ["refuse", "silent"])
@@ -75,11 +75,11 @@ def test_nothing_is_reported_while_addresses_are_tried_one_after_the_other(serve
         world.network.peer(f"{host}:9092", mode=dead)
     world.network.peer("10.0.0.1:9092", answer=answers)
     while not world.core.metadata.nodes:
-        assert not world.told
+        assert not world.reported
         assert world.network.mono < world.began + 2 * NEXT_ADDRESS + STEP
         world.network.advance(STEP)
     world.network.advance(10_000)
-    assert not world.told
+    assert not world.reported
 
 
 def test_a_problem_is_reported_at_once_if_all_addresses_refuse() -> None:

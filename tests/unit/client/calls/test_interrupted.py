@@ -36,10 +36,10 @@ class Interrupted:
     def __init__(self) -> None:
         self.at: type[Any] | None = None
         self.sent: list[Any] = []
-        self.told: list[Any] = []
+        self.notifications: list[Any] = []
         self.heard: list[str] = []
         self.answers = True
-        self.calls = ConsumerCalls(config(), self._submit, lambda: self.told)
+        self.calls = ConsumerCalls(config(), self._submit, lambda: self.notifications)
         listeners = Listeners(lambda _: self.heard.append("assign"), lambda _: self.heard.append("revoke"))
         subscribed(self.calls, listeners)
 
@@ -49,16 +49,16 @@ class Interrupted:
             raise KeyboardInterrupt
         self.sent.append(command)
         if isinstance(command, events.Command) and self.answers:
-            self.told.append(Completed(command.completion, {}))
+            self.notifications.append(Completed(command.completion, {}))
 
     def show(self, position: int, epoch: int) -> None:
         view = PartitionView(epoch, OffsetAndMetadata(position), paused=False, fetchable=True, since=epoch)
-        self.told.append(Published(Snapshot(Mode.TOPICS, frozenset({"t"}), MappingProxyType({TP: view}))))
+        self.notifications.append(Published(Snapshot(Mode.TOPICS, frozenset({"t"}), MappingProxyType({TP: view}))))
 
     def arrive(self, number: int, offset: int, epoch: int) -> None:
         data = bytes(encode_batch([NewRecord(None, b"v")] * 4, base_offset=offset))
         part = FetchedPartition(TP, epoch, offset, data, end=100)
-        self.told.append(Fetched(FetchedResponse(number, 1, (part,), len(data))))
+        self.notifications.append(Fetched(FetchedResponse(number, 1, (part,), len(data))))
 
     def poll(self) -> list[int]:
         """Offsets, as a driver runs the call."""
@@ -67,7 +67,7 @@ class Interrupted:
             wait = next(call)
             while True:
                 assert isinstance(wait, Wait)
-                wait = call.send(NOW if self.told or wait.until is None else Now(wait.until, NOW.wall))
+                wait = call.send(NOW if self.notifications or wait.until is None else Now(wait.until, NOW.wall))
         except KeyboardInterrupt:
             self.calls.interrupted = True
             raise
@@ -93,7 +93,7 @@ def test_a_rebalance_is_answered_by_the_next_poll_and_the_listener_is_not_called
     one.show(0, 1)
     if isinstance(asked, RebalanceNeeded):
         one.calls._rebalancing.owned = frozenset({TP})
-    one.told.append(asked)
+    one.notifications.append(asked)
     one.at = answer
     with pytest.raises(KeyboardInterrupt):
         one.poll()
@@ -104,7 +104,7 @@ def test_a_rebalance_is_answered_by_the_next_poll_and_the_listener_is_not_called
 
 
 def test_what_was_being_handled_is_handled_again_and_nothing_behind_it_is_lost() -> None:
-    told: list[object] = [1, 2, 3]
+    notifications: list[object] = [1, 2, 3]
     handled: list[int] = []
 
     def handle(item: int) -> None:
@@ -113,12 +113,12 @@ def test_what_was_being_handled_is_handled_again_and_nothing_behind_it_is_lost()
             raise KeyboardInterrupt
         handled.append(item)
 
-    mailbox = Mailbox(lambda command: None, lambda: told, {int: handle}, 1_000)
+    mailbox = Mailbox(lambda command: None, lambda: notifications, {int: handle}, 1_000)
     with pytest.raises(KeyboardInterrupt):
         mailbox.take()
     mailbox.take()
     assert handled == [1, -2, 2, 3]
-    assert told == []
+    assert notifications == []
 
 
 def test_what_was_collected_and_did_not_come_out_is_fetched_again() -> None:
@@ -162,7 +162,7 @@ def test_a_commit_that_was_not_sent_is_not_waited_for() -> None:
 
 
 def test_nothing_is_handed_out_before_a_pause_that_was_cancelled_is_known_to_be_made() -> None:
-    """It would be handed out again: the partition goes on from the position that the pause has told."""
+    """It would be handed out again: the partition goes on from the position that the pause has sent."""
     one = Interrupted()
     one.show(0, 1)
     assert one.poll() == []
@@ -175,7 +175,7 @@ def test_nothing_is_handed_out_before_a_pause_that_was_cancelled_is_known_to_be_
     assert pause.positions == {TP: (1, OffsetAndMetadata(0))}
     assert one.poll() == [], "and the deadline of the poll holds"
     one.show(0, 2)
-    one.told.append(Completed(pause.completion))
+    one.notifications.append(Completed(pause.completion))
     assert one.poll() == [], "what had arrived is of the past"
     one.arrive(2, 0, 2)
     assert one.poll() == [0, 1, 2, 3]

@@ -1,4 +1,4 @@
-"""What the network thread has told and is void by the time that the application hears of it: it left, or has lost everything."""
+"""Notifications of the network thread that are void when the application receives them, after it left or lost its partitions."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def poll(calls: ConsumerCalls, at: Now) -> None:
 )
 def test_a_notification_that_crosses_an_unsubscribe_is_ignored(late: Any) -> None:
     sent: list[Any] = []
-    told: list[Any] = []
+    notifications: list[Any] = []
 
     def drain() -> list[Any]:
-        taken = list(told)
-        told.clear()
+        taken = list(notifications)
+        notifications.clear()
         return taken
 
     calls = ConsumerCalls(config(), sent.append, drain)
@@ -49,7 +49,7 @@ def test_a_notification_that_crosses_an_unsubscribe_is_ignored(late: Any) -> Non
     call = calls.unsubscribe(now(0))
     next(call)
     (request,) = [one for one in sent if isinstance(one, events.Unsubscribe)]
-    told += [late, Completed(request.completion)]
+    notifications += [late, Completed(request.completion)]
     with pytest.raises(StopIteration):
         call.send(now(1))
     assert not calls._rebalancing.pending
@@ -61,24 +61,24 @@ def test_a_notification_that_crosses_an_unsubscribe_is_ignored(late: Any) -> Non
 )
 def test_a_notification_that_crosses_a_cancelled_unsubscribe_is_ignored(late: Any) -> None:
     sent: list[Any] = []
-    told: list[Any] = []
+    notifications: list[Any] = []
     heard: list[Any] = []
-    calls = ConsumerCalls(config(), sent.append, lambda: told)
+    calls = ConsumerCalls(config(), sent.append, lambda: notifications)
     subscribed(calls)
     leaving = calls.unsubscribe(now(0))
     next(leaving)
     leaving.close()
-    told.append(late)
+    notifications.append(late)
     subscribing = calls.subscribe(["t"], Listeners(on_assign=heard.append, on_revoke=heard.append), now(1))
     next(subscribing)
     (request,) = [one for one in sent if isinstance(one, events.Subscribe)]
-    told += [Published(Snapshot(Mode.TOPICS, frozenset({"t"}))), Completed(request.completion)]
+    notifications += [Published(Snapshot(Mode.TOPICS, frozenset({"t"}))), Completed(request.completion)]
     with pytest.raises(StopIteration):
         subscribing.send(now(2))
     poll(calls, now(3))
     assert heard == []
     assert calls.owned == frozenset()
-    told.append(AssignmentReceived(5, frozenset({T0})))
+    notifications.append(AssignmentReceived(5, frozenset({T0})))
     poll(calls, now(4))
     assert heard == [[T0]]
 
@@ -88,8 +88,8 @@ class Leaving:
 
     def __init__(self, *, cancelled: bool) -> None:
         self.sent: list[Any] = []
-        self.told: list[Any] = [Published(SUBSCRIBED)]
-        self.calls = ConsumerCalls(config(), self.sent.append, lambda: self.told)
+        self.notifications: list[Any] = [Published(SUBSCRIBED)]
+        self.calls = ConsumerCalls(config(), self.sent.append, lambda: self.notifications)
         subscribed(self.calls)
         poll(self.calls, now(0))
         leaving = self.calls.unsubscribe(now(1))
@@ -101,15 +101,15 @@ class Leaving:
                 leaving.send(now(60_001))
         self.now = now(60_001)
 
-    def tell(self, *told: Any) -> None:
-        self.told.extend(told)
+    def tell(self, *notifications: Any) -> None:
+        self.notifications.extend(notifications)
         poll(self.calls, self.now)
 
     def begin(self, call: Any, kind: type[events.Command], mode: Mode) -> events.Completion:
         """Ask for something else to read."""
         next(call)
         (request,) = [one for one in self.sent if isinstance(one, kind)]
-        self.told += [Published(Snapshot(mode, frozenset({"t"}))), Completed(request.completion)]
+        self.notifications += [Published(Snapshot(mode, frozenset({"t"}))), Completed(request.completion)]
         with pytest.raises(StopIteration):
             call.send(self.now)
         return request.completion
@@ -125,7 +125,7 @@ OLD = [ErrorNotification(REFUSED), TopicErrorNotification("t", REFUSED)]
 def test_an_error_that_crosses_an_unsubscribe_is_ignored(late: Any, cancelled: bool) -> None:
     one = Leaving(cancelled=cancelled)
     one.tell(late)
-    one.told.append(late)
+    one.notifications.append(late)
     one.begin(one.calls.subscribe(["t"], Listeners(), one.now), events.Subscribe, Mode.TOPICS)
     one.tell()
     with pytest.raises(type(REFUSED)):
@@ -135,9 +135,9 @@ def test_an_error_that_crosses_an_unsubscribe_is_ignored(late: Any, cancelled: b
 @pytest.mark.parametrize("late", OLD)
 def test_an_error_that_crosses_an_unsubscribe_does_not_concern_the_next_assignment(late: Any) -> None:
     one = Leaving(cancelled=True)
-    one.told.append(Published(Snapshot()))
+    one.notifications.append(Published(Snapshot()))
     one.calls.take_news()
-    one.told.append(late)
+    one.notifications.append(late)
     one.begin(one.calls.assign([T0], one.now), events.Assign, Mode.MANUAL)
     one.tell()
     with pytest.raises(type(REFUSED)):
@@ -154,15 +154,15 @@ def test_once_the_coordinator_has_answered_errors_count_again() -> None:
 def test_what_was_given_before_everything_was_lost_is_not_taken() -> None:
     sent: list[Any] = []
     heard: list[Any] = []
-    told: list[Any] = [
+    notifications: list[Any] = [
         Published(Snapshot(Mode.TOPICS, frozenset({"t"}))),
         AssignmentReceived(3, frozenset({T0})),
         RebalanceNeeded(4, frozenset({T0}), True, 10_000),
     ]
 
     def drain() -> list[Any]:
-        taken = list(told)
-        told.clear()
+        taken = list(notifications)
+        notifications.clear()
         return taken
 
     calls = ConsumerCalls(config(), sent.append, drain)

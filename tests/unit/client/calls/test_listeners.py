@@ -37,15 +37,15 @@ class Held:
     def __init__(self) -> None:
         self.now = Now(1_000, 1_700_000_000_000)
         self.sent: list[Any] = []
-        self.told: list[Any] = []
+        self.notifications: list[Any] = []
         self.heard: list[str] = []
         settings = config(group_id="g", max_poll_interval_ms=POLL_INTERVAL, default_api_timeout_ms=API_TIMEOUT)
-        self.calls = ConsumerCalls(settings, self.sent.append, lambda: self.told)
+        self.calls = ConsumerCalls(settings, self.sent.append, lambda: self.notifications)
         revoked, lost = (lambda _: self.heard.append("revoke")), (lambda _: self.heard.append("lost"))
         subscribed(self.calls, Listeners(on_revoke=revoked, on_lost=lost))
         self.calls._rebalancing.owned = frozenset({STAYS, GOES})
         views = {tp: PartitionView(1, OffsetAndMetadata(5), paused=False, fetchable=tp == STAYS, since=1) for tp in (STAYS, GOES)}
-        self.told.append(Published(Snapshot(Mode.TOPICS, frozenset({"t"}), views)))
+        self.notifications.append(Published(Snapshot(Mode.TOPICS, frozenset({"t"}), views)))
 
     def poll(self, timeout: int = 0) -> int:
         """Nothing comes; gives how long it waited."""
@@ -66,7 +66,7 @@ class Held:
 
     def need(self, token: int, *, lost: bool = False, deadline: int | None = None) -> None:
         until = self.now.mono + POLL_INTERVAL if deadline is None else deadline
-        self.told.append(RebalanceNeeded(token, frozenset({GOES}), lost, until))
+        self.notifications.append(RebalanceNeeded(token, frozenset({GOES}), lost, until))
 
     def of(self, kind: type[Any]) -> list[Any]:
         return [one for one in self.sent if isinstance(one, kind)]
@@ -86,7 +86,7 @@ def test_polls_wait_for_one_commit_until_it_has_ended(timeout: int) -> None:
     assert commit.offsets == {STAYS: OffsetAndMetadata(5), GOES: OffsetAndMetadata(5)}
     assert commit.revoking
     assert (one.heard, one.prepared) == ([], [])
-    one.told.append(Completed(commit.completion, commit.offsets))
+    one.notifications.append(Completed(commit.completion, commit.offsets))
     one.poll()
     assert (one.heard, one.prepared) == (["revoke"], [1])
     assert one.calls.owned == {STAYS}
@@ -106,7 +106,7 @@ def test_each_of_them_is_a_sign_of_life() -> None:
 def test_without_anything_to_commit_the_partitions_go_at_once() -> None:
     one = Held()
     nowhere = {tp: PartitionView(2, None, paused=False, fetchable=False, since=2) for tp in (STAYS, GOES)}
-    one.told.append(Published(Snapshot(Mode.TOPICS, frozenset({"t"}), nowhere)))
+    one.notifications.append(Published(Snapshot(Mode.TOPICS, frozenset({"t"}), nowhere)))
     one.need(1)
     one.poll()
     assert one.of(events.Commit) == []
@@ -121,7 +121,7 @@ def test_a_loss_that_comes_meanwhile_waits_for_nothing() -> None:
     one.poll()
     assert (one.heard, one.prepared) == (["lost"], [2])
     (commit,) = one.of(events.Commit)
-    one.told.append(Completed(commit.completion, None, OttlaTimeoutError("late")))
+    one.notifications.append(Completed(commit.completion, None, OttlaTimeoutError("late")))
     one.poll()
     assert (one.heard, one.prepared) == (["lost"], [2])
 
@@ -133,10 +133,10 @@ def test_another_rebalance_has_a_commit_of_its_own_and_only_the_later_one_is_ans
     one.need(2)
     one.poll()
     first, second = one.of(events.Commit)
-    one.told.append(Completed(first.completion, first.offsets))
+    one.notifications.append(Completed(first.completion, first.offsets))
     one.poll()
     assert one.prepared == []
-    one.told.append(Completed(second.completion, second.offsets))
+    one.notifications.append(Completed(second.completion, second.offsets))
     one.poll()
     assert (one.heard, one.prepared) == (["revoke"], [2])
 
@@ -146,13 +146,13 @@ def test_a_question_of_the_group_is_answered_meanwhile() -> None:
     one = Held()
     one.need(1)
     one.poll()
-    one.told.append(AssignmentNeeded(7, "unknown", Cluster({}), {}, protocol="consumer"))
+    one.notifications.append(AssignmentNeeded(7, "unknown", Cluster({}), {}, protocol="consumer"))
     one.poll()
     (answer,) = one.of(events.Assigned)
     assert answer.generation == 7
     assert one.prepared == []
     (commit,) = one.of(events.Commit)
-    one.told.append(Completed(commit.completion, commit.offsets))
+    one.notifications.append(Completed(commit.completion, commit.offsets))
     one.poll()
     assert one.prepared == [1]
 
@@ -160,11 +160,11 @@ def test_a_question_of_the_group_is_answered_meanwhile() -> None:
 def test_a_wakeup_leaves_the_commit_to_the_next_poll() -> None:
     one = Held()
     one.need(1)
-    one.told.append(WakeupRequested())
+    one.notifications.append(WakeupRequested())
     with pytest.raises(WakeupError):
         one.poll(1_000)
     (commit,) = one.of(events.Commit)
-    one.told.append(Completed(commit.completion, commit.offsets))
+    one.notifications.append(Completed(commit.completion, commit.offsets))
     one.poll()
     assert one.heard == ["revoke"]
     assert one.of(events.Commit) == [commit]
@@ -194,7 +194,7 @@ def test_nothing_is_kept_of_partitions_that_went() -> None:
     one.poll()
     one.calls.shared.progress_at.update({STAYS: 1, GOES: 1})
     views = {STAYS: PartitionView(1, OffsetAndMetadata(5), paused=False, fetchable=True, since=1)}
-    one.told.append(Published(Snapshot(Mode.TOPICS, frozenset({"t"}), views)))
+    one.notifications.append(Published(Snapshot(Mode.TOPICS, frozenset({"t"}), views)))
     one.poll()
     assert one.calls.shared.progress_at == {STAYS: 1}
 
@@ -202,9 +202,9 @@ def test_nothing_is_kept_of_partitions_that_went() -> None:
 def test_the_commit_before_a_revocation_has_the_record_behind_which_the_application_asks_for_the_next() -> None:
     one = Held()
     view = PartitionView(1, OffsetAndMetadata(0), paused=False, fetchable=True, since=1)
-    one.told = [Published(Snapshot(Mode.TOPICS, frozenset({"t"}), {GOES: view}))]
+    one.notifications = [Published(Snapshot(Mode.TOPICS, frozenset({"t"}), {GOES: view}))]
     data = bytes(encode_batch([NewRecord(None, b"v")] * 9, base_offset=0))
-    one.told.append(Fetched(FetchedResponse(1, 1, (FetchedPartition(GOES, 1, 0, data, end=9),), len(data))))
+    one.notifications.append(Fetched(FetchedResponse(1, 1, (FetchedPartition(GOES, 1, 0, data, end=9),), len(data))))
     delivering = one.calls.deliver(0, one.now)
     with pytest.raises(StopIteration) as delivered:
         next(delivering)

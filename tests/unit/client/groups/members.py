@@ -1,7 +1,7 @@
-"""A member of a group by itself: what tests of either protocol's membership share.
+"""A single member of a group, which the tests of both protocols' memberships share.
 
-Owns the member's surroundings and what it told the application. Must not know the requests of a protocol. Invariant: nothing is
-answered unless the test answers it.
+Owns the member's context and its notifications to the application. Must not know the requests of a protocol. Invariant: a request
+gets a response only from the test.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ INTERVAL = 1_000
 
 
 class GroupMember(Asked):
-    """A member that subscribes to ``t``; ``told`` is what it said to the application."""
+    """A member that subscribes to ``t``; ``notifications`` are those to the application."""
 
     def __init__(self, membership: Callable[[MembershipContext], Any], **settings: Any) -> None:
         self.subscription = SubscriptionState(None)
         self.coordinator = FixedCoordinator()
         self.cluster = Cluster()
-        self.told: list[Any] = []
+        self.notifications: list[Any] = []
         self.config = config(**{"max_poll_interval_ms": 20_000, **settings})
         context = MembershipContext(
             self.config,
             self.subscription,
             self.coordinator,  # type: ignore[arg-type]
             self.cluster.manager,
-            self.told.append,
+            self.notifications.append,
             backoff(),
             PollTimer(self.config, InHand),
         )
@@ -48,8 +48,8 @@ class GroupMember(Asked):
 
     def tell(self, kind: type[Any]) -> Any:
         """The only notification of a kind since the last look."""
-        (found,) = [item for item in self.told if isinstance(item, kind)]
-        self.told.clear()
+        (found,) = [item for item in self.notifications if isinstance(item, kind)]
+        self.notifications.clear()
         return found
 
     def polled(self) -> None:

@@ -65,8 +65,8 @@ def live(member: GroupMember, answer: Callable[[AnySend], None], heard: Callable
     while not heard() and member.mono < end:
         found_again(member.coordinator)
         member.polled()
-        for item in [item for item in member.told if isinstance(item, RebalanceNeeded)]:
-            member.told.remove(item)
+        for item in [item for item in member.notifications if isinstance(item, RebalanceNeeded)]:
+            member.notifications.remove(item)
             member.manager.prepared(item.token, member.now)
         for send in member.poll(member.mono + STEP):
             count += 1
@@ -76,7 +76,7 @@ def live(member: GroupMember, answer: Callable[[AnySend], None], heard: Callable
 
 
 def has_error_notification(member: GroupMember) -> bool:
-    return member.manager.failure is not None or any(isinstance(item, ErrorNotification) for item in member.told)
+    return member.manager.failure is not None or any(isinstance(item, ErrorNotification) for item in member.notifications)
 
 
 @pytest.mark.parametrize("code", CODES)
@@ -102,7 +102,7 @@ def test_a_heartbeat_that_is_always_refused(code: int) -> None:
 
     def answer(send: AnySend) -> None:
         member.beaten(send, code)
-        gone.extend(item.lost for item in member.told if isinstance(item, RebalanceNeeded))
+        gone.extend(item.lost for item in member.notifications if isinstance(item, RebalanceNeeded))
 
     requests = live(member, answer, lambda: has_error_notification(member) or bool(gone))
     assert requests <= 4 + member.mono // 100
@@ -118,7 +118,7 @@ def test_a_consumer_group_heartbeat_that_is_always_refused(joined: bool, code: i
 
     def answer(send: AnySend) -> None:
         member.refused(send, code)
-        lost.extend(item.lost for item in member.told if isinstance(item, RebalanceNeeded))
+        lost.extend(item.lost for item in member.notifications if isinstance(item, RebalanceNeeded))
 
     requests = live(member, answer, lambda: has_error_notification(member) or bool(lost))
     assert requests <= 4 + member.mono // 100
@@ -196,9 +196,9 @@ def test_an_offset_fetch_that_is_always_refused(code: int, of_partition: bool) -
 @pytest.mark.parametrize("code", CODES)
 def test_a_coordinator_that_cannot_be_looked_up(code: int) -> None:
     settings = config()
-    told: list[Any] = []
+    notifications: list[Any] = []
     manager = CoordinatorManager(settings, ExponentialBackoff(100, 1_000, NoJitter()), lambda *_: None, lambda *_: None)
-    manager.on_fatal(lambda error, now: told.append(error))
+    manager.on_fatal(lambda error, now: notifications.append(error))
     asked = Asked(manager)
     assert manager.target() is None
     coordinator: Any = find_coordinator_response.Coordinator(
@@ -212,5 +212,5 @@ def test_a_coordinator_that_cannot_be_looked_up(code: int) -> None:
             asked.answer(send, answer)
     assert isinstance(manager.failure, BrokerError)
     assert manager.failure.code == code
-    assert bool(told) is not manager.failure.retriable, "told at once, or by an empty poll that asks why nothing comes"
+    assert bool(notifications) is not manager.failure.retriable, "a permanent error is reported at once"
     assert count <= 16

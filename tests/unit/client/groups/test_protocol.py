@@ -36,14 +36,14 @@ class Auto(Asked):
         self.coordinator = FixedCoordinator()
         self.subscription = SubscriptionState(None)
         self.link = link or offering()
-        self.told: list[Any] = []
+        self.notifications: list[Any] = []
         parsed = config(**settings)
         context = MembershipContext(
             parsed,
             self.subscription,
             self.coordinator,  # type: ignore[arg-type]
             Cluster().manager,
-            self.told.append,
+            self.notifications.append,
             backoff(),
             PollTimer(parsed, InHand),
         )

@@ -69,7 +69,7 @@ def test_the_member_id_that_is_required_is_adopted_at_once(member: Member) -> No
     message = member.one(Api.JOIN_GROUP).message
     assert message.member_id == "m-7"
     assert message.reason == "need to re-join with the given member-id: m-7"
-    assert member.told == []
+    assert member.notifications == []
 
 
 def test_a_follower_sends_no_assignments(member: Member) -> None:
@@ -170,11 +170,11 @@ def test_the_previous_leader_assigns_nothing_in_the_next_generation(member: Memb
     send = member.one(Api.SYNC_GROUP)
     assert send.message.assignments == ()
     member.synced(send, T0)
-    member.told.clear()
+    member.notifications.clear()
     assert member.manager.group_topics == frozenset()
     member.cluster.tell(leaders={T0: 1, T1: 1, T2: 1, T2._replace(partition=3): 1})
     member.poll()
-    assert member.told == [], "new partitions are the new leader's business"
+    assert member.notifications == [], "new partitions are the new leader's business"
 
 
 def test_new_partitions_make_the_leader_rejoin(member: Member) -> None:
@@ -187,7 +187,7 @@ def test_new_partitions_make_the_leader_rejoin(member: Member) -> None:
     member.synced(member.one(Api.SYNC_GROUP), T0, T1, T2)
     member.poll()
     assert member.state is State.STABLE
-    member.told.clear()
+    member.notifications.clear()
     member.cluster.tell(leaders={T0: 1, T1: 1, T2: 1, T2._replace(partition=3): 1})
     member.poll()
     assert member.tell(RebalanceNeeded).lost is False
@@ -239,7 +239,7 @@ def test_errors_that_lead_to_another_join(member: Member, api: Api, code: int, p
     message = member.one(Api.JOIN_GROUP).message
     assert message.member_id == ("m-1" if keeps_id else "")
     assert message.reason.startswith("rebalance failed due to ")
-    assert not [item for item in member.told if isinstance(item, ErrorNotification)]
+    assert not [item for item in member.notifications if isinstance(item, ErrorNotification)]
 
 
 def test_a_successful_join_resets_the_back_off(member: Member) -> None:
@@ -366,7 +366,7 @@ def test_a_rebalance_waits_for_the_application(member: Member) -> None:
     assert not any(state.fetchable for state in member.subscription.partitions.values())
     member.beat(27)
     member.beat()
-    assert member.told == []
+    assert member.notifications == []
     member.manager.prepared(needed.token - 1, member.now)
     assert member.state is State.PREPARING
     member.manager.prepared(needed.token, member.now)
@@ -411,11 +411,11 @@ def test_a_heartbeat_response_for_an_older_generation_is_ignored(member: Member,
     member.manager.prepared(member.tell(RebalanceNeeded).token, member.now)
     member.joined(member.one(Api.JOIN_GROUP), generation=5)
     member.synced(member.one(Api.SYNC_GROUP), T0)
-    member.told.clear()
+    member.notifications.clear()
     member.beaten(stale, code)
     assert member.state is State.STABLE
     assert member.manager.generation.number == 5
-    assert member.told == []
+    assert member.notifications == []
 
 
 @pytest.mark.parametrize("code", [14, 7, -1])
@@ -425,7 +425,7 @@ def test_other_heartbeat_errors_are_retried_after_a_back_off(member: Member, cod
     assert member.poll(member.mono + 99) == []
     member.beaten(member.one(Api.HEARTBEAT, member.mono + 1), code)
     assert member.state is State.STABLE
-    assert member.told == []
+    assert member.notifications == []
     assert len([line for line in caplog.messages if "heartbeats are retried" in line]) == 1
 
 
@@ -433,14 +433,14 @@ def test_other_heartbeat_errors_are_retried_after_a_back_off(member: Member, cod
 def test_a_permanent_error_of_a_heartbeat_is_reported_and_ends_the_membership(member: Member, code: int) -> None:
     member.join(T0)
     member.beat(code)
-    error, needed = member.told
+    error, needed = member.notifications
     assert error.error.code == code
     assert (needed.partitions, needed.lost) == ({T0}, True)
     assert not member.subscription.partitions[T0].fetchable
     assert member.poll(member.mono + 1_000) == [], "it is no member any more"
     with pytest.raises(CommitFailedError):
         member.manager.identity()
-    member.told.clear()
+    member.notifications.clear()
     # The next poll tries again, as the member that it was, which the coordinator may know still.
     member.manager.prepared(needed.token, member.now)
     send = member.one(Api.JOIN_GROUP)
@@ -476,7 +476,7 @@ def test_a_session_without_responses_starts_a_lookup_and_keeps_the_partitions(me
     assert not member.coordinator.doubts
     member.poll(6_000)
     assert "session.timeout.ms" in member.coordinator.doubts[0]
-    assert member.told == []
+    assert member.notifications == []
     member.coordinator.node_id, member.coordinator.found = 2, 2
     member.one(Api.HEARTBEAT, 6_100)
     member.poll(7_000)
@@ -698,13 +698,13 @@ def test_rebalance_in_progress_for_a_commit_starts_the_rebalance(member: Member)
 
 def test_a_refused_commit_of_a_manual_assignment_does_not_affect_the_membership(member: Member) -> None:
     assert type(member.manager.commit_refused(25, NO_MEMBER, member.now)) is error_class(25)
-    assert member.told == []
+    assert member.notifications == []
 
 
 def test_a_permanent_error_of_a_lookup_is_reported(member: Member) -> None:
     denied = error_class(30)("group g")
     member.coordinator.observers[0](denied, member.now)
-    assert member.told == []
+    assert member.notifications == []
     member.polled()
     member.coordinator.observers[0](denied, member.now)
     assert member.tell(ErrorNotification).error is denied
@@ -780,7 +780,7 @@ def test_a_member_removed_before_it_took_its_assignment_joins_only_once(cooperat
     join_cooperatively(cooperative, T0, T1)
     rejoined(cooperative, T1)
     cooperative.manager.prepared(cooperative.tell(RebalanceNeeded).token, cooperative.now)
-    cooperative.told.clear()
+    cooperative.notifications.clear()
     cooperative.beat(25)
     cooperative.manager.prepared(cooperative.tell(RebalanceNeeded).token, cooperative.now)
     cooperative.joined(cooperative.one(Api.JOIN_GROUP), generation=9, protocol_name=COOPERATIVE)
@@ -798,7 +798,7 @@ def test_a_rebalance_waits_until_the_assignment_is_taken_over(cooperative: Membe
         cooperative.manager.prepared(cooperative.tell(RebalanceNeeded).token, cooperative.now)
     received = cooperative.tell(AssignmentReceived)
     cooperative.beat(27)
-    assert cooperative.told == []
+    assert cooperative.notifications == []
     cooperative.manager.accepted(received.token)
     assert cooperative.state is State.JOINING
     cooperative.one(Api.JOIN_GROUP)
@@ -830,7 +830,7 @@ def test_retriable_errors_keep_the_partitions(cooperative: Member, code: int) ->
     cooperative.beat(27)
     cooperative.manager.prepared(cooperative.tell(RebalanceNeeded).token, cooperative.now)
     cooperative.refused(cooperative.one(Api.JOIN_GROUP), code)
-    assert cooperative.told == []
+    assert cooperative.notifications == []
     assert set(cooperative.subscription.partitions) == {T0, T1}
     cooperative.coordinator.node_id = 1
     owned = decode_subscription(cooperative.one(Api.JOIN_GROUP, cooperative.mono + 200).message.protocols[0].metadata).owned
@@ -855,7 +855,7 @@ def test_a_refused_commit_of_a_failed_member_loses_the_kept_partitions(cooperati
     cooperative.manager.prepared(cooperative.tell(RebalanceNeeded).token, cooperative.now)
     cooperative.joined(cooperative.one(Api.JOIN_GROUP), protocol_type="connect")
     assert cooperative.state is State.FAILED
-    cooperative.told.clear()
+    cooperative.notifications.clear()
     assert isinstance(cooperative.manager.commit_refused(25, signed, cooperative.now), CommitFailedError)
     assert cooperative.tell(RebalanceNeeded).lost
 
@@ -871,7 +871,7 @@ def test_a_permanent_error_of_a_join_loses_the_kept_partitions(cooperative: Memb
         cooperative.joined(send, protocol_name="cooperative-sticky")
         send = cooperative.one(Api.SYNC_GROUP)
     cooperative.refused(send, code)
-    error, needed = cooperative.told
+    error, needed = cooperative.notifications
     assert error.error.code == code
     assert (needed.partitions, needed.lost) == ({T0}, True)
 
@@ -881,7 +881,7 @@ def test_a_member_without_authorization_to_look_up_the_coordinator_is_lost(membe
     (observer,) = member.coordinator.observers
     for _ in range(2):
         observer(error_class(30)("no"), member.now)
-    first, needed, second = member.told
+    first, needed, second = member.notifications
     assert type(first.error) is type(second.error) is error_class(30)
     assert (needed.partitions, needed.lost) == ({T0}, True)
 
@@ -907,4 +907,4 @@ def test_a_leader_with_a_rack_rebalances_when_replicas_move_to_other_racks(rack:
     member.manager.accepted(member.tell(AssignmentReceived).token)
     member.cluster.tell(racks={1: "r2", 2: "r1"})
     member.poll()
-    assert bool([item for item in member.told if isinstance(item, RebalanceNeeded)]) is bool(rack)
+    assert bool([item for item in member.notifications if isinstance(item, RebalanceNeeded)]) is bool(rack)

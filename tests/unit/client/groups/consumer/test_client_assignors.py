@@ -53,7 +53,7 @@ class Computing(Asked):
     manager: ClientAssignorManager
 
     def __init__(self, *, offered: bool = True, racks: Any = None, topic_id: uuid.UUID = TOPIC_ID, **more: Any) -> None:
-        self.told: list[Any] = []
+        self.notifications: list[Any] = []
         self.coordinator = FixedCoordinator()
         self.config = config(group_protocol="consumer", max_poll_interval_ms=TIMEOUT, **{"group_client_assignors": [Mine], **more})
         context = MembershipContext(
@@ -61,7 +61,7 @@ class Computing(Asked):
             SubscriptionState(None),
             self.coordinator,  # type: ignore[arg-type]
             Cluster(racks=racks, topic_id=topic_id).manager,
-            self.told.append,
+            self.notifications.append,
             backoff(),
             PollTimer(self.config, InHand),
         )
@@ -106,8 +106,8 @@ class Computing(Asked):
         self.answer(send, answer)
 
     def needed(self) -> AssignmentNeeded:
-        (found,) = [item for item in self.told if isinstance(item, AssignmentNeeded)]
-        self.told.remove(found)
+        (found,) = [item for item in self.notifications if isinstance(item, AssignmentNeeded)]
+        self.notifications.remove(found)
         return found
 
     def assigns(self, question: AssignmentNeeded, error: AssignmentError | None = None) -> None:
@@ -117,7 +117,7 @@ class Computing(Asked):
         self.manager.assigned(Assigned(question.generation, {} if error else {ME: share}, error, "consumer"))
 
     def errors(self) -> list[Any]:
-        return [item.error for item in self.told if isinstance(item, ErrorNotification)]
+        return [item.error for item in self.notifications if isinstance(item, ErrorNotification)]
 
 
 @pytest.fixture
@@ -219,7 +219,7 @@ def test_after_the_end_of_a_run_every_response_to_it_is_ignored(member: Computin
         member.assigns(question)
     else:
         member.takes(send, 42)
-    assert (member.state, member.poll(), member.told) == (before, [], [])
+    assert (member.state, member.poll(), member.notifications) == (before, [], [])
 
 
 @pytest.mark.parametrize(("code", "reaction"), sorted(RUN_REACTIONS.items()))
@@ -356,8 +356,8 @@ class AnyOrder(Computing):
                 for one in send.message.members:
                     assert one.metadata == b"%d" % send.message.group_epoch, "what was computed for this epoch"
             self.in_flight.append(InFlight(send, sent_in))
-        self.questions += [item for item in self.told if isinstance(item, AssignmentNeeded)]
-        self.told.clear()
+        self.questions += [item for item in self.notifications if isinstance(item, AssignmentNeeded)]
+        self.notifications.clear()
         assert self.poll() == []
 
     def latest(self, api: Api) -> InFlight:

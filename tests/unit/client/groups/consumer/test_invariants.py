@@ -199,7 +199,7 @@ def test_a_reconciliation_begins_with_a_poll_and_with_the_newest_assignment(memb
     member.mono += 1
     member.beaten(member.next_beat(), {TOPIC_ID: {0}})
     assert member.poll() == []
-    assert member.told == []
+    assert member.notifications == []
     member.beaten(member.next_beat(), {TOPIC_ID: {1}})
     member.polled()
     member.poll()
@@ -213,7 +213,7 @@ def test_the_same_partitions_again_are_acknowledged_without_the_application(memb
     member.beaten(member.next_beat(), {TOPIC_ID: {0, 1}})
     member.polled()
     assert owned(member.beat()) == {TOPIC_ID: (0, 1)}
-    assert (member.told, member.state) == ([], State.STABLE)
+    assert (member.notifications, member.state) == ([], State.STABLE)
 
 
 def test_topics_without_known_names_wait_for_metadata_and_are_acknowledged_once(member: Member) -> None:
@@ -234,7 +234,7 @@ def test_a_joining_member_waits_for_names_instead_of_an_empty_assignment(member:
     member.beaten(member.beat(), {OTHER_ID: {0}})
     member.polled()
     assert member.poll() == []
-    assert member.told == []
+    assert member.notifications == []
     assert member.cluster.asked
 
 
@@ -279,7 +279,7 @@ def test_a_broker_without_the_protocol_names_the_classic_one(member: Member) -> 
 def test_a_permanent_error_of_a_lookup_is_reported_while_the_member_needs_it(member: Member) -> None:
     denied = error_class(30)("no")
     member.coordinator.observers[0](denied, member.now)
-    assert member.told == []
+    assert member.notifications == []
     member.polled()
     member.coordinator.observers[0](denied, member.now)
     assert member.tell(ErrorNotification).error is denied
@@ -363,8 +363,8 @@ class Checked(Member):
                 held = {tp.partition for tp in self.subscription.partitions}
                 assert said <= held, "what is said to be held is held"
             self.in_flight.append(InFlight(send, incarnation, last))
-        self.answers += self.told
-        self.told.clear()
+        self.answers += self.notifications
+        self.notifications.clear()
         assert self.manager.epoch <= 0 or self.manager.member_id
         assert (self.manager.failure is not None) == (self.state is State.FATAL)
         for tp, state in self.subscription.partitions.items():

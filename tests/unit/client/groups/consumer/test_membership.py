@@ -109,9 +109,9 @@ def test_after_a_lost_acknowledgement_the_heartbeat_has_all_fields(member: Membe
 def test_the_same_assignment_again_has_no_effect(member: Member) -> None:
     """The coordinator answers a full heartbeat with the full assignment."""
     member.join(0, 1)
-    member.told.clear()
+    member.notifications.clear()
     member.given(member.beat(member.mono + INTERVAL), {TOPIC_ID: (1, 0)})
-    assert (member.state, member.poll(), member.told) == (State.STABLE, [], [])
+    assert (member.state, member.poll(), member.notifications) == (State.STABLE, [], [])
 
 
 def test_a_new_subscription_is_sent_at_once(member: Member) -> None:
@@ -142,7 +142,7 @@ def test_a_target_that_arrives_during_a_reconciliation_waits_for_the_next(member
     member.retarget({TOPIC_ID: (1,)})
     needed = member.tell(RebalanceNeeded)
     member.retarget({TOPIC_ID: (2,)}, epoch=6)
-    assert member.told == [], "one question at a time"
+    assert member.notifications == [], "one question at a time"
     member.manager.prepared(needed.token, member.now)
     member.take()
     assert held(member.beat()) == {1}
@@ -229,7 +229,7 @@ def test_an_answer_to_a_notification_from_before_the_fencing_is_ignored(member: 
     else:
         member.manager.accepted(asked.token)
     assert member.state is State.FENCED
-    assert member.told == []
+    assert member.notifications == []
     member.manager.prepared(lost.token, member.now)
     assert member.subscription.partitions == {}
     assert member.beat().message.member_epoch == 0
@@ -245,7 +245,7 @@ def test_an_answer_to_an_older_notification_revokes_nothing(member: Member) -> N
     member.retarget({TOPIC_ID: (0,)}, epoch=6)
     newer = member.tell(RebalanceNeeded)
     member.manager.prepared(older.token, member.now)
-    assert (member.told, set(member.subscription.partitions)) == ([], {T0, T1})
+    assert (member.notifications, set(member.subscription.partitions)) == ([], {T0, T1})
     member.manager.prepared(newer.token, member.now)
     assert set(member.subscription.partitions) == {T0}
     member.manager.accepted(taken.token)
@@ -393,7 +393,7 @@ def test_an_expired_poll_deadline_does_not_affect_a_leaving_member(member: Membe
     member.manager.leave("because", Replies(), member.now)
     send = member.beat(member.mono + 60_000)
     assert (send.message.member_epoch, member.state) == (-1, State.UNSUBSCRIBED)
-    assert member.told == []
+    assert member.notifications == []
 
 
 # -- errors -------------------------------------------------------------------------------------------------------------------
@@ -407,7 +407,7 @@ def test_retriable_errors_are_retried_with_growing_back_off(member: Member, code
         assert member.poll(member.mono + pause - 1) == []
         member.mono += 1
     assert not member.coordinator.doubts
-    assert member.told == []
+    assert member.notifications == []
 
 
 def test_a_stable_member_keeps_to_the_back_off(member: Member) -> None:
@@ -431,7 +431,7 @@ def test_a_heartbeat_to_the_wrong_broker_starts_a_lookup(member: Member, code: i
 def test_a_silent_coordinator_is_looked_up_and_the_member_stays(member: Member, error: Any) -> None:
     member.join()
     member.fail(member.beat(member.mono + INTERVAL), error)
-    assert (bool(member.coordinator.doubts), member.state, member.told) == (True, State.STABLE, [])
+    assert (bool(member.coordinator.doubts), member.state, member.notifications) == (True, State.STABLE, [])
 
 
 @pytest.mark.parametrize("code", [30, 42, 35, 81, 82, 111, 112, -1])
