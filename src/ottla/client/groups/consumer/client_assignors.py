@@ -29,7 +29,7 @@ from ottla.assignors import (
 )
 from ottla.assignors.invocation import assign_whole
 from ottla.client.backoff import ExponentialBackoff
-from ottla.client.effects import Poll, Send, ToCoordinator
+from ottla.client.effects import AnySend, Poll, Send, ToCoordinator
 from ottla.client.events import Assigned, AssignmentNeeded, ErrorNotification
 from ottla.client.groups.consumer.heartbeats import Offers
 from ottla.client.groups.membership import MembershipContext
@@ -163,6 +163,8 @@ class ClientAssignorManager:
         self.undecided = bool(self._strategy.assignors)
         """Whether it is unknown if the coordinator supports client-side assignors. The member joins only after it is known."""
         self._versions_in_flight = False
+        self._unsent: list[AnySend] = []
+        """An ApiVersions request already noted as in flight. If the next step of a poll raises, the next poll returns it."""
         self._versions_attempts = self._versions_at = 0
         self._run = 0
         """The number of the run, also in requests to the application."""
@@ -236,9 +238,12 @@ class ClientAssignorManager:
             self._assign_again_at = None
             self._reason = (self._reason + 1) % _REASONS
             self._offer()
-        polls = (self._request_versions(now), self._next_request(now))
-        times = [poll.wake_at for poll in polls] + [self._assign_again_at]
-        return Poll(tuple(send for poll in polls for send in poll.sends), min((at for at in times if at is not None), default=None))
+        versions = self._request_versions(now)
+        self._unsent += versions.sends
+        run = self._next_request(now)
+        sends, self._unsent = (*self._unsent, *run.sends), []
+        times = (versions.wake_at, run.wake_at, self._assign_again_at)
+        return Poll(sends, min((at for at in times if at is not None), default=None))
 
     # -- the APIs of the coordinator --------------------------------------------------------------------------------------------
 

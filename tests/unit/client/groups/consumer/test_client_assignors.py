@@ -30,11 +30,12 @@ from ottla.protocol.apis import Api
 from ottla.protocol.messages import (
     api_versions_response,
     consumer_group_install_assignment_response as installed,
+    consumer_group_prepare_assignment_request as prepare_request,
     consumer_group_prepare_assignment_response as prepared,
 )
 from ottla.types import TopicPartition
 from tests.example_counts import examples
-from tests.unit.client.managers import NO_THROTTLE, TOPIC_ID, Asked, Cluster, FixedCoordinator, backoff, config
+from tests.unit.client.managers import NO_THROTTLE, TOPIC_ID, Asked, Cluster, FixedCoordinator, backoff, config, unmade
 
 PREPARE, INSTALL = Api.CONSUMER_GROUP_PREPARE_ASSIGNMENT, Api.CONSUMER_GROUP_INSTALL_ASSIGNMENT
 ME, TIMEOUT = "m1", 20_000
@@ -158,6 +159,15 @@ def test_offers_wait_for_the_api_versions_of_each_coordinator() -> None:
     member.coordinator.found += 1
     member.serves(member.one(Api.API_VERSIONS), Api.CONSUMER_GROUP_HEARTBEAT)
     assert (member.manager.offers, member.manager.undecided) == (None, False)
+    assert member.poll() == []
+
+
+def test_an_api_versions_request_is_sent_when_the_request_after_it_cannot_be_created(member: Computing) -> None:
+    member.coordinator.found += 1
+    member.manager.asked(3, TIMEOUT)
+    with unmade(prepare_request, "ConsumerGroupPrepareAssignmentRequest", 1), pytest.raises(OSError, match="Too many open files"):
+        member.poll()
+    assert [send.api for send in member.poll()] == [Api.API_VERSIONS, PREPARE]
     assert member.poll() == []
 
 
