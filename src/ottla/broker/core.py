@@ -118,11 +118,11 @@ class BrokerCore:
         return self._take_effects(now)
 
     def on_disconnect(self, connection: int, now: Now) -> list[BrokerEffect]:
-        """Drop the pending requests of a closed connection."""
+        """Drop the pending fetches of a closed connection. A JoinGroup or SyncGroup stays pending: its member remains in the group,
+        and may join again with its member id until its session expires."""
         for parked in self.state.fetch_purgatory.of_connection(connection):
             self.state.fetch_purgatory.take(parked.context.ticket)
         self.catalog.faults.on_disconnect(connection)
-        self.state.groups.on_disconnect(connection, now)
         return self._take_effects(now)
 
     def on_command(self, command: Command, now: Now) -> tuple[int, list[BrokerEffect]]:

@@ -138,10 +138,6 @@ class GroupCoordinatorService:
         """Handle created, deleted and extended topics."""
         self._partitions.execute(self._coordinator.on_topics_changed(topics, now), now)
 
-    def on_disconnect(self, connection: int, now: Now) -> None:
-        """Handle a closed connection."""
-        self._partitions.execute(self._coordinator.on_disconnect(connection, now), now)
-
     def retry_load(self, partition: int, now: Now) -> None:
         """Retry a failed load."""
         self._partitions.retry_load(partition, now)

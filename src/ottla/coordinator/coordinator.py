@@ -176,10 +176,6 @@ class GroupCoordinator:
         ]
         return len(members), self._runtime.collect(effects)
 
-    def on_disconnect(self, connection: int, now: Now) -> list[GroupCoordinatorEffect]:
-        """Do nothing. Parked requests of a closed connection stay: the client may join again with its member id, or time out."""
-        return []
-
     def groups(self) -> dict[str, Group]:
         """Return all groups by id."""
         return {group_id: group for served in self._runtime.all_served() for group_id, group in served.shard.state.groups().items()}

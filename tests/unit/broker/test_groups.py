@@ -11,7 +11,13 @@ from ottla.broker.coordinator_log import MAX_BATCH
 from ottla.broker.faults.rules import AddFault, FailAppends, Match, MoveCoordinator, RemoveFaults, Rule
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
-from ottla.protocol.messages import create_topics_request, delete_topics_request, list_groups_request, offset_commit_request
+from ottla.protocol.messages import (
+    create_topics_request,
+    delete_topics_request,
+    join_group_request,
+    list_groups_request,
+    offset_commit_request,
+)
 from ottla.records import NewRecord, encode_batch, iter_records
 from tests.simulation.broker import CoreUnderTest
 from tests.unit.broker.group_requests import code_of, commit, commit_message, committed, files, started
@@ -280,3 +286,22 @@ def test_groups_are_named_whose_commits_may_be_lost_with_the_end_of_their_log(
     named = [name for line in lines for name in line.removeprefix(start).removesuffix(end).split(", ")]
     assert named == (known or ["all that it had"])
     again.close()
+
+
+def test_a_member_whose_connection_is_closed_while_it_joins_stays_in_the_group(tmp_path: Path) -> None:
+    broker = started(tmp_path, **{"group.initial.rebalance.delay.ms": 100})
+    message = join_group_request.JoinGroupRequest(
+        group_id="g",
+        session_timeout=timedelta(seconds=30),
+        rebalance_timeout=timedelta(seconds=30),
+        member_id="",
+        protocol_type="consumer",
+        protocols=(join_group_request.JoinGroupRequestProtocol(name="range", metadata=b""),),
+    )
+    tickets = [broker.send(Api.JOIN_GROUP, message, version=3, connection=number) for number in (1, 2)]
+    broker.take(broker.core.on_disconnect(1, broker.now))
+    broker.pass_time(1_000)
+    broker.run_jobs()
+    leader, _ = (broker.replies[ticket] for ticket in tickets)
+    assert len(leader.members) == 2
+    broker.close()

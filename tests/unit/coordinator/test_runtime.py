@@ -309,15 +309,6 @@ def test_a_parked_sync_and_an_open_append_are_answered_at_an_unload() -> None:
     assert harness.coordinator.on_timer(("coordinator", "g", "join"), harness.now) == []
 
 
-def test_a_closed_connection_changes_nothing() -> None:
-    harness = Harness()
-    leader, follower = harness.stable("A", "B")
-    ticket = harness.join(leader)
-    assert harness.coordinator.on_disconnect(1, harness.now) == []
-    harness.join(follower)
-    assert harness.answer(ticket).generation_id == 2
-
-
 # The table of APIs.
 
 
