@@ -53,6 +53,7 @@ Target = AnyNode | ToNode | ToCoordinator
 class Send(Generic[RequestT, ResponseT]):
     """One request. ``timeout`` (milliseconds) covers the wait for a connection and the wait for the response.
 
+    Exactly one of the two functions is called, once, also if the manager has lost interest meanwhile: it then ignores the outcome.
     ``on_failure`` gets the error of a request without a response: disconnected, timed out, not supported, node unknown,
     authentication ...
     """

@@ -537,7 +537,14 @@ class _RequestQueue:
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, deque()
-        self._waiting.extend(request for request in waiting if not handled(request))
+        try:
+            while waiting:
+                if not handled(waiting[0]):
+                    self._waiting.append(waiting[0])
+                waiting.popleft()
+        finally:
+            # Not empty if ``handled`` has raised. Without this, the managers of these requests would wait for an outcome for ever.
+            self._waiting.extend(waiting)
 
     def complete(self, request: PendingRequest, message: object = None, error: OttlaError | None = None) -> bool:
         """Add the outcome of a request. Return ``True``, for use in ``remove_if``."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from ottla.client.connections import connections
 from ottla.client.connections.connections import MAX_IN_FLIGHT
 from ottla.client.connections.node_connections import STAGGER, TRANSITIONS, NodeEvent, NodeState
 from ottla.client.effects import AnyNode, ToCoordinator, ToNode
@@ -44,6 +45,26 @@ def test_a_request_opens_a_connection_and_is_answered() -> None:
     world.network.settle()
     assert world.manager.answered == ["a"]
     assert world.network.log == ["1000 resolve kafka", "1000 connect 10.0.0.1:9092"]
+
+
+def test_every_request_has_an_outcome_when_a_connection_cannot_be_created(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = ConnectionsOnNetwork()
+    nodes = [Node(number, f"10.0.0.{number}", 9092) for number in (1, 2, 3)]
+    world.know(*nodes)
+    for node in nodes:
+        world.network.peer(f"{node.host}:9092", answer=answers)
+        world.send(node.node_id, ToNode(node.node_id))
+
+    def out_of_memory(*args: Any, **keywords: Any) -> Any:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(connections, "ClientConnection", out_of_memory)
+        with pytest.raises(MemoryError):
+            world.network.settle()
+    world.network.advance(1_000)
+    assert set(world.manager.outcomes) == {1, 2, 3}
+    assert world.manager.answered == [2, 3]
 
 
 def test_no_connection_is_opened_before_it_is_needed() -> None:
