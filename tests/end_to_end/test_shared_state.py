@@ -14,7 +14,7 @@ from ottla.client.calls.shared_state import SharedState
 from ottla.runtime.network_thread import NotificationQueue
 
 CONTAINERS = (dict, list, set, deque)
-METERS = ("PollMetrics", "Consumption", "Meter", "_Sample", "_Amount", "_Distances")
+METERS = ("PollMetrics", "Consumption", "Meter", "_Amount", "_Distances")
 
 
 def parts(item: object) -> Iterator[object]:

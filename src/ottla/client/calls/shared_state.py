@@ -50,9 +50,9 @@ class SharedState:
     # Set by the calls of a consumer when they are created, and never replaced.
 
     poll_metrics: PollMetrics
-    """Written by the application thread in each poll, read by any thread that calls ``metrics()``.
+    """Written by the application thread in polls, commits and listeners, read by any thread that calls ``metrics()``.
 
-    Numbers only grow, and a ``Meter`` replaces its samples. A reader may miss the latest event.
+    Numbers only grow, and a ``Meter`` replaces its samples as a whole. A reader may miss the latest event.
     """
     consumption: Consumption
     """As ``poll_metrics``. A reader copies the dictionary of topics, in one step, before it iterates over it."""

@@ -10,9 +10,7 @@ Averages, maxima and rates are those of the last 30 to 60 s, as in Kafka (two sa
 from __future__ import annotations
 
 import enum
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from ottla.client.effects import CompletedRequest
@@ -40,19 +38,14 @@ class MetricName(NamedTuple):
     tags: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(slots=True)
-class _Sample:
-    begins: int
-    count: int = 0
-    sum: float = 0.0
-    min: float = math.inf
-    max: float = 0.0
+_Sample = tuple[int, int, float, float, float]
+"""When a window began, and its values: number, sum, minimum, maximum. A plain tuple, since each value creates one."""
 
 
 class Meter:
     """The count and the total of a value, and its average, extremes and rate in the latest samples.
 
-    One thread records. Others may read: the tuple of samples is replaced, never changed.
+    One thread records. Others may read: each value replaces the tuple of samples, whose items never change.
     """
 
     __slots__ = ("_samples", "count", "total")
@@ -66,37 +59,35 @@ class Meter:
         """Record one value."""
         self.count += 1
         self.total += value
-        if not self._samples or now.mono >= self._samples[-1].begins + WINDOW:
-            self._samples = (*self._samples[1 - SAMPLES :], _Sample(now.mono))
-        sample = self._samples[-1]
-        sample.count += 1
-        sample.sum += value
-        if value < sample.min:
-            sample.min = value
-        if value > sample.max:
-            sample.max = value
+        samples = self._samples
+        if samples and now.mono < samples[-1][0] + WINDOW:
+            begins, count, total, least, most = samples[-1]
+            latest = (begins, count + 1, total + value, value if value < least else least, value if value > most else most)
+            self._samples = (*samples[:-1], latest)
+        else:
+            self._samples = (*samples[1 - SAMPLES :], (now.mono, 1, 0.0 + value, value, max(0.0, value)))
 
     def average(self, now: Now) -> float:
         """The average of recent values; 0 if there is none."""
         recent = self._recent(now)
-        return sum(sample.sum for sample in recent) / max(1, sum(sample.count for sample in recent))
+        return sum(total for _, _, total, _, _ in recent) / max(1, sum(count for _, count, _, _, _ in recent))
 
     def maximum(self, now: Now) -> float:
         """The maximum of recent values; 0 if there is none."""
-        return max((sample.max for sample in self._recent(now)), default=0.0)
+        return max((most for *_, most in self._recent(now)), default=0.0)
 
     def minimum(self, now: Now) -> float | None:
         """The minimum of recent values; ``None`` if there is none."""
-        return min((sample.min for sample in self._recent(now)), default=None)
+        return min((least for *_, least, _ in self._recent(now)), default=None)
 
     def rate(self, now: Now) -> float:
         """The number of recent values per second."""
         recent = self._recent(now)
-        since = max(now.mono - recent[0].begins, WINDOW) if recent else WINDOW
-        return sum(sample.count for sample in recent) * 1000 / since
+        since = max(now.mono - recent[0][0], WINDOW) if recent else WINDOW
+        return sum(count for _, count, *_ in recent) * 1000 / since
 
     def _recent(self, now: Now) -> list[_Sample]:
-        return [sample for sample in self._samples if now.mono < sample.begins + SAMPLES * WINDOW]
+        return [sample for sample in self._samples if now.mono < sample[0] + SAMPLES * WINDOW]
 
 
 _METERS: Mapping[Api, str] = {
