@@ -89,7 +89,7 @@ class ConsumerAssembly:
             core.add_manager(self.recorder)
         core.add_manager(FollowedTopics(self.subscription, self.membership, metadata))
         core.add_watcher(self.publisher)
-        core.before_telling = self.publisher.publish
+        core.before_notifications = self.publisher.publish
         core.deferrable_commands = self._deferrable_commands
         self._register()
 

@@ -45,7 +45,7 @@ class ClientCore:
         """Called with every request that was answered or has failed."""
         self.deferrable_commands: Callable[[], frozenset[type[object]]] = frozenset
         """Returns the classes of commands that would have no effect now."""
-        self.before_telling: Callable[[], None] = lambda: None
+        self.before_notifications: Callable[[], None] = lambda: None
         """Called before the notifications are taken, to add related ones."""
         self._managers: list[RequestManager] = []
         self._watchers: list[RequestManager] = []
@@ -90,7 +90,7 @@ class ClientCore:
 
     def take_notifications(self) -> list[object]:
         """Remove and return the notifications, in order. They belong to one moment: pass them on together."""
-        self.before_telling()
+        self.before_notifications()
         taken, self._notifications = self._notifications, []
         return taken
 
