@@ -1,7 +1,7 @@
-"""The end of a membership: a member leaves, for good or for a while, or is fenced.
+"""The end of a membership: a member leaves, for good or for a while, or is fenced: its epoch is wrong, or its session expires.
 
-Owns the events and timers of that. Invariant: when a member is removed its partitions are free at once, and a new group epoch
-begins.
+Owns the check of the epoch, and the events and timers of the end. Invariants: a member with a wrong epoch does not continue; when a
+member is removed its partitions are free at once, and a new group epoch begins.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ottla.coordinator.consumer.group import (
 )
 from ottla.coordinator.consumer.group_epoch import bump_epoch_if_changed
 from ottla.coordinator.consumer.machine import ConsumerEvent, ConsumerGroupDraft, current_value
+from ottla.coordinator.consumer.reconcile import ReportedPartitions
 from ottla.coordinator.decision import (
     MEMBER_TIMERS,
     GroupContext,
@@ -27,7 +28,7 @@ from ottla.coordinator.decision import (
     session_timeout,
     session_timer,
 )
-from ottla.coordinator.effects import TimerKey
+from ottla.coordinator.effects import ApiError, TimerKey
 from ottla.coordinator.events import (
     CurrentAssignmentUpdated,
     GroupEpochUpdated,
@@ -37,10 +38,38 @@ from ottla.coordinator.events import (
     TargetAssignmentEpochUpdated,
     TargetAssignmentUpdated,
 )
+from ottla.protocol import ErrorCode
 from ottla.types import Now
 
 _TIMERS = (session_timer, rebalance_timer)
 """The timers of a member that does not use the classic protocol."""
+
+
+def check_epoch(member: ConsumerGroupMember, epoch: int, owned: ReportedPartitions | None) -> None:
+    """Raise ``ApiError`` unless the member's epoch is the coordinator's, or the previous one after a lost response.
+
+    1. The member reaches a new epoch, and the response is lost.
+    2. The client repeats its heartbeat with the previous epoch and lists its partitions.
+    3. If all of them are still assigned to it, it reads nothing that another member may own, so the heartbeat is accepted and the
+       response brings the new epoch. Otherwise the member is fenced.
+    """
+    if epoch > member.epoch:
+        raise ApiError(
+            ErrorCode.fenced_member_epoch,
+            f"The consumer group member has a greater member epoch ({epoch}) than the one known by the group coordinator"
+            f" ({member.epoch}). The member must abandon all its partitions and rejoin.",
+        )
+    response_was_lost = epoch == member.previous_epoch and owned is not None and _is_within(owned, member)
+    if epoch < member.epoch and not response_was_lost:
+        raise ApiError(
+            ErrorCode.fenced_member_epoch,
+            f"The consumer group member has a smaller member epoch ({epoch}) than the one known by the group coordinator"
+            f" ({member.epoch}). The member must abandon all its partitions and rejoin.",
+        )
+
+
+def _is_within(owned: ReportedPartitions, member: ConsumerGroupMember) -> bool:
+    return all(numbers <= member.assigned.get(topic_id, {}).keys() for topic_id, numbers in owned.items())
 
 
 def fence_members(draft: ConsumerGroupDraft, coordinator: GroupContext, member_ids: Iterable[str]) -> None:

@@ -1,7 +1,6 @@
 """The sender of a heartbeat: an existing member, a new one, or a static one that returns.
 
-Owns the checks of identity and epoch, and a member's subscription and settings. Invariant: an instance id belongs to one member; a
-member with a wrong epoch is fenced.
+Owns the checks of identity, and a member's subscription and settings. Invariant: an instance id belongs to one member.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import base64
 import uuid
 from dataclasses import replace
 
+from ottla.coordinator.consumer.fencing import check_epoch
 from ottla.coordinator.consumer.group import JOIN_GROUP_EPOCH, LEAVE_GROUP_STATIC_EPOCH, ConsumerGroup, ConsumerGroupMember
 from ottla.coordinator.consumer.machine import ConsumerGroupDraft, current_value, target_value
 from ottla.coordinator.consumer.reconcile import ReportedPartitions
@@ -44,7 +44,7 @@ def find_or_create_member(
         return member or ConsumerGroupMember(member_id)
     if member is None:
         raise unknown_member(group, member_id)
-    _check_epoch(member, request.member_epoch, owned)
+    check_epoch(member, request.member_epoch, owned)
     return member
 
 
@@ -127,30 +127,3 @@ def replace_member(draft: ConsumerGroupDraft, old: ConsumerGroupMember, member_i
     for timer in MEMBER_TIMERS:
         draft.cancel_timer(timer(group.group_id, old.member_id))
     return member
-
-
-def _check_epoch(member: ConsumerGroupMember, epoch: int, owned: ReportedPartitions | None) -> None:
-    """Raise ``ApiError`` unless the member's epoch is the coordinator's, or the previous one after a lost response.
-
-    1. The member reaches a new epoch, and the response is lost.
-    2. The client repeats its heartbeat with the previous epoch and lists its partitions.
-    3. If all of them are still assigned to it, it reads nothing that another member may own, so the heartbeat is accepted and the
-       response brings the new epoch. Otherwise the member is fenced.
-    """
-    if epoch > member.epoch:
-        raise ApiError(
-            ErrorCode.fenced_member_epoch,
-            f"The consumer group member has a greater member epoch ({epoch}) than the one known by the group coordinator"
-            f" ({member.epoch}). The member must abandon all its partitions and rejoin.",
-        )
-    response_was_lost = epoch == member.previous_epoch and owned is not None and _is_within(owned, member)
-    if epoch < member.epoch and not response_was_lost:
-        raise ApiError(
-            ErrorCode.fenced_member_epoch,
-            f"The consumer group member has a smaller member epoch ({epoch}) than the one known by the group coordinator"
-            f" ({member.epoch}). The member must abandon all its partitions and rejoin.",
-        )
-
-
-def _is_within(owned: ReportedPartitions, member: ConsumerGroupMember) -> bool:
-    return all(numbers <= member.assigned.get(topic_id, {}).keys() for topic_id, numbers in owned.items())
