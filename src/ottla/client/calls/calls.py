@@ -461,6 +461,13 @@ class Processing:
         """End a job, if it is the running one."""
         if self._shared.job is job:
             self._shared.job = None
-            # A signal handler may close the consumer inside the block: no deadline is left, and the block may raise its own error.
-            with contextlib.suppress(ClosedError):
+            try:
                 self._submit(events.ProcessingEnded())
+            except ClosedError:
+                # A signal handler has closed the consumer: no deadline is left, and the block may raise its own error.
+                return
+            except BaseException:
+                # A signal handler has raised. The command may not have been sent; if it was, a second one has no effect.
+                with contextlib.suppress(Exception):
+                    self._submit(events.ProcessingEnded())
+                raise

@@ -179,3 +179,13 @@ def test_nothing_is_handed_out_before_a_pause_that_was_cancelled_is_known_to_be_
     assert one.poll() == [], "what had arrived is of the past"
     one.arrive(2, 0, 2)
     assert one.poll() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("at", [events.ProcessingBegan, events.ProcessingEnded])
+def test_an_interrupted_processing_block_has_ended(at: type[Any]) -> None:
+    consumer = Interrupted()
+    consumer.at = at
+    with pytest.raises(KeyboardInterrupt), consumer.calls.jobs.job(60_000):
+        pass
+    consumer.calls.jobs.check_idle()
+    assert type(consumer.sent[-1]) is events.ProcessingEnded
