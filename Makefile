@@ -28,10 +28,10 @@ demo: install ## send real flight data through the broker, consumer groups and S
 # On Linux these tests write to memory (/dev/shm), because on a disk they mostly wait for fsync(). Python's caches of compiled modules and
 # rewritten tests are enabled even if the environment disables them: they save more time than they cost.
 check: export PYTHONDONTWRITEBYTECODE =
-check: lint ## lint, and the tests without other processes: two minutes, for work in progress
+check: lint ## lint, and the tests that need no other programs, a few cases of each: two minutes, for work in progress
 	@memory=$$(test -w /dev/shm && echo /dev/shm); TMPDIR=$${memory:-$${TMPDIR:-/tmp}} HYPOTHESIS_PROFILE=check \
-	  $(bin)/pytest -m "not slow and not interop and not torture and not endurance" -n 2 --dist loadfile -o tmp_path_retention_policy=failed \
-	  tests/architecture tests/unit tests/scenarios tests/property $(PYTEST_ARGS)
+	  $(bin)/pytest -m "not long and not slow and not interop and not torture and not endurance" -n 2 --dist loadfile \
+	  -o tmp_path_retention_policy=failed tests/architecture tests/unit tests/scenarios tests/property $(PYTEST_ARGS)
 
 # Kafka's jars are downloaded before the tests, since that may take longer than a test's time limit.
 test: install ## the whole test suite except the tests that take minutes

@@ -24,9 +24,13 @@ NO_SKIPS = os.environ.get("OTTLA_NO_SKIPS") == "1"
 # Unless asked for, nothing is drawn at random: the same checkout gives the same outcome to everyone (``make test-random``).
 hypothesis.settings.register_profile("fixed", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.register_profile("random", derandomize=False, deadline=None, print_blob=True)
-# A tenth of the examples, also of those tests that give a number of their own (``tests/example_counts.py``): ``make check``.
+# ``make check``: a tenth of the examples, also of those tests that give a number of their own (``tests/example_counts.py``), and a
+# few cases of each parametrized test.
 hypothesis.settings.register_profile("check", hypothesis.settings.get_profile("fixed"), max_examples=10)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "fixed")
+
+FEW_CASES = 8
+"""The cases of a parametrized test that ``make check`` runs. With all of them (11,550 tests) it took three to four minutes."""
 
 
 def refuse_skip(report: pytest.TestReport | pytest.CollectReport, path: Path) -> None:
@@ -45,6 +49,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     By default pytest-xdist begins with the files that have most tests, which compute: then all processes wait at the end.
     """
+    if hypothesis.settings.default is hypothesis.settings.get_profile("check"):
+        leave_out_cases(config, items)
     if not hasattr(config, "workerinput"):
         return
     files: dict[Path, list[pytest.Item]] = {}
@@ -55,6 +61,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kinds[any(path.is_relative_to(folder) for folder in NEVER_SKIPPED)].append(path)
     placed = [((number + 0.5) / len(paths), path) for paths in kinds for number, path in enumerate(paths)]
     items[:] = [item for _, path in sorted(placed) for item in files[path]]
+
+
+def leave_out_cases(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect all but ``FEW_CASES`` of each parametrized test, evenly over its cases and the same ones in each run."""
+    tests: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    kept = {
+        id(cases[position * len(cases) // min(FEW_CASES, len(cases))])
+        for cases in tests.values()
+        for position in range(min(FEW_CASES, len(cases)))
+    }
+    config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
+    items[:] = [item for item in items if id(item) in kept]
 
 
 def pytest_collection_finish() -> None:

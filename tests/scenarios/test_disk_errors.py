@@ -31,6 +31,8 @@ from tests.simulation.broker import CoreUnderTest, content
 from tests.simulation.disk import FailingDisk, on_disk
 from tests.unit.broker.transactional import Producer, make_topic
 
+pytestmark = pytest.mark.long
+
 OK = ErrorCode.none
 FLUSH_MESSAGES = 3
 RETENTION = 9_000

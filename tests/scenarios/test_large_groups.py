@@ -13,6 +13,8 @@ from tests.simulation.app import App, offsets
 from tests.simulation.broker import QUICK_GROUPS
 from tests.simulation.world import World
 
+pytestmark = pytest.mark.long
+
 PARTITIONS, RECORDS, MEMBERS = 60, 10, 50
 EVERYTHING = [TopicPartition("t", number) for number in range(PARTITIONS)]
 

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 
 def test_every_test_gets_its_own_topic_on_one_broker(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -26,6 +27,8 @@ from tests.example_counts import examples
 from tests.simulation.broker import content
 from tests.simulation.clock import START
 from tests.unit.broker.harness import append, clean, open_log, reload
+
+pytestmark = pytest.mark.long
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
 VALUES = st.one_of(st.none(), st.binary(max_size=30))

@@ -93,7 +93,7 @@ def test_an_option_of_one_value_is_given_once(arguments: list[str], capsys: pyte
 
 
 def test_consume_rejects_auto_commit(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["consume", "-t", "a", "-g", "g", "-c", "1", "-b", "127.0.0.1:1", "-X"]
+    arguments = ["consume", "-t", "a", "-g", "g", "-c", "1", "-b", "127.0.0.1:1", "-X", "default.api.timeout.ms=500", "-X"]
     assert run([*arguments, "enable.auto.commit=true"]) == 2
     assert "-g commits the records that were written" in " ".join(capsys.readouterr().err.replace("│", " ").split())
     assert run([*arguments, "enable.auto.commit=False"]) == 1

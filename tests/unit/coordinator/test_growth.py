@@ -9,6 +9,8 @@ import pytest
 from tests.unit.coordinator.harness import Harness, Topics
 from tests.work_counter import work
 
+pytestmark = pytest.mark.long
+
 SMALL, LARGE = 4, 100
 
 

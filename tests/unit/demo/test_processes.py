@@ -16,6 +16,8 @@ import pytest
 from ottla.demo.processes import ENDED, ChildFailed, Children
 from ottla.signals import Interrupted, Stop, recorded_signals
 
+pytestmark = pytest.mark.long
+
 CHILD = """
 import os, signal, subprocess, sys, time
 

@@ -31,6 +31,8 @@ from ottla.spark.signed_messages import SignedConnection, WrongSignatureError
 from ottla.types import TopicPartition
 from tests.closed_ports import closed_port
 
+pytestmark = pytest.mark.long
+
 KEY = b"k" * 32
 SECONDS = 30.0
 
