@@ -20,6 +20,7 @@ from tests.damage.reading import Everything, Place, Read
 _COMPACTED = ("compacted", *INTERNAL)
 _RANGES = (
     re.compile(r"offsets (\d+) to (\d+)"),
+    re.compile(r"offset (?=(\d+) is missing between)(\d+)"),
     re.compile(r"from offset (\d+) on()"),
     re.compile(r"from offset (\d+) to (\d+)"),
     re.compile(r"ends at offset (\d+), but had ended at (\d+)"),
