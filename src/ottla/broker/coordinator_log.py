@@ -86,14 +86,16 @@ class PartitionOwnership:
     """The owners of the partitions: this broker, unless a fault has moved a partition or its log cannot be read."""
 
     def __init__(self) -> None:
-        self._away: dict[int, tuple[int, NodeEndpoint | None]] = {}
+        self._away: dict[int, dict[int, NodeEndpoint | None]] = {}
+        """For each partition that was given up, the faults that have moved it, in order, and the owner that each names."""
         self._loading: dict[int, int] = {}
         """The partitions that are being read, with the number of the load."""
         self._loads = 0
 
     def endpoint_of(self, partition: int, here: NodeEndpoint) -> NodeEndpoint | None:
         """Return the owner of a partition: ``here``, the broker that a fault names, or ``None`` if it has none."""
-        return self._away.get(partition, (0, here))[1]
+        owners = self._away.get(partition)
+        return here if owners is None else next(reversed(owners.values()))
 
     def is_away(self, partition: int) -> bool:
         """Whether the partition was given up."""
@@ -105,12 +107,14 @@ class PartitionOwnership:
 
     def give_up(self, partition: int, fault: int, to: NodeEndpoint | None) -> None:
         """Make ``to``, or no broker, the owner until the fault ends."""
-        self._away[partition] = (fault, to)
+        self._away.setdefault(partition, {})[fault] = to
         self._loading.pop(partition, None)
 
     def reclaim(self, fault: int) -> list[int]:
-        """Take back the partitions that were given up because of a fault, and return them."""
-        partitions = [partition for partition, (cause, _) in self._away.items() if cause == fault]
+        """End a fault. Take back, and return, the partitions that were given up because of it and of no other."""
+        for owners in self._away.values():
+            owners.pop(fault, None)
+        partitions = [partition for partition, owners in self._away.items() if not owners]
         for partition in partitions:
             del self._away[partition]
         return partitions
@@ -193,9 +197,8 @@ class CoordinatorPartitions(Generic[L, F]):
         """
         if not self.ownership.is_current(partition, load):
             return
-        if isinstance(outcome, OSError):
-            self._outbox.put(SetTimer((LOADING, self._name, partition), now.mono + _LOAD_RETRY_BACKOFF_MS))
         if isinstance(outcome, Exception):
+            self._outbox.put(SetTimer((LOADING, self._name, partition), now.mono + _LOAD_RETRY_BACKOFF_MS))
             return
         self.ownership.finish_loading(partition)
         loaded = cast("LoadedLog[L]", outcome)

@@ -613,7 +613,8 @@ def test_a_commit_that_cannot_be_flushed_is_refused_and_the_group_goes_on(tmp_pa
     broker.close()
 
 
-def test_groups_that_could_not_be_read_are_read_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [EIO, MemoryError()], ids=["disk", "memory"])
+def test_groups_that_could_not_be_read_are_read_again(tmp_path: Path, error: Exception) -> None:
     broker = started(tmp_path)
     assert commit(broker, 5) is ErrorCode.none
     broker.kill()
@@ -621,7 +622,7 @@ def test_groups_that_could_not_be_read_are_read_again(tmp_path: Path) -> None:
     loads = [job for job in again.jobs if job.tag[:2] == ("group", "load")]
     assert len(loads) == 1
     again.jobs.clear()
-    again.take(again.core.on_job(loads[0].tag, EIO, again.now))
+    again.take(again.core.on_job(loads[0].tag, error, again.now))
     assert commit(again, 6) is ErrorCode.coordinator_load_in_progress
     again.pass_time(1_000)
     again.run_jobs()

@@ -103,3 +103,16 @@ def test_a_load_that_began_before_the_coordinator_moved_away_again_is_not_used(b
     broker.take(broker.core.on_job(first.tag, outcome, broker.now))
     broker.run_jobs()
     assert committed_offset(broker) == 5, "the second load has read the marker"
+
+
+def test_a_coordinator_that_two_faults_have_moved_is_back_after_both(broker: CoreUnderTest) -> None:
+    producer = Producer(broker)
+    assert producer.init() is ErrorCode.none
+    add(broker, rules.MoveCoordinator(), 1, times=None)
+    add(broker, rules.MoveCoordinator(transactional_id="tx", to=NodeEndpoint(1000, "elsewhere", 1)), 2, times=None)
+    assert transactional_coordinator(broker) == (ErrorCode.none, "elsewhere", 1)
+    remove(broker, 2)
+    assert transactional_coordinator(broker)[0] is ErrorCode.coordinator_not_available
+    remove(broker, 1)
+    assert transactional_coordinator(broker) == (ErrorCode.none, "127.0.0.1", 9092)
+    assert producer.write() is ErrorCode.none
