@@ -110,9 +110,10 @@ class PositionValidator:
         self, checks: _Questions, response: offset_for_leader_epoch_response.OffsetForLeaderEpochResponse, now: Now
     ) -> None:
         """Confirm positions, or note where their logs were truncated."""
+        self._end(checks)
         answered = {TopicPartition(topic.topic, part.partition): part for topic in response.topics for part in topic.partitions}
         for tp, check in checks.items():
-            state = self._take(tp, check)
+            state = self._state_of(tp, check)
             if state is None:
                 continue
             part = answered.get(tp)
@@ -134,8 +135,9 @@ class PositionValidator:
 
     def _on_failure(self, checks: _Questions, error: OttlaError, now: Now) -> None:
         """Retry; if the broker is too old for the request, the positions count as confirmed."""
+        self._end(checks)
         for tp, check in checks.items():
-            state = self._take(tp, check)
+            state = self._state_of(tp, check)
             if state is None:
                 continue
             if isinstance(error, UnsupportedApiError):
@@ -218,10 +220,17 @@ class PositionValidator:
 
     # -- answers ----------------------------------------------------------------------------------------------------------
 
-    def _take(self, tp: TopicPartition, check: _PositionCheck) -> PartitionState | None:
+    def _end(self, checks: _Questions) -> None:
+        """Note that these are no longer in flight, before any outcome is handled.
+
+        After an error at one partition the others are asked about again. Otherwise they would wait until their leader changes.
+        """
+        for tp, check in checks.items():
+            if self._in_flight.get(tp) == check:
+                del self._in_flight[tp]
+
+    def _state_of(self, tp: TopicPartition, check: _PositionCheck) -> PartitionState | None:
         """Return the state that a response is about; ``None`` if position or leader have changed since the request."""
-        if self._in_flight.get(tp) == check:
-            del self._in_flight[tp]
         state = self._subscription.partitions.get(tp)
         if state is None or state.phase is not Phase.VALIDATING or _position_check(state) != check:
             return None

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ottla.client.effects import AnySend, ToNode
+from ottla.client.positions import validation
 from ottla.client.positions.validation import PositionValidator
 from ottla.client.subscription import EARLIEST, LATEST, Phase, Reset, SubscriptionState
 from ottla.errors import DisconnectedError, LogTruncationError, ProtocolError, UnsupportedApiError, error_class
@@ -366,3 +367,18 @@ def test_a_question_that_was_noted_as_sent_leaves_though_the_next_one_cannot_be_
     with unmade(offset_for_leader_epoch_request, "OffsetForLeaderEpochRequest", 2), pytest.raises(OSError, match="Too many"):
         check.poll()
     assert sorted(tp for send in check.poll() for tp in about(send)) == [T0, T1]
+
+
+def test_positions_behind_one_whose_answer_fails_are_asked_about_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    check = Validating(T0, T2)
+    send = check.one(ASKED)
+    assert sorted(about(send)) == [T0, T2]
+
+    def out_of_memory(code: int, message: str) -> Any:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(validation, "broker_error", out_of_memory)
+        with pytest.raises(MemoryError):
+            check.answer(send, end((T0, -1, -1), (T2, -1, -1), code=6))
+    assert sorted(about(check.one(ASKED))) == [T0, T2]
