@@ -296,7 +296,6 @@ class Publisher:
             self._shared.rebalances, self._shared.rebalancing = self._recorder.records, self._recorder.under_way
         if self._published == self._subscription.version:
             return
-        self._published = self._subscription.version
         group = self._membership.metadata() if self._membership is not None else None
         failure = self._membership.failure if self._membership is not None else None
         subscription = self._subscription
@@ -311,6 +310,7 @@ class Publisher:
             was_connected=self._core.metadata.version > 0,
         )
         self._core.notify(Published(snapshot))
+        self._published = subscription.version  # last: if a step above raises, the next call publishes this version
 
 
 class FollowedTopics:
