@@ -143,7 +143,8 @@ class ConsumerBase(Generic[K_co, V_co]):
         detected between calls, so call this regularly, as a probe does. ``ottla.health.serve`` is a server for probes.
         """
         self._check_process()
-        return self._monitor.health(self._network, duration(stuck_after, "stuck_after"))
+        # A network thread that is still being started does not answer, but nothing is wrong with it.
+        return self._monitor.health(self._network if self._started else None, duration(stuck_after, "stuck_after"))
 
     def metrics(self) -> dict[MetricName, float]:
         """The metrics of the consumer, with the names of Kafka's own consumer. May be called from any thread.

@@ -10,6 +10,7 @@ import pytest
 
 from ottla import Consumer, OffsetAndMetadata, TopicPartition
 from ottla.errors import ConfigError, IllegalStateError, WakeupError, error_class
+from ottla.runtime.network_thread import NetworkThread
 
 TP = TopicPartition("t", 0)
 
@@ -119,3 +120,23 @@ def test_close_inside_a_processing_block_leaves_the_error_of_the_block(consumer:
 def test_a_processing_block_ends_after_close(consumer: Consumer) -> None:
     with consumer.processing(limit=60):
         consumer.close()
+
+
+def test_a_report_of_progress_after_close_has_no_effect(consumer: Consumer) -> None:
+    with consumer.processing(limit=60) as job:
+        consumer.close()
+        job.progress()
+
+
+def test_a_consumer_is_live_while_its_network_thread_is_started(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = NetworkThread.start
+    live: list[bool] = []
+
+    def observed(network: NetworkThread) -> None:
+        live.append(consumer.health().live)
+        start(network)
+
+    monkeypatch.setattr(NetworkThread, "start", observed)
+    consumer.assign([TP])
+    consumer.close(timeout=0)
+    assert live == [True]

@@ -455,7 +455,9 @@ class Processing:
     def progress(self, job: ProcessingJob) -> None:
         """A job reports progress, from any thread. A report after the end of the job has no effect."""
         if self._shared.job is job:
-            self._submit(events.ProcessingProgressed())
+            # 1. A thread reports progress. 2. The application ends the block and closes the consumer. 3. The report is submitted.
+            with contextlib.suppress(ClosedError):
+                self._submit(events.ProcessingProgressed())
 
     def end(self, job: ProcessingJob) -> None:
         """End a job, if it is the running one."""
