@@ -174,9 +174,11 @@ class OffsetsManager:
         def committed(result: Mapping[TopicPartition, OffsetAndMetadata | None] | None, error: OttlaError | None) -> None:
             offsets = result or {}
             no_offset = _no_offset(tp for tp in new if offsets.get(tp) is None)
+            # First: after an error at one partition, the others are looked up again.
             for tp, epoch in new.items():
                 if self._looking_up.get(tp) == epoch:
                     del self._looking_up[tp]
+            for tp, epoch in new.items():
                 self._committed(tp, epoch, offsets.get(tp), error or no_offset, now)
 
         # The look-up must not time out before its request. Otherwise: 1. A slow coordinator has not answered when the look-up times

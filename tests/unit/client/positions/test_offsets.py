@@ -106,6 +106,27 @@ def test_a_committed_position_is_taken_and_the_rest_is_reset() -> None:
     offsets.one(Api.LIST_OFFSETS)
 
 
+def test_partitions_behind_one_whose_look_up_fails_are_looked_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    offsets = Offsets(store=True)
+    assert offsets.store is not None
+    offsets.subscription.set_partitions([T0, T1])
+    offsets.poll()
+    committed = {T0: OffsetAndMetadata(7, "", 3), T1: OffsetAndMetadata(8, "", 3)}
+
+    def out_of_memory(*arguments: Any) -> Any:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(offsets.cluster.manager, "observe_epoch", out_of_memory)
+        with pytest.raises(MemoryError):
+            offsets.store.asked[0][1](committed, None)
+    offsets.poll()
+    partitions, reply = offsets.store.asked[1]
+    assert partitions == {T0, T1}
+    reply(committed, None)
+    assert (offsets.phase(T0), offsets.phase(T1)) == (Phase.FETCHING, Phase.FETCHING)
+
+
 def test_the_epoch_of_a_commit_is_known_from_then_on() -> None:
     offsets = Offsets(store=True)
     assert offsets.store is not None
