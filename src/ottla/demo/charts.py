@@ -18,7 +18,7 @@ from matplotlib import pyplot
 from matplotlib.patches import Patch
 from matplotlib.ticker import MultipleLocator
 
-from ottla.demo.dispatch import NEWCOMER, VICTIM, PartitionOwnership
+from ottla.demo.dispatch import NEWCOMER, VICTIM, OwnershipPeriod
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 INK, PALE = "#333333", "#dddddd"
@@ -51,18 +51,18 @@ def draw_delays(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
     _save(figure, file)
 
 
-def draw_owners(ownerships: Sequence[PartitionOwnership], moments: Mapping[str, float], file: Path) -> None:
+def draw_owners(periods: Sequence[OwnershipPeriod], moments: Mapping[str, float], file: Path) -> None:
     """Draw the owner of each partition over time. ``moments``: ``start``, ``kill``, ``join`` and ``end`` in seconds."""
     figure, axes = _canvas()
     began = moments["start"]
-    members = sorted({ownership.member for ownership in ownerships})
+    members = sorted({period.member for period in periods})
     colour = dict(zip(members, COLOURS, strict=False))
-    for ownership in ownerships:
-        look: dict[str, Any] = {"facecolor": colour[ownership.member], "edgecolor": "white", "linewidth": 0.5}
-        if ownership.orphan:
-            look = {"facecolor": "white", "edgecolor": colour[ownership.member], "hatch": "////", "linewidth": 0.8}
-        axes.broken_barh([(ownership.start - began, ownership.end - ownership.start)], (ownership.partition - 0.38, 0.76), **look)
-    partitions = sorted({ownership.partition for ownership in ownerships})
+    for period in periods:
+        look: dict[str, Any] = {"facecolor": colour[period.member], "edgecolor": "white", "linewidth": 0.5}
+        if period.orphan:
+            look = {"facecolor": "white", "edgecolor": colour[period.member], "hatch": "////", "linewidth": 0.8}
+        axes.broken_barh([(period.start - began, period.end - period.start)], (period.partition - 0.38, 0.76), **look)
+    partitions = sorted({period.partition for period in periods})
     top = partitions[0] - 0.62
     for name, text in (("kill", f"{VICTIM} is killed"), ("join", f"{NEWCOMER} joins")):
         if name in moments:

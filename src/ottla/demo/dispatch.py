@@ -51,7 +51,7 @@ def pace_for(flights: int) -> int:
     return max(1, round(flights / len(MEMBERS) / PACED_RUN))
 
 
-class PartitionOwnership(NamedTuple):
+class OwnershipPeriod(NamedTuple):
     """``member`` owned ``partition`` from ``start`` to ``end`` (seconds). ``orphan``: it was dead during this period."""
 
     partition: int
@@ -70,7 +70,7 @@ class Owners:
 
     def __init__(self, partitions: int) -> None:
         self.partitions = partitions
-        self.ownerships: list[PartitionOwnership] = []
+        self.periods: list[OwnershipPeriod] = []
         self._current: dict[int, tuple[str, float]] = {}
         self._orphans: dict[int, tuple[str, float]] = {}
 
@@ -85,20 +85,20 @@ class Owners:
         for partition in partitions:
             if self._current.get(partition, ("",))[0] == member:
                 owner, since = self._current.pop(partition)
-                self.ownerships.append(PartitionOwnership(partition, owner, since, at))
+                self.periods.append(OwnershipPeriod(partition, owner, since, at))
 
     def died(self, member: str, at: float) -> None:
         """Record that ``member`` was killed: its partitions become orphans."""
         for partition, (owner, since) in list(self._current.items()):
             if owner == member:
                 del self._current[partition]
-                self.ownerships.append(PartitionOwnership(partition, owner, since, at))
+                self.periods.append(OwnershipPeriod(partition, owner, since, at))
                 self._orphans[partition] = (owner, at)
 
     def close(self, at: float) -> None:
         """End all periods."""
         for partition, (owner, since) in sorted(self._current.items()):
-            self.ownerships.append(PartitionOwnership(partition, owner, since, at))
+            self.periods.append(OwnershipPeriod(partition, owner, since, at))
         for partition in list(self._orphans):
             self._end_orphan(partition, at)
         self._current.clear()
@@ -115,7 +115,7 @@ class Owners:
     def _end_orphan(self, partition: int, at: float) -> None:
         if partition in self._orphans:
             owner, since = self._orphans.pop(partition)
-            self.ownerships.append(PartitionOwnership(partition, owner, since, at, orphan=True))
+            self.periods.append(OwnershipPeriod(partition, owner, since, at, orphan=True))
 
 
 @dataclass

@@ -115,7 +115,7 @@ class MainJob:
             step.say(f"each member handles at most {pace:,} flights a second; its session is {dispatch.SESSION_TIMEOUT:g} s")
             result = group.run(step.update, lambda act: announce(step, act))
         self._display.console.print(report.owners_table(result.snapshots, TOPIC))
-        charts.draw_owners(result.owners.ownerships, result.moments, self._out / "owners.png")
+        charts.draw_owners(result.owners.periods, result.moments, self._out / "owners.png")
         counted = tally.read(members.glob("*.tsv"))
         self.summary.check("dispatch_distinct", counted.distinct, total)
         self.summary.check("dispatch_by_carrier", counted.by_carrier, self._truth["by_carrier"])

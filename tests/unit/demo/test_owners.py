@@ -7,7 +7,7 @@ from itertools import pairwise
 import hypothesis.strategies as st
 from hypothesis import given
 
-from ottla.demo.dispatch import Owners, PartitionOwnership
+from ottla.demo.dispatch import Owners, OwnershipPeriod
 
 
 def test_a_kill_leaves_an_orphan_until_the_next_assignment() -> None:
@@ -21,12 +21,12 @@ def test_a_kill_leaves_an_orphan_until_the_next_assignment() -> None:
     owners.assigned("a", [0, 1], 11.5)
     assert owners.all_owned_by(["a"])
     owners.close(20.0)
-    assert sorted(owners.ownerships) == [
-        PartitionOwnership(0, "a", 1.0, 11.0),
-        PartitionOwnership(0, "a", 11.5, 20.0),
-        PartitionOwnership(1, "a", 11.5, 20.0),
-        PartitionOwnership(1, "b", 1.0, 5.0),
-        PartitionOwnership(1, "b", 5.0, 11.5, orphan=True),
+    assert sorted(owners.periods) == [
+        OwnershipPeriod(0, "a", 1.0, 11.0),
+        OwnershipPeriod(0, "a", 11.5, 20.0),
+        OwnershipPeriod(1, "a", 11.5, 20.0),
+        OwnershipPeriod(1, "b", 1.0, 5.0),
+        OwnershipPeriod(1, "b", 5.0, 11.5, orphan=True),
     ]
 
 
@@ -45,7 +45,7 @@ def test_a_member_cannot_revoke_partitions_of_another() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["assigned", "revoked", "died"]), st.sampled_from("abc"), st.integers(0, 3))))
-def test_tenures_of_a_partition_never_overlap(moves: list[tuple[str, str, int]]) -> None:
+def test_periods_of_a_partition_never_overlap(moves: list[tuple[str, str, int]]) -> None:
     owners = Owners(4)
     for at, (move, member, partition) in enumerate(moves):
         if move == "died":
@@ -60,8 +60,8 @@ def test_tenures_of_a_partition_never_overlap(moves: list[tuple[str, str, int]])
     assert owners.current() == {}
     for partition in range(4):
         history = sorted(
-            (ownership for ownership in owners.ownerships if ownership.partition == partition),
-            key=lambda ownership: ownership.start,
+            (period for period in owners.periods if period.partition == partition),
+            key=lambda period: period.start,
         )
-        assert all(ownership.start <= ownership.end for ownership in history)
+        assert all(period.start <= period.end for period in history)
         assert all(before.end <= after.start for before, after in pairwise(history))
