@@ -146,7 +146,7 @@ class GroupMembershipOperation(enum.StrEnum):
 
 
 class TimestampType(enum.IntEnum):
-    """Who set a record's timestamp (the numbers are those of Spark's ``timestampType`` column)."""
+    """The origin of a record's timestamp (the numbers are those of Spark's ``timestampType`` column)."""
 
     NO_TIMESTAMP_TYPE = -1
     CREATE_TIME = 0

@@ -1,4 +1,4 @@
-"""The previous owners of partitions, for the sticky assignors: the members' claims, in their user data, and who owns what by them.
+"""The previous owners of partitions, for the sticky assignors: the members' claims in their user data, and the owners by these.
 
 Owns the two layouts of the user data of ``sticky`` (version 1 adds the generation), the one of ``cooperative-sticky``, and the
 resolution of claims that conflict. Must not know the new assignment. Invariants: a partition has at most one owner; unreadable user

@@ -167,7 +167,7 @@ class GroupShard:
             self.state.replay((event,))
 
     def not_stored(self, group_id: str, operation: Operation, error: ErrorCode, now: Now) -> Result | None:
-        """Return what follows when the records of an operation could not be appended, besides an error for the client."""
+        """Return the result of an operation whose records could not be appended; ``None``: only an error for the client."""
         match operation:
             case RegexesResolved():
                 return Result((RegexResolutionEnded(group_id),))

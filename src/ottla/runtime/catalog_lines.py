@@ -4,8 +4,8 @@ Owns the layout of a line, the versions, and the merging of two files. Must not 
 used only if its checksum fits; the content of one intact file is never lost because of the other; a file of a newer version is not
 interpreted.
 
-The first line has the version. Each other line is a JSON object: one change, the number of the line, and the CRC-32 of all that
-comes before it in the line. Numbers go on when the files are replaced; the line with ``begin`` makes all lines with smaller numbers
+The first line has the version. Each other line is a JSON object: one change, the number of the line, and the CRC-32 of the
+bytes before it in the line. Numbers go on when the files are replaced; the line with ``begin`` makes all lines with smaller numbers
 outdated, so that a file that was not replaced yet does no harm.
 """
 

@@ -47,15 +47,15 @@ def limit() -> int:
 def first_of_reserve() -> int:
     """The lowest descriptor of the reserve.
 
-    A new descriptor has the lowest free number, so one of the reserve means that all below are in use. The reserve is for what
-    is open for a moment: folders, small files, modules, and log files of which no other stays open.
+    A new descriptor has the lowest free number, so one of the reserve means that all below are in use. The reserve is for files
+    that are open for a moment: folders, small files, modules, and log files of which no other stays open.
     """
     most = limit()
     return most - min(_RESERVE, most // _SHARE_IN_RESERVE)
 
 
 def is_reserve_reached(fd: int) -> bool:
-    """Whether a new descriptor would be one of the reserve, or could not be had; ``fd`` is one that is open."""
+    """Whether a new descriptor would be one of the reserve, or could not be opened; ``fd`` is an open one."""
     try:
         lowest_free = os.dup(fd)
     except OSError:

@@ -111,7 +111,7 @@ NAMES: Mapping[str, Mapping[str, Meaning]] = {
         "time-between-poll-max": Meaning("the longest of them: keep it below `max_poll_interval`"),
     },
 }
-"""Group -> name -> what it says."""
+"""Group -> name -> its meaning."""
 
 LEFT_OUT: Mapping[str, Mapping[str, str]] = {
     CONSUMER: {
