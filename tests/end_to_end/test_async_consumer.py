@@ -16,11 +16,10 @@ import pytest
 from confluent_kafka import Producer
 
 from ottla import AsyncConsumer, OffsetAndMetadata, TopicPartition
-from ottla.errors import CommitFailedError, IllegalStateError, WakeupError, error_class
+from ottla.errors import CommitFailedError, IllegalStateError, RebalanceInProgressError, WakeupError
 
 PATIENCE = 60.0
 """Seconds: a limit for everything, on a busy machine."""
-RebalanceInProgressError = error_class(27)
 
 MakeTopic = Callable[..., str]
 

@@ -228,9 +228,9 @@ def test_reading_does_not_bring_back_a_topic_that_is_deleted(served: str, topic:
         assert process.stdout is not None
         assert process.stdout.readline() == "v\n"
         assert ottla("topic", "delete", name, "--execute", bootstrap_servers=served).returncode == 0
-        code = process.wait(60)
+        exit_code = process.wait(60)
         errors = process.communicate()[1]
-    assert code == 1
+    assert exit_code == 1
     assert name in errors.splitlines()[-1]
     assert "UNKNOWN_TOPIC" in errors.splitlines()[-1]
     assert name not in ottla("topic", "list", bootstrap_servers=served).stdout

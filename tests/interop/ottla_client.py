@@ -9,10 +9,8 @@ from contextlib import suppress
 from typing import Any
 
 from ottla import Consumer
-from ottla.errors import CommitFailedError, error_class
+from ottla.errors import CommitFailedError, RebalanceInProgressError
 from tests.interop.other_clients import Message
-
-RebalanceInProgressError = error_class(27)
 
 
 class OttlaMember:

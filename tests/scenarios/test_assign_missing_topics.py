@@ -9,14 +9,13 @@ import pytest
 
 from ottla.client.calls.mailbox import PROBLEM_GRACE
 from ottla.client.health.verdicts import WaitsFor
-from ottla.errors import OttlaError, error_class
+from ottla.errors import OttlaError, UnknownTopicOrPartitionError
 from ottla.types import TopicPartition
 from tests.scenarios.assigned_consumer import TP0, TP1, assigned, poll
 from tests.scenarios.health_probe import Probe
 from tests.simulation.app import App, Program
 from tests.simulation.world import World
 
-UnknownTopicOrPartitionError = error_class(3)
 ELSEWHERE = TopicPartition("u", 0)
 
 

@@ -12,15 +12,19 @@ import pytest
 
 from ottla.client.calls.listeners import Listeners
 from ottla.client.calls.mailbox import Await
-from ottla.errors import OttlaTimeoutError, error_class
+from ottla.errors import (
+    FencedInstanceIdError,
+    InconsistentGroupProtocolError,
+    OffsetMetadataTooLargeError,
+    OttlaTimeoutError,
+    RebalanceInProgressError,
+    UnknownTopicOrPartitionError,
+)
 from ottla.protocol.apis import Api
 from ottla.types import OffsetAndMetadata, TopicPartition
 from tests.scenarios.groups import ALL, PARTITIONS, check_told, filled, join, sent, settle
 from tests.simulation.app import Program, Sleep, member, offsets
 from tests.simulation.world import World
-
-FencedInstanceIdError = error_class(82)
-RebalanceInProgressError = error_class(27)
 
 
 @pytest.fixture
@@ -146,7 +150,7 @@ def test_commit_callbacks_run_in_order_and_before_a_later_commit_returns(world: 
 def test_too_much_metadata_is_refused_with_a_hint(world: World) -> None:
     app = world.app("a", group_id="g", enable_auto_commit=False)
     world.call(app, app.calls.assign(ALL[:1], world.now))
-    with pytest.raises(error_class(12), match=r"offset\.metadata\.max\.bytes"):
+    with pytest.raises(OffsetMetadataTooLargeError, match=r"offset\.metadata\.max\.bytes"):
         world.call(app, app.calls.commits.commit({ALL[0]: OffsetAndMetadata(1, "x" * 5_000)}, 5_000, world.now))
 
 
@@ -231,7 +235,7 @@ def test_members_without_a_common_assignor_raise(world: World) -> None:
     settle(world, first)
     second = join(world, "b", partition_assignment_strategy=["roundrobin"])
     world.run(3_000)
-    assert {type(error) for error in second.errors} == {error_class(23)}
+    assert {type(error) for error in second.errors} == {InconsistentGroupProtocolError}
     assert "share at least one assignor" in str(second.errors[0])
     assert sorted(first.calls.owned) == ALL
 
@@ -256,7 +260,7 @@ def test_a_group_with_a_missing_topic_raises(tmp_path: Path) -> None:
     world = World(tmp_path, **{"auto.create.topics.enable": False})
     app = join(world, "a", topics=("nope",), timeout=5_000)
     world.run(20_000)
-    assert {type(error) for error in app.errors} == {error_class(3)}
+    assert {type(error) for error in app.errors} == {UnknownTopicOrPartitionError}
     assert "nope" in str(app.errors[0])
     assert "create the topic" in str(app.errors[0])
 

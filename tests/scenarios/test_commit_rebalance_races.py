@@ -11,14 +11,13 @@ import pytest
 
 from ottla.broker.faults.rules import Fail
 from ottla.client.calls.listeners import Listeners
-from ottla.errors import CommitFailedError, OttlaError, WakeupError, error_class
+from ottla.errors import CommitFailedError, OttlaError, RebalanceInProgressError, WakeupError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.types import OffsetAndMetadata, TopicPartition
 from tests.simulation.app import App, Program, Sleep
 from tests.simulation.world import World
 
-RebalanceInProgressError = error_class(27)
 PARTITIONS, RECORDS = 3, 60
 REFUSALS = (CommitFailedError, RebalanceInProgressError)
 KINDS: dict[str, dict[str, Any]] = {
@@ -114,7 +113,7 @@ def test_an_abandoned_commit_does_not_rewind_another_member(world: World, apps: 
         while not app.stop:
             yield from app.calls.poll(100, app.now)
 
-    world.broker.set_fault(Fail(ErrorCode(14)), Api.OFFSET_COMMIT, times=None, client_id=first.name)
+    world.broker.set_fault(Fail(ErrorCode.coordinator_load_in_progress), Api.OFFSET_COMMIT, times=None, client_id=first.name)
     first.start(work(first, 10, PARTITIONS))
     world.run_until(lambda: world.broker.struck > 0)
     first.wakeup()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ottla.client.calls.mailbox import Await, Wait
-from ottla.errors import CommitFailedError, IllegalStateError, OttlaTimeoutError, WakeupError, error_class
+from ottla.errors import CommitFailedError, IllegalStateError, OttlaTimeoutError, RebalanceInProgressError, WakeupError
 from ottla.types import OffsetAndMetadata, TopicPartition
 from tests.example_counts import examples
 from tests.simulation.app import App, Program, Sleep, member
@@ -19,7 +19,6 @@ from tests.simulation.world import World
 
 PARTITIONS, RECORDS = 4, 60
 ALL = [TopicPartition("t", number) for number in range(PARTITIONS)]
-RebalanceInProgressError = error_class(27)
 PASSING = (WakeupError, CommitFailedError, RebalanceInProgressError, OttlaTimeoutError)
 """What a call may end with while a group rebalances and others wake the consumer."""
 

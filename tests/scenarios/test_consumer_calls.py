@@ -10,7 +10,16 @@ import pytest
 from ottla.broker.faults.rules import Delay, Fail
 from ottla.client.calls.listeners import Listeners
 from ottla.client.events import ErrorNotification
-from ottla.errors import BrokerError, IllegalStateError, OttlaError, OttlaTimeoutError, WakeupError, error_class
+from ottla.errors import (
+    BrokerError,
+    FencedInstanceIdError,
+    IllegalStateError,
+    InvalidTopicError,
+    OttlaError,
+    OttlaTimeoutError,
+    TopicAuthorizationFailedError,
+    WakeupError,
+)
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.types import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
@@ -18,7 +27,6 @@ from tests.simulation.app import App, Program, member
 from tests.simulation.world import World
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-FencedInstanceIdError = error_class(82)
 
 
 @pytest.fixture(params=["classic", "consumer"])
@@ -176,7 +184,7 @@ def test_an_asynchronous_commit_that_fails_does_not_fail_the_one_after_it(world:
         app, app.calls.commits.commit_async({T0: OffsetAndMetadata(1)}, lambda offsets, error: heard.append(type(error)), app.now)
     )
     world.call(app, app.calls.commits.commit({T0: OffsetAndMetadata(2)}, 5_000, app.now))
-    assert heard == [error_class(29)]
+    assert heard == [TopicAuthorizationFailedError]
     assert world.committed("g", "t", 2) == {0: 2}
 
 
@@ -224,7 +232,7 @@ def test_the_first_of_several_background_errors_is_raised_and_the_rest_are_logge
 
 def test_unsubscribe_discards_errors_of_the_old_subscription(world: World) -> None:
     app = joined(world, app_of(world))
-    app._notifications.append(ErrorNotification(error_class(17)("invalid topic")))
+    app._notifications.append(ErrorNotification(InvalidTopicError("invalid topic")))
     world.call(app, app.calls.unsubscribe(app.now))
     world.call(app, app.calls.close(5_000, app.now))
 

@@ -13,7 +13,7 @@ import pytest
 
 from ottla.broker.faults.rules import Drop, ExpireMember, Fail, Moment
 from ottla.client.calls.listeners import Listeners
-from ottla.errors import error_class
+from ottla.errors import UnreleasedInstanceIdError, UnsupportedAssignorError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.types import TopicPartition
@@ -240,7 +240,7 @@ def test_the_newer_of_two_members_with_one_instance_id_is_refused(world: World) 
     world.run(10_000)
     assert older.errors == []
     assert sorted(older.calls.owned) == ALL
-    assert {type(error) for error in newer.errors} == {error_class(111)}
+    assert {type(error) for error in newer.errors} == {UnreleasedInstanceIdError}
     assert "give each its own" in str(newer.errors[0])
     assert len(beats(world, newer)) == 1
 
@@ -250,6 +250,6 @@ def test_the_error_names_an_unknown_remote_assignor(world: World) -> None:
     settle(world, ranged)
     odd = join(world, "b", group_remote_assignor="odd")
     world.run(3_000)
-    assert {type(error) for error in odd.errors} == {error_class(112)}
+    assert {type(error) for error in odd.errors} == {UnsupportedAssignorError}
     assert "range" in str(odd.errors[0])
     assert sorted(ranged.calls.owned) == ALL

@@ -13,7 +13,7 @@ from ottla.assignors import Cluster, ConsumerPartitionAssignor, MemberSubscripti
 from ottla.broker.faults.rules import ExpireMember
 from ottla.client.calls.listeners import Listeners
 from ottla.client.groups.classic.states import State
-from ottla.errors import error_class
+from ottla.errors import RebalanceInProgressError
 from ottla.protocol.apis import Api
 from ottla.protocol.consumer_protocol import decode_subscription
 from ottla.types import TopicPartition
@@ -24,7 +24,6 @@ from tests.simulation.world import World
 PARTITIONS = 6
 ALL = [TopicPartition("t", number) for number in range(PARTITIONS)]
 COOPERATIVE = "cooperative-sticky"
-RebalanceInProgressError = error_class(27)
 
 
 @pytest.fixture

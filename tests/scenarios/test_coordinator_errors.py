@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.faults.rules import Fail
-from ottla.errors import error_class
+from ottla.errors import GroupAuthorizationFailedError, error_class
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from tests.scenarios.health_probe import Probe
@@ -20,7 +20,6 @@ KINDS = {
     "cooperative": {"group_protocol": "classic", "partition_assignment_strategy": "cooperative-sticky"},
     "consumer": {"group_protocol": "consumer"},
 }
-GroupAuthorizationFailedError = error_class(30)
 
 
 @pytest.fixture

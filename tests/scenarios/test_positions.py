@@ -9,10 +9,12 @@ import pytest
 from ottla.errors import (
     ConnectionFailedError,
     IllegalStateError,
+    InvalidTopicError,
     NoOffsetForPartitionError,
+    OffsetOutOfRangeError,
     OttlaTimeoutError,
+    UnknownTopicOrPartitionError,
     WakeupError,
-    error_class,
 )
 from ottla.types import OffsetAndMetadata, TopicPartition
 from tests.scenarios.assigned_consumer import TP0, TP1, assigned, poll
@@ -146,7 +148,7 @@ def test_out_of_range_without_a_policy_is_raised_until_a_seek(world: World) -> N
     app = assigned(world, TP0, auto_offset_reset="none")
     world.call(app, app.calls.positions.seek({TP0: OffsetAndMetadata(500)}, world.now))
     for _ in range(2):
-        with pytest.raises(error_class(1), match=r"t-0 from offset 500 .*seek"):
+        with pytest.raises(OffsetOutOfRangeError, match=r"t-0 from offset 500 .*seek"):
             poll(world, app)
     world.call(app, app.calls.positions.seek({TP0: OffsetAndMetadata(8)}, world.now))
     assert poll(world, app) == [(0, 8), (0, 9)]
@@ -236,7 +238,7 @@ def test_a_partition_with_an_error_does_not_block_the_others(world: World) -> No
 
 def test_the_error_names_an_unknown_partition(world: World) -> None:
     app = assigned(world, TopicPartition("t", 7))
-    with pytest.raises(error_class(3), match=r"t-7.*2 partitions"):
+    with pytest.raises(UnknownTopicOrPartitionError, match=r"t-7.*2 partitions"):
         poll(world, app, timeout=5_000)
 
 
@@ -247,9 +249,9 @@ def test_offset_lookups(world: World) -> None:
     assert world.call(app, ask({TP0: -2, TP1: -1}, 5_000, world.now)) == {TP0: (0, -1, 0), TP1: (0, -1, 0)}
     found = world.call(app, ask({TP0: world.now.wall - 1_000_000, TP1: 0}, 5_000, world.now))
     assert found[TP1] is None
-    with pytest.raises(error_class(17), match="no/pe"):
+    with pytest.raises(InvalidTopicError, match="no/pe"):
         world.call(app, ask({TopicPartition("no/pe", 0): -1}, 2_000, world.now))
-    with pytest.raises(error_class(3), match=r"t-9: the topic has 2 partitions"):
+    with pytest.raises(UnknownTopicOrPartitionError, match=r"t-9: the topic has 2 partitions"):
         world.call(app, ask({TopicPartition("t", 9): -1}, 2_000, world.now))
 
 
@@ -265,7 +267,7 @@ def test_describing_a_topic_does_not_create_it(world: World) -> None:
     app = world.app("a")
     topics = world.call(app, app.calls.describe_topics(None, 5_000, world.now))
     assert [len(topics[name].partitions) for name in topics] == [2]
-    with pytest.raises(error_class(3), match="nope"):
+    with pytest.raises(UnknownTopicOrPartitionError, match="nope"):
         world.call(app, app.calls.describe_topics(("nope",), 5_000, world.now))
     assert list(world.call(app, app.calls.describe_topics(None, 5_000, world.now))) == ["t"]
 

@@ -28,13 +28,13 @@ from ottla.errors import (
     ConcurrentAccessError,
     ConfigError,
     ConnectionFailedError,
+    CoordinatorNotAvailableError,
     ForkedError,
     GroupIdNotFoundError,
     IllegalStateError,
     KafkaStorageError,
     OttlaError,
     OttlaTimeoutError,
-    broker_error,
 )
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
@@ -69,7 +69,7 @@ class Cluster:
         """The leader of the partitions of a new topic."""
         self.coordinator = 2
         self.committed: dict[TopicPartition, int] = {}
-        self.errors: dict[Api, list[int]] = {}
+        self.errors: dict[Api, list[ErrorCode]] = {}
         self.lost: set[Api] = set()
         """APIs of which one request is executed but not answered."""
         self.asked: list[tuple[int, Api]] = []
@@ -78,7 +78,7 @@ class Cluster:
         def answer(header: Any, message: Any) -> Any:
             if header.api is not Api.METADATA:
                 self.asked.append((node, header.api))
-            code = ErrorCode(self.errors[header.api].pop(0)) if self.errors.get(header.api) else ErrorCode.none
+            code = self.errors[header.api].pop(0) if self.errors.get(header.api) else ErrorCode.none
             response = getattr(self, header.api.name.lower())(node, message, code)
             if header.api in self.lost:
                 self.lost.discard(header.api)
@@ -339,7 +339,7 @@ def test_a_retry_after_a_lost_response_does_not_fail(world: Operator) -> None:
 
 
 def test_retriable_errors_are_tried_again_with_a_pause(world: Operator) -> None:
-    world.cluster.errors[Api.CREATE_TOPICS] = [41, 41]
+    world.cluster.errors[Api.CREATE_TOPICS] = [ErrorCode.not_controller, ErrorCode.not_controller]
     began = world.network.mono
     world.run(create({"new": 1}))
     assert world.cluster.asked == [(1, Api.CREATE_TOPICS)] * 3
@@ -374,7 +374,7 @@ def test_offsets_are_requested_from_each_leader(world: Operator) -> None:
 
 
 def test_a_leader_that_moved_is_looked_up_again(world: Operator) -> None:
-    world.cluster.errors[Api.LIST_OFFSETS] = [6]
+    world.cluster.errors[Api.LIST_OFFSETS] = [ErrorCode.not_leader_or_follower]
     assert world.run(calls.list_offsets({T0: -1}, IsolationLevel(0)))[T0].offset == 100
 
 
@@ -422,26 +422,26 @@ def test_a_group_that_does_not_exist(world: Operator) -> None:
 
 
 def test_a_coordinator_that_moved_is_found_again(world: Operator) -> None:
-    world.cluster.errors[Api.OFFSET_COMMIT] = [16]
-    world.cluster.errors[Api.FIND_COORDINATOR] = [15]
+    world.cluster.errors[Api.OFFSET_COMMIT] = [ErrorCode.not_coordinator]
+    world.cluster.errors[Api.FIND_COORDINATOR] = [ErrorCode.coordinator_not_available]
     world.run(calls.alter_group_offsets("g", {T0: OffsetAndMetadata(5)}))
     assert world.cluster.committed == {T0: 5}
     assert world.run(calls.group_offsets("g")) == {T0: OffsetAndMetadata(5)}
 
 
 def test_a_refused_commit_names_the_partition(world: Operator) -> None:
-    world.cluster.errors[Api.OFFSET_COMMIT] = [25]
+    world.cluster.errors[Api.OFFSET_COMMIT] = [ErrorCode.unknown_member_id]
     with pytest.raises(OttlaError, match="the offset of t-0 of group 'g'") as raised:
         world.run(calls.alter_group_offsets("g", {T0: OffsetAndMetadata(5)}))
     assert type(raised.value).__name__ == "UnknownMemberIdError"
 
 
 def test_the_timeout_while_a_broker_refuses(world: Operator) -> None:
-    world.cluster.errors[Api.FIND_COORDINATOR] = [15] * 1_000
+    world.cluster.errors[Api.FIND_COORDINATOR] = [ErrorCode.coordinator_not_available] * 1_000
     began = world.network.mono
     with pytest.raises(OttlaTimeoutError, match=r"the call did not finish within 2 s: .*COORDINATOR_NOT_AVAILABLE") as raised:
         world.run(calls.group_offsets("g"), timeout=2_000)
-    assert isinstance(raised.value.cause, type(broker_error(15)))
+    assert isinstance(raised.value.cause, CoordinatorNotAvailableError)
     assert world.network.mono - began == 2_000
 
 
@@ -453,7 +453,7 @@ def test_the_timeout_while_a_broker_refuses(world: Operator) -> None:
     ],
 )
 def test_the_error_of_a_call_that_waited_for_its_turn_names_the_whole_timeout(world: Operator, waited: int, said: str) -> None:
-    world.cluster.errors[Api.FIND_COORDINATOR] = [15] * 1_000
+    world.cluster.errors[Api.FIND_COORDINATOR] = [ErrorCode.coordinator_not_available] * 1_000
     world.begin(calls.group_offsets("g"), 2_000, waited)
     while (ended := world.outcome()) is None:
         wake_at = world.network.settle()

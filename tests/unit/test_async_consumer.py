@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ottla import AsyncConsumer, Consumer, OffsetAndMetadata, TopicPartition
-from ottla.errors import ConcurrentAccessError, ConnectionFailedError, IllegalStateError, WakeupError, error_class
+from ottla.errors import ConcurrentAccessError, ConnectionFailedError, IllegalStateError, InvalidGroupIdError, WakeupError
 from ottla.runtime.network_thread import NotificationQueue
 
 TP = TopicPartition("t", 0)
@@ -80,7 +80,7 @@ def test_invalid_arguments_raise_at_once() -> None:
             with pytest.raises(IllegalStateError, match="neither subscribed nor assigned"):
                 await consumer.poll()
         async with new(group_id=None) as alone:
-            with pytest.raises(error_class(24), match="set group_id"):
+            with pytest.raises(InvalidGroupIdError, match="set group_id"):
                 await alone.commit({TP: 1})
 
     asyncio.run(refused())

@@ -109,7 +109,7 @@ def test_a_users_subclass_has_the_attributes_of_its_base() -> None:
         """A subclass without a row in the table of error codes."""
 
     assert (Fenced.code, Fenced.name, Fenced("twice").hint) == (82, "FENCED_INSTANCE_ID", errors.FencedInstanceIdError.hint)
-    assert errors.error_class(82) is errors.FencedInstanceIdError
+    assert errors.error_class(Fenced.code) is errors.FencedInstanceIdError
 
 
 def test_an_error_that_is_raised_repeatedly_does_not_collect_frames() -> None:

@@ -16,14 +16,13 @@ import kafka
 import kafka.admin
 
 from ottla import Admin, TopicPartition
-from ottla.errors import OttlaError, error_class
+from ottla.errors import InvalidPartitionsError, OttlaError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from ottla.types import PartitionInfo
 
 PATIENCE = 120.0
 """Seconds after which something that an operator does will never work."""
 _ATTEMPT = 15.0
 _PREFERRED = 0
-TopicAlreadyExistsError, UnknownTopicOrPartitionError, InvalidPartitionsError = error_class(36), error_class(3), error_class(37)
 T = TypeVar("T")
 
 

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from ottla.client.groups.classic import states as classic_states
 from ottla.client.groups.consumer import states as consumer_states
-from ottla.errors import CommitFailedError, ConnectionFailedError, IllegalStateError, OttlaTimeoutError, error_class
+from ottla.errors import CommitFailedError, ConnectionFailedError, IllegalStateError, OttlaTimeoutError, RebalanceInProgressError
 from ottla.types import OffsetAndMetadata, TopicPartition
 from tests.example_counts import examples
 from tests.scenarios.client_assignors import SETTINGS, Weighted
@@ -27,7 +27,7 @@ from tests.simulation.world import World
 
 PARTITIONS = 3
 ALL = [TopicPartition("t", number) for number in range(PARTITIONS)]
-EXPECTED_ERRORS = (CommitFailedError, ConnectionFailedError, OttlaTimeoutError, error_class(27), IllegalStateError)
+EXPECTED_ERRORS = (CommitFailedError, ConnectionFailedError, OttlaTimeoutError, RebalanceInProgressError, IllegalStateError)
 
 
 class Watched:

@@ -77,7 +77,7 @@ def metadata_answer(
     topics: dict[str, list[Any]] = {name: [] for name in errors or {}}
     for tp, leader in leaders.items():
         part = metadata_response.MetadataResponsePartition(
-            error_code=ErrorCode(5 if leader < 0 else 0),
+            error_code=ErrorCode.leader_not_available if leader < 0 else ErrorCode.none,
             partition_index=tp.partition,
             leader_id=leader,
             leader_epoch=epoch,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ottla import Consumer, OffsetAndMetadata, TopicPartition
-from ottla.errors import ConfigError, IllegalStateError, WakeupError, error_class
+from ottla.errors import ConfigError, IllegalStateError, InvalidGroupIdError, WakeupError
 from ottla.runtime.network_thread import NetworkThread
 
 TP = TopicPartition("t", 0)
@@ -66,7 +66,7 @@ def test_values_that_are_no_partitions_raise(consumer: Consumer) -> None:
 def test_calls_that_need_a_group_raise_without_one() -> None:
     with Consumer(bootstrap_servers="localhost:1") as alone:
         for call in (lambda: alone.commit({TP: 1}), lambda: alone.commit_async({TP: 1}), alone.group_metadata, alone.committed):
-            with pytest.raises(error_class(24), match="set group_id"):
+            with pytest.raises(InvalidGroupIdError, match="set group_id"):
                 call()
         with pytest.raises(IllegalStateError, match="set group_id"):
             alone.subscribe(["t"])

@@ -213,7 +213,7 @@ def test_shut_down_tells_every_manager() -> None:
 
 def test_a_cluster_that_forgot_its_client_is_found_again_by_the_bootstrap_servers() -> None:
     world = TwoManagers()
-    moved = world.network.peer("10.0.0.7:9092", answer=lambda header, message: cluster(1, error=129))
+    moved = world.network.peer("10.0.0.7:9092", answer=lambda header, message: cluster(1, error=ErrorCode.rebootstrap_required))
     world.nodes = [7]
     world.network.settle()
     assert list(world.core.metadata.nodes) == [7]

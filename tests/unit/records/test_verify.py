@@ -8,6 +8,7 @@ import crc32c
 import pytest
 
 from ottla.errors import CorruptRecordError
+from ottla.protocol import ErrorCode
 from ottla.records import (
     HEADER_SIZE,
     Compression,
@@ -49,7 +50,7 @@ def test_a_flipped_bit_fails_the_checksum() -> None:
     data[-1] ^= 1
     with pytest.raises(InvalidBatchError, match="fails its checksum") as caught:
         verify_batch(data)
-    assert caught.value.code == 2
+    assert caught.value.code == ErrorCode.corrupt_message
 
 
 def test_a_truncated_batch_is_refused() -> None:
@@ -63,7 +64,7 @@ def test_an_unknown_codec_is_named() -> None:
     data[22] |= 5
     with pytest.raises(InvalidBatchError, match="unknown compression codec 5") as caught:
         verify_batch(resealed(data))
-    assert caught.value.code == 76
+    assert caught.value.code == ErrorCode.unsupported_compression_type
 
 
 def test_damaged_compressed_bytes_are_refused() -> None:
@@ -71,7 +72,7 @@ def test_damaged_compressed_bytes_are_refused() -> None:
         data = encode_batch(RECORDS, compression=codec)
         with pytest.raises(InvalidBatchError, match=r"cannot be read|cut short") as caught:
             verify_batch(resealed(data[:-3]))
-        assert caught.value.code == 87
+        assert caught.value.code == ErrorCode.invalid_record
 
 
 @pytest.mark.parametrize("count", [4, 6, 2**31 - 1])
@@ -81,7 +82,7 @@ def test_a_false_count_is_refused(count: int, codec: Compression) -> None:
     struct.pack_into(">i", data, 57, count)
     with pytest.raises(InvalidBatchError, match=f"claims {count} records") as caught:
         verify_batch(resealed(data))
-    assert caught.value.code == 87
+    assert caught.value.code == ErrorCode.invalid_record
     struct.pack_into(">i", data, 23, count - 1)
     with pytest.raises(CorruptRecordError):
         verify_batch(resealed(data))
@@ -114,7 +115,7 @@ def test_a_false_count_is_refused(count: int, codec: Compression) -> None:
 def test_false_lengths_are_refused(body: bytes, says: str) -> None:
     with pytest.raises(InvalidBatchError, match=says) as caught:
         verify_batch(raw_batch(body))
-    assert caught.value.code == 87
+    assert caught.value.code == ErrorCode.invalid_record
 
 
 def test_the_longest_varints_are_understood() -> None:

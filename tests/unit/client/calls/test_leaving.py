@@ -19,7 +19,7 @@ from ottla.client.events import (
     TopicErrorNotification,
 )
 from ottla.client.subscription import Mode, Snapshot
-from ottla.errors import error_class
+from ottla.errors import GroupAuthorizationFailedError
 from ottla.types import Now
 from tests.unit.client.managers import T0, config, now, subscribed
 
@@ -116,7 +116,7 @@ class Leaving:
 
 
 SUBSCRIBED = Snapshot(Mode.TOPICS, frozenset({"t"}))
-REFUSED = error_class(30)("not for you")
+REFUSED = GroupAuthorizationFailedError("not for you")
 OLD = [ErrorNotification(REFUSED), TopicErrorNotification("t", REFUSED)]
 
 

@@ -294,7 +294,7 @@ def test_an_error_of_a_topic_is_reported_and_retried(code: int, told: bool) -> N
 def test_a_broker_can_demand_a_rebootstrap() -> None:
     metadata = Metadatas()
     metadata.ask()
-    metadata.answer(error=129)
+    metadata.answer(error=ErrorCode.rebootstrap_required)
     assert metadata.manager.rebootstrap_required(metadata.now)
     assert not metadata.manager.rebootstrap_required(metadata.now)
 
@@ -312,6 +312,6 @@ def test_five_minutes_without_a_response_cause_a_rebootstrap() -> None:
 def test_without_the_recovery_strategy_there_is_no_rebootstrap() -> None:
     metadata = Metadatas(metadata_recovery_strategy="none")
     metadata.ask()
-    metadata.answer(error=129)
+    metadata.answer(error=ErrorCode.rebootstrap_required)
     metadata.mono += 600_000
     assert not metadata.manager.rebootstrap_required(metadata.now)

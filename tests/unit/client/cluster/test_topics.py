@@ -9,6 +9,7 @@ import pytest
 from ottla.client.cluster.topics import TopicsManager
 from ottla.client.effects import AnyNode
 from ottla.errors import DisconnectedError, OttlaTimeoutError, error_class
+from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from tests.unit.client.managers import T0, Asked, Replies, backoff, config, metadata_answer
 
@@ -48,7 +49,9 @@ def test_all_topics_are_those_without_errors(topics: Topics) -> None:
     assert list(replies.value) == ["t"]
 
 
-@pytest.mark.parametrize("code", [3, 17, 29])
+@pytest.mark.parametrize(
+    "code", [ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_topic_exception, ErrorCode.topic_authorization_failed]
+)
 def test_a_topic_that_cannot_be_described_is_an_error_at_once(topics: Topics, code: int) -> None:
     replies = topics.describe("t")
     topics.answer(topics.one(Api.METADATA), metadata_answer({}, errors={"t": code}))

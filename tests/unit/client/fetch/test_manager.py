@@ -11,7 +11,7 @@ from ottla.client.effects import AnySend, ToNode
 from ottla.client.events import Fetched, FetchedResponse
 from ottla.client.fetch.manager import FetchManager, partition_limit
 from ottla.client.subscription import EARLIEST, Phase, SubscriptionState
-from ottla.errors import DisconnectedError, UnsupportedApiError, error_class
+from ottla.errors import DisconnectedError, OffsetOutOfRangeError, UnsupportedApiError, error_class
 from ottla.protocol import ErrorCode, milliseconds
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import fetch_request, fetch_response
@@ -272,7 +272,20 @@ def test_nothing_is_fetched_before_on_assign_has_run() -> None:
     assert asked(fetches.one(Api.FETCH)) == {T0: 1}
 
 
-@pytest.mark.parametrize("code", [3, 5, 6, 9, 56, 74, 78, 100, 103])
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.leader_not_available,
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.replica_not_available,
+        ErrorCode.kafka_storage_error,
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.offset_not_available,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.inconsistent_topic_id,
+    ],
+)
 def test_errors_of_leadership_ask_for_metadata_and_try_again(code: int) -> None:
     fetches = Fetches(T0)
     fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, code=code)))
@@ -285,7 +298,7 @@ def test_errors_of_leadership_ask_for_metadata_and_try_again(code: int) -> None:
 
 def test_an_error_that_passes_is_tried_again() -> None:
     fetches = Fetches(T0)
-    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, code=-1)))
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, code=ErrorCode.unknown_server_error)))
     assert not fetches.cluster.asked
     assert asked(fetches.one(Api.FETCH, 100)) == {T0: 10}
 
@@ -302,7 +315,7 @@ def test_a_leader_epoch_that_the_leader_never_learns_is_dropped(caplog: pytest.L
         send = fetches.one(Api.FETCH, at)
         epochs.append(epoch_asked(send))
         assert asked(send) == {T0: 10}
-        fetches.answer(send, fetched(data(T0, code=75)))
+        fetches.answer(send, fetched(data(T0, code=ErrorCode.unknown_leader_epoch)))
         fetches.cluster.tell(at)
     assert epochs == [3] * 21 + [-1] * 5, "after more than three refreshes, and two seconds"
     assert len([line for line in caplog.messages if "does not know leader epoch 3" in line]) == 1
@@ -314,11 +327,11 @@ def test_a_leader_epoch_that_the_leader_never_learns_is_dropped(caplog: pytest.L
 def test_a_leader_that_learns_its_epoch_in_time_is_asked_with_it_on() -> None:
     fetches = Fetches(T0)
     for at in range(0, 1_900, 100):
-        fetches.answer(fetches.one(Api.FETCH, at), fetched(data(T0, code=75)))
+        fetches.answer(fetches.one(Api.FETCH, at), fetched(data(T0, code=ErrorCode.unknown_leader_epoch)))
         fetches.cluster.tell(at)
     fetches.answer(fetches.one(Api.FETCH, 1_900), fetched(data(T0, batch(10))))
     # A refusal that comes much later begins a count of its own.
-    fetches.answer(fetches.one(Api.FETCH, 9_000), fetched(data(T0, code=75)))
+    fetches.answer(fetches.one(Api.FETCH, 9_000), fetched(data(T0, code=ErrorCode.unknown_leader_epoch)))
     assert epoch_asked(fetches.one(Api.FETCH, 9_100)) == 3
 
 
@@ -327,11 +340,11 @@ def test_without_a_refresh_of_the_metadata_no_epoch_is_dropped() -> None:
     for at in range(0, 5_000, 100):
         send = fetches.one(Api.FETCH, at)
         assert epoch_asked(send) == 3
-        fetches.answer(send, fetched(data(T0, code=75)))
+        fetches.answer(send, fetched(data(T0, code=ErrorCode.unknown_leader_epoch)))
     assert fetches.cluster.asked
 
 
-@pytest.mark.parametrize("code", [29, 2, 87])
+@pytest.mark.parametrize("code", [ErrorCode.topic_authorization_failed, ErrorCode.corrupt_message, ErrorCode.invalid_record])
 def test_other_errors_are_problems_until_a_fetch_succeeds(code: int) -> None:
     fetches = Fetches(T0)
     fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, code=code)))
@@ -343,7 +356,9 @@ def test_other_errors_are_problems_until_a_fetch_succeeds(code: int) -> None:
 
 def test_what_fails_of_one_partition_takes_nothing_from_the_others() -> None:
     fetches = Fetches(T0, T2)
-    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, code=29), data(T2, batch(10)), session=7))
+    fetches.answer(
+        fetches.one(Api.FETCH), fetched(data(T0, code=ErrorCode.topic_authorization_failed), data(T2, batch(10)), session=7)
+    )
     (response,) = fetches.fetched()
     assert [part.tp for part in response.partitions] == [T2]
     send = fetches.one(Api.FETCH)
@@ -357,7 +372,7 @@ def test_out_of_range_resets_only_when_all_that_was_fetched_is_consumed() -> Non
     fetches = Fetches(T0)
     fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, batch(10))))
     (held,) = fetches.fetched()
-    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, code=1)))
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, code=ErrorCode.offset_out_of_range)))
     assert fetches.poll(5_000) == []
     assert fetches.state(T0).phase is Phase.FETCHING
     fetches.manager.drained([held.number])
@@ -368,8 +383,8 @@ def test_out_of_range_resets_only_when_all_that_was_fetched_is_consumed() -> Non
 
 def test_out_of_range_without_a_policy_is_a_problem() -> None:
     fetches = Fetches(T0, reset_to=None)
-    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, code=1)))
-    assert type(fetches.state(T0).problem) is error_class(1)
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, code=ErrorCode.offset_out_of_range)))
+    assert type(fetches.state(T0).problem) is OffsetOutOfRangeError
     assert fetches.state(T0).fetch == 10
 
 
@@ -377,14 +392,14 @@ def test_a_late_out_of_range_after_a_seek_is_ignored() -> None:
     fetches = Fetches(T0)
     send = fetches.one(Api.FETCH)
     fetches.subscription.seek({T0: OffsetAndMetadata(3)})
-    fetches.answer(send, fetched(data(T0, code=1)))
+    fetches.answer(send, fetched(data(T0, code=ErrorCode.offset_out_of_range)))
     assert fetches.state(T0).phase is Phase.FETCHING
     assert asked(fetches.one(Api.FETCH)) == {T0: 3}
 
 
 def test_a_leader_named_by_an_error_is_believed_at_once() -> None:
     fetches = Fetches(T0)
-    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, code=6, leader=(2, 9))))
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, code=ErrorCode.not_leader_or_follower, leader=(2, 9))))
     (send,) = fetches.poll(100)
     assert send.target == ToNode(2)
     assert send.message.topics[0].partitions[0].current_leader_epoch == 9
@@ -404,7 +419,7 @@ def test_a_broker_that_fails_is_asked_again_after_growing_pauses() -> None:
         assert fetches.cluster.asked
         assert fetches.poll(fetches.mono + pause - 1) == []
         fetches.mono += 1
-    fetches.answer(fetches.one(Api.FETCH), fetched(error=56))
+    fetches.answer(fetches.one(Api.FETCH), fetched(error=ErrorCode.kafka_storage_error))
     assert fetches.poll() == []
     fetches.one(Api.FETCH, fetches.mono + 800)
 
@@ -544,7 +559,15 @@ def test_the_replica_that_the_leader_names_is_asked_until_the_lease_is_over() ->
     assert fetches.one(Api.FETCH, 5_001).target == ToNode(1)
 
 
-@pytest.mark.parametrize("code", [3, 6, 74, 78])
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.offset_not_available,
+    ],
+)
 def test_an_error_of_a_replica_leads_back_to_the_leader(code: int) -> None:
     fetches = Fetches(T0)
     fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, replica=2)))
@@ -555,7 +578,7 @@ def test_an_error_of_a_replica_leads_back_to_the_leader(code: int) -> None:
 def test_out_of_range_at_a_replica_is_asked_of_the_leader_and_resets_nothing() -> None:
     fetches = Fetches(T0)
     fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, replica=2)))
-    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, code=1)))
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, code=ErrorCode.offset_out_of_range)))
     send = fetches.one(Api.FETCH)
     assert (send.target, asked(send)) == (ToNode(1), {T0: 10})
     assert fetches.state(T0).phase is Phase.FETCHING
@@ -586,7 +609,7 @@ def test_a_replica_that_is_not_known_is_looked_up_and_not_asked_for_at_once() ->
 def test_a_transient_error_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     fetches = Fetches(T0)
     for number in range(3):
-        fetches.answer(fetches.one(Api.FETCH, 100 * number), fetched(data(T0, code=-1)))
+        fetches.answer(fetches.one(Api.FETCH, 100 * number), fetched(data(T0, code=ErrorCode.unknown_server_error)))
     assert len([line for line in caplog.messages if "t-0" in line]) == 1
 
 

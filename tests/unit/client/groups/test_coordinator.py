@@ -65,7 +65,7 @@ def test_responses_of_old_brokers_do_not_name_the_group(look_up: LookUp) -> None
     assert look_up.manager.target() == ToCoordinator(4)
 
 
-@pytest.mark.parametrize("code", [15, 14])
+@pytest.mark.parametrize("code", [ErrorCode.coordinator_not_available, ErrorCode.coordinator_load_in_progress])
 def test_a_retriable_failure_is_not_reported_and_backs_off(look_up: LookUp, code: int) -> None:
     look_up.manager.target()
     look_up.answer(look_up.one(Api.FIND_COORDINATOR), look_up.found(error=code))
@@ -79,7 +79,7 @@ def test_a_retriable_failure_is_not_reported_and_backs_off(look_up: LookUp, code
     assert look_up.manager.failure is None
 
 
-@pytest.mark.parametrize("code", [30, 24])
+@pytest.mark.parametrize("code", [ErrorCode.group_authorization_failed, ErrorCode.invalid_group_id])
 def test_a_permanent_failure_is_reported_and_the_lookup_goes_on(look_up: LookUp, code: int) -> None:
     look_up.manager.target()
     look_up.answer(look_up.one(Api.FIND_COORDINATOR), look_up.found(error=code))

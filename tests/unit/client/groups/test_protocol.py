@@ -150,7 +150,7 @@ def test_each_join_makes_its_own_choice() -> None:
     auto.fail(join, DisconnectedError("gone"))
     auto.coordinator.node_id = 1
     auto.mono = 1_000
-    auto.answer_description(code=69)
+    auto.answer_description(code=ErrorCode.group_id_not_found)
     auto.one(Api.CONSUMER_GROUP_HEARTBEAT)
 
 
@@ -167,7 +167,7 @@ def test_a_later_choice_of_classic_warns_about_the_poll_interval(
 
 def test_a_consumer_group_does_not_warn_about_the_session_timeout(caplog: pytest.LogCaptureFixture) -> None:
     auto = Auto(max_poll_interval_ms=10_000)
-    auto.answer_description(code=69)
+    auto.answer_description(code=ErrorCode.group_id_not_found)
     beat = auto.one(Api.CONSUMER_GROUP_HEARTBEAT)
     assert milliseconds(beat.message.rebalance_timeout) == 10_000
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []

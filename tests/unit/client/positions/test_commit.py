@@ -11,7 +11,17 @@ import pytest
 from ottla.client.effects import ToCoordinator
 from ottla.client.groups.membership import MemberIdentity
 from ottla.client.positions.commit import CommitManager
-from ottla.errors import CommitFailedError, DisconnectedError, OttlaTimeoutError, error_class
+from ottla.errors import (
+    CommitFailedError,
+    CoordinatorLoadInProgressError,
+    DisconnectedError,
+    GroupAuthorizationFailedError,
+    OffsetMetadataTooLargeError,
+    OttlaTimeoutError,
+    StaleMemberEpochError,
+    UnknownTopicIdError,
+    error_class,
+)
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import offset_commit_request, offset_commit_response, offset_fetch_request, offset_fetch_response
@@ -110,7 +120,7 @@ def test_a_commit_is_signed_and_names_everything(commits: Commits) -> None:
     (part,) = topic.partitions
     assert (topic.name, topic.topic_id) == ("t", TOPIC_ID)
     assert (part.partition_index, part.committed_offset, part.committed_leader_epoch, part.committed_metadata) == (0, 5, 2, "note")
-    commits.answer(send, committed((T0, 0)))
+    commits.answer(send, committed((T0, ErrorCode.none)))
     assert replies.value == AT_5
 
 
@@ -121,14 +131,14 @@ def test_a_position_in_a_topic_that_was_deleted_is_not_committed_to_another_one_
     both = commits.commit({**AT_5, T1: OffsetAndMetadata(6)}, retry=retry)
     commits.read_in = {T0: TOPIC_ID, T1: TOPIC_ID}  # it is read there by now
     send = commits.one(Api.OFFSET_COMMIT)
-    assert isinstance(alone.error, error_class(100))
+    assert isinstance(alone.error, UnknownTopicIdError)
     assert "deleted and recreated" in str(alone.error)
     assert [part.partition_index for part in send.message.topics[0].partitions] == [T1.partition]
-    commits.answer(send, committed((T1, 0)))
+    commits.answer(send, committed((T1, ErrorCode.none)))
     assert commits.poll(900) == []
-    assert isinstance(both.error, error_class(100))
+    assert isinstance(both.error, UnknownTopicIdError)
     again = commits.commit()
-    commits.answer(commits.one(Api.OFFSET_COMMIT), committed((T0, 0)))
+    commits.answer(commits.one(Api.OFFSET_COMMIT), committed((T0, ErrorCode.none)))
     assert again.value == AT_5
 
 
@@ -139,7 +149,7 @@ def test_a_commit_names_the_topic_that_was_read_while_no_topic_of_its_name_is_kn
     send = commits.one(Api.OFFSET_COMMIT)
     (topic,) = send.message.topics
     assert topic.topic_id == uuid.UUID(int=4), "by its name alone it would be the one that the broker knows already"
-    part = offset_commit_response.OffsetCommitResponsePartition(partition_index=0, error_code=ErrorCode(100))
+    part = offset_commit_response.OffsetCommitResponsePartition(partition_index=0, error_code=ErrorCode.unknown_topic_id)
     answered = offset_commit_response.OffsetCommitResponseTopic(topic_id=topic.topic_id, partitions=(part,))
     commits.answer(send, offset_commit_response.OffsetCommitResponse(throttle_time=NO_THROTTLE, topics=(answered,)))
     assert "committing t-0" in str(refused.error)
@@ -176,11 +186,20 @@ def test_a_passing_failure_is_tried_again_with_growing_pauses(commits: Commits, 
         commits.coordinator.node_id = 1
         assert commits.poll(commits.mono + pause - 1) == []
         commits.mono += 1
-    commits.answer(commits.one(Api.OFFSET_COMMIT), committed((T0, 0)))
+    commits.answer(commits.one(Api.OFFSET_COMMIT), committed((T0, ErrorCode.none)))
     assert replies.value == AT_5
 
 
-@pytest.mark.parametrize("code", [12, 28, 30, 24, -1])
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.offset_metadata_too_large,
+        ErrorCode.invalid_commit_offset_size,
+        ErrorCode.group_authorization_failed,
+        ErrorCode.invalid_group_id,
+        ErrorCode.unknown_server_error,
+    ],
+)
 def test_a_failure_that_stays_is_given_as_it_is(commits: Commits, code: int) -> None:
     replies = commits.commit()
     commits.answer(commits.one(Api.OFFSET_COMMIT), committed((T0, code)))
@@ -189,7 +208,10 @@ def test_a_failure_that_stays_is_given_as_it_is(commits: Commits, code: int) -> 
     assert commits.poll(10_000) == []
 
 
-@pytest.mark.parametrize("code", [22, 25, 27, 82])
+@pytest.mark.parametrize(
+    "code",
+    [ErrorCode.illegal_generation, ErrorCode.unknown_member_id, ErrorCode.rebalance_in_progress, ErrorCode.fenced_instance_id],
+)
 def test_who_signed_is_the_business_of_the_membership(commits: Commits, code: int) -> None:
     replies = commits.commit()
     send = commits.one(Api.OFFSET_COMMIT)
@@ -208,20 +230,20 @@ def test_the_first_failing_partition_decides_but_lacking_rights_are_named_togeth
     assert "t, u" in str(replies.error)
     replies = commits.commit(both)
     commits.answer(commits.one(Api.OFFSET_COMMIT), committed((T0, 29), (other, 12)))
-    assert type(replies.error) is error_class(12)
+    assert type(replies.error) is OffsetMetadataTooLargeError
 
 
 def test_without_retry_there_is_one_attempt(commits: Commits) -> None:
     replies = commits.commit(retry=False)
-    commits.answer(commits.one(Api.OFFSET_COMMIT), committed((T0, 14)))
+    commits.answer(commits.one(Api.OFFSET_COMMIT), committed((T0, ErrorCode.coordinator_load_in_progress)))
     assert replies.error.retriable
     assert commits.poll(10_000) == []
 
 
 def test_the_deadline_ends_retries_and_names_the_last_reason(commits: Commits) -> None:
     replies = commits.commit(deadline=250)
-    commits.answer(commits.one(Api.OFFSET_COMMIT), committed((T0, 14)))
-    commits.answer(commits.one(Api.OFFSET_COMMIT, 100), committed((T0, 14)))
+    commits.answer(commits.one(Api.OFFSET_COMMIT), committed((T0, ErrorCode.coordinator_load_in_progress)))
+    commits.answer(commits.one(Api.OFFSET_COMMIT, 100), committed((T0, ErrorCode.coordinator_load_in_progress)))
     assert commits.poll(250) == []
     assert isinstance(replies.error, OttlaTimeoutError)
     assert "COORDINATOR_LOAD_IN_PROGRESS" in str(replies.error)
@@ -241,7 +263,7 @@ def test_a_call_fails_at_its_deadline_and_its_request_stays_in_flight(commits: C
     later = commits.fetch(T0, deadline=9_000)
     assert commits.poll(1_500) == [], "it is being looked up"
     commits.answer(look_up, fetched((T0, 9, 0)))
-    commits.answer(commit, committed((T0, 14)))
+    commits.answer(commit, committed((T0, ErrorCode.coordinator_load_in_progress)))
     assert commits.poll(9_000) == [], "no call waits for another attempt"
     assert len(replies.got) == len(found.got) == 1
     assert later.value == {T0: OffsetAndMetadata(9, "m", 2)}
@@ -249,7 +271,7 @@ def test_a_call_fails_at_its_deadline_and_its_request_stays_in_flight(commits: C
 
 def test_a_retry_has_the_current_generation(commits: Commits) -> None:
     commits.commit()
-    commits.answer(commits.one(Api.OFFSET_COMMIT), committed((T0, 14)))
+    commits.answer(commits.one(Api.OFFSET_COMMIT), committed((T0, ErrorCode.coordinator_load_in_progress)))
     commits.membership.signs = commits.membership.identity()._replace(generation=8)
     assert commits.one(Api.OFFSET_COMMIT, 100).message.generation_id_or_member_epoch == 8
 
@@ -275,7 +297,7 @@ def test_a_look_up_that_cannot_succeed_fails_all_waiting_calls(commits: Commits)
     commits.coordinator.node_id = None
     replies, found = commits.commit(), commits.fetch(T0)
     commits.poll()
-    denied = error_class(30)("group")
+    denied = GroupAuthorizationFailedError("group")
     commits.coordinator.observers[0](denied, commits.now)
     assert (replies.error, found.error) == (denied, denied)
 
@@ -333,7 +355,7 @@ def test_auto_commit_comes_with_polls_and_at_its_interval(commits: Commits) -> N
     commits.mono = 20_000
     commits.manager.polled(AT_5, commits.now)
     assert commits.poll() == []
-    commits.answer(send, committed((T0, 0)))
+    commits.answer(send, committed((T0, ErrorCode.none)))
     commits.manager.polled(AT_5, commits.now)
     commits.one(Api.OFFSET_COMMIT)
 
@@ -350,7 +372,7 @@ def test_auto_commit_is_tried_again_soon_after_what_passes_and_later_after_what_
         assert commits.poll() == []
         commits.mono = start + pause
         commits.manager.polled(AT_5, commits.now)
-        commits.answer(commits.one(Api.OFFSET_COMMIT), committed((T0, 0)))
+        commits.answer(commits.one(Api.OFFSET_COMMIT), committed((T0, ErrorCode.none)))
 
 
 def test_auto_commit_is_still_where_it_may_not_or_has_nothing(commits: Commits) -> None:
@@ -373,7 +395,17 @@ def test_without_auto_commit_polls_commit_nothing() -> None:
     assert commits.poll() == []
 
 
-@pytest.mark.parametrize("code", [22, 25, 27, 82, 110, 113])
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.illegal_generation,
+        ErrorCode.unknown_member_id,
+        ErrorCode.rebalance_in_progress,
+        ErrorCode.fenced_instance_id,
+        ErrorCode.fenced_member_epoch,
+        ErrorCode.stale_member_epoch,
+    ],
+)
 def test_what_is_about_the_signature_is_for_the_membership_to_judge(commits: Commits, code: int) -> None:
     replies = commits.commit()
     commits.answer(commits.one(Api.OFFSET_COMMIT), committed((T0, code)))
@@ -384,17 +416,17 @@ def test_what_is_about_the_signature_is_for_the_membership_to_judge(commits: Com
 def test_a_commit_that_may_get_a_new_generation_is_retried_if_the_caller_insists(commits: Commits) -> None:
     commits.membership.may_retry = True
     once, insisting = commits.commit(retry=False), commits.commit()
-    commits.answer(commits.poll()[0], committed((T0, 113)))
-    assert type(once.error) is error_class(113)
-    commits.answer(commits.sent[-1], committed((T0, 113)))
+    commits.answer(commits.poll()[0], committed((T0, ErrorCode.stale_member_epoch)))
+    assert type(once.error) is StaleMemberEpochError
+    commits.answer(commits.sent[-1], committed((T0, ErrorCode.stale_member_epoch)))
     commits.membership.signs = commits.membership.signs._replace(generation=8)  # type: ignore[union-attr]
     send = commits.one(Api.OFFSET_COMMIT, 100)
     assert send.message.generation_id_or_member_epoch == 8
-    commits.answer(send, committed((T0, 0)))
+    commits.answer(send, committed((T0, ErrorCode.none)))
     assert insisting.value == AT_5
 
 
-@pytest.mark.parametrize("code", [3, 100])
+@pytest.mark.parametrize("code", [ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id])
 def test_a_topic_that_is_gone_does_not_hold_a_revocation_up(commits: Commits, code: int) -> None:
     replies = Replies()
     commits.manager.commit(AT_5, 60_000, True, replies, revoking=True)
@@ -412,7 +444,7 @@ def test_look_ups_are_signed_by_who_is_a_member(commits: Commits) -> None:
     assert (group.member_id, group.member_epoch) == ("member", 8)
 
 
-@pytest.mark.parametrize("code", [25, 113])
+@pytest.mark.parametrize("code", [ErrorCode.unknown_member_id, ErrorCode.stale_member_epoch])
 def test_a_look_up_is_retried_with_the_new_member_epoch(commits: Commits, code: int) -> None:
     commits.membership.reads = MemberIdentity(8, "member")
     replies = commits.fetch(T0, deadline=None)
@@ -426,11 +458,14 @@ def test_a_look_up_is_retried_with_the_new_member_epoch(commits: Commits, code: 
 
 def test_a_failure_of_several_partitions_is_one_failure(commits: Commits) -> None:
     replies = commits.commit({T0: OffsetAndMetadata(1), T1: OffsetAndMetadata(1)}, deadline=10_000)
-    commits.answer(commits.one(Api.OFFSET_COMMIT), committed((T0, 14), (T1, 14)))
+    commits.answer(
+        commits.one(Api.OFFSET_COMMIT),
+        committed((T0, ErrorCode.coordinator_load_in_progress), (T1, ErrorCode.coordinator_load_in_progress)),
+    )
     send = commits.one(Api.OFFSET_COMMIT, 100)
-    commits.answer(send, committed((T0, 14), (T1, 0)))
+    commits.answer(send, committed((T0, ErrorCode.coordinator_load_in_progress), (T1, ErrorCode.none)))
     assert commits.poll(299) == []
-    commits.answer(commits.one(Api.OFFSET_COMMIT, 300), committed((T0, 0), (T1, 0)))
+    commits.answer(commits.one(Api.OFFSET_COMMIT, 300), committed((T0, ErrorCode.none), (T1, ErrorCode.none)))
     assert set(replies.value) == {T0, T1}
 
 
@@ -452,20 +487,20 @@ def offsets_of(send: Any) -> dict[int, int]:
 def test_commits_that_fail_together_are_sent_again_in_their_order(commits: Commits) -> None:
     first, second = commits.commit(AT_5), commits.commit({T0: OffsetAndMetadata(6)})
     one, two = commits.poll()
-    commits.answer(one, committed((T0, 14)))
+    commits.answer(one, committed((T0, ErrorCode.coordinator_load_in_progress)))
     assert commits.poll(500) == [], "what becomes of the second has to be known first"
-    commits.answer(two, committed((T0, 14)))
+    commits.answer(two, committed((T0, ErrorCode.coordinator_load_in_progress)))
     again = commits.poll(999)
     assert [offsets_of(send) for send in again] == [{0: 5}, {0: 6}]
     for send in again:
-        commits.answer(send, committed((T0, 0)))
+        commits.answer(send, committed((T0, ErrorCode.none)))
     assert (first.value, second.value) == (AT_5, {T0: OffsetAndMetadata(6)})
 
 
 def test_a_commit_that_is_to_be_sent_again_goes_before_those_that_were_asked_for_after_it(commits: Commits) -> None:
     commits.commit(AT_5)
     one = commits.one(Api.OFFSET_COMMIT)
-    commits.answer(one, committed((T0, 16)))
+    commits.answer(one, committed((T0, ErrorCode.not_coordinator)))
     commits.commit({T0: OffsetAndMetadata(6)}, deadline=10_000)
     assert commits.poll() == [], "there is no coordinator"
     commits.coordinator.node_id = 1
@@ -475,7 +510,12 @@ def test_a_commit_that_is_to_be_sent_again_goes_before_those_that_were_asked_for
 def test_a_retried_commit_has_the_current_generation_and_omits_revoked_partitions(commits: Commits) -> None:
     kept, gone = commits.commit({T1: OffsetAndMetadata(1)}), commits.commit(AT_5)
     for send in commits.poll():
-        commits.answer(send, committed((T0, 14)) if 0 in offsets_of(send) else committed((T1, 14)))
+        commits.answer(
+            send,
+            committed((T0, ErrorCode.coordinator_load_in_progress))
+            if 0 in offsets_of(send)
+            else committed((T1, ErrorCode.coordinator_load_in_progress)),
+        )
     commits.manager.gave_up([T0])
     later = commits.commit({T0: OffsetAndMetadata(6)})
     commits.membership.signs = MemberIdentity(8, "member", None)
@@ -520,9 +560,9 @@ def test_a_refusal_that_comes_too_late_for_one_is_tried_again_for_the_others(com
     long, short = commits.fetch(T0, deadline=1_000), commits.fetch(T0, deadline=100)
     send = commits.one(Api.OFFSET_FETCH)
     commits.mono = 100
-    commits.answer(send, fetched((T0, -1, 14)))
+    commits.answer(send, fetched((T0, -1, ErrorCode.coordinator_load_in_progress)))
     assert isinstance(short.error, OttlaTimeoutError)
-    assert isinstance(short.error.__cause__, error_class(14))
+    assert isinstance(short.error.__cause__, CoordinatorLoadInProgressError)
     commits.answer(commits.one(Api.OFFSET_FETCH, 999), fetched((T0, 9, 0)))
     assert long.value == {T0: OffsetAndMetadata(9, "m", 2)}
 
@@ -532,13 +572,13 @@ def test_a_commit_that_is_sent_again_takes_no_later_one_back(commits: Commits) -
     first, second, third = commits.commit(AT_5), commits.commit(both), commits.commit({T0: OffsetAndMetadata(6)})
     sends = commits.poll()
     commits.fail(sends[0], DisconnectedError("gone"))
-    commits.answer(sends[1], committed((T0, 14), (T1, 0)))
-    commits.answer(sends[2], committed((T0, 0)))
+    commits.answer(sends[1], committed((T0, ErrorCode.coordinator_load_in_progress), (T1, ErrorCode.none)))
+    commits.answer(sends[2], committed((T0, ErrorCode.none)))
     commits.coordinator.node_id = 1
     assert commits.poll(999) == [], "nothing of them is left to say"
     assert (first.value, second.value, third.value) == (AT_5, both, {T0: OffsetAndMetadata(6)})
     on_purpose = commits.commit(AT_5)
-    commits.answer(commits.one(Api.OFFSET_COMMIT, 999), committed((T0, 0)))
+    commits.answer(commits.one(Api.OFFSET_COMMIT, 999), committed((T0, ErrorCode.none)))
     assert on_purpose.value == AT_5
 
 

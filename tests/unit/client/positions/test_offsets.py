@@ -13,10 +13,13 @@ from ottla.client.subscription import EARLIEST, LATEST, Ago, Phase, Reset, Subsc
 from ottla.errors import (
     AuthenticationError,
     DisconnectedError,
+    GroupAuthorizationFailedError,
+    InvalidTopicError,
     NoOffsetForPartitionError,
     OttlaTimeoutError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
     UnsupportedApiError,
-    error_class,
 )
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
@@ -161,7 +164,7 @@ def test_a_look_up_for_what_went_meanwhile_is_passed_over() -> None:
     offsets.poll()
     offsets.subscription.set_partitions([])
     offsets.subscription.set_partitions([T0])
-    offsets.store.asked[0][1](None, error_class(30)("denied"))
+    offsets.store.asked[0][1](None, GroupAuthorizationFailedError("denied"))
     assert offsets.subscription.partitions[T0].problem is None
     offsets.poll()
     assert [partitions for partitions, _ in offsets.store.asked[1:]] == [{T0}]
@@ -178,7 +181,7 @@ def test_a_look_up_that_failed_never_leads_to_a_reset() -> None:
     assert offsets.store is not None
     offsets.subscription.set_partitions([T0])
     offsets.poll()
-    denied = error_class(30)("denied")
+    denied = GroupAuthorizationFailedError("denied")
     offsets.store.asked[0][1](None, denied)
     assert offsets.poll() == []
     assert offsets.subscription.partitions[T0].problem is denied
@@ -239,7 +242,20 @@ def test_what_was_taken_away_meanwhile_gets_no_position() -> None:
     assert offsets.poll(10_000) == []
 
 
-@pytest.mark.parametrize("code", [3, 5, 6, 9, 56, 74, 76, 78, 119])
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.leader_not_available,
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.replica_not_available,
+        ErrorCode.kafka_storage_error,
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.unsupported_compression_type,
+        ErrorCode.offset_not_available,
+        ErrorCode.invalid_registration,
+    ],
+)
 def test_a_partition_that_failed_is_asked_for_again_and_the_metadata_too(code: int) -> None:
     offsets = Offsets()
     replies = offsets.list({T0: EARLIEST, T2: EARLIEST}, 10_000)
@@ -272,10 +288,10 @@ def test_lacking_rights_end_a_question_and_are_a_problem_of_a_reset() -> None:
     offsets = Offsets()
     replies = offsets.list({T0: 77})
     offsets.answer(offsets.one(Api.LIST_OFFSETS), listed((T0, -1, 29)))
-    assert type(replies.error) is error_class(29)
+    assert type(replies.error) is TopicAuthorizationFailedError
     offsets.subscription.assign([T0])
     offsets.answer(offsets.one(Api.LIST_OFFSETS), listed((T0, -1, 29)))
-    assert type(offsets.subscription.partitions[T0].problem) is error_class(29)
+    assert type(offsets.subscription.partitions[T0].problem) is TopicAuthorizationFailedError
 
 
 def test_an_unknown_leader_is_waited_for_no_longer_than_needed() -> None:
@@ -342,11 +358,11 @@ def test_a_topic_that_does_not_exist_is_named_at_the_deadline_and_a_bad_name_at_
     replies = offsets.list({T0: EARLIEST}, 500)
     offsets.poll()
     offsets.poll(500)
-    assert type(replies.error) is error_class(3)
+    assert type(replies.error) is UnknownTopicOrPartitionError
     offsets.cluster.tell(errors={"t": 17}, leaders={})
     replies = offsets.list({T0: EARLIEST}, 1_000)
     offsets.poll()
-    assert type(replies.error) is error_class(17)
+    assert type(replies.error) is InvalidTopicError
 
 
 def test_nothing_asked_is_answered_at_once() -> None:

@@ -11,7 +11,7 @@ from ottla.client.effects import AnySend, ToNode
 from ottla.client.positions import validation
 from ottla.client.positions.validation import PositionValidator
 from ottla.client.subscription import EARLIEST, LATEST, Phase, Reset, SubscriptionState
-from ottla.errors import DisconnectedError, LogTruncationError, ProtocolError, UnsupportedApiError, error_class
+from ottla.errors import DisconnectedError, LogTruncationError, ProtocolError, TopicAuthorizationFailedError, UnsupportedApiError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import offset_for_leader_epoch_request, offset_for_leader_epoch_response as messages
@@ -196,7 +196,21 @@ def test_without_a_policy_a_truncated_log_is_an_error_until_a_seek(answer: tuple
     assert (validating.phase(), validating.state().problem) == (Phase.FETCHING, None)
 
 
-@pytest.mark.parametrize("code", [6, 9, 56, 78, 5, 74, 75, 3, -1, 87])
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.replica_not_available,
+        ErrorCode.kafka_storage_error,
+        ErrorCode.offset_not_available,
+        ErrorCode.leader_not_available,
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.unknown_leader_epoch,
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.unknown_server_error,
+        ErrorCode.invalid_record,
+    ],
+)
 def test_after_an_error_the_metadata_is_asked_and_then_the_leader(code: int) -> None:
     validating = Validating(T0)
     validating.answer(validating.one(ASKED), end((T0, -1, -1), code=code))
@@ -210,8 +224,8 @@ def test_after_an_error_the_metadata_is_asked_and_then_the_leader(code: int) -> 
 
 def test_a_missing_permission_for_the_topic_is_reported() -> None:
     validating = Validating(T0)
-    validating.answer(validating.one(ASKED), end((T0, -1, -1), code=29))
-    assert isinstance(validating.state().problem, error_class(29))
+    validating.answer(validating.one(ASKED), end((T0, -1, -1), code=ErrorCode.topic_authorization_failed))
+    assert isinstance(validating.state().problem, TopicAuthorizationFailedError)
     validating.answer(validating.one(ASKED, 100), end((T0, 2, 10)))
     assert validating.state().problem is None
 
@@ -323,7 +337,7 @@ def test_an_epoch_that_the_leader_never_learns_is_dropped_and_the_position_is_ke
     while sends or validating.phase() is not Phase.FETCHING:
         for send in sends:
             assert about(send) == {T0: (1_000, 1_000)}
-            validating.answer(send, end((T0, -1, -1), code=75))
+            validating.answer(send, end((T0, -1, -1), code=ErrorCode.unknown_leader_epoch))
             validating.cluster.tell(validating.mono)
         sends = validating.poll(validating.mono + 100)
     assert 2_000 <= validating.mono < 5_000
@@ -341,7 +355,7 @@ def test_a_leader_that_learns_its_epoch_in_time_still_finds_a_log_that_was_cut()
     validating = Validating(T0, leader_epoch=4)
     validating.cluster.manager.observe_epoch(T0, 4)
     for at in (0, 100):
-        validating.answer(validating.one(ASKED, at), end((T0, -1, -1), code=75))
+        validating.answer(validating.one(ASKED, at), end((T0, -1, -1), code=ErrorCode.unknown_leader_epoch))
         validating.cluster.tell(at)
     validating.cluster.tell(200, epoch=4)
     send = validating.one(ASKED, 200)
@@ -355,7 +369,7 @@ def test_metadata_that_is_behind_does_not_drop_an_epoch_that_another_leader_has(
     validating.cluster.manager.observe_epoch(T0, 4)
     for at in range(0, 5_000, 100):
         # The former leader knows that it leads no more; the metadata does not for a long time.
-        validating.answer(validating.one(ASKED, at), end((T0, -1, -1), code=6))
+        validating.answer(validating.one(ASKED, at), end((T0, -1, -1), code=ErrorCode.not_leader_or_follower))
         validating.cluster.tell(at)
     validating.cluster.tell(5_000, leaders={T0: 2}, epoch=4)
     send = validating.one(ASKED, 5_000)

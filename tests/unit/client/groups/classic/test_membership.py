@@ -11,7 +11,18 @@ from ottla.assignors import ConsumerPartitionAssignor, MemberAssignment
 from ottla.client.events import Assigned, AssignmentNeeded, AssignmentReceived, ErrorNotification, RebalanceNeeded
 from ottla.client.groups.classic.states import TRANSITIONS, Input, State
 from ottla.client.groups.membership import NO_MEMBER
-from ottla.errors import AuthenticationError, CommitFailedError, DisconnectedError, OttlaError, OttlaTimeoutError, error_class
+from ottla.errors import (
+    AuthenticationError,
+    CommitFailedError,
+    DisconnectedError,
+    FencedInstanceIdError,
+    GroupAuthorizationFailedError,
+    OttlaError,
+    OttlaTimeoutError,
+    RebalanceInProgressError,
+    UnknownMemberIdError,
+    error_class,
+)
 from ottla.protocol import ErrorCode, milliseconds
 from ottla.protocol.apis import Api
 from ottla.protocol.consumer_protocol import (
@@ -24,8 +35,6 @@ from ottla.protocol.messages import join_group_response, leave_group_response, s
 from ottla.types import ConsumerGroupMetadata
 from tests.unit.client.groups.classic.member import Member
 from tests.unit.client.managers import NO_THROTTLE, T0, T1, T2, Replies, unmade
-
-RebalanceInProgressError, FencedInstanceIdError = error_class(27), error_class(82)
 
 
 @pytest.fixture
@@ -253,7 +262,18 @@ def test_a_successful_join_resets_the_back_off(member: Member) -> None:
 
 
 @pytest.mark.parametrize("api", [Api.JOIN_GROUP, Api.SYNC_GROUP])
-@pytest.mark.parametrize("code", [23, 24, 26, 30, 35, 81, -1])
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.inconsistent_group_protocol,
+        ErrorCode.invalid_group_id,
+        ErrorCode.invalid_session_timeout,
+        ErrorCode.group_authorization_failed,
+        ErrorCode.unsupported_version,
+        ErrorCode.group_max_size_reached,
+        ErrorCode.unknown_server_error,
+    ],
+)
 def test_errors_that_are_reported_and_retried_by_the_next_poll(member: Member, api: Api, code: int) -> None:
     member.polled()
     send = member.one(Api.JOIN_GROUP)
@@ -321,7 +341,7 @@ def test_heartbeats_are_sent_while_the_group_completes_its_rebalance(member: Mem
     member.joined(member.one(Api.JOIN_GROUP))
     send = member.one(Api.SYNC_GROUP)
     beat = member.one(Api.HEARTBEAT, 1_000)
-    member.beaten(beat, 27)
+    member.beaten(beat, ErrorCode.rebalance_in_progress)
     assert member.state is State.SYNCING
     member.synced(send, T0)
     assert member.state is State.STABLE
@@ -354,7 +374,7 @@ def test_after_a_rejoin_an_earlier_late_poll_is_not_reported(member: Member) -> 
     member.polled()
     member.joined(member.one(Api.JOIN_GROUP), generation=9)
     member.synced(member.one(Api.SYNC_GROUP), T0)
-    error = member.manager.commit_refused(25, member.manager.identity(), member.now)
+    error = member.manager.commit_refused(ErrorCode.unknown_member_id, member.manager.identity(), member.now)
     assert "max_poll_interval" not in str(error.hint)
 
 
@@ -403,11 +423,14 @@ def test_partitions_can_be_lost_while_they_are_revoked(member: Member) -> None:
     assert member.state is State.JOINING
 
 
-@pytest.mark.parametrize("code", [25, 22, 27, 82])
+@pytest.mark.parametrize(
+    "code",
+    [ErrorCode.unknown_member_id, ErrorCode.illegal_generation, ErrorCode.rebalance_in_progress, ErrorCode.fenced_instance_id],
+)
 def test_a_heartbeat_response_for_an_older_generation_is_ignored(member: Member, code: int) -> None:
     member.join()
     stale = member.one(Api.HEARTBEAT, 1_000)
-    member.beaten(stale, 27)
+    member.beaten(stale, ErrorCode.rebalance_in_progress)
     member.manager.prepared(member.tell(RebalanceNeeded).token, member.now)
     member.joined(member.one(Api.JOIN_GROUP), generation=5)
     member.synced(member.one(Api.SYNC_GROUP), T0)
@@ -418,7 +441,9 @@ def test_a_heartbeat_response_for_an_older_generation_is_ignored(member: Member,
     assert member.notifications == []
 
 
-@pytest.mark.parametrize("code", [14, 7, -1])
+@pytest.mark.parametrize(
+    "code", [ErrorCode.coordinator_load_in_progress, ErrorCode.request_timed_out, ErrorCode.unknown_server_error]
+)
 def test_other_heartbeat_errors_are_retried_after_a_back_off(member: Member, code: int, caplog: pytest.LogCaptureFixture) -> None:
     member.join()
     member.beat(code)
@@ -429,7 +454,7 @@ def test_other_heartbeat_errors_are_retried_after_a_back_off(member: Member, cod
     assert len([line for line in caplog.messages if "heartbeats are retried" in line]) == 1
 
 
-@pytest.mark.parametrize("code", [30, 24, 42])
+@pytest.mark.parametrize("code", [ErrorCode.group_authorization_failed, ErrorCode.invalid_group_id, ErrorCode.invalid_request])
 def test_a_permanent_error_of_a_heartbeat_is_reported_and_ends_the_membership(member: Member, code: int) -> None:
     member.join(T0)
     member.beat(code)
@@ -446,7 +471,7 @@ def test_a_permanent_error_of_a_heartbeat_is_reported_and_ends_the_membership(me
     send = member.one(Api.JOIN_GROUP)
     assert send.message.member_id == "m-1"
     member.refused(send, 30)
-    assert type(member.tell(ErrorNotification).error) is error_class(30)
+    assert type(member.tell(ErrorNotification).error) is GroupAuthorizationFailedError
     member.polled()
     member.joined(member.one(Api.JOIN_GROUP, member.mono + 1_000))
     member.synced(member.one(Api.SYNC_GROUP), T0)
@@ -461,7 +486,7 @@ def test_a_refused_login_of_a_heartbeat_is_reported(member: Member) -> None:
     assert member.state is State.STABLE
 
 
-@pytest.mark.parametrize("code", [15, 16])
+@pytest.mark.parametrize("code", [ErrorCode.coordinator_not_available, ErrorCode.not_coordinator])
 def test_a_heartbeat_to_the_wrong_broker_starts_a_lookup(member: Member, code: int) -> None:
     member.join()
     member.beat(code)
@@ -541,7 +566,9 @@ def test_a_leave_ends_with_its_response_or_when_there_will_be_none(member: Membe
         assert (send.message.members[0].member_id, send.message.members[0].reason) == ("m-1", "because")
         assert replies.got == []
         if ending == "answer":
-            answer = leave_group_response.LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode(25), members=())
+            answer = leave_group_response.LeaveGroupResponse(
+                throttle_time=NO_THROTTLE, error_code=ErrorCode.unknown_member_id, members=()
+            )
             member.answer(send, answer)
         else:
             member.fail(send, DisconnectedError("broke"))
@@ -630,7 +657,10 @@ def test_a_fenced_instance_id_is_a_permanent_error(where: str) -> None:
         if where == "heartbeat":
             member.beat(82)
         else:
-            assert type(member.manager.commit_refused(82, member.manager.identity(), member.now)) is FencedInstanceIdError
+            assert (
+                type(member.manager.commit_refused(ErrorCode.fenced_instance_id, member.manager.identity(), member.now))
+                is FencedInstanceIdError
+            )
     assert type(member.manager.failure) is FencedInstanceIdError
     assert member.manager.failure.fatal
     member.manager.prepared(member.tell(RebalanceNeeded).token, member.now)
@@ -664,7 +694,7 @@ def test_the_identity_of_a_commit_in_each_state(member: Member) -> None:
 def test_a_refused_commit_of_the_current_generation_ends_the_membership(member: Member) -> None:
     member.join()
     signed = member.manager.identity()
-    error = member.manager.commit_refused(25, signed, member.now)
+    error = member.manager.commit_refused(ErrorCode.unknown_member_id, signed, member.now)
     assert isinstance(error, CommitFailedError)
     assert "UNKNOWN_MEMBER_ID" in str(error.cause)
     assert member.tell(RebalanceNeeded).lost
@@ -676,14 +706,14 @@ def test_a_refused_commit_of_an_older_generation_has_no_effect(member: Member) -
     member.beat(27)
     member.manager.prepared(member.tell(RebalanceNeeded).token, member.now)
     member.joined(member.one(Api.JOIN_GROUP), generation=5)
-    assert type(member.manager.commit_refused(22, signed, member.now)) is RebalanceInProgressError
+    assert type(member.manager.commit_refused(ErrorCode.illegal_generation, signed, member.now)) is RebalanceInProgressError
     member.synced(member.one(Api.SYNC_GROUP), T0)
-    assert isinstance(member.manager.commit_refused(22, signed, member.now), CommitFailedError)
-    assert isinstance(member.manager.commit_refused(82, signed, member.now), CommitFailedError)
+    assert isinstance(member.manager.commit_refused(ErrorCode.illegal_generation, signed, member.now), CommitFailedError)
+    assert isinstance(member.manager.commit_refused(ErrorCode.fenced_instance_id, signed, member.now), CommitFailedError)
     assert (member.manager.generation.number, member.state) == (5, State.STABLE)
 
 
-@pytest.mark.parametrize("code", [110, 113])
+@pytest.mark.parametrize("code", [ErrorCode.fenced_member_epoch, ErrorCode.stale_member_epoch])
 def test_an_error_code_of_the_consumer_protocol_ends_the_membership_as_well(member: Member, code: int) -> None:
     member.join()
     assert isinstance(member.manager.commit_refused(code, member.manager.identity(), member.now), CommitFailedError)
@@ -692,17 +722,20 @@ def test_an_error_code_of_the_consumer_protocol_ends_the_membership_as_well(memb
 
 def test_rebalance_in_progress_for_a_commit_starts_the_rebalance(member: Member) -> None:
     member.join()
-    assert type(member.manager.commit_refused(27, member.manager.identity(), member.now)) is RebalanceInProgressError
+    assert (
+        type(member.manager.commit_refused(ErrorCode.rebalance_in_progress, member.manager.identity(), member.now))
+        is RebalanceInProgressError
+    )
     assert member.tell(RebalanceNeeded).lost is False
 
 
 def test_a_refused_commit_of_a_manual_assignment_does_not_affect_the_membership(member: Member) -> None:
-    assert type(member.manager.commit_refused(25, NO_MEMBER, member.now)) is error_class(25)
+    assert type(member.manager.commit_refused(ErrorCode.unknown_member_id, NO_MEMBER, member.now)) is UnknownMemberIdError
     assert member.notifications == []
 
 
 def test_a_permanent_error_of_a_lookup_is_reported(member: Member) -> None:
-    denied = error_class(30)("group g")
+    denied = GroupAuthorizationFailedError("group g")
     member.coordinator.observers[0](denied, member.now)
     assert member.notifications == []
     member.polled()
@@ -824,7 +857,15 @@ def test_unknown_member_id_in_a_join_loses_the_kept_partitions(cooperative: Memb
     assert decode_subscription(message.protocols[0].metadata) == ConsumerProtocolSubscription(("t",))
 
 
-@pytest.mark.parametrize("code", [14, 15, 16, 27])
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
+        ErrorCode.rebalance_in_progress,
+    ],
+)
 def test_retriable_errors_keep_the_partitions(cooperative: Member, code: int) -> None:
     join_cooperatively(cooperative, T0, T1)
     cooperative.beat(27)
@@ -856,12 +897,12 @@ def test_a_refused_commit_of_a_failed_member_loses_the_kept_partitions(cooperati
     cooperative.joined(cooperative.one(Api.JOIN_GROUP), protocol_type="connect")
     assert cooperative.state is State.FAILED
     cooperative.notifications.clear()
-    assert isinstance(cooperative.manager.commit_refused(25, signed, cooperative.now), CommitFailedError)
+    assert isinstance(cooperative.manager.commit_refused(ErrorCode.unknown_member_id, signed, cooperative.now), CommitFailedError)
     assert cooperative.tell(RebalanceNeeded).lost
 
 
 @pytest.mark.parametrize("api", [Api.JOIN_GROUP, Api.SYNC_GROUP])
-@pytest.mark.parametrize("code", [30, 81])
+@pytest.mark.parametrize("code", [ErrorCode.group_authorization_failed, ErrorCode.group_max_size_reached])
 def test_a_permanent_error_of_a_join_loses_the_kept_partitions(cooperative: Member, api: Api, code: int) -> None:
     join_cooperatively(cooperative, T0)
     cooperative.beat(27)
@@ -880,9 +921,9 @@ def test_a_member_without_authorization_to_look_up_the_coordinator_is_lost(membe
     member.join(T0)
     (observer,) = member.coordinator.observers
     for _ in range(2):
-        observer(error_class(30)("no"), member.now)
+        observer(GroupAuthorizationFailedError("no"), member.now)
     first, needed, second = member.notifications
-    assert type(first.error) is type(second.error) is error_class(30)
+    assert type(first.error) is type(second.error) is GroupAuthorizationFailedError
     assert (needed.partitions, needed.lost) == ({T0}, True)
 
 

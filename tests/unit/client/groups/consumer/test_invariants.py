@@ -19,8 +19,14 @@ from ottla.client.events import AssignmentReceived, ErrorNotification, Rebalance
 from ottla.client.groups.consumer.heartbeats import new_member_id
 from ottla.client.groups.consumer.states import HEARTBEAT_STATES, TRANSITIONS, Input, State
 from ottla.client.groups.membership import NO_MEMBER
-from ottla.errors import CommitFailedError, DisconnectedError, UnsupportedApiError, error_class
-from ottla.protocol import milliseconds
+from ottla.errors import (
+    CommitFailedError,
+    DisconnectedError,
+    GroupAuthorizationFailedError,
+    UnknownMemberIdError,
+    UnsupportedApiError,
+)
+from ottla.protocol import ErrorCode, milliseconds
 from tests.example_counts import examples
 from tests.unit.client.groups.members import INTERVAL, ConsumerGroupMember
 from tests.unit.client.managers import LEADERS, T0, T1, T2, TOPIC_ID, metadata_answer
@@ -160,7 +166,7 @@ def test_assignor_instance_id_and_rack_are_sent() -> None:
 def test_joining_honours_the_back_off(member: Member) -> None:
     member.polled()
     for pause in (100, 200, 400):
-        member.beaten(member.beat(), code=14)
+        member.beaten(member.beat(), code=ErrorCode.coordinator_load_in_progress)
         assert member.poll(member.mono + pause - 1) == []
         member.mono += 1
     assert member.state is State.JOINING
@@ -263,7 +269,7 @@ def test_a_group_that_cannot_be_converted_ends_a_join_unless_the_choice_can_be_m
     chosen, auto = Member(), Member(group_protocol="auto")
     for one in (chosen, auto):
         one.polled()
-        one.beaten(one.beat(), code=69)
+        one.beaten(one.beat(), code=ErrorCode.group_id_not_found)
     assert chosen.state is State.FATAL
     assert "classic" in str(chosen.manager.failure)
     assert (auto.state, auto.manager.joins_as_new_member) == (State.JOINING, True)
@@ -277,7 +283,7 @@ def test_a_broker_without_the_protocol_names_the_classic_one(member: Member) -> 
 
 
 def test_a_permanent_error_of_a_lookup_is_reported_while_the_member_needs_it(member: Member) -> None:
-    denied = error_class(30)("no")
+    denied = GroupAuthorizationFailedError("no")
     member.coordinator.observers[0](denied, member.now)
     assert member.notifications == []
     member.polled()
@@ -291,15 +297,15 @@ def test_a_permanent_error_of_a_lookup_is_reported_while_the_member_needs_it(mem
 def test_a_refused_commit_is_retried_only_after_stale_member_epoch(member: Member) -> None:
     member.join()
     signed = member.manager.identity()
-    stale = member.manager.commit_refused(113, signed, member.now)
+    stale = member.manager.commit_refused(ErrorCode.stale_member_epoch, signed, member.now)
     assert stale.retriable
     member.beat()
-    unknown = member.manager.commit_refused(25, signed, member.now)
+    unknown = member.manager.commit_refused(ErrorCode.unknown_member_id, signed, member.now)
     assert isinstance(unknown, CommitFailedError)
     assert not unknown.retriable
-    assert type(member.manager.commit_refused(25, NO_MEMBER, member.now)) is error_class(25)
+    assert type(member.manager.commit_refused(ErrorCode.unknown_member_id, NO_MEMBER, member.now)) is UnknownMemberIdError
     assert member.state is State.STABLE
-    member.manager.commit_refused(82, signed, member.now)
+    member.manager.commit_refused(ErrorCode.fenced_instance_id, signed, member.now)
     assert member.state is State.FATAL
 
 

@@ -12,7 +12,14 @@ from ottla.client.effects import AnySend
 from ottla.client.events import AssignmentReceived, ErrorNotification, RebalanceNeeded
 from ottla.client.groups.consumer.client_assignors import NEEDED
 from ottla.client.groups.consumer.states import HEARTBEAT_REACTIONS, TRANSITIONS, ConsumerReaction, Input, State
-from ottla.errors import CommitFailedError, DisconnectedError, OttlaTimeoutError, error_class
+from ottla.errors import (
+    CommitFailedError,
+    DisconnectedError,
+    OttlaTimeoutError,
+    RequestTimedOutError,
+    TopicAuthorizationFailedError,
+    error_class,
+)
 from ottla.protocol import ErrorCode, milliseconds
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import api_versions_response, consumer_group_prepare_assignment_request as prepare_request
@@ -197,7 +204,7 @@ def test_partitions_of_a_deleted_topic_can_be_revoked(member: Member) -> None:
 # -- fenced -------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("code", [25, 110])
+@pytest.mark.parametrize("code", [ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch])
 def test_a_fenced_member_rejoins_after_on_lost(member: Member, code: int) -> None:
     member.join(0, 1)
     member.refused(member.beat(member.mono + INTERVAL), code)
@@ -271,7 +278,7 @@ def test_a_failed_heartbeat_of_an_earlier_incarnation_causes_no_second_one(membe
     member.subscription.subscribe(frozenset({"t"}))
     member.polled()
     assert member.beat().message.member_epoch == 0
-    member.fail(stale, error_class(7)("late"))
+    member.fail(stale, RequestTimedOutError("late"))
     assert member.poll(member.mono + 10 * INTERVAL) == []
 
 
@@ -399,7 +406,7 @@ def test_an_expired_poll_deadline_does_not_affect_a_leaving_member(member: Membe
 # -- errors -------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("code", [7, 14])
+@pytest.mark.parametrize("code", [ErrorCode.request_timed_out, ErrorCode.coordinator_load_in_progress])
 def test_retriable_errors_are_retried_with_growing_back_off(member: Member, code: int) -> None:
     member.polled()
     for pause in (100, 200, 400):
@@ -419,7 +426,7 @@ def test_a_stable_member_keeps_to_the_back_off(member: Member) -> None:
         member.mono += 1
 
 
-@pytest.mark.parametrize("code", [15, 16])
+@pytest.mark.parametrize("code", [ErrorCode.coordinator_not_available, ErrorCode.not_coordinator])
 def test_a_heartbeat_to_the_wrong_broker_starts_a_lookup(member: Member, code: int) -> None:
     member.join()
     member.refused(member.beat(member.mono + INTERVAL), code)
@@ -434,7 +441,19 @@ def test_a_silent_coordinator_is_looked_up_and_the_member_stays(member: Member, 
     assert (bool(member.coordinator.doubts), member.state, member.notifications) == (True, State.STABLE, [])
 
 
-@pytest.mark.parametrize("code", [30, 42, 35, 81, 82, 111, 112, -1])
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.group_authorization_failed,
+        ErrorCode.invalid_request,
+        ErrorCode.unsupported_version,
+        ErrorCode.group_max_size_reached,
+        ErrorCode.fenced_instance_id,
+        ErrorCode.unreleased_instance_id,
+        ErrorCode.unsupported_assignor,
+        ErrorCode.unknown_server_error,
+    ],
+)
 @pytest.mark.parametrize("state", [State.JOINING, State.STABLE])
 def test_errors_that_end_the_membership(member: Member, code: int, state: State) -> None:
     if state is State.STABLE:
@@ -463,7 +482,7 @@ def test_a_failed_member_can_still_be_closed(member: Member) -> None:
 def test_topic_authorization_failed_is_reported_and_the_member_goes_on(member: Member) -> None:
     member.join()
     member.refused(member.beat(member.mono + INTERVAL), 29)
-    assert type(member.tell(ErrorNotification).error) is error_class(29)
+    assert type(member.tell(ErrorNotification).error) is TopicAuthorizationFailedError
     assert member.state is State.STABLE
     assert member.beat(member.mono + 100).message.subscribed_topic_names == ("t",)
 
@@ -473,12 +492,12 @@ def test_topic_authorization_failed_is_reported_and_the_member_goes_on(member: M
 
 def test_a_commit_with_a_stale_epoch_can_be_retried_by_a_member(member: Member) -> None:
     member.join()
-    error = member.manager.commit_refused(113, member.manager.identity(), member.now)
+    error = member.manager.commit_refused(ErrorCode.stale_member_epoch, member.manager.identity(), member.now)
     assert error.retriable
     assert held(member.beat()) is None, "the next heartbeat may bring the epoch, so it comes at once"
     signed = member.manager.identity()
     member.refused(member.sent[-1], 110)
-    error = member.manager.commit_refused(113, signed, member.now)
+    error = member.manager.commit_refused(ErrorCode.stale_member_epoch, signed, member.now)
     assert isinstance(error, CommitFailedError)
     assert not error.retriable
 
