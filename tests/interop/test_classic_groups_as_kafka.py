@@ -94,7 +94,7 @@ class Side:
         self._names: dict[str, str] = {"": "", UNKNOWN_MEMBER: UNKNOWN_MEMBER}
 
     def close(self) -> None:
-        """No one of this dialogue says more."""
+        """Close all connections."""
         for line in self.lines.values():
             line.client.sock.close()
 
@@ -319,7 +319,7 @@ OF_OTHERS = ("restart", "impatient", "describe", "list", "fetch", "delete", "del
 """What can happen while a member waits for an answer. Kafka takes one request of a connection at a time."""
 
 
-class Dialogue:
+class RandomGroup:
     """Some members of one group, whose acts are drawn from a seed."""
 
     def __init__(self, comparison: Comparison[Side], seed: int) -> None:
@@ -443,7 +443,7 @@ class Dialogue:
 
 def play(comparison: Comparison[Side], seed: int, steps: int = 60) -> None:
     """One dialogue from its seed."""
-    dialogue = Dialogue(comparison, seed)
+    dialogue = RandomGroup(comparison, seed)
     try:
         for _ in range(steps):
             if not dialogue.step():

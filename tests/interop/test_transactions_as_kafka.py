@@ -27,7 +27,7 @@ NOT_YET = ("coordinator_load_in_progress", "not_coordinator", "coordinator_not_a
 Answer = tuple[object, ...]
 
 
-class Dialogue:
+class TransactionalClient:
     """One transactional id on one broker; keeps what was answered, with producer ids by the order in which they appeared."""
 
     def __init__(self, client: RawClient, topic: str, transactional_id: str) -> None:
@@ -156,7 +156,7 @@ class Dialogue:
         raise TimeoutError("markers were not written within 60 s")
 
 
-def identity(talk: Dialogue) -> None:
+def identity(talk: TransactionalClient) -> None:
     """Who is who: epochs go up, the stale are fenced, who asks again hears the same."""
     talk.init()
     talk.init()
@@ -177,7 +177,7 @@ def identity(talk: Dialogue) -> None:
     talk.settle()
 
 
-def first_version(talk: Dialogue) -> None:
+def first_version(talk: TransactionalClient) -> None:
     """Transactions whose partitions are added by asking, and whose epoch stays."""
     talk.init()
     talk.end(0, version=4)
@@ -208,7 +208,7 @@ def first_version(talk: Dialogue) -> None:
     talk.commit_offset(0, version=3)
 
 
-def second_version(talk: Dialogue) -> None:
+def second_version(talk: TransactionalClient) -> None:
     """KIP-890: an epoch for each transaction, and answers that were lost can be asked for again."""
     talk.init()
     talk.end(0)
@@ -238,7 +238,7 @@ def second_version(talk: Dialogue) -> None:
     talk.end(4, commit=False)
 
 
-def fencing(talk: Dialogue) -> None:
+def fencing(talk: TransactionalClient) -> None:
     """A producer that comes while another's transaction is open."""
     for open_one in (talk.commit_offset, talk.add):
         talk.init()
@@ -258,7 +258,7 @@ def fencing(talk: Dialogue) -> None:
     talk.init(known)
 
 
-def mixed_versions(talk: Dialogue) -> None:
+def mixed_versions(talk: TransactionalClient) -> None:
     """A producer of the second version, fenced by one of the first, asks for the end of a transaction."""
     for commit in (False, True):
         talk.init()
@@ -278,7 +278,7 @@ def mixed_versions(talk: Dialogue) -> None:
         talk.settle()
 
 
-def used_up(talk: Dialogue) -> None:
+def used_up(talk: TransactionalClient) -> None:
     """The last epochs of a producer id, and the next id."""
     talk.init()
     while talk.epoch < 32_765:
@@ -306,11 +306,11 @@ def name() -> str:
     return f"t{time.time_ns()}"
 
 
-def heard(servers: str, name: str, dialogue: Callable[[Dialogue], None]) -> list[Answer]:
+def heard(servers: str, name: str, dialogue: Callable[[TransactionalClient], None]) -> list[Answer]:
     topic = f"{name}-{dialogue.__name__}"
     create_topic(servers, topic, 3)
     with RawClient(servers) as client:
-        talk = Dialogue(client, topic, topic)
+        talk = TransactionalClient(client, topic, topic)
         dialogue(talk)
         return talk.heard
 
@@ -318,7 +318,7 @@ def heard(servers: str, name: str, dialogue: Callable[[Dialogue], None]) -> list
 @pytest.mark.interop
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("dialogue", DIALOGUES, ids=lambda one: one.__name__)
-def test_a_real_kafka_answers_the_same(real_kafka: str, name: str, dialogue: Callable[[Dialogue], None]) -> None:
+def test_a_real_kafka_answers_the_same(real_kafka: str, name: str, dialogue: Callable[[TransactionalClient], None]) -> None:
     with Broker(
         settings={"offsets.topic.num.partitions": 5}
     ) as broker:  # as the other: groups that share a partition there do here

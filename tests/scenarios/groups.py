@@ -56,10 +56,10 @@ def settle(world: World, *apps: App, limit: int = 60_000) -> None:
     world.run_until(settled, limit)
 
 
-def told_to_hold(app: App) -> set[TopicPartition]:
+def owned_by_listeners(app: App) -> set[TopicPartition]:
     """The partitions to which the calls of a listener add up; each was assigned, then revoked or lost, in turns."""
     held: set[TopicPartition] = set()
-    for what, partitions in app.told:
+    for what, partitions in app.listener_calls:
         if what == "assign":
             assert held.isdisjoint(partitions)
             held |= set(partitions)
@@ -69,9 +69,9 @@ def told_to_hold(app: App) -> set[TopicPartition]:
     return held
 
 
-def check_told(app: App) -> None:
+def check_listeners(app: App) -> None:
     """Check that the calls of a listener add up to the owned partitions."""
-    assert told_to_hold(app) == app.calls.owned
+    assert owned_by_listeners(app) == app.calls.owned
 
 
 class Goodbye(NamedTuple):

@@ -22,7 +22,7 @@ from ottla.errors import (
 )
 from ottla.protocol.apis import Api
 from ottla.types import OffsetAndMetadata, TopicPartition
-from tests.scenarios.groups import ALL, PARTITIONS, check_told, filled, join, sent, settle
+from tests.scenarios.groups import ALL, PARTITIONS, check_listeners, filled, join, sent, settle
 from tests.simulation.app import Program, Sleep, member, offsets
 from tests.simulation.world import World
 
@@ -55,8 +55,8 @@ def test_a_second_member_takes_a_share_and_no_record_is_handled_twice(world: Wor
     world.run(10_000)
     both = first.handled + second.handled
     assert sorted((record.partition, record.offset) for record in both) == [(p, o) for p in range(PARTITIONS) for o in range(100)]
-    assert first.told == [("assign", ALL), ("revoke", ALL), ("assign", ALL[:2])]
-    assert second.told == [("assign", ALL[2:])]
+    assert first.listener_calls == [("assign", ALL), ("revoke", ALL), ("assign", ALL[:2])]
+    assert second.listener_calls == [("assign", ALL[2:])]
 
 
 def test_roundrobin_when_both_sides_offer_it(world: World) -> None:
@@ -180,7 +180,7 @@ def test_a_changed_subscription_triggers_a_join(world: World) -> None:
 
     world.call(app, program())
     assert {record.topic for record in app.handled} == {"u"}
-    assert app.told == [("assign", ALL), ("revoke", ALL), ("assign", [TopicPartition("u", 0)])]
+    assert app.listener_calls == [("assign", ALL), ("revoke", ALL), ("assign", [TopicPartition("u", 0)])]
 
 
 def test_leaving_does_not_wait_for_a_parked_join(world: World) -> None:
@@ -211,7 +211,7 @@ def test_a_static_member_comes_back_without_a_rebalance(world: World) -> None:
     again.start(member(again, commits=True))
     world.run_until(lambda: bool(again.calls.owned))
     assert again.calls.owned == owned
-    assert [what for what, _ in second.told][-1] == "assign"
+    assert [what for what, _ in second.listener_calls][-1] == "assign"
 
 
 def test_the_older_of_two_members_with_one_instance_id_is_fenced(world: World) -> None:
@@ -224,7 +224,7 @@ def test_the_older_of_two_members_with_one_instance_id_is_fenced(world: World) -
     assert len(older.errors) > 1
     assert {type(error) for error in older.errors} == {FencedInstanceIdError}
     assert "give each its own" in str(older.errors[0])
-    assert [what for what, _ in older.told] == ["assign", "lost"]
+    assert [what for what, _ in older.listener_calls] == ["assign", "lost"]
     joins = len(sent(world, Api.JOIN_GROUP))
     world.run(10_000)
     assert len(sent(world, Api.JOIN_GROUP)) == joins
@@ -272,7 +272,7 @@ def test_a_call_that_is_cancelled_while_its_listener_is_awaited_acknowledges_the
             yield
 
     def on_revoke(partitions: list[TopicPartition]) -> Awaitable:
-        app.told.append(("revoke", partitions))
+        app.listener_calls.append(("revoke", partitions))
         return Awaitable()
 
     def cancelled() -> Program:
@@ -298,8 +298,8 @@ def test_a_call_that_is_cancelled_while_its_listener_is_awaited_acknowledges_the
     world.run_until(lambda: app.calls.owned == set(ALL))
     other = join(world, "b")
     settle(world, app, other)
-    assert app.told[:2] == [("assign", ALL), ("revoke", ALL)]
-    check_told(other)
+    assert app.listener_calls[:2] == [("assign", ALL), ("revoke", ALL)]
+    check_listeners(other)
 
 
 def test_the_outcome_of_a_commit_that_was_cancelled_is_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:

@@ -28,7 +28,7 @@ from tests.scenarios.client_assignors import (
     run_state,
     start,
 )
-from tests.scenarios.groups import ALL, PARTITIONS, check_told, filled, join, new, sent, settle
+from tests.scenarios.groups import ALL, PARTITIONS, check_listeners, filled, join, new, sent, settle
 from tests.simulation.app import Program, Sleep
 from tests.simulation.world import World
 
@@ -64,7 +64,7 @@ def test_one_member_computes_and_every_member_receives_the_assignment(world: Wor
         assert assignor_of(app) == "weighted"
         assert app.assembly.recorder is not None
         assert app.assembly.recorder.records[-1].assignor == "weighted"
-        check_told(app)
+        check_listeners(app)
         assert not app.errors
 
 
@@ -143,7 +143,7 @@ def test_no_partition_has_two_owners_while_members_join_and_leave(world: World) 
         never_shared(world, 2_500)
     settle(world, apps[3])
     for app in apps:
-        check_told(app)
+        check_listeners(app)
         assert not app.errors
 
 
@@ -217,7 +217,7 @@ def test_a_slow_assignor_delays_no_heartbeat(world: World) -> None:
     world.run_until(lambda: bool(first.calls.owned))
     beats = [at for at, _ in sent(world, Api.CONSUMER_GROUP_HEARTBEAT)]
     assert len(beats) >= 10, "the session timeout is 6 s"
-    assert [one for one in first.told if one[1]] == [("assign", ALL)]
+    assert [one for one in first.listener_calls if one[1]] == [("assign", ALL)]
     assert not first.errors
 
 

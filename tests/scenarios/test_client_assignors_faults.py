@@ -29,7 +29,7 @@ from tests.scenarios.client_assignors import (
     run_state,
     start,
 )
-from tests.scenarios.groups import ALL, check_told, filled, join, new, sent, settle
+from tests.scenarios.groups import ALL, check_listeners, filled, join, new, sent, settle
 from tests.simulation.app import App, Program
 from tests.simulation.broker import QUICK_GROUPS
 from tests.simulation.world import World
@@ -295,8 +295,8 @@ def test_a_response_that_does_not_arrive(world: World, api: Api, fault: str) -> 
     assert world.now.mono - began < 19_000
     assert not first.errors + second.errors
     assert assignor_of(first) == assignor_of(second) == "weighted"
-    check_told(first)
-    check_told(second)
+    check_listeners(first)
+    check_listeners(second)
 
 
 @pytest.mark.parametrize("when", [RunState.PREPARING, RunState.COMPUTING, RunState.INSTALLING], ids=lambda state: state.name)
@@ -320,7 +320,7 @@ def test_a_broker_that_restarts_during_the_computation(world: World, when: RunSt
     assert (installed.error, len(installed.members)) == (0, 3)
     for app in (first, second, third):
         assert assignor_of(app) == "weighted"
-        check_told(app)
+        check_listeners(app)
 
 
 def test_a_broker_restarted_without_the_setting_assigns_by_itself(world: World) -> None:

@@ -137,4 +137,4 @@ def test_wakeups_during_a_join_repeat_no_request(world: World, kind: str) -> Non
     joined = [one for _, api, one in world.broker.seen if api is JOINS[kind] and (kind != "consumer" or one.member_epoch == 0)]
     mine = second.membership.metadata().member_id
     assert len([one for one in joined if one.member_id == mine]) <= (1 if kind != "cooperative" else 2)
-    assert [what for what, partitions in second.told if partitions] == ["assign"]
+    assert [what for what, partitions in second.listener_calls if partitions] == ["assign"]

@@ -159,9 +159,9 @@ def test_tasks_look_up_and_commit_while_the_group_rebalances(world: World, seed:
     world.run_until(lambda: not app.running, 600_000)
     if app.error is not None:
         raise app.error
-    for told in (app.told, other.told):
+    for calls in (app.listener_calls, other.listener_calls):
         owned: set[TopicPartition] = set()
-        for what, partitions in told:
+        for what, partitions in calls:
             assert owned.isdisjoint(partitions) if what == "assign" else owned.issuperset(partitions)
             owned = owned.union(partitions) if what == "assign" else owned.difference(partitions)
     world.call(app, app.calls.close(10_000, app.now))

@@ -94,7 +94,7 @@ def test_a_long_poll_counts_as_polling_throughout(world: World) -> None:
     app = joined(world, app_of(world))
     empty = world.call(app, app.calls.poll(60_000, app.now))
     assert len(empty) == 0
-    assert [what for what, _ in app.told] == ["assign"]
+    assert [what for what, _ in app.listener_calls] == ["assign"]
 
 
 def test_an_offset_fetch_lasts_as_long_as_its_request_timeout(world: World) -> None:
@@ -244,7 +244,7 @@ def test_subscribing_to_no_topics_unsubscribes(world: World) -> None:
     app = joined(world, app_of(world))
     world.call(app, app.calls.subscribe([], Listeners(), app.now))
     assert app.calls.owned == frozenset()
-    assert [what for what, _ in app.told] == ["assign", "revoke"]
+    assert [what for what, _ in app.listener_calls] == ["assign", "revoke"]
     with pytest.raises(IllegalStateError, match="neither subscribed nor assigned"):
         world.call(app, app.calls.poll(0, app.now))
 
@@ -305,7 +305,7 @@ def test_close_raises_the_error_of_a_commit_callback_and_the_member_still_leaves
     world.call(app, app.calls.commits.commit_async({T0: OffsetAndMetadata(2)}, lambda *answer: called.append(answer), app.now))
     with pytest.raises(ValueError, match="cannot note that"):
         world.call(app, app.calls.close(5_000, app.now))
-    assert app.told[-1][0] == "revoke"
+    assert app.listener_calls[-1][0] == "revoke"
     assert len(called) == 1, "the callbacks behind it are called"
     assert caplog.text.count("another error besides the one raised: cannot note that") == failures - 1
     other = app_of(world, "b")

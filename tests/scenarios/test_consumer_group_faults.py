@@ -65,7 +65,7 @@ def test_a_deleted_group_is_joined_again(group: Group) -> None:
     group.run(3_000)
     assert group.world.broker.struck == 1
     group.heal()
-    assert [[what for what, _ in app.told].count("lost") for app in group.apps] == [1, 0]
+    assert [[what for what, _ in app.listener_calls].count("lost") for app in group.apps] == [1, 0]
 
 
 FATAL = (
@@ -90,7 +90,7 @@ def test_a_fatal_error_has_a_hint(group: Group, error: str) -> None:
     assert {type(one) for one in app.errors} == {error_class(ErrorCode[error])}
     assert all(one.fatal and one.hint for one in app.errors)  # type: ignore[attr-defined]
     assert len(app.errors) > 3, "each poll raises"
-    assert [what for what, _ in app.told] == ["assign", "lost"]
+    assert [what for what, _ in app.listener_calls] == ["assign", "lost"]
     beats = [at for at, api, _ in group.world.broker.seen if api is Api.CONSUMER_GROUP_HEARTBEAT]
     group.run(5_000)
     assert [at for at, api, _ in group.world.broker.seen if api is Api.CONSUMER_GROUP_HEARTBEAT] == beats

@@ -116,7 +116,7 @@ def test_an_expelled_member_can_rejoin(world: World) -> None:
     app.start(program())
     world.run_until(lambda: state_of(app) is State.STALE, limit=40_000)
     world.run_until(lambda: state_of(app) is State.STABLE, limit=40_000)
-    assert [what for what, _ in app.told] == ["assign", "lost", "assign"]
+    assert [what for what, _ in app.listener_calls] == ["assign", "lost", "assign"]
 
 
 def test_the_coordinator_lookup_has_the_request_timeout_and_poll_does_not_wait_for_it(world: World) -> None:

@@ -18,7 +18,7 @@ from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.types import TopicPartition
 from tests.scenarios import groups
-from tests.scenarios.groups import ALL, HEARTBEAT, PARTITIONS, check_told, filled, join, new, settle
+from tests.scenarios.groups import ALL, HEARTBEAT, PARTITIONS, check_listeners, filled, join, new, settle
 from tests.simulation.app import App, Program, offsets
 from tests.simulation.broker import QUICK_GROUPS
 from tests.simulation.world import World
@@ -62,16 +62,16 @@ def test_retained_partitions_are_read_while_others_are_revoked(world: World) -> 
     second = join(world, "b", max_poll_records=10)
     settle(world, first, second)
     world.run(5_000)
-    assert [what for what, _ in first.told] == ["assign", "revoke", "assign"]
-    assert (len(first.told[1][1]), first.told[2][1]) == (2, [])
+    assert [what for what, _ in first.listener_calls] == ["assign", "revoke", "assign"]
+    assert (len(first.listener_calls[1][1]), first.listener_calls[2][1]) == (2, [])
     both = [(record.partition, record.offset) for record in first.handled + second.handled]
     assert sorted(both) == [(p, o) for p in range(PARTITIONS) for o in range(100)]
     # Committed, then acknowledged: the other member begins where this one ended.
     committed = next(at for at, api, one in world.broker.seen if api is Api.OFFSET_COMMIT and at >= start)
     acknowledged = next(at for at, one in beats(world, first, start) if len(owned_in(one) or ()) == 2)
     assert committed < acknowledged
-    check_told(first)
-    check_told(second)
+    check_listeners(first)
+    check_listeners(second)
 
 
 def test_a_pause_survives_a_rebalance_that_keeps_the_partition(world: World) -> None:
@@ -101,7 +101,7 @@ def test_heartbeats_continue_during_a_slow_listener(world: World) -> None:
     first = new(world, "a")
 
     def slowly(partitions: list[TopicPartition]) -> None:
-        first.told.append(("revoke", partitions))
+        first.listener_calls.append(("revoke", partitions))
         first.busy(15_000)
 
     def program() -> Program:
@@ -112,7 +112,7 @@ def test_heartbeats_continue_during_a_slow_listener(world: World) -> None:
     first.start(program())
     world.run(3_000)
     second = join(world, "b")
-    world.run_until(lambda: bool(first.told))
+    world.run_until(lambda: bool(first.listener_calls))
     asked_at = world.now.mono - 15_000
     mine = beats(world, first, asked_at)
     assert len(mine) >= 14
@@ -131,10 +131,10 @@ def test_a_fenced_member_loses_its_partitions_and_rejoins_with_its_member_id(wor
     assert world.broker.expire(ExpireMember("g", client_id="a")) == 1
     world.run(1_500)
     settle(world, first, second)
-    assert [what for what, _ in first.told if what != "assign"][-1] == "lost"
+    assert [what for what, _ in first.listener_calls if what != "assign"][-1] == "lost"
     assert [one.member_epoch for _, one in beats(world, first, before)].count(0) == 1
-    check_told(first)
-    check_told(second)
+    check_listeners(first)
+    check_listeners(second)
 
 
 def test_a_lost_acknowledgement_is_resent_as_a_full_heartbeat(world: World) -> None:
@@ -145,7 +145,7 @@ def test_a_lost_acknowledgement_is_resent_as_a_full_heartbeat(world: World) -> N
     joined, lost, again, *_ = [message for _, message in beats(world, app)]
     assert (joined.member_epoch, owned_in(lost), owned_in(again)) == (0, [0, 1, 2, 3], [0, 1, 2, 3])
     assert again.subscribed_topic_names == ("t",)
-    assert app.told == [("assign", ALL)]
+    assert app.listener_calls == [("assign", ALL)]
 
 
 def test_a_commit_with_a_stale_epoch_is_resent_with_the_current_one(world: World) -> None:
@@ -185,7 +185,7 @@ def test_a_changed_subscription_revokes_only_unsubscribed_topics(world: World) -
     world.call(app, program())
     assert world.now.mono - before < 2_000
     assert {record.topic for record in app.handled} <= {"u"}
-    assert app.told == [("assign", ALL), ("assign", [TopicPartition("u", 0)]), ("revoke", ALL)] or app.told == [
+    assert app.listener_calls == [("assign", ALL), ("assign", [TopicPartition("u", 0)]), ("revoke", ALL)] or app.listener_calls == [
         ("assign", ALL),
         ("assign", [TopicPartition("u", 0)]),
         ("revoke", ALL),
@@ -215,14 +215,14 @@ def test_a_pattern_is_matched_by_the_coordinator(world: World) -> None:
     assert len(beats(world, app)) < 10, "no heartbeat is sent for unknown topic names"
     world.create_topic("orders-asia", 1)
     world.run_until(lambda: TopicPartition("orders-asia", 0) in app.calls.owned, 700_000)
-    check_told(app)
+    check_listeners(app)
 
 
 def test_a_returning_static_member_gets_its_partitions_back(world: World) -> None:
     first = join(world, "a", group_instance_id="one", commits=True)
     second = join(world, "b", group_instance_id="two", commits=True)
     settle(world, first, second)
-    owned, told = first.calls.owned, list(second.told)
+    owned, told = first.calls.owned, list(second.listener_calls)
     first.stop = True
     world.run_until(lambda: not first.running)
     assert beats(world, first)[-1][1].member_epoch == -2
@@ -230,7 +230,7 @@ def test_a_returning_static_member_gets_its_partitions_back(world: World) -> Non
     world.run_until(lambda: bool(again.calls.owned))
     assert again.calls.owned == owned
     world.run(2_000)
-    assert second.told == told
+    assert second.listener_calls == told
 
 
 def test_the_newer_of_two_members_with_one_instance_id_is_refused(world: World) -> None:

@@ -46,7 +46,7 @@ class Ledger:
 
     def listeners(self, app: App) -> Listeners:
         def take(partitions: list[TopicPartition]) -> None:
-            app.told.append(("assign", partitions))
+            app.listener_calls.append(("assign", partitions))
             if app.name in self.ignored:
                 return
             for tp in partitions:
@@ -54,7 +54,7 @@ class Ledger:
                 self.owners[tp] = app.name
 
         def give(what: str, partitions: list[TopicPartition]) -> None:
-            app.told.append((what, partitions))
+            app.listener_calls.append((what, partitions))
             if app.name not in self.ignored:
                 for tp in partitions:
                     assert self.owners.pop(tp) == app.name
@@ -99,10 +99,10 @@ def test_only_moved_partitions_are_revoked_and_their_owner_rejoins(world: World)
     began = world.now.mono
     second = join(world, ledger, "b")
     settle(world, first, second)
-    assert first.told[0] == ("assign", ALL)
-    (gone,) = [partitions for what, partitions in first.told if what == "revoke"]
+    assert first.listener_calls[0] == ("assign", ALL)
+    (gone,) = [partitions for what, partitions in first.listener_calls if what == "revoke"]
     assert len(gone) == PARTITIONS // 2
-    assert [partitions for what, partitions in second.told if partitions] == [gone]
+    assert [partitions for what, partitions in second.listener_calls if partitions] == [gone]
     reasons = [message.reason for at, api, message in world.broker.seen if api is Api.JOIN_GROUP and at >= began]
     assert reasons.count("need to revoke partitions and re-join") == 1
 
@@ -149,12 +149,12 @@ def test_when_a_member_leaves_the_others_revoke_nothing(world: World) -> None:
     apps = [join(world, ledger, name) for name in "abc"]
     settle(world, *apps)
     before = {app.name: app.calls.owned for app in apps}
-    told = {app.name: len(app.told) for app in apps}
+    told = {app.name: len(app.listener_calls) for app in apps}
     apps[2].stop = True
     settle(world, *apps[:2])
     for app in apps[:2]:
         assert before[app.name] <= app.calls.owned
-        assert all(what == "assign" for what, _ in app.told[told[app.name] :])
+        assert all(what == "assign" for what, _ in app.listener_calls[told[app.name] :])
 
 
 def test_a_removed_member_loses_its_partitions_and_rejoins(world: World) -> None:
@@ -164,7 +164,7 @@ def test_a_removed_member_loses_its_partitions_and_rejoins(world: World) -> None
     member_id = first.membership.metadata().member_id
     had = sorted(first.calls.owned)
     assert world.broker.expire(ExpireMember("g", member_id)) == 1
-    world.run_until(lambda: ("lost", had) in first.told)
+    world.run_until(lambda: ("lost", had) in first.listener_calls)
     settle(world, first, second)
 
 
@@ -176,7 +176,7 @@ def test_a_member_removed_during_a_join_loses_its_retained_partitions(world: Wor
     world.run_until(lambda: first.membership.state is State.JOINING and bool(first.calls.owned))
     had = sorted(first.calls.owned)
     assert world.broker.expire(ExpireMember("g", first.membership.metadata().member_id)) == 1
-    world.run_until(lambda: ("lost", had) in first.told)
+    world.run_until(lambda: ("lost", had) in first.listener_calls)
     settle(world, first, slow, world.apps["c"])
 
 
@@ -194,7 +194,7 @@ def test_a_changed_subscription_gives_up_only_unsubscribed_topics(world: World) 
             yield Sleep(100)
 
     world.call(app, program())
-    gone = [partitions for what, partitions in app.told if what == "revoke"]
+    gone = [partitions for what, partitions in app.listener_calls if what == "revoke"]
     assert gone == [[TopicPartition("u", 0), TopicPartition("u", 1)]]
     assert sorted(app.calls.owned) == ALL
 
@@ -299,7 +299,7 @@ def test_a_returning_static_member_gets_its_partitions_back_without_a_rebalance(
     settle(world, *apps)
     gone, other = apps[place], apps[1 - place]
     had, generation = gone.calls.owned, other.membership.metadata().generation_id
-    told = len(other.told)
+    told = len(other.listener_calls)
     gone.kill()
     for tp in had:
         del ledger.owners[tp]
@@ -307,7 +307,7 @@ def test_a_returning_static_member_gets_its_partitions_back_without_a_rebalance(
     world.run_until(lambda: back.calls.owned == had)
     world.run(5_000)
     assert other.membership.metadata().generation_id == generation
-    assert len(other.told) == told
+    assert len(other.listener_calls) == told
     assert settled(back, other)
 
 

@@ -57,7 +57,7 @@ def test_a_member_without_authorization_raises_loses_its_partitions_and_rejoins_
         assert app.assembly.coordinator.node_id is not None
         app.assembly.coordinator.mark_unknown("the connection broke", app.now)
     world.run_until(lambda: bool(app.errors), 5_000)
-    assert [what for what, _ in app.told] == ["assign", "lost"]
+    assert [what for what, _ in app.listener_calls] == ["assign", "lost"]
     world.produce("t", 0, 5)
     world.run(20_000)
     assert len(app.handled) == 5, "records of partitions that others may own are not delivered"
@@ -67,7 +67,7 @@ def test_a_member_without_authorization_raises_loses_its_partitions_and_rejoins_
     assert (health.ready, health.healthy) == (False, False)
     world.broker.clear_faults()
     world.run_until(lambda: {record.offset for record in app.handled} == set(range(10)), 10_000)
-    assert [what for what, _ in app.told] == ["assign", "lost", "assign"]
+    assert [what for what, _ in app.listener_calls] == ["assign", "lost", "assign"]
 
 
 def test_a_consumer_group_member_without_authorization_fails_for_good(world: World) -> None:
@@ -79,7 +79,7 @@ def test_a_consumer_group_member_without_authorization_fails_for_good(world: Wor
     assert len(app.handled) == 5
     assert {type(error) for error in app.errors} == {GroupAuthorizationFailedError}
     assert app.errors[0].fatal  # type: ignore[attr-defined]
-    assert [what for what, _ in app.told] == ["assign", "lost"]
+    assert [what for what, _ in app.listener_calls] == ["assign", "lost"]
     health = Probe(app).look()
     assert not health.live
 

@@ -99,7 +99,7 @@ def test_a_slow_assignor_delays_no_heartbeat(world: World) -> None:
     world.run_until(lambda: settled(first))
     beats = [at for at, api, _ in world.broker.seen if api is Api.HEARTBEAT]
     assert len(beats) >= 9, "session.timeout.ms is 6 s"
-    assert first.told == [("assign", ALL)]
+    assert first.listener_calls == [("assign", ALL)]
     assert not first.errors
 
 

@@ -30,7 +30,7 @@ def test_the_coordinator_moves_away_and_comes_back(group: Group, lasts: int) -> 
     assert group.world.broker.struck >= 1
     group.heal()
     # The group was kept in the log with its members: they need not join again.
-    assert all("lost" not in [what for what, _ in app.told] for app in group.apps)
+    assert all("lost" not in [what for what, _ in app.listener_calls] for app in group.apps)
 
 
 @pytest.mark.parametrize("lasts", [500, 5_000, 15_000])
@@ -45,8 +45,8 @@ def test_an_expired_member_rejoins(group: Group) -> None:
     member_id = first.membership.metadata().member_id
     assert group.world.broker.expire(ExpireMember("g", client_id="a")) == 1
     group.heal()
-    assert [what for what, _ in first.told].count("lost") == 1
-    assert "lost" not in [what for what, _ in second.told]
+    assert [what for what, _ in first.listener_calls].count("lost") == 1
+    assert "lost" not in [what for what, _ in second.listener_calls]
     # The coordinator names a classic member, and that one again; a member of a consumer group names itself.
     kept = first.membership.metadata().member_id == member_id
     assert kept is (group.world.protocol == "consumer")

@@ -147,10 +147,10 @@ def test_an_expired_member_does_not_convert_a_group_that_became_classic(world: W
     second = join(world, "b", "classic")
     settle(world, first, second)
     assert world.broker.expire(ExpireMember("g", client_id="a")) == 1
-    world.run_until(lambda: first.told[-1][0] == "lost")
+    world.run_until(lambda: first.listener_calls[-1][0] == "lost")
     settle(world, first, second)
     assert speaks(first) is ClassicMembership
-    assert "lost" in [what for what, _ in first.told]
+    assert "lost" in [what for what, _ in first.listener_calls]
 
 
 def test_a_group_moves_to_the_consumer_protocol_and_back_member_by_member(world: World) -> None:
@@ -196,7 +196,7 @@ def test_a_group_moves_to_the_consumer_protocol_and_back_member_by_member(world:
     assert len(handled) == len(set(handled)), "no record is repeated, as each member committed before it left"
     assert world.committed("g", "t", PARTITIONS) == dict.fromkeys(range(PARTITIONS), produced)
     assert [app.errors for app in everybody if any(not one.retriable for one in app.errors)] == []  # type: ignore[attr-defined]
-    assert all("lost" not in [what for what, _ in app.told] for app in everybody)
+    assert all("lost" not in [what for what, _ in app.listener_calls] for app in everybody)
 
 
 @pytest.mark.parametrize(
@@ -219,4 +219,4 @@ def test_poll_returns_no_record_of_a_revoked_partition(world: World, protocol: s
     second = join(world, "b", protocol, **settings)
     settle(world, first, second)
     assert not first.errors
-    assert "revoke" in [what for what, _ in first.told]
+    assert "revoke" in [what for what, _ in first.listener_calls]

@@ -18,7 +18,7 @@ from tests.scenarios.groups import (
     ALL,
     PARTITIONS,
     beats,
-    check_told,
+    check_listeners,
     filled,
     goodbyes,
     join,
@@ -51,7 +51,7 @@ def test_a_single_member_reads_all_partitions(world: World) -> None:
     app = join(world, "a")
     settle(world, app)
     world.run(3_000)
-    assert app.told == [("assign", ALL)]
+    assert app.listener_calls == [("assign", ALL)]
     for partition in range(PARTITIONS):
         assert offsets(app.handled, partition) == list(range(100))
 
@@ -68,7 +68,7 @@ def test_a_closing_member_commits_and_its_partitions_move(world: World) -> None:
     assert world.now.mono - closed_at < 2_500
     assert not first.running
     assert first.error is None
-    assert first.told[-1][0] == "revoke"
+    assert first.listener_calls[-1][0] == "revoke"
     goodbye = the_goodbye(world)
     assert (goodbye.member_id, goodbye.reason) == (member_id, reason(world, "the consumer is being closed"))
     assert world.committed("g", "t", PARTITIONS).items() >= {tp.partition: 100 for tp in owned}.items()
@@ -78,7 +78,7 @@ def test_a_closing_member_commits_and_its_partitions_move(world: World) -> None:
     world.run(2_000)
     assert offsets(second.handled, 0)[-5:] == list(range(100, 105))
     assert len(offsets(second.handled, 0) + offsets(first.handled, 0)) == 105
-    check_told(second)
+    check_listeners(second)
 
 
 def test_a_dead_member_is_removed_after_its_session(world: World) -> None:
@@ -103,7 +103,7 @@ def test_heartbeats_continue_during_a_slow_handler(world: World) -> None:
     world.run(60_000)
     assert joins(world, start) == []
     assert len(beats(world, app.membership.metadata().member_id, start)) >= 59
-    assert [what for what, _ in app.told] == ["assign"]
+    assert [what for what, _ in app.listener_calls] == ["assign"]
 
 
 def test_a_handler_beyond_the_poll_interval_is_expelled_once_with_a_reason(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -115,13 +115,13 @@ def test_a_handler_beyond_the_poll_interval_is_expelled_once_with_a_reason(world
         yield Sleep(30_000)
         with pytest.raises(CommitFailedError, match="max_poll_interval"):
             yield from slow.calls.commits.commit(None, 5_000, slow.now)
-        slow.told.append(("polls again", []))
+        slow.listener_calls.append(("polls again", []))
         while not slow.stop:
             yield from slow.calls.poll(500, slow.now)
 
     with caplog.at_level(logging.WARNING, "ottla.client.poll_timer"):
         slow.start(handle_slowly())
-        world.run_until(lambda: bool(slow.told and slow.told[-1][1]))
+        world.run_until(lambda: bool(slow.listener_calls and slow.listener_calls[-1][1]))
         asleep_since = world.now.mono
         settle(world, quick)
     assert 19_000 < world.now.mono - asleep_since < 23_000
@@ -130,13 +130,13 @@ def test_a_handler_beyond_the_poll_interval_is_expelled_once_with_a_reason(world
     assert "max_poll_records is 7" in line
     world.run(5_000)
     assert the_goodbye(world).reason == reason(world, "consumer poll timeout has expired.")
-    assert {what for what, _ in slow.told} == {"assign"}, "the handler still runs"
+    assert {what for what, _ in slow.listener_calls} == {"assign"}, "the handler still runs"
     settle(world, slow, quick)
     # In a consumer group ``on_assign`` may also run without partitions.
-    told = [what for what, partitions in slow.told if partitions or what != "assign" or world.protocol == "classic"]
+    told = [what for what, partitions in slow.listener_calls if partitions or what != "assign" or world.protocol == "classic"]
     assert told == ["assign", "polls again", "lost", "assign"]
-    check_told(slow)
-    check_told(quick)
+    check_listeners(slow)
+    check_listeners(quick)
 
 
 def test_commit_in_on_revoke_is_accepted(world: World) -> None:
@@ -172,7 +172,7 @@ def test_a_topic_created_later_is_assigned(world: World) -> None:
     settle(world, app)
     world.create_topic("later", 1)
     world.run_until(lambda: TopicPartition("later", 0) in app.calls.owned, 5_000)
-    check_told(app)
+    check_listeners(app)
 
 
 def test_repeated_assignments_do_not_postpone_auto_commit(world: World) -> None:
@@ -201,7 +201,7 @@ def test_unsubscribe_leaves_at_once_and_subscribing_joins_again(world: World) ->
         with pytest.raises(IllegalStateError, match="neither subscribed nor assigned"):
             yield from app.calls.poll(500, app.now)
         the_goodbye(world)
-        assert app.told == [("assign", ALL), ("revoke", ALL)]
+        assert app.listener_calls == [("assign", ALL), ("revoke", ALL)]
         assert app.membership.metadata().member_id == ""
         yield from app.calls.subscribe(["t"], app.listeners(), app.now)
         while not app.calls.owned:
@@ -209,7 +209,7 @@ def test_unsubscribe_leaves_at_once_and_subscribing_joins_again(world: World) ->
 
     world.call(app, program())
     assert len(goodbyes(world)) == 1
-    assert app.told == [("assign", ALL), ("revoke", ALL), ("assign", ALL)]
+    assert app.listener_calls == [("assign", ALL), ("revoke", ALL), ("assign", ALL)]
 
 
 @pytest.mark.parametrize("timeout", [0, 300, 10_000])
@@ -224,7 +224,7 @@ def test_close_commits_and_leaves_even_with_a_short_timeout(world: World, timeou
     world.call(app, program())
     world.run(100)
     the_goodbye(world)
-    assert app.told == [("assign", ALL), ("revoke", ALL)]
+    assert app.listener_calls == [("assign", ALL), ("revoke", ALL)]
     if timeout:
         assert sum(world.committed("g", "t", PARTITIONS).values()) > 0
 
@@ -240,7 +240,7 @@ def test_close_ends_within_its_timeout_without_a_coordinator(world: World) -> No
     before = world.now.mono
     world.call(app, program())
     assert world.now.mono - before < 8_000
-    assert app.told == [("assign", ALL), ("revoke", ALL)]
+    assert app.listener_calls == [("assign", ALL), ("revoke", ALL)]
 
 
 def test_a_listener_that_raises_does_not_stop_the_rebalance(world: World) -> None:
@@ -287,6 +287,6 @@ def test_a_disconnected_member_loses_its_partitions_and_rejoins(world: World) ->
     first.heal()
     world.run(10_000)
     settle(world, first, second)
-    assert "lost" in [what for what, _ in first.told]
-    check_told(first)
-    check_told(second)
+    assert "lost" in [what for what, _ in first.listener_calls]
+    check_listeners(first)
+    check_listeners(second)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ottla.types import TopicPartition
-from tests.scenarios.groups import STABLE, check_told, filled, join
+from tests.scenarios.groups import STABLE, check_listeners, filled, join
 from tests.simulation.app import App, offsets
 from tests.simulation.broker import QUICK_GROUPS
 from tests.simulation.world import World
@@ -71,4 +71,4 @@ def test_members_of_a_large_group_join_and_leave_and_no_record_is_skipped(world:
         handled = {offset for app in everyone for offset in offsets(app.handled, tp.partition)}
         assert handled == set(range(world.produced[tp])), tp
     for app in everyone:
-        check_told(app)
+        check_listeners(app)

@@ -62,7 +62,7 @@ def test_a_leaving_member_is_replaced_at_once_and_a_remaining_one_after_its_sess
 ) -> None:
     app = a_reader(world, "a", group_instance_id=instance)
     world.call(app, closing(app, operation))
-    assert app.told[-1] == ("revoke", ALL)  # in any case
+    assert app.listener_calls[-1] == ("revoke", ALL)  # in any case
     assert app.calls.owned == frozenset()
     ended = world.now.mono
     other = join(world, "b")
@@ -167,7 +167,7 @@ def test_unsubscribe_waits_for_a_silent_coordinator_no_longer_than_close(world: 
     again = app.calls.poll(60_000, app.now)
     world.produce("t", 0, 1)
     assert len(world.call(app, again)) > 0
-    assert [what for what, _ in app.told] == ["assign", "revoke", "assign"]
+    assert [what for what, _ in app.listener_calls] == ["assign", "revoke", "assign"]
 
 
 def test_after_a_cancelled_unsubscribe_poll_returns_nothing(world: World) -> None:
@@ -188,7 +188,7 @@ def test_after_a_cancelled_unsubscribe_poll_returns_nothing(world: World) -> Non
             app.handled.extend((yield from app.calls.poll(500, app.now)))
 
     world.call(app, program())
-    assert [what for what, _ in app.told] == ["assign", "revoke", "assign"]
+    assert [what for what, _ in app.listener_calls] == ["assign", "revoke", "assign"]
 
 
 def test_the_time_of_a_listener_does_not_count_against_the_coordinator(world: World, caplog: pytest.LogCaptureFixture) -> None:

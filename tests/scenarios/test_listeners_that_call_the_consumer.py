@@ -11,7 +11,7 @@ import pytest
 from ottla.client.calls.listeners import Listeners
 from ottla.errors import IllegalStateError, OttlaError, WakeupError
 from ottla.types import OffsetAndMetadata, TopicPartition
-from tests.scenarios.groups import ALL, PARTITIONS, filled, goodbyes, join, told_to_hold
+from tests.scenarios.groups import ALL, PARTITIONS, filled, goodbyes, join, owned_by_listeners
 from tests.simulation.app import App, Program, Sleep
 from tests.simulation.broker import QUICK_GROUPS
 from tests.simulation.world import World
@@ -51,7 +51,7 @@ def acting(app: App) -> Listeners:
 
     def listener(name: str) -> Callable[[list[TopicPartition]], None]:
         def listen(partitions: list[TopicPartition]) -> None:
-            app.told.append((name, partitions))
+            app.listener_calls.append((name, partitions))
             when, act = acts[app.name]
             if name == when and (call := act(app, [tp for tp in partitions if tp in app.calls.snapshot.partitions])) is not None:
                 app.inside(call)
@@ -102,7 +102,7 @@ def test_calls_of_a_listener_do_not_block_the_rebalance(world: World, kind: str,
     assert other.calls.owned
     other.stop = True
     world.run(6_000)
-    assert told_to_hold(app) == app.calls.owned >= set(ALL)
+    assert owned_by_listeners(app) == app.calls.owned >= set(ALL)
     assert [error for error in app.errors if not isinstance(error, WakeupError)] == []
     first = 5 if what == "seek" and when == "assign" else 0
     handled = {(record.partition, record.offset) for record in app.handled + other.handled if record.topic == "t"}
@@ -116,7 +116,7 @@ def test_a_listener_that_unsubscribes_gets_each_revocation_once(world: World, ki
     app, other = meet(world, kind, when, OUT[what])
     world.run_until(lambda: not app.running and other.calls.owned == set(ALL))
     assert app.error is None
-    assert told_to_hold(app) == app.calls.owned == set()
+    assert owned_by_listeners(app) == app.calls.owned == set()
     assert [goodbye.member_id for goodbye in goodbyes(world)] != []
     assert app.calls.snapshot.partitions == {}
 
@@ -140,7 +140,7 @@ def test_an_asynchronous_commit_of_a_listener_is_sent_before_the_revocation_ends
     world.run_until(lambda: bool(other.calls.owned and app.calls.owned))
     world.run(1_000)
     assert outcomes == [None]
-    (gone,) = [partitions for what, partitions in app.told if what == "revoke"]
+    (gone,) = [partitions for what, partitions in app.listener_calls if what == "revoke"]
     assert world.committed("g", "t", PARTITIONS) == dict.fromkeys([tp.partition for tp in gone], 33)
 
 

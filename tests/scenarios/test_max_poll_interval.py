@@ -20,7 +20,7 @@ INTERVAL = 10_000
 """The poll interval of all members here (ms)."""
 
 SLACK = 100
-"""How much earlier than by its calls the network thread may last have heard of the application."""
+"""By how many milliseconds the last command of the application may precede its last call."""
 
 KINDS = {
     "range": {"group_protocol": "classic", "partition_assignment_strategy": "range"},
@@ -81,7 +81,7 @@ class Busy:
         return self._random.randint(least, most)
 
     def listen(self, what: str, partitions: Partitions) -> None:
-        self.app.told.append((what, partitions))
+        self.app.listener_calls.append((what, partitions))
         if partitions and self._random.random() < 0.5:
             self.app.busy(self.duration())
         self.sign()
@@ -126,7 +126,7 @@ def test_a_member_that_rejoins_after_an_expulsion_is_not_expelled_again(world: W
     app.start(slow_handler(app, 25_000))
     world.run(60_000)
     assert len(expulsions.at) == 1
-    assert [what for what, _ in app.told] == ["assign", "lost", "assign"]
+    assert [what for what, _ in app.listener_calls] == ["assign", "lost", "assign"]
     assert len(app.calls.owned) == 4
 
 
@@ -137,8 +137,8 @@ def test_a_listener_has_the_whole_interval(world: World, expulsions: Expulsions,
     first.eager = True
 
     def slow_revoke(partitions: Partitions) -> None:
-        first.told.append(("revoke", partitions))
-        if len(first.told) == 2:
+        first.listener_calls.append(("revoke", partitions))
+        if len(first.listener_calls) == 2:
             first.busy(7_000)
 
     def program() -> Program:
@@ -154,7 +154,7 @@ def test_a_listener_has_the_whole_interval(world: World, expulsions: Expulsions,
     first.start(program())
     world.run(60_000)
     assert expulsions.at == []
-    assert [what for what, _ in first.told][:2] == ["assign", "revoke"]
+    assert [what for what, _ in first.listener_calls][:2] == ["assign", "revoke"]
     assert len(first.calls.owned) == len(second.calls.owned) == 2
 
 
@@ -167,8 +167,8 @@ def test_a_listener_that_exceeds_the_interval_is_expelled_once(
     app.eager = eager
 
     def slow_assign(partitions: Partitions) -> None:
-        app.told.append(("assign", partitions))
-        if len(app.told) == 1:
+        app.listener_calls.append(("assign", partitions))
+        if len(app.listener_calls) == 1:
             app.busy(25_000)
 
     def program() -> Program:
@@ -179,7 +179,7 @@ def test_a_listener_that_exceeds_the_interval_is_expelled_once(
     app.start(program())
     world.run(60_000)
     assert len(expulsions.at) == 1
-    assert [what for what, _ in app.told] == ["assign", "lost", "assign"]
+    assert [what for what, _ in app.listener_calls] == ["assign", "lost", "assign"]
     assert len(app.calls.owned) == 4
 
 
@@ -221,6 +221,6 @@ def test_each_exceeded_interval_is_one_expulsion_and_one_log_line(
     for at in expulsions.at:
         assert any(one < at <= two for one, two in gaps), f"expelled at {at}, though it did not exceed its interval"
     for one, two in gaps:
-        told = [at for at in expulsions.at if one < at <= two]
-        assert len(told) <= 1, f"silent from {one} to {two}, told at {told}"
+        expelled = [at for at in expulsions.at if one < at <= two]
+        assert len(expelled) <= 1, f"silent from {one} to {two}, expelled at {expelled}"
     assert expulsions.at

@@ -15,7 +15,7 @@ from ottla.errors import WakeupError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.types import TopicPartition
-from tests.scenarios.groups import ALL, PARTITIONS, check_told, filled, settle
+from tests.scenarios.groups import ALL, PARTITIONS, check_listeners, filled, settle
 from tests.simulation.app import App, Program, Sleep, member
 from tests.simulation.world import World
 
@@ -104,7 +104,7 @@ def commits(world: World, app: App) -> int:
 
 
 def revoked(app: App) -> int:
-    return sum(what == "revoke" for what, _ in app.told)
+    return sum(what == "revoke" for what, _ in app.listener_calls)
 
 
 def pending(world: World, kind: str, **settings: Any) -> tuple[App, App]:
@@ -147,7 +147,7 @@ def test_a_poll_ends_within_its_timeout_and_the_next_continues_the_same_commit(w
     poll_until(world, first, lambda: revoked(first) == 1, timeout)
     assert commits(world, first) == 1
     share(world, first, second)
-    assert [what for what, _ in first.told].count("lost") == 0
+    assert [what for what, _ in first.listener_calls].count("lost") == 0
     assert second.handled == [], "all was committed"
 
 
@@ -168,7 +168,7 @@ def test_a_wakeup_ends_a_poll_at_once_whenever_it_comes(world: World, kind: str)
     assert revoked(first) == 0
     world.broker.clear_faults()
     share(world, first, second)
-    check_told(first)
+    check_listeners(first)
 
 
 @pytest.mark.parametrize("interrupted", [False, True], ids=["cancelled", "interrupted"])
@@ -225,7 +225,7 @@ def test_a_polling_application_is_not_expelled_while_the_commit_is_in_flight(
         first.handled.clear()
         world.broker.clear_faults()
         assert share(world, first, second) == member_id
-    assert [what for what, _ in first.told].count("lost") == 0
+    assert [what for what, _ in first.listener_calls].count("lost") == 0
     (line,) = [record for record in caplog.records if "before a rebalance" in record.getMessage()]
     assert "not answered in time" in line.getMessage()
 
@@ -241,7 +241,7 @@ def test_an_application_that_polls_rarely_loses_nothing(world: World, kind: str)
     assert revoked(first) == 1
     assert commits(world, first) == 1
     share(world, first, second)
-    assert [what for what, _ in first.told].count("lost") == 0
+    assert [what for what, _ in first.listener_calls].count("lost") == 0
     assert second.handled == []
 
 
@@ -253,9 +253,9 @@ def test_poll_does_not_wait_for_a_membership_lost_meanwhile(world: World, kind: 
     assert world.broker.expire(ExpireMember("g", client_id="a")) == 1
     # Its heartbeats wait behind the commit on the same connection, so it learns of the expulsion over the next one.
     first.lose_coordinator()
-    poll_until(world, first, lambda: "lost" in [what for what, _ in first.told], limit=5_000)
+    poll_until(world, first, lambda: "lost" in [what for what, _ in first.listener_calls], limit=5_000)
     assert revoked(first) == (1 if kind == "consumer" else 0), "there the commit is refused before a heartbeat is"
-    check_told(first)
+    check_listeners(first)
     share(world, first, second)
 
 
@@ -265,7 +265,7 @@ def test_leaving_meanwhile_calls_the_listener_once_and_waits_for_no_rebalance(wo
     world.broker.clear_faults()
     world.call(first, first.calls.unsubscribe(first.now) if how == "unsubscribe" else first.calls.close(5_000, first.now))
     assert revoked(first) == 1
-    assert first.told[-1] == ("revoke", ALL)
+    assert first.listener_calls[-1] == ("revoke", ALL)
     world.run_until(lambda: second.calls.owned == set(ALL))
 
 
@@ -342,7 +342,7 @@ def test_polls_end_within_their_timeout_whatever_the_outcome_of_the_commit(
         world.broker.clear_faults()
     poll_until(world, first, lambda: revoked(first) == 1, timeout)
     share(world, first, second)
-    assert [what for what, _ in first.told].count("lost") == 0
+    assert [what for what, _ in first.listener_calls].count("lost") == 0
     assert second.handled == []
 
 
@@ -380,7 +380,7 @@ def test_a_poll_longer_than_the_poll_interval_keeps_the_membership(
         assert (world.broker.struck, revoked(first)) == (1, 1)
         assert len(first.calls.owned) == PARTITIONS // 2
         assert share(world, first, second) == member_id
-    assert [what for what, _ in first.told].count("lost") == 0
+    assert [what for what, _ in first.listener_calls].count("lost") == 0
     assert "left the group" not in caplog.text
 
 

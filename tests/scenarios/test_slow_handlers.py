@@ -83,7 +83,7 @@ def test_an_announced_job_keeps_its_membership_for_its_limit(world: World, caplo
     app.start(job(app, busy(90_000), limit=100_000))
     world.run_until(lambda: everything(app) == ALL, 150_000)
     assert world.committed("g", TOPIC, PARTITIONS) != {}
-    assert [name for name, _ in app.told] == ["assign"]
+    assert [name for name, _ in app.listener_calls] == ["assign"]
     assert (app.errors, lines(caplog)) == ([], [])
     app.stop = True
     world.run_until(lambda: not app.running)
@@ -108,7 +108,7 @@ def test_a_stuck_job_is_expelled_and_nothing_is_lost_or_committed(world: World, 
     (error,) = app.errors
     assert isinstance(error, CommitFailedError)
     assert "limit" in (error.hint or "")
-    assert [name for name, _ in app.told] == ["assign", "lost", "assign"]
+    assert [name for name, _ in app.listener_calls] == ["assign", "lost", "assign"]
 
 
 def test_progress_restarts_the_limit(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -141,7 +141,7 @@ def test_the_log_names_the_records_of_an_unannounced_slow_handler(world: World, 
     (line,) = lines(caplog)
     assert "20.0 s since its last poll(), max_poll_interval is 20.0 s" in line
     assert "It is processing 7 records of t-" in line
-    assert [name for name, _ in app.told] == ["assign", "lost", "assign"]
+    assert [name for name, _ in app.listener_calls] == ["assign", "lost", "assign"]
 
 
 def slow_once(app: App, work: int) -> Program:
@@ -167,7 +167,7 @@ def test_a_classic_group_applies_the_longer_of_poll_interval_and_session(
     second = app_of(world, "b", **settings)
     second.start(member(second))
     world.run_until(lambda: bool(second.calls.owned), 40_000)
-    assert ("lost", [TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)]) not in first.told
+    assert ("lost", [TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)]) not in first.listener_calls
     assert lines(caplog) == []
     third = app_of(world, "c", **settings)
     third.start(slow_once(third, counts + 2_000))
@@ -215,7 +215,7 @@ def test_a_rebalance_waits_for_the_end_of_a_job_and_accepts_the_commit_after_it(
     world.run_until(lambda: bool(second.calls.owned) and len(first.calls.owned) == 1, 60_000)
     world.run(5_000)
     assert (waited, first.errors, second.errors) == ([True], [], [])
-    assert ("lost", [TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)]) not in first.told
+    assert ("lost", [TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)]) not in first.listener_calls
     # No member gets the records that the job committed.
     both = sorted((record.partition, record.offset) for record in (*first.handled, *second.handled))
     assert both == [(partition, offset) for partition in range(PARTITIONS) for offset in range(RECORDS)]
@@ -242,7 +242,7 @@ def test_a_group_that_did_not_wait_refuses_the_commit_and_no_offset_goes_back(wo
     assert history[-1] == dict.fromkeys(range(PARTITIONS), RECORDS)
     for earlier, later in itertools.pairwise(history):
         assert all(later[partition] >= offset for partition, offset in earlier.items()), "a commit jumped back"
-    assert [name for name, _ in first.told][:2] == ["assign", "lost"]
+    assert [name for name, _ in first.listener_calls][:2] == ["assign", "lost"]
 
 
 def test_poll_inside_a_job_raises(world: World) -> None:

@@ -38,7 +38,7 @@ def history(path: Path, protocol: str, *jumps: int) -> tuple[list[Any], list[Any
         assert sorted(offsets(read, partition)) == list(range(RECORDS + 35 * len(jumps)))
     committed = world.committed("g", "t", PARTITIONS)
     assert committed == dict.fromkeys(range(PARTITIONS), RECORDS + 35 * len(jumps))
-    return world.broker.seen, [(app.told, [(record.partition, record.offset) for record in app.handled]) for app in apps]
+    return world.broker.seen, [(app.listener_calls, [(record.partition, record.offset) for record in app.handled]) for app in apps]
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])

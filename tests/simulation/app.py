@@ -46,15 +46,15 @@ class App:
         self.eager = False
         """Whether the network thread looks at each command before the application takes another step."""
         self.pause = 0
-        """Milliseconds before the network thread, having told the application what was answered, goes on with its pass."""
+        """Milliseconds between the notifications of a pass of the network thread and the rest of the pass."""
         self.handled: list[Record] = []
         """Records that the program was done with."""
-        self.told: list[tuple[str, list[TopicPartition]]] = []
-        """What the listeners heard."""
+        self.listener_calls: list[tuple[str, list[TopicPartition]]] = []
+        """The calls of listeners: which one, and its partitions."""
         self.stop = False
         """Asks ``member`` to end."""
         self.errors: list[Exception] = []
-        """What ``member`` lived through."""
+        """The exceptions that ``member`` has caught."""
         self._sleeping = False
         self._clock = clock
         self._broker = broker
@@ -97,9 +97,9 @@ class App:
     def listeners(self) -> Listeners:
         """Listeners that record their calls."""
         return Listeners(
-            on_assign=lambda partitions: self.told.append(("assign", partitions)),
-            on_revoke=lambda partitions: self.told.append(("revoke", partitions)),
-            on_lost=lambda partitions: self.told.append(("lost", partitions)),
+            on_assign=lambda partitions: self.listener_calls.append(("assign", partitions)),
+            on_revoke=lambda partitions: self.listener_calls.append(("revoke", partitions)),
+            on_lost=lambda partitions: self.listener_calls.append(("lost", partitions)),
         )
 
     def inside(self, call: Program) -> Any:
@@ -191,7 +191,7 @@ class App:
         for command in inbox:
             core.handle_command(command, self.now)
         core.deliver(self.now)
-        if self._tell():
+        if self._pass_notifications():
             self._halfway = True  # like the real thread: the application may act on the notifications first
             self._clock.after(self.pause, self._go_on)
         else:
@@ -204,7 +204,7 @@ class App:
         effects, wake_at, self._shared.deferrable = self.assembly.core.poll(self.now)
         for effect in effects:
             self._perform(effect)
-        self._tell()
+        self._pass_notifications()
         if wake_at is None or wake_at > self.now.mono:
             self._check_that_nothing_is_left(wake_at)
         if any(type(command) not in self._shared.deferrable for command in self._inbox):
@@ -218,16 +218,16 @@ class App:
         assert not effects, effects
         assert again_at is None or (wake_at is not None and again_at >= wake_at), f"wakes at {again_at}, it said at {wake_at}"
         assert deferrable == self._shared.deferrable
-        told = self.assembly.core.take_notifications()
-        assert not told, told
+        notifications = self.assembly.core.take_notifications()
+        assert not notifications, notifications
 
-    def _tell(self) -> bool:
+    def _pass_notifications(self) -> bool:
         """Pass notifications to the application; returns whether there were any."""
-        told = self.assembly.core.take_notifications()
-        if told:
-            self._notifications += told
+        notifications = self.assembly.core.take_notifications()
+        if notifications:
+            self._notifications += notifications
             self._notified()
-        return bool(told)
+        return bool(notifications)
 
     def _perform(self, effect: Any) -> None:
         after = self._clock.after

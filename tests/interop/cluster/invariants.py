@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from tests.interop.groups.invariants import Commit, Event, MemberReport
 
 
-class Tenure(NamedTuple):
+class ReadPeriod(NamedTuple):
     """The records of a partition that a member has read between its assignment and its revocation, or the recreation of the
     topic."""
 
@@ -22,8 +22,8 @@ class Tenure(NamedTuple):
     """First and last offset of each poll, in order."""
 
 
-def tenures(member: str, events: Iterable[Event]) -> Iterator[Tenure]:
-    """The tenures of one member, from the lines it printed."""
+def read_periods(member: str, events: Iterable[Event]) -> Iterator[ReadPeriod]:
+    """The read periods of one member, from the lines it printed."""
     reads: dict[str, list[tuple[int, int]]] = {}
     for event in events:
         rows: Sequence[Mapping[str, Any]] = event.get("partitions") or ()
@@ -33,9 +33,9 @@ def tenures(member: str, events: Iterable[Event]) -> Iterator[Tenure]:
         elif event["name"] in ("partitions_assigned", "partitions_revoked"):
             named = {row["partition"] for row in rows}
             for key in [key for key in reads if plain(key) in named]:
-                yield Tenure(member, key, tuple(reads.pop(key)))
+                yield ReadPeriod(member, key, tuple(reads.pop(key)))
     for key, found in reads.items():
-        yield Tenure(member, key, tuple(found))
+        yield ReadPeriod(member, key, tuple(found))
 
 
 def plain(key: str) -> str:
@@ -49,8 +49,8 @@ def incarnation_of(key: str) -> int:
     return int(key.rsplit("-", 1)[0].rsplit(".", 1)[1])
 
 
-def out_of_order(found: Iterable[Tenure]) -> list[str]:
-    """Return the tenures that went back or skipped records: within a tenure each poll starts at the end of the previous one."""
+def out_of_order(found: Iterable[ReadPeriod]) -> list[str]:
+    """Return the periods that went back or skipped records: within a period each poll starts at the end of the previous one."""
     return [
         f"{one.partition}: {one.member} read {first} after {last}"
         for one in found
@@ -59,8 +59,8 @@ def out_of_order(found: Iterable[Tenure]) -> list[str]:
     ]
 
 
-def begun_elsewhere(found: Iterable[Tenure], commits: Iterable[Commit]) -> list[str]:
-    """Return the tenures that began neither at a committed offset nor at the first record."""
+def begun_elsewhere(found: Iterable[ReadPeriod], commits: Iterable[Commit]) -> list[str]:
+    """Return the periods that began neither at a committed offset nor at the first record."""
     committed = {(str(one.partition), one.offset) for one in commits}
     return [
         f"{one.partition}: {one.member} began at {one.reads[0][0]}, which no member has committed"

@@ -344,7 +344,9 @@ class ScenarioRunner:
             answered = self._operator.committed(group.name)
             keys = self._live_keys()
             now = [commit for commit in commits if commit.partition in keys]
-            tenures = [one for process in group.lives for one in own.tenures(group.name_of(process), list(process.events))]
+            read_periods = [
+                one for process in group.lives for one in own.read_periods(group.name_of(process), list(process.events))
+            ]
             broken = [
                 *(f"two owners: {one}" for one in rules.two_owners(commits)),
                 *(f"went back: {one}" for one in rules.going_back(commits)),
@@ -357,8 +359,8 @@ class ScenarioRunner:
                     for one in rules.answered_otherwise(now, {k: answered.get(tp) for k, tp in keys.items()})
                 ),
                 *(f"wrong end: {one}" for one in rules.wrong_ends(now, {k: ends[tp[0]][tp[1]] for k, tp in keys.items()})),
-                *(f"out of order: {one}" for one in own.out_of_order(tenures)),
-                *(f"begun elsewhere: {one}" for one in own.begun_elsewhere(tenures, commits)),
+                *(f"out of order: {one}" for one in own.out_of_order(read_periods)),
+                *(f"begun elsewhere: {one}" for one in own.begun_elsewhere(read_periods, commits)),
                 *(f"too late: {one}" for one in own.late_for_its_topic(str(commit.partition) for commit in commits)),
             ]
             found += [f"{group.name}: {one}" for one in broken]

@@ -8,8 +8,8 @@ from tests.interop.cluster.invariants import (
     begun_elsewhere,
     late_for_its_topic,
     out_of_order,
+    read_periods,
     shared_badly,
-    tenures,
 )
 from tests.interop.groups.invariants import Commit, MemberReport
 
@@ -33,14 +33,14 @@ def commit(partition: str, offset: int) -> Commit:
 
 def test_each_poll_goes_on_where_the_one_before_it_ended() -> None:
     sound = [assigned("t-0", "t-1"), read("t.1-0", 0, 4), read("t.1-1", 0, 1), read("t.1-0", 5, 9)]
-    assert out_of_order(tenures("a", sound)) == []
-    assert out_of_order(tenures("a", [*sound, read("t.1-0", 9, 12)])) == ["t.1-0: a read 9 after 9"]
-    assert out_of_order(tenures("a", [*sound, read("t.1-0", 11, 12)])) == ["t.1-0: a read 11 after 9"]
+    assert out_of_order(read_periods("a", sound)) == []
+    assert out_of_order(read_periods("a", [*sound, read("t.1-0", 9, 12)])) == ["t.1-0: a read 9 after 9"]
+    assert out_of_order(read_periods("a", [*sound, read("t.1-0", 11, 12)])) == ["t.1-0: a read 11 after 9"]
 
 
 def test_a_partition_that_was_given_up_may_be_read_again_from_the_commit() -> None:
     story = [assigned("t-0"), read("t.1-0", 0, 9), revoked("t-0"), assigned("t-0"), read("t.1-0", 4, 12)]
-    found = list(tenures("a", story))
+    found = list(read_periods("a", story))
     assert out_of_order(found) == []
     assert begun_elsewhere(found, [commit("t.1-0", 4)]) == []
     assert begun_elsewhere(found, [commit("t.1-0", 5)]) == ["t.1-0: a began at 4, which no member has committed"]
@@ -48,9 +48,11 @@ def test_a_partition_that_was_given_up_may_be_read_again_from_the_commit() -> No
 
 def test_a_read_of_a_recreated_topic_must_begin_at_its_beginning() -> None:
     kept = [assigned("t-0"), read("t.1-0", 0, 9), read("t.2-0", 0, 3)]
-    assert begun_elsewhere(tenures("a", kept), []) == []
+    assert begun_elsewhere(read_periods("a", kept), []) == []
     skipped = [assigned("t-0"), read("t.1-0", 0, 9), read("t.2-0", 10, 13)]
-    assert begun_elsewhere(tenures("a", skipped), [commit("t.1-0", 10)]) == ["t.2-0: a began at 10, which no member has committed"]
+    assert begun_elsewhere(read_periods("a", skipped), [commit("t.1-0", 10)]) == [
+        "t.2-0: a began at 10, which no member has committed"
+    ]
 
 
 def test_a_commit_of_a_topic_that_is_gone_must_not_follow_one_of_its_successor() -> None:

@@ -33,7 +33,7 @@ class MemberReport:
     owned: frozenset[int] = frozenset()
     consumed: Mapping[int, frozenset[int]] = field(default_factory=dict)
     committed: Sequence[tuple[int, int, str, int]] = ()
-    """Partition, offset, tenure and time of each commit that has succeeded for it."""
+    """Partition, offset, ownership and time of each commit that has succeeded for it."""
     refused: int = 0
     """Commits that failed."""
 
@@ -59,8 +59,8 @@ def parse_report(member: str, events: Iterable[Event]) -> MemberReport:
                     consumed.setdefault(row["partition"], set()).update(offsets_read(row))
             case "offsets_committed" if event["success"]:
                 for row in rows:
-                    tenure = row.get("note") or f"{member}/{given.get(row['partition'], 0)}"
-                    committed.append((row["partition"], row["offset"], tenure, event["timestamp"]))
+                    ownership = row.get("note") or f"{member}/{given.get(row['partition'], 0)}"
+                    committed.append((row["partition"], row["offset"], ownership, event["timestamp"]))
             case "offsets_committed":
                 refused += 1
     return MemberReport(member, frozenset(owned), {one: frozenset(found) for one, found in consumed.items()}, committed, refused)
@@ -76,8 +76,8 @@ def signed(commits: Iterable[Commit], members: Iterable[MemberReport]) -> list[C
     """The commits, each with a note. For a client that sends no notes it is that of the nearest successful commit."""
     claims: dict[tuple[int, int], list[tuple[int, str]]] = {}
     for member in members:
-        for partition, offset, tenure, when in member.committed:
-            claims.setdefault((partition, offset), []).append((when, tenure))
+        for partition, offset, ownership, when in member.committed:
+            claims.setdefault((partition, offset), []).append((when, ownership))
     result = []
     for commit in commits:
         near = sorted(claims.get((commit.partition, commit.offset), ()), key=lambda claim: abs(claim[0] - commit.timestamp))
@@ -87,7 +87,7 @@ def signed(commits: Iterable[Commit], members: Iterable[MemberReport]) -> list[C
 
 
 def two_owners(commits: Sequence[Commit]) -> list[str]:
-    """Partitions with two owners whose commits were both accepted: a tenure that went on after another one had begun.
+    """Partitions with two owners whose commits were both accepted: an ownership that went on after another one had begun.
 
     A commit without a note is of a member that was killed before the response arrived; it is ignored.
     """
@@ -96,10 +96,12 @@ def two_owners(commits: Sequence[Commit]) -> list[str]:
     for commit in commits:
         if not commit.note:
             continue
-        tenures = over.setdefault(commit.partition, {})
-        if commit.note in tenures and next(reversed(tenures)) != commit.note:
-            found.append(f"partition {commit.partition}: {commit.note} committed {commit.offset} after {next(reversed(tenures))}")
-        tenures.setdefault(commit.note)
+        ownerships = over.setdefault(commit.partition, {})
+        if commit.note in ownerships and next(reversed(ownerships)) != commit.note:
+            found.append(
+                f"partition {commit.partition}: {commit.note} committed {commit.offset} after {next(reversed(ownerships))}"
+            )
+        ownerships.setdefault(commit.note)
     return found
 
 
@@ -119,10 +121,10 @@ def forgotten(commits: Sequence[Commit], members: Iterable[MemberReport]) -> lis
     """Return commits that succeeded for a member, but are not in the log, or have another member's note there."""
     kept = {(commit.partition, commit.offset, commit.note) for commit in commits}
     return [
-        f"partition {partition}: {tenure} got an acknowledgement of {offset}"
+        f"partition {partition}: {ownership} got an acknowledgement of {offset}"
         for member in members
-        for partition, offset, tenure, _ in member.committed
-        if not {(partition, offset, tenure), (partition, offset, "")} & kept
+        for partition, offset, ownership, _ in member.committed
+        if not {(partition, offset, ownership), (partition, offset, "")} & kept
     ]
 
 

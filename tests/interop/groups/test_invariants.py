@@ -33,7 +33,7 @@ def test_two_owners_whose_commits_are_both_accepted() -> None:
     assert found == ["two owners: partition 0: a/1 committed 4 after b/1"]
 
 
-def test_a_partition_that_comes_back_is_a_new_tenure() -> None:
+def test_a_partition_that_comes_back_is_a_new_ownership() -> None:
     lives = [life("a", 0, 1, 3, owned=(0,)), life("b", 2)]
     assert judge([commit(2, "a/1"), commit(3, "b/1"), commit(4, "a/2")], lives) == []
 

@@ -21,7 +21,7 @@ from ottla.errors import CommitFailedError, ConnectionFailedError, IllegalStateE
 from ottla.types import OffsetAndMetadata, TopicPartition
 from tests.example_counts import examples
 from tests.scenarios.client_assignors import SETTINGS, Weighted
-from tests.scenarios.groups import told_to_hold
+from tests.scenarios.groups import owned_by_listeners
 from tests.simulation.app import Program, Sleep
 from tests.simulation.world import World
 
@@ -63,9 +63,9 @@ class Watched:
         yield from calls.subscribe(["t"], app.listeners(), app.now)
         while not app.stop:
             try:
-                told = len(app.told)
+                before = len(app.listener_calls)
                 records = yield from calls.poll(200, app.now)
-                if len(app.told) != told:
+                if len(app.listener_calls) != before:
                     self.next.clear()
                 for record in records:
                     self.check(TopicPartition(record.topic, record.partition), record.offset)
@@ -127,10 +127,10 @@ class Checks:
             handled = {record.offset for member in self.members for record in member.app.handled if record.partition == partition}
             assert set(range(offset)) <= handled, f"partition {partition}: {offset} is committed, but not all before it is handled"
 
-    def told_in_turns(self) -> None:
+    def listeners_in_turns(self) -> None:
         """Check that each assigned partition is revoked or lost once before it is assigned again."""
         for member in self.members:
-            told_to_hold(member.app)
+            owned_by_listeners(member.app)
 
     def states_follow_the_table(self) -> None:
         """Seen at the ends of passes, a state may be several transitions from the one before."""
@@ -261,7 +261,7 @@ def play(history: list[tuple[tuple[Any, ...], int]], seed: int, protocol: str) -
             world.do(action)
             world.pass_time(pause)
         world.heal_everything()
-        world.checks.told_in_turns()
+        world.checks.listeners_in_turns()
         world.checks.states_follow_the_table()
         world.world.broker.kill()
 

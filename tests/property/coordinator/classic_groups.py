@@ -129,7 +129,7 @@ class Groups(WithLog):
         self.harness.sync(member_id, 1, group=group, instance=instance)
         self.harness.leave((member_id, instance if member_id else None), group=group)
 
-    # Surroundings.
+    # Topics, time and restarts.
 
     @rule(topic=TOPICS, partitions=st.sampled_from([0, 0, 2, 4]))
     def topics_change(self, topic: str, partitions: int) -> None:

@@ -68,7 +68,7 @@ class ConsumerGroups(WithConsumers):
         if not isinstance(known, ConsumerGroup) or known.members:
             self.harness.join(group=group)
 
-    # Surroundings.
+    # Topics, time and restarts.
 
     @rule(topic=st.sampled_from(["orders", "bills", "other"]), partitions=st.sampled_from([0, 1, 4, 6]))
     def topics_change(self, topic: str, partitions: int) -> None:

@@ -40,14 +40,14 @@ class ConsumerGroups:
     def partitions_have_one_owner(self) -> None:
         """No partition has two owners, and the map of owners names the one."""
         for group in self.groups():
-            holders: dict[Any, int] = {}
+            owner_epochs: dict[Any, int] = {}
             for member in group.members.values():
                 for topic_id, numbers in member.owned_partitions():
                     for number in numbers:
-                        assert (topic_id, number) not in holders, "two members hold it"
-                        holders[topic_id, number] = member.epoch
+                        assert (topic_id, number) not in owner_epochs, "two members hold it"
+                        owner_epochs[topic_id, number] = member.epoch
             known = {(topic, number): epoch for topic, numbers in group.owners.items() for number, epoch in numbers.items()}
-            assert known == holders
+            assert known == owner_epochs
 
     def readers_are_owners(self) -> None:
         """A partition that a member reads is not assigned to another before the member has revoked it or left."""
