@@ -1,8 +1,8 @@
-"""The one table of the settings that the broker honours, by Kafka's own names: of the broker, of each topic, of each group.
+"""The table of all settings of the broker, its topics and its groups, by Kafka's names.
 
-Owns names, types, defaults, bounds and descriptions. Must not know who uses a setting. Invariant: a setting in this table has
-an effect or says why it has none, and one that is not in it is refused, with the nearest name that is. Topics have all settings
-that they have in Kafka.
+Owns names, types, defaults, bounds and descriptions. Must not know the use of a setting. Invariant: a setting in this table has
+an effect, or its description says why it has none; other settings are refused, and the error has the nearest name. Topics have
+all settings that they have in Kafka.
 
 The table is the fields of three frozen dataclasses, so that the rest of the broker reads typed attributes. Source: "Broker
 Configs" and "Topic Configs" in Kafka's documentation; defaults and bounds are those of Apache Kafka 4.3.
@@ -136,7 +136,7 @@ class BrokerConfig:
     log_message_timestamp_type: str = _setting(
         "log.message.timestamp.type",
         "CreateTime",
-        "Who sets the timestamps of records.",
+        "Whether producers or the broker set the timestamps of records.",
         choices=("CreateTime", "LogAppendTime"),
         dynamic=True,
     )
@@ -336,7 +336,7 @@ class BrokerConfig:
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """The settings of one consumer group; what a group does not set is taken from the broker, and so are the bounds."""
+    """The settings of one consumer group. Defaults and bounds are the broker's settings."""
 
     consumer_session_timeout_ms: int = _setting(
         "consumer.session.timeout.ms",
@@ -374,12 +374,12 @@ GROUP_SETTINGS = _table(GroupSettings)
 """Kafka's name -> (attribute, setting)."""
 
 CLUSTER_WIDE: Mapping[str, str] = {"min.insync.replicas": "1"}
-"""What is set for the whole cluster from its beginning and can be changed there alone, never removed: Kafka's controllers write it
-down where they track which replicas may lead (KIP-966)."""
+"""Settings that a new cluster stores for all its brokers, with their values. They can be changed only for all brokers, and never
+deleted: Kafka's controllers use them to track the replicas that may become leaders (KIP-966)."""
 
 
 def broker_config(settings: Mapping[str, object]) -> BrokerConfig:
-    """The broker's settings from Kafka's names; raises ``ConfigError`` for an unknown name, a bad value or values at odds."""
+    """Return the settings of a broker. Raises ``ConfigError`` for unknown names, and for invalid or contradictory values."""
     return _check_consistency(BrokerConfig(**_parsed(settings, BROKER_SETTINGS, "broker"), given=frozenset(settings)))
 
 
@@ -402,7 +402,7 @@ def _check_consistency(config: BrokerConfig) -> BrokerConfig:
 
 
 def topic_config(overrides: Mapping[str, object], broker: BrokerConfig) -> TopicConfig:
-    """A topic's settings: its own over the broker's. Raises ``ConfigError`` as ``broker_config`` does."""
+    """Return the settings of a topic: its own ones, otherwise the broker's. Raises ``ConfigError`` as ``broker_config`` does."""
     values: dict[str, Any] = {
         attribute: getattr(broker, BROKER_SETTINGS[setting.broker_name][0])
         for attribute, setting in TOPIC_SETTINGS.values()
@@ -418,7 +418,7 @@ def topic_config(overrides: Mapping[str, object], broker: BrokerConfig) -> Topic
 
 
 def group_settings(overrides: Mapping[str, object], broker: BrokerConfig) -> dict[str, int]:
-    """What is set on a group, by Kafka's names; ``ConfigError`` as of ``broker_config``, and beyond the broker's bounds."""
+    """Return the settings of a group. Raises ``ConfigError`` as ``broker_config`` does, and for a value outside its bounds."""
     parsed = _parsed(overrides, GROUP_SETTINGS, "group")
     values: dict[str, int] = {}
     for name in overrides:
@@ -439,7 +439,7 @@ def group_bound(name: str, bound: str, broker: BrokerConfig) -> int:
 
 
 def with_changes(config: BrokerConfig, settings: Mapping[str, object]) -> BrokerConfig:
-    """The broker's settings with others on top of them; raises ``ConfigError`` as ``broker_config`` does."""
+    """Return ``config`` with other settings changed. Raises ``ConfigError`` as ``broker_config`` does."""
     return _check_consistency(dataclasses.replace(config, **_parsed(settings, BROKER_SETTINGS, "broker")))
 
 
@@ -481,4 +481,4 @@ _ELSEWHERE: Mapping[str, str] = {
     "controller.listener.names": _ALONE,
     "zookeeper.connect": _ALONE,
 }
-"""Settings of Kafka's ``server.properties`` that are none of ``settings`` here -> what to do instead."""
+"""Settings of Kafka's ``server.properties`` that ``settings`` does not accept -> what to do instead."""

@@ -126,7 +126,7 @@ class TopicConfig:
     message_timestamp_type: str = _setting(
         "message.timestamp.type",
         "CreateTime",
-        "Who sets the timestamps of records.",
+        "Whether producers or the broker set the timestamps of records.",
         choices=("CreateTime", "LogAppendTime"),
         broker="log.message.timestamp.type",
     )

@@ -22,7 +22,7 @@ from ottla.protocol import ErrorCode
 OFFSETS_TOPIC, TRANSACTIONS_TOPIC = "__consumer_offsets", "__transaction_state"
 INTERNAL_TOPICS = (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
 MAX_NEW_PARTITIONS = 10_000
-"""Partitions that one topic may be made with; Kafka has the same limit."""
+"""The maximum number of partitions of a new topic, as in Kafka."""
 
 _CONFIGS_KEPT = 1024
 """The number of different topic settings that are cached, so that topics with the same settings share them."""

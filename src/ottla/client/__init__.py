@@ -1,12 +1,13 @@
-"""What a client decides: state machines and request managers that are asked and never act, and the calls of its application.
+"""The core of a client: state machines and request managers, which are polled, and the public calls.
 
-Owns two threads' worth of decisions and their meeting place. At the top are what runs all of it (``assembly``, ``core``) and what
-all packages use: effects, events, the subscription. The packages, none of which imports one above itself:
+Owns the decisions of the network thread and of the application's thread, and the values that they exchange (``effects``,
+``events``, ``subscription``). ``assembly`` connects all managers of a consumer, and ``core`` runs one pass over them. The packages,
+none of which imports one above itself:
 
-- ``calls``: what runs on the application's thread; ``admin``: what an operator asks
-- ``health``: how a consumer is; ``positions``: where it reads on
-- ``groups``: a member of a group, of either protocol; ``fetch``: what it reads
-- ``cluster``, ``connections``: the brokers, and the connections to them
+- ``calls``: the public calls, on the application's thread
+- ``health``: the health and metrics of a consumer; ``positions``: commits, offsets and the validation of positions
+- ``admin``: the calls of an ``Admin``; ``groups``: a member of a group, of either protocol; ``fetch``: Fetch and its sessions
+- ``cluster``, ``connections``: metadata, and the connections to brokers
 
 Must not know sockets, threads or clocks. Invariant: the same inputs at the same times make the same decisions.
 """
