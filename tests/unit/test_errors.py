@@ -11,11 +11,20 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from ottla import errors
-from ottla.errors import ConnectionFailedError, LogTruncationError, OttlaError, OttlaTimeoutError, RecordDeserializationError
+from ottla.errors import (
+    ConnectionFailedError,
+    KeeperCode,
+    LogTruncationError,
+    OttlaError,
+    OttlaTimeoutError,
+    RecordDeserializationError,
+    ZooKeeperError,
+)
 
 OTHERS = [
     ConnectionFailedError("no server answers", {"a:1": "refused"}, hint="look"),
     LogTruncationError("cut", "t", 0, 7, None),
+    ZooKeeperError(KeeperCode.NONODE, "/consumers/g", index=1, hint="look"),
     RecordDeserializationError("what is that", "t", 0, 7, b"\xff", part="value", record=None),
 ]
 """Errors whose constructors take other arguments than a message."""

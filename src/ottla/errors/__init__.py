@@ -23,6 +23,7 @@
     +-- CommitFailedError           the group has rebalanced: the partitions may belong to another member now
     +-- AssignmentError             an assignor failed, or its answer cannot be used
     +-- StorageError                the data directory cannot be used
+    +-- ZooKeeperError              ZooKeeper did not execute an operation, or did not answer; ``code`` is ZooKeeper's own
     +-- BrokerError                 an error code of the protocol; one class per code, e.g. ``UnknownTopicOrPartitionError``
 
 Must not know any other package. Invariant: ``__all__`` names every error class, and nothing else.
@@ -68,6 +69,7 @@ from ottla.errors.tree import (
     WakeupError,
     timeout_error as timeout_error,
 )
+from ottla.errors.zookeeper import KeeperCode as KeeperCode, ZooKeeperError
 
 __all__ = [
     "AssignmentError",
@@ -226,6 +228,7 @@ __all__ = [
     "UnsupportedVersionError",
     "VoterNotFoundError",
     "WakeupError",
+    "ZooKeeperError",
 ]
 
 for _name in __all__:

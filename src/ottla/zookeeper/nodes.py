@@ -1,0 +1,158 @@
+"""The data of Kafka 0.8's nodes, written as Kafka 1.1.1 writes it, and read leniently.
+
+Owns the JSON of members, brokers and topics, and the text of owners and offsets. Must not know paths, except to name them in an
+error. Invariants: what is written has the bytes of Kafka 1.1.1, since Java's members parse it strictly; reading skips unknown
+fields, and raises ``ProtocolError`` with the path for everything else that it cannot understand.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ottla.errors import ProtocolError
+from ottla.types import Node as BrokerAddress
+
+STATIC, WHITE_LIST, BLACK_LIST = "static", "white_list", "black_list"
+PATTERNS = (STATIC, WHITE_LIST, BLACK_LIST)
+"""The kinds of subscriptions, as they are written."""
+
+_MAX_INT32 = 2**31 - 1
+_MAX_INT64 = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRegistration:
+    """The data of a member: ``/consumers/[group]/ids/[member]``.
+
+    ``subscription`` maps each topic to its number of streams; for a white list or black list, the one regular expression.
+    """
+
+    subscription: Mapping[str, int]
+    pattern: str = STATIC
+    timestamp: int = 0
+
+    def encode(self) -> bytes:
+        """Return the JSON of Kafka 1.1.1, in its order of fields."""
+        fields = {
+            "version": 1,
+            "subscription": dict(self.subscription),
+            "pattern": self.pattern,
+            "timestamp": str(self.timestamp),
+        }
+        return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+
+    @classmethod
+    def decode(cls, data: bytes, path: str) -> MemberRegistration:
+        """Read the data of a member. Raises ``ProtocolError``."""
+        fields = _object(data, path)
+        # Members of 0.8.0 and other clients leave the pattern or the timestamp out: then the topics are named.
+        pattern = fields.get("pattern", STATIC)
+        if pattern not in PATTERNS:
+            raise _malformed(path, f"the pattern is {pattern!r}, none of {', '.join(PATTERNS)}")
+        subscription = fields.get("subscription")
+        if not isinstance(subscription, dict):
+            raise _malformed(path, "the subscription is missing or not an object")
+        if pattern != STATIC and len(subscription) != 1:
+            raise _malformed(path, f"a {pattern} has one regular expression, not {len(subscription)}")
+        streams = {topic: _number(count, path, f"the streams of {topic!r}", 1, _MAX_INT32) for topic, count in subscription.items()}
+        timestamp = fields.get("timestamp", 0)
+        return cls(streams, pattern, _number(timestamp, path, "the timestamp", 0, _MAX_INT64))
+
+
+def decode_broker(broker_id: int, data: bytes, path: str, listener: str = "PLAINTEXT") -> BrokerAddress:
+    """Read the address of a broker for one listener or security protocol. Raises ``ProtocolError``.
+
+    0.8 wrote ``host`` and ``port`` alone. Later versions add ``endpoints``; their ``host`` is null without a plain-text listener.
+    """
+    fields = _object(data, path)
+    endpoints = fields.get("endpoints")
+    for endpoint in endpoints if isinstance(endpoints, list) else []:
+        name, separator, address = str(endpoint).partition("://")
+        host, colon, port = address.rpartition(":")
+        names = fields.get("listener_security_protocol_map")
+        protocol = names.get(name, name) if isinstance(names, dict) else name
+        if separator and colon and listener in (name, protocol):
+            return BrokerAddress(broker_id, host.strip("[]"), _number(port, path, "the port", 1, 65535), None)
+    if listener != "PLAINTEXT" or not isinstance(fields.get("host"), str):
+        raise _malformed(path, f"broker {broker_id} has no address for {listener}")
+    return BrokerAddress(broker_id, fields["host"], _number(fields.get("port"), path, "the port", 1, 65535), None)
+
+
+def decode_topic(data: bytes, path: str) -> tuple[int, ...]:
+    """Read the partitions of a topic, in order. Raises ``ProtocolError``."""
+    partitions = _object(data, path).get("partitions")
+    if not isinstance(partitions, dict):
+        raise _malformed(path, "the partitions are missing or not an object")
+    return tuple(sorted(_number(partition, path, "a partition", 0, _MAX_INT32) for partition in partitions))
+
+
+def decode_leader(data: bytes, path: str) -> int | None:
+    """Read the leader of a partition from its state; ``None`` if there is none now. Raises ``ProtocolError``."""
+    leader = _number(_object(data, path).get("leader"), path, "the leader", -2, _MAX_INT32)
+    return leader if leader >= 0 else None
+
+
+class ConsumerThread(NamedTuple):
+    """One thread of one member: the owner of partitions."""
+
+    member_id: str
+    thread: int
+
+    def __str__(self) -> str:
+        return f"{self.member_id}-{self.thread}"
+
+
+def encode_owner(owner: ConsumerThread) -> bytes:
+    """Return the data of an owner's node."""
+    return str(owner).encode()
+
+
+def decode_owner(data: bytes, path: str) -> ConsumerThread:
+    """Read the owner of a partition. Raises ``ProtocolError``."""
+    member_id, dash, thread = _text(data, path).rpartition("-")
+    if not dash or not member_id:
+        raise _malformed(path, "an owner is a member id, '-' and the number of a thread")
+    return ConsumerThread(member_id, _number(thread, path, "the thread", 0, _MAX_INT32))
+
+
+def encode_offset(offset: int) -> bytes:
+    """Return the data of a committed offset."""
+    return str(offset).encode()
+
+
+def decode_offset(data: bytes, path: str) -> int:
+    """Read a committed offset. Raises ``ProtocolError``."""
+    return _number(_text(data, path), path, "the offset", 0, _MAX_INT64)
+
+
+def _object(data: bytes, path: str) -> dict[str, Any]:
+    try:
+        fields = json.loads(_text(data, path))
+    except (ValueError, RecursionError) as error:
+        raise _malformed(path, f"not JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise _malformed(path, "not a JSON object")
+    return fields
+
+
+def _text(data: bytes, path: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise _malformed(path, f"not UTF-8: {error}") from error
+
+
+def _number(value: object, path: str, what: str, low: int, high: int) -> int:
+    """Read a whole number, or the digits of one: Java writes some numbers as strings."""
+    if isinstance(value, str) and len(value) <= 20 and value.removeprefix("-").isascii() and value.removeprefix("-").isdigit():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise _malformed(path, f"{what} is {value!r:.60}, not a whole number from {low} to {high}")
+    return value
+
+
+def _malformed(path: str, why: str) -> ProtocolError:
+    return ProtocolError(f"the node {path} of ZooKeeper is malformed: {why}")

@@ -1,0 +1,93 @@
+"""The paths of Kafka 0.8 in ZooKeeper.
+
+Owns the layout below ``/consumers`` and ``/brokers``. Must not know the data of the nodes. Invariant: a path is only made of names
+that ZooKeeper accepts, so a group's name never leads to another group's nodes.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ottla.errors import ConfigError
+
+CONSUMERS = "/consumers"
+BROKER_IDS = "/brokers/ids"
+TOPICS = "/brokers/topics"
+
+_REFUSED = re.compile("[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
+"""Characters that ZooKeeper allows in no name, and the separator."""
+
+
+def check_name(name: str, what: str) -> str:
+    """Return ``name`` if it can be part of a path. Raises ``ConfigError``; ``what`` says what it names."""
+    refused = _REFUSED.search(name)
+    if not name or name in (".", "..") or refused is not None:
+        why = f"it contains {refused.group()!r}" if refused is not None else "it is empty, '.' or '..'"
+        raise ConfigError(f"{what} {name!r} cannot be a node of ZooKeeper: {why}", hint="choose another name")
+    return name
+
+
+def group(group_id: str) -> str:
+    """The node of a group."""
+    return f"{CONSUMERS}/{check_name(group_id, 'the group id')}"
+
+
+def ids(group_id: str) -> str:
+    """The parent of a group's members."""
+    return f"{group(group_id)}/ids"
+
+
+def member(group_id: str, member_id: str) -> str:
+    """The ephemeral node of a member."""
+    return f"{ids(group_id)}/{check_name(member_id, 'the member id')}"
+
+
+def owners(group_id: str) -> str:
+    """The parent of the topics with owners."""
+    return f"{group(group_id)}/owners"
+
+
+def topic_owners(group_id: str, topic: str) -> str:
+    """The parent of the owners of one topic's partitions."""
+    return f"{owners(group_id)}/{check_name(topic, 'the topic')}"
+
+
+def owner(group_id: str, topic: str, partition: int) -> str:
+    """The ephemeral node whose data is the consumer thread that owns a partition."""
+    return f"{topic_owners(group_id, topic)}/{partition}"
+
+
+def offsets(group_id: str) -> str:
+    """The parent of the topics with committed offsets."""
+    return f"{group(group_id)}/offsets"
+
+
+def topic_offsets(group_id: str, topic: str) -> str:
+    """The parent of the committed offsets of one topic."""
+    return f"{offsets(group_id)}/{check_name(topic, 'the topic')}"
+
+
+def offset(group_id: str, topic: str, partition: int) -> str:
+    """The node whose data is the committed offset of a partition."""
+    return f"{topic_offsets(group_id, topic)}/{partition}"
+
+
+def broker(broker_id: int) -> str:
+    """The ephemeral node of a broker."""
+    return f"{BROKER_IDS}/{broker_id}"
+
+
+def topic(name: str) -> str:
+    """The node with the partitions of a topic."""
+    return f"{TOPICS}/{check_name(name, 'the topic')}"
+
+
+def partition_state(name: str, partition: int) -> str:
+    """The node with the leader of a partition."""
+    return f"{topic(name)}/partitions/{partition}/state"
+
+
+def parents(path: str) -> tuple[str, ...]:
+    """The nodes above ``path``, without the root, from the top."""
+    parts = path.split("/")[1:-1]
+    return tuple("/" + "/".join(parts[: end + 1]) for end in range(len(parts)))

@@ -1,0 +1,338 @@
+"""The client's side of a ZooKeeper session, without sockets.
+
+Owns the state of the session, the operations in flight and those that wait for a connection, the watches that are set, and the
+lease. Must not know kazoo, nor why a node is read or written. Invariants:
+
+- Exactly one of ``on_result`` and ``on_failure`` of each ``Ask`` is called, once.
+- Operations are performed in the order of the ``Ask``s, and only while the session is CONNECTED.
+- After a disconnection no watch is set: a manager reads everything again that it wants to watch.
+- The lease never lasts longer than the session on the server: it ends one session time-out after the *sending* of the last
+  operation that the server has answered in this session.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple
+
+from ottla.errors import KeeperCode, OttlaError, ZooKeeperError
+from ottla.types import Now
+from ottla.zookeeper.operations import Exists, GetChildren, GetData, Operation, ResultT
+
+
+class SessionState(enum.Enum):
+    """The state of the session, as far as the client knows."""
+
+    CONNECTING = "no session yet"
+    CONNECTED = "operations are performed"
+    SUSPENDED = "disconnected: the session may still be alive, or may have expired"
+    LOST = "the session has expired, and there is no other yet"
+    CLOSED = "the client has closed it"
+
+
+class SessionEvent(enum.Enum):
+    """The events of a session."""
+
+    CONNECT = "connected: a session is established or continued"
+    DISCONNECT = "the connection broke"
+    EXPIRE = "the server has ended the session"
+    CLOSE = "the client closes it"
+
+
+_ENDS = {SessionEvent.CLOSE: SessionState.CLOSED}
+
+TRANSITIONS: Mapping[SessionState, Mapping[SessionEvent, SessionState]] = {
+    SessionState.CONNECTING: {SessionEvent.CONNECT: SessionState.CONNECTED, **_ENDS},
+    SessionState.CONNECTED: {
+        SessionEvent.CONNECT: SessionState.CONNECTED,
+        SessionEvent.DISCONNECT: SessionState.SUSPENDED,
+        SessionEvent.EXPIRE: SessionState.LOST,
+        **_ENDS,
+    },
+    SessionState.SUSPENDED: {
+        SessionEvent.CONNECT: SessionState.CONNECTED,
+        SessionEvent.EXPIRE: SessionState.LOST,
+        **_ENDS,
+    },
+    SessionState.LOST: {SessionEvent.CONNECT: SessionState.CONNECTED, **_ENDS},
+    SessionState.CLOSED: {},
+}
+"""State -> event -> the next state. An event that has no entry changes nothing: reports of the shell may be late."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask(Generic[ResultT]):
+    """One operation. ``timeout`` (milliseconds) covers the wait for a connection and the wait for the answer.
+
+    Exactly one of the two functions is called, once, also if the manager has lost interest meanwhile: it then ignores the outcome.
+    ``on_failure`` gets a ``ZooKeeperError``; its ``outcome_unknown`` says whether the operation may have been executed.
+    """
+
+    operation: Operation[ResultT]
+    timeout: int
+    on_result: Callable[[ResultT, Now], None]
+    on_failure: Callable[[OttlaError, Now], None]
+
+
+AnyAsk = Ask[Any]
+"""An operation where the type of its result does not matter: the manager that made it and mypy have matched them."""
+
+
+class WatchType(enum.Enum):
+    """The watches of ZooKeeper, by the read that sets them."""
+
+    DATA = "the data of a node"
+    EXIST = "the existence of a node"
+    CHILDREN = "the children of a node"
+
+
+WATCHES: Mapping[type[Operation[Any]], WatchType] = {
+    GetData: WatchType.DATA,
+    Exists: WatchType.EXIST,
+    GetChildren: WatchType.CHILDREN,
+}
+
+
+class WatchFired(NamedTuple):
+    """What was watched has changed. The watch is no longer set."""
+
+    watch: WatchType
+    path: str
+
+
+class SessionChanged(NamedTuple):
+    """The session has another state. ``is_new``: it is another session; the ephemeral nodes of the last one disappear."""
+
+    state: SessionState
+    is_new: bool = False
+
+
+class Perform(NamedTuple):
+    """Perform an operation, after those of earlier effects; report ``on_answered`` or ``on_failed`` with the same number."""
+
+    number: int
+    operation: Operation[Any]
+
+
+class CompletedAsk(NamedTuple):
+    """The outcome of an ``Ask``: a result or an error."""
+
+    owner: object
+    ask: AnyAsk
+    result: Any
+    error: OttlaError | None
+
+
+class SessionPoll(NamedTuple):
+    """The operations to perform now, and the time of the next poll at the latest (monotonic ms; ``None``: on the next event)."""
+
+    effects: list[Perform]
+    wake_at: int | None
+
+
+@dataclass(eq=False, slots=True)
+class _Pending:
+    """An ``Ask`` without an outcome. ``ask`` is ``None`` for the operation that only renews the lease."""
+
+    owner: object
+    ask: AnyAsk | None
+    operation: Operation[Any]
+    deadline: int
+    sent_at: int = 0
+    session_id: int | None = None
+    fired: bool = False
+    """Whether its watch has fired before its answer: both come from different threads of the shell."""
+
+
+class Session:
+    """See the module. ``timeout`` is the session time-out (milliseconds)."""
+
+    def __init__(self, timeout: int) -> None:
+        self.state = SessionState.CONNECTING
+        self.session_id: int | None = None
+        """The id of the session; ``None`` while there is none."""
+        self.watches: set[tuple[WatchType, str]] = set()
+        """The watches that are set."""
+        self._timeout = timeout
+        self._lease_until: int | None = None
+        self._renewed_at = 0
+        self._numbers = 0
+        self._waiting: deque[_Pending] = deque()
+        self._in_flight: dict[int, _Pending] = {}
+        self._completed: list[CompletedAsk] = []
+        self._events: list[WatchFired | SessionChanged] = []
+
+    def __repr__(self) -> str:
+        return f"<Session {self.state.name} {len(self._in_flight)} in flight, {len(self._waiting)} waiting>"
+
+    def has_lease(self, now: Now) -> bool:
+        """Whether the session surely exists: no other member can have seen its ephemeral nodes disappear."""
+        return self._lease_until is not None and now.mono < self._lease_until
+
+    @property
+    def lease_until(self) -> int | None:
+        """The time at which the lease ends (monotonic ms); ``None``: there is none."""
+        return self._lease_until
+
+    # -- operations -------------------------------------------------------------------------------------------------------
+
+    def ask(self, owner: object, ask: AnyAsk, now: Now) -> None:
+        """Perform an operation as soon as the session is connected. ``owner`` is the manager, for ``CompletedAsk``."""
+        pending = _Pending(owner, ask, ask.operation, now.mono + ask.timeout)
+        if self.state is SessionState.CLOSED:
+            self._fail(pending, KeeperCode.SESSIONEXPIRED)
+        else:
+            self._waiting.append(pending)
+
+    def poll(self, now: Now) -> SessionPoll:
+        """Fail what is overdue, and return the operations to perform."""
+        self._expire(now)
+        effects: list[Perform] = []
+        if self.state is SessionState.CONNECTED:
+            while self._waiting:
+                effects.append(self._perform(self._waiting.popleft(), now))
+            if now.mono - self._renewed_at >= self._timeout // 3:
+                # Any answer renews the lease; without work, the cheapest read does.
+                renewal = _Pending(self, None, Exists("/"), now.mono + self._timeout)
+                effects.append(self._perform(renewal, now))
+        return SessionPoll(effects, min(self._deadlines(), default=None))
+
+    @property
+    def has_completions(self) -> bool:
+        """Whether there are outcomes or events to take."""
+        return bool(self._completed or self._events)
+
+    def take_completions(self) -> list[CompletedAsk]:
+        """Return the outcomes since the last call, in order."""
+        completed, self._completed = self._completed, []
+        return completed
+
+    def take_events(self) -> list[WatchFired | SessionChanged]:
+        """Return the events since the last call, in order."""
+        events, self._events = self._events, []
+        return events
+
+    def close(self) -> None:
+        """End the session: what has no outcome fails."""
+        self._move(SessionEvent.CLOSE)
+        self._lease_until, self.session_id = None, None
+        self.watches.clear()
+        for pending in (*self._in_flight.values(), *self._waiting):
+            self._fail(pending, KeeperCode.CONNECTIONLOSS if pending.sent_at else KeeperCode.SESSIONEXPIRED)
+        self._in_flight.clear()
+        self._waiting.clear()
+
+    # -- reports of the shell ---------------------------------------------------------------------------------------------
+
+    def on_connected(self, session_id: int, now: Now) -> None:
+        """Continue the session, or begin another one."""
+        is_new = session_id != self.session_id
+        if self.state is SessionState.CLOSED:
+            return
+        if is_new:
+            # The last session may have ended without a report of it: its lease and its watches are void.
+            self._lease_until, self.session_id = None, session_id
+            self.watches.clear()
+        self._renewed_at = now.mono - self._timeout
+        self._move(SessionEvent.CONNECT)
+        self._events.append(SessionChanged(self.state, is_new))
+
+    def on_disconnected(self) -> None:
+        """Note that the connection broke. The lease goes on, since the session does; the watches are dropped."""
+        if self._move(SessionEvent.DISCONNECT):
+            self.watches.clear()
+            self._events.append(SessionChanged(self.state))
+
+    def on_expired(self) -> None:
+        """Note that the server has ended the session."""
+        if self._move(SessionEvent.EXPIRE):
+            self._lease_until, self.session_id = None, None
+            self.watches.clear()
+            self._events.append(SessionChanged(self.state))
+
+    def on_watch_fired(self, watch: WatchType, path: str) -> None:
+        """Report a change, also if the answer of the read that set the watch is still under way."""
+        self.watches.discard((watch, path))
+        for pending in self._in_flight.values():
+            if _watch_of(pending.operation) == (watch, path):
+                pending.fired = True
+        self._events.append(WatchFired(watch, path))
+
+    def on_answered(self, number: int, result: object, now: Now) -> None:
+        """Take the result of an operation."""
+        del now
+        pending = self._in_flight.pop(number, None)
+        if pending is not None:
+            self._renew(pending)
+            watch = _watch_of(pending.operation)
+            if watch is not None and not pending.fired and self._is_current(pending):
+                self.watches.add(watch)
+            if pending.ask is not None:
+                self._completed.append(CompletedAsk(pending.owner, pending.ask, result, None))
+
+    def on_failed(self, number: int, error: ZooKeeperError, now: Now) -> None:
+        """Take the error of an operation. That a node is missing, or exists, is an answer of the server, too."""
+        del now
+        pending = self._in_flight.pop(number, None)
+        if pending is not None:
+            if not error.retriable:
+                self._renew(pending)
+            if pending.ask is not None:
+                self._completed.append(CompletedAsk(pending.owner, pending.ask, None, error))
+
+    # -- internals --------------------------------------------------------------------------------------------------------
+
+    def _move(self, event: SessionEvent) -> bool:
+        """Take the transition of ``event``; return whether there is one."""
+        following = TRANSITIONS[self.state].get(event)
+        if following is not None:
+            self.state = following
+        return following is not None
+
+    def _perform(self, pending: _Pending, now: Now) -> Perform:
+        self._numbers += 1
+        pending.sent_at, pending.session_id = now.mono, self.session_id
+        self._in_flight[self._numbers] = pending
+        self._renewed_at = now.mono
+        return Perform(self._numbers, pending.operation)
+
+    def _is_current(self, pending: _Pending) -> bool:
+        """Whether the session has been connected without interruption, or continued, since the operation was performed."""
+        return pending.session_id == self.session_id and self.state is SessionState.CONNECTED
+
+    def _renew(self, pending: _Pending) -> None:
+        # An operation that the shell queued during a reconnect may be answered in the next session, and says nothing about its own.
+        if pending.session_id == self.session_id and self.session_id is not None:
+            self._lease_until = max(self._lease_until or 0, pending.sent_at + self._timeout)
+
+    def _expire(self, now: Now) -> None:
+        overdue = [number for number, pending in self._in_flight.items() if now.mono >= pending.deadline]
+        for number in overdue:
+            self._fail(self._in_flight.pop(number), KeeperCode.OPERATIONTIMEOUT)
+        waiting, self._waiting = self._waiting, deque()
+        for pending in waiting:
+            if now.mono >= pending.deadline:
+                # It was never performed, so its outcome is known.
+                self._fail(pending, KeeperCode.SESSIONEXPIRED)
+            else:
+                self._waiting.append(pending)
+
+    def _deadlines(self) -> list[int]:
+        times = [pending.deadline for pending in (*self._in_flight.values(), *self._waiting)]
+        if self.state is SessionState.CONNECTED:
+            times.append(self._renewed_at + self._timeout // 3)
+        return times
+
+    def _fail(self, pending: _Pending, code: KeeperCode) -> None:
+        if pending.ask is not None:
+            error = ZooKeeperError(code, pending.operation.path)
+            self._completed.append(CompletedAsk(pending.owner, pending.ask, None, error))
+
+
+def _watch_of(operation: Operation[Any]) -> tuple[WatchType, str] | None:
+    if isinstance(operation, GetData | Exists | GetChildren) and operation.watch:
+        return WATCHES[type(operation)], operation.path
+    return None

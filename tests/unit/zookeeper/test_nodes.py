@@ -1,0 +1,120 @@
+"""The data of Kafka 0.8's nodes: the bytes of Kafka 1.1.1 out, everything that other versions write in, and clear errors."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from ottla.errors import OttlaError, ProtocolError
+from ottla.types import Node
+from ottla.zookeeper import nodes
+from ottla.zookeeper.nodes import ConsumerThread, MemberRegistration
+
+# As Kafka 1.1.1 wrote them.
+STATIC = b'{"version":1,"subscription":{"orders":2},"pattern":"static","timestamp":"1795378530365"}'
+WHITE_LIST = b'{"version":1,"subscription":{"orders|te.*":1},"pattern":"white_list","timestamp":"1795377382364"}'
+BROKER = (
+    b'{"listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT"},"endpoints":["PLAINTEXT://127.0.0.1:19092"],"jmx_port":-1,'
+    b'"host":"127.0.0.1","timestamp":"1795377273165","port":19092,"version":4}'
+)
+TOPIC = b'{"version":1,"partitions":{"4":[1],"1":[1],"0":[1],"2":[1],"3":[1],"10":[1]}}'
+STATE = b'{"controller_epoch":1,"leader":1,"version":1,"leader_epoch":0,"isr":[1]}'
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda values: st.lists(values) | st.dictionaries(st.text(), values),
+    max_leaves=5,
+)
+FIELDS = st.sampled_from(
+    ["version", "subscription", "pattern", "timestamp", "endpoints", "host", "port", "partitions", "leader"],
+)
+
+
+@pytest.mark.parametrize("data", [STATIC, WHITE_LIST])
+def test_a_member_is_written_with_the_bytes_of_kafka(data: bytes) -> None:
+    assert MemberRegistration.decode(data, "/m").encode() == data
+
+
+def test_a_member_without_pattern_and_timestamp_names_its_topics() -> None:
+    assert MemberRegistration.decode(b'{"version":1,"subscription":{"a":1}}', "/m") == MemberRegistration({"a": 1})
+
+
+def test_brokers_of_all_versions() -> None:
+    old = b'{"jmx_port":-1,"timestamp":"1","host":"old","version":1,"port":9092}'
+    tls = b'{"endpoints":["TLS://[::1]:9093"],"listener_security_protocol_map":{"TLS":"SSL"},"host":null,"port":-1,"version":4}'
+    assert nodes.decode_broker(1, BROKER, "/b") == Node(1, "127.0.0.1", 19092)
+    assert nodes.decode_broker(1, old, "/b") == Node(1, "old", 9092)
+    assert nodes.decode_broker(1, tls, "/b", "SSL") == nodes.decode_broker(1, tls, "/b", "TLS") == Node(1, "::1", 9093)
+    with pytest.raises(ProtocolError, match="broker 1 has no address for PLAINTEXT"):
+        nodes.decode_broker(1, tls, "/b")
+
+
+def test_topics_leaders_owners_and_offsets() -> None:
+    assert nodes.decode_topic(TOPIC, "/t") == (0, 1, 2, 3, 4, 10)
+    assert nodes.decode_leader(STATE, "/s") == 1
+    assert nodes.decode_leader(STATE.replace(b'"leader":1', b'"leader":-1'), "/s") is None
+    assert nodes.decode_owner(b"bar_vm-1795377382328-12a618e8-0", "/o") == ConsumerThread("bar_vm-1795377382328-12a618e8", 0)
+    assert nodes.decode_offset(b"10", "/o") == 10
+
+
+@given(st.text(min_size=1), st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1))
+def test_owners_and_offsets_are_read_as_written(member: str, thread: int, offset: int) -> None:
+    owner = ConsumerThread(member, thread)
+    assert nodes.decode_owner(nodes.encode_owner(owner), "/o") == owner
+    assert nodes.decode_offset(nodes.encode_offset(offset), "/o") == offset
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "not JSON"),
+        (b"\xff", "not UTF-8"),
+        (b"[" * 100_000, "not JSON"),
+        (b"[]", "not a JSON object"),
+        (b"{}", "the subscription is missing"),
+        (b'{"subscription":{"a":0}}', "the streams of 'a' is 0, not a whole number from 1"),
+        (b'{"subscription":{"a":"x"}}', "the streams of 'a' is 'x'"),
+        (b'{"subscription":{"a":1},"pattern":"grey_list"}', "the pattern is 'grey_list'"),
+        (b'{"subscription":{"a":1,"b":1},"pattern":"black_list"}', "a black_list has one regular expression, not 2"),
+        (b'{"subscription":{"a":1},"timestamp":true}', "the timestamp is True"),
+    ],
+)
+def test_a_malformed_member_is_refused_with_its_path(data: bytes, why: str) -> None:
+    with pytest.raises(ProtocolError) as refused:
+        MemberRegistration.decode(data, "/consumers/g/ids/m")
+    assert "/consumers/g/ids/m" in str(refused.value)
+    assert why in str(refused.value)
+
+
+@pytest.mark.parametrize("data", [b"", b"x", b"x-", b"-1", b"x-y", b"x-1.0", b"x-99999999999", b"\xff-1"])
+def test_a_malformed_owner_is_refused(data: bytes) -> None:
+    with pytest.raises(ProtocolError, match="/o"):
+        nodes.decode_owner(data, "/o")
+
+
+@pytest.mark.parametrize("data", [b"", b"-1", b"1.5", b"x", "²".encode(), b"9" * 40])
+def test_a_malformed_offset_is_refused(data: bytes) -> None:
+    with pytest.raises(ProtocolError, match="/o"):
+        nodes.decode_offset(data, "/o")
+
+
+@given(st.binary() | st.dictionaries(FIELDS, JSON).map(lambda fields: json.dumps(fields).encode()))
+def test_no_data_raises_anything_else(data: bytes) -> None:
+    readers: list[Any] = [
+        MemberRegistration.decode,
+        lambda data, path: nodes.decode_broker(1, data, path),
+        nodes.decode_topic,
+        nodes.decode_leader,
+        nodes.decode_owner,
+        nodes.decode_offset,
+    ]
+    for read in readers:
+        error = None
+        try:
+            read(data, "/p")
+        except OttlaError as raised:
+            error = raised
+        assert error is None or (isinstance(error, ProtocolError) and "/p" in str(error))

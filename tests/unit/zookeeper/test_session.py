@@ -1,0 +1,240 @@
+"""The client's side of a session: each operation has one outcome, watches end with the connection, the lease ends in time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import settings, strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from ottla.errors import KeeperCode, OttlaError, ZooKeeperError
+from ottla.types import Now
+from ottla.zookeeper.operations import Create, Exists, GetChildren, GetData, Operation, Sync
+from ottla.zookeeper.session import Ask, Perform, Session, SessionChanged, SessionState, WatchFired, WatchType
+
+TIMEOUT = 6_000
+ANSWERED = [KeeperCode.NONODE, KeeperCode.NODEEXISTS]
+UNANSWERED = [KeeperCode.CONNECTIONLOSS, KeeperCode.SESSIONEXPIRED]
+
+
+def at(mono: int) -> Now:
+    return Now(mono, mono)
+
+
+class Outcomes:
+    """Counts the outcomes of asks."""
+
+    def __init__(self) -> None:
+        self.results: list[Any] = []
+        self.errors: list[OttlaError] = []
+
+    def ask(self, operation: Operation[Any], timeout: int = 2_000) -> Ask[Any]:
+        return Ask(
+            operation, timeout, lambda result, now: self.results.append(result), lambda error, now: self.errors.append(error)
+        )
+
+    def take(self, session: Session, now: Now) -> None:
+        for _, ask, result, error in session.take_completions():
+            if error is not None:
+                ask.on_failure(error, now)
+            else:
+                ask.on_result(result, now)
+
+
+def connected() -> Session:
+    """A connected session whose first renewal is answered."""
+    session = Session(TIMEOUT)
+    session.on_connected(1, at(1))
+    ((number, _),) = session.poll(at(1)).effects
+    session.on_answered(number, None, at(1))
+    session.take_events()
+    return session
+
+
+def test_operations_wait_for_a_connection_and_keep_their_order() -> None:
+    session, outcomes = Session(TIMEOUT), Outcomes()
+    first, second = Create("/a"), GetData("/a")
+    session.ask(self_ := object(), outcomes.ask(first), at(0))
+    session.ask(self_, outcomes.ask(second), at(0))
+    assert session.poll(at(0)).effects == []
+    session.on_connected(1, at(10))
+    effects = session.poll(at(10)).effects
+    assert [effect.operation for effect in effects] == [first, second]
+
+
+def test_an_operation_that_was_never_performed_has_a_known_outcome() -> None:
+    session, outcomes = Session(TIMEOUT), Outcomes()
+    session.ask(None, outcomes.ask(Create("/a"), timeout=100), at(0))
+    assert session.poll(at(0)).wake_at == 100
+    session.poll(at(100))
+    outcomes.take(session, at(100))
+    (error,) = outcomes.errors
+    assert isinstance(error, ZooKeeperError)
+    assert not error.outcome_unknown
+
+
+def test_the_outcome_of_an_operation_without_an_answer_is_unknown_and_its_late_answer_is_dropped() -> None:
+    session, outcomes = connected(), Outcomes()
+    session.ask(None, outcomes.ask(Create("/a"), timeout=100), at(2))
+    (effect,) = session.poll(at(2)).effects
+    session.poll(at(102))
+    outcomes.take(session, at(102))
+    (error,) = outcomes.errors
+    assert isinstance(error, ZooKeeperError)
+    assert (error.code, error.outcome_unknown) == (KeeperCode.OPERATIONTIMEOUT, True)
+    session.on_answered(effect.number, "/a", at(103))
+    outcomes.take(session, at(103))
+    assert (outcomes.results, len(outcomes.errors)) == ([], 1)
+
+
+def test_the_lease_counts_from_the_sending_and_is_renewed_without_work() -> None:
+    session = connected()
+    assert session.lease_until == 1 + TIMEOUT
+    assert session.poll(at(2_000)).effects == []
+    ((number, operation),) = session.poll(at(2_001)).effects
+    assert operation == Exists("/")
+    session.on_answered(number, None, at(5_000))
+    assert session.lease_until == 2_001 + TIMEOUT
+    assert session.has_lease(at(8_000))
+    assert not session.has_lease(at(8_001))
+
+
+def test_a_refusal_renews_the_lease_but_a_lost_connection_does_not() -> None:
+    session, outcomes = connected(), Outcomes()
+    for now, code, until in ((100, KeeperCode.NONODE, 100 + TIMEOUT), (200, KeeperCode.CONNECTIONLOSS, 100 + TIMEOUT)):
+        session.ask(None, outcomes.ask(GetData("/a")), at(now))
+        (effect,) = session.poll(at(now)).effects
+        session.on_failed(effect.number, ZooKeeperError(code, "/a"), at(now + 1))
+        assert session.lease_until == until
+
+
+def test_an_answer_in_the_next_session_is_no_lease() -> None:
+    session, outcomes = connected(), Outcomes()
+    session.ask(None, outcomes.ask(Sync()), at(100))
+    (effect,) = session.poll(at(100)).effects
+    session.on_disconnected()
+    session.on_connected(2, at(9_000))
+    session.on_answered(effect.number, None, at(9_001))
+    assert session.lease_until is None
+    assert session.take_events() == [SessionChanged(SessionState.SUSPENDED), SessionChanged(SessionState.CONNECTED, True)]
+
+
+def test_a_disconnection_drops_all_watches_and_keeps_the_lease() -> None:
+    session, outcomes = connected(), Outcomes()
+    session.ask(None, outcomes.ask(GetChildren("/a", watch=True)), at(2))
+    (effect,) = session.poll(at(2)).effects
+    session.on_answered(effect.number, None, at(3))
+    assert session.watches == {(WatchType.CHILDREN, "/a")}
+    session.on_disconnected()
+    assert session.watches == set()
+    assert session.has_lease(at(4))
+    session.on_expired()
+    assert not session.has_lease(at(4))
+
+
+def test_a_watch_that_fires_before_the_answer_of_its_read_is_reported_and_not_set() -> None:
+    session, outcomes = connected(), Outcomes()
+    session.ask(None, outcomes.ask(GetData("/a", watch=True)), at(2))
+    (effect,) = session.poll(at(2)).effects
+    session.on_watch_fired(WatchType.DATA, "/a")
+    session.on_answered(effect.number, None, at(3))
+    assert session.watches == set()
+    assert session.take_events() == [WatchFired(WatchType.DATA, "/a")]
+
+
+def test_close_ends_everything_and_later_operations_fail() -> None:
+    session, outcomes = connected(), Outcomes()
+    session.ask(None, outcomes.ask(Create("/sent")), at(2))
+    session.poll(at(2))
+    session.ask(None, outcomes.ask(Create("/waiting")), at(3))
+    session.close()
+    session.ask(None, outcomes.ask(Create("/late")), at(4))
+    outcomes.take(session, at(4))
+    assert [str(error) for error in outcomes.errors] == [
+        "ZooKeeper: CONNECTIONLOSS at /sent: the connection broke before the answer",
+        "ZooKeeper: SESSIONEXPIRED at /waiting: there is no session, or it has expired",
+        "ZooKeeper: SESSIONEXPIRED at /late: there is no session, or it has expired",
+    ]
+    session.on_connected(3, at(5))
+    assert session.state is SessionState.CLOSED
+
+
+class Sessions(RuleBasedStateMachine):
+    """Random reports of a shell, also late ones and in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.session, self.outcomes, self.mono, self.asked, self.ids = Session(TIMEOUT), Outcomes(), 1, 0, 0
+        self.performed: dict[int, tuple[int, int | None]] = {}
+        self.answered_at = {0: 0}
+        self.operations = {0: Perform(0, Sync())}
+
+    @rule(step=st.integers(0, 4_000))
+    def time_passes(self, step: int) -> None:
+        self.mono += step
+
+    @rule(
+        operation=st.sampled_from([Create("/a"), GetData("/a", True), GetChildren("/a", True), Exists("/b", True)]),
+        timeout=st.integers(1, 9_000),
+    )
+    def ask(self, operation: Operation[Any], timeout: int) -> None:
+        self.session.ask(self, self.outcomes.ask(operation, timeout), at(self.mono))
+        self.asked += 1
+
+    @rule()
+    def poll(self) -> None:
+        for effect in self.session.poll(at(self.mono)).effects:
+            assert self.session.state is SessionState.CONNECTED
+            self.performed[effect.number] = (self.mono, self.session.session_id)
+        self.outcomes.take(self.session, at(self.mono))
+
+    @rule(continued=st.booleans())
+    def connect(self, continued: bool) -> None:
+        self.ids += not continued or self.session.session_id is None
+        self.session.on_connected(self.ids, at(self.mono))
+
+    @rule()
+    def disconnect(self) -> None:
+        self.session.on_disconnected()
+
+    @rule()
+    def expire(self) -> None:
+        self.session.on_expired()
+
+    @rule(data=st.data(), code=st.sampled_from([None, *ANSWERED, *UNANSWERED]))
+    def answer(self, data: st.DataObject, code: KeeperCode | None) -> None:
+        if self.performed:
+            number = data.draw(st.sampled_from(sorted(self.performed)))
+            if code is None:
+                self.session.on_answered(number, None, at(self.mono))
+            else:
+                self.session.on_failed(number, ZooKeeperError(code, "/a"), at(self.mono))
+            self.outcomes.take(self.session, at(self.mono))
+
+    @rule(watch=st.sampled_from(WatchType), path=st.sampled_from(["/a", "/b"]))
+    def fire(self, watch: WatchType, path: str) -> None:
+        self.session.on_watch_fired(watch, path)
+        assert (watch, path) not in self.session.watches
+
+    @invariant()
+    def each_ask_has_at_most_one_outcome(self) -> None:
+        assert len(self.outcomes.results) + len(self.outcomes.errors) <= self.asked
+
+    @invariant()
+    def no_lease_lasts_longer_than_the_session(self) -> None:
+        sent = [mono for mono, session_id in self.performed.values() if session_id == self.session.session_id is not None]
+        until = self.session.lease_until
+        assert until is None or until - TIMEOUT in sent
+
+    @invariant()
+    def watches_are_set_only_while_connected(self) -> None:
+        assert not self.session.watches or self.session.state is SessionState.CONNECTED
+
+    def teardown(self) -> None:
+        self.session.close()
+        self.outcomes.take(self.session, at(self.mono))
+        assert len(self.outcomes.results) + len(self.outcomes.errors) == self.asked
+
+
+TestSessions = Sessions.TestCase
+TestSessions.settings = settings(stateful_step_count=40, max_examples=100)
