@@ -128,7 +128,7 @@ class Broker:
         if self._data_dir is None:
             try:
                 remove_abandoned()
-                self._temporary = TemporaryFolder()
+                self._temporary = TemporaryFolder("broker")
             except OSError as error:
                 raise StorageError(
                     f"no temporary folder can be made: {error}", hint="pass data_dir, or set TMPDIR to a folder with space"

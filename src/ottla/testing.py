@@ -1,7 +1,7 @@
-"""The pytest plugin, active wherever Ottla is installed: a broker for the test session, and a new topic for each test.
+"""The pytest plugin, active wherever Ottla is installed: a broker and a ZooKeeper for the test session, a new topic for each test.
 
-Owns the fixtures; must not know how a broker works. Invariant: importing this module imports no other module of Ottla, since every
-run of pytest in an environment with Ottla imports it.
+Owns the fixtures; must not know how a broker or ZooKeeper works. Invariant: importing this module imports no other module of Ottla,
+since every run of pytest in an environment with Ottla imports it.
 
 ::
 
@@ -13,6 +13,9 @@ run of pytest in an environment with Ottla imports it.
 
     def test_a_lost_commit(kafka_broker, kafka_topic):
         kafka_broker.faults.lose_reply("OffsetCommit")  # ends with the test
+
+    def test_a_lock(zookeeper_server):
+        client = KazooClient(zookeeper_server.connect_string)
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ import pytest
 if TYPE_CHECKING:
     from ottla.admin import Admin
     from ottla.embedded import Broker
+    from ottla.runtime.zookeeper_server import ZooKeeperServer
 
 _LONGEST = 200
 """Kafka accepts topic names of up to 249 characters; a number is appended to the truncated name of the test."""
@@ -42,11 +46,14 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
     """Clear a test's faults before its fixtures are finalized, which may close clients. Restart the broker if the test closed
-    it."""
-    broker = getattr(item, "funcargs", {}).get("kafka_broker")
+    it, and the ZooKeeper server if the test stopped it."""
+    fixtures = getattr(item, "funcargs", {})
+    broker = fixtures.get("kafka_broker")
     if broker is not None:
         broker.faults.clear()
         broker.start()
+    if (zookeeper := fixtures.get("zookeeper_server")) is not None:
+        zookeeper.start()
 
 
 @pytest.fixture(scope="session")
@@ -62,6 +69,30 @@ def kafka_broker(kafka_broker_settings: dict[str, object]) -> Iterator[Broker]:
 
     with Broker(settings=kafka_broker_settings) as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def zookeeper_server_settings() -> dict[str, object]:
+    """The settings of ``zookeeper_server``, by the names of ``zoo.cfg``; override this fixture in ``conftest.py``."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def zookeeper_server(zookeeper_server_settings: dict[str, object]) -> Iterator[ZooKeeperServer]:
+    """A ZooKeeper server for all tests of the session, in a temporary directory; its address is ``.connect_string``.
+
+    It needs Java and the jars of PySpark. Without them the tests that use it end with an error that says what to install.
+    """
+    from ottla.errors import OttlaError
+    from ottla.runtime.zookeeper_server import ZooKeeperFailed, ZooKeeperServer
+
+    try:
+        server = ZooKeeperServer(settings=zookeeper_server_settings)
+    except OttlaError as error:
+        output = error.output if isinstance(error, ZooKeeperFailed) else []
+        pytest.fail("\n".join([f"zookeeper_server: {error}", *output]), pytrace=False)
+    with server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -26,6 +26,7 @@ PUBLIC = {
         "errors/codes",
         "faults",
         "records/fetched",
+        "runtime/zookeeper_server",
         "spark/source",
         "testing",
     )

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from importlib import metadata
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "README.md"]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#]+)\)")
-PORT = "9092"
+PORT, ZOOKEEPER_PORT = "9092", "2181"
 
 
 class Exchange(NamedTuple):
@@ -51,13 +52,12 @@ def session(document: Path) -> list[Exchange]:
     return exchanges
 
 
-def four_digit_port() -> str:
-    """A free port that is as wide as the one in the documents, so that tables line up."""
+def four_digit_ports() -> Iterator[str]:
+    """Free ports that are as wide as those in the documents, so that tables line up."""
     for port in range(2000, 10_000):
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)):
-                return str(port)
-    raise RuntimeError("no free port below 10000")
+                yield str(port)
 
 
 def with_blocks(language: str) -> list[Path]:
@@ -76,11 +76,11 @@ def agrees(documented: str, printed: str) -> bool:
 
 @pytest.mark.parametrize("document", with_blocks("console"), ids=name_of)
 def test_a_session_at_a_terminal(document: Path, tmp_path: Path) -> None:
-    port = four_digit_port()
+    port, zookeeper_port = islice(four_digit_ports(), 2)
     surroundings = environment(f"127.0.0.1:{port}")
     with ExitStack() as running:
         for exchange in session(document):
-            command, documented = (text.replace(PORT, port) for text in exchange)
+            command, documented = (text.replace(PORT, port).replace(ZOOKEEPER_PORT, zookeeper_port) for text in exchange)
             if command.endswith("&"):
                 assert running.enter_context(background(command.removesuffix("&"), tmp_path, surroundings)) == documented
                 continue

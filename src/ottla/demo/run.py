@@ -14,12 +14,13 @@ from rich.console import Console
 from rich.markup import escape
 
 from ottla import Admin, OffsetAndMetadata, TopicPartition
-from ottla.demo import DemoFailed, charts, dispatch, java, report, tally
+from ottla.demo import DemoFailed, charts, dispatch, report, tally
 from ottla.demo.dispatch import MEMBERS, NEWCOMER, VICTIM, Act
 from ottla.demo.display import Display, Step
 from ottla.demo.output_directory import locked_output_directory
 from ottla.demo.processes import ENDED, Children
 from ottla.errors import OttlaError
+from ottla.runtime.java import find_java
 from ottla.signals import Stop
 
 TOPIC = "flights"
@@ -29,6 +30,8 @@ TOPIC_CONFIG = {"retention.ms": "-1"}
 NOTHING_COMMITTED = OffsetAndMetadata(0)
 ADMIN_TIMEOUT, BROKER_START, LOADING, PRODUCING, SPARK_START, SPARK_RUN = 10.0, 30.0, 120.0, 120.0, 120.0, 300.0
 """Seconds after which a step counts as failed."""
+SPARK_JAVA = 17
+"""The oldest Java that Spark runs on."""
 DONE, WRONG, WITHOUT_SPARK = 0, 1, 3
 """Exit codes."""
 ANNOUNCED = {
@@ -47,7 +50,7 @@ def run(out: Path, limit: int | None, console: Console, stop: Stop) -> int:
     """
     display = Display(console)
     began = time.monotonic()
-    java_error = java.missing_java()
+    java_error = _missing_java()
     try:
         with locked_output_directory(out), Children(out / "logs", stop) as children:
             main_job = MainJob(out, children, display, limit)
@@ -71,6 +74,15 @@ def run(out: Path, limit: int | None, console: Console, stop: Stop) -> int:
         console.print(f"[yellow bold]without the Spark part:[/] {escape(java_error)}", soft_wrap=True)
         return WITHOUT_SPARK
     return DONE
+
+
+def _missing_java() -> str | None:
+    """Return why Spark cannot run, or ``None`` if it can."""
+    try:
+        find_java(SPARK_JAVA)
+    except OttlaError as error:
+        return str(error)
+    return None
 
 
 def announce(step: Step, act: Act) -> None:

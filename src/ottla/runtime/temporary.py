@@ -1,4 +1,4 @@
-"""Temporary folders of brokers: made for a broker without a data directory, and removed when their process is gone.
+"""Temporary folders of servers: made for a broker or ZooKeeper without a data directory, and removed when their process is gone.
 
 Owns their names, and the lock on ``.owner``, which shows that the process lives. Must not know their content. Invariants: a folder
 with ``.owner`` is locked from the moment that it has this file until its process ends; only such a folder, of this user and not
@@ -15,10 +15,11 @@ import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal, get_args
 
-_PREFIX = "ottla-broker-"
-_NAME = re.compile(rf"{_PREFIX}[a-z0-9_]{{8}}")
-"""The names that ``tempfile.mkdtemp`` creates with the prefix."""
+Server = Literal["broker", "zookeeper"]
+_NAME = re.compile(rf"ottla-(?:{'|'.join(get_args(Server))})-[a-z0-9_]{{8}}")
+"""The names that ``tempfile.mkdtemp`` creates with the prefixes."""
 
 _OWNER, _NEW_OWNER = ".owner", ".owner.new"
 
@@ -26,9 +27,9 @@ _OWNER, _NEW_OWNER = ".owner", ".owner.new"
 class TemporaryFolder:
     """A folder that is removed with ``remove``, or by ``remove_abandoned`` of another process when this one is gone."""
 
-    def __init__(self) -> None:
+    def __init__(self, server: Server) -> None:
         """Raises ``OSError``."""
-        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        self.path = Path(tempfile.mkdtemp(prefix=f"ottla-{server}-"))
         self._fd = -1
         try:
             self._fd = os.open(self.path / _NEW_OWNER, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
