@@ -128,3 +128,45 @@ def test_markers_of_a_class_and_of_a_test_add_up(pytester: pytest.Pytester) -> N
         """
     )
     pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
+
+
+def test_one_zookeeper_serves_all_tests_and_runs_again_after_one_that_killed_it(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.fixture(scope="session")
+        def zookeeper_server_settings():
+            return {"tickTime": 500}
+
+        seen = set()
+
+        @pytest.mark.parametrize("number", [1, 2])
+        def test_killed(zookeeper_server, number):
+            seen.add(zookeeper_server.connect_string)
+            assert len(seen) == 1
+            assert zookeeper_server.modes() == {1: "standalone"}
+            assert "tickTime=500" in (zookeeper_server.data_dir / "node-1" / "zoo.cfg").read_text().splitlines()
+            zookeeper_server.kill()
+        """
+    )
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
+
+
+def test_a_zookeeper_that_cannot_start_is_an_error_with_the_reason(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(pytester.path))
+    pytester.makepyfile("def test_one(zookeeper_server): ...")
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([f"zookeeper_server: there is no Java in JAVA_HOME ({pytester.path}) (install Java 17 *"])
+    assert "Traceback" not in result.stdout.str()
+
+
+def test_the_output_of_a_zookeeper_that_ends_is_in_the_error(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SERVER_JVMFLAGS", "-Xmx1")
+    pytester.makepyfile("def test_one(zookeeper_server): ...")
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["zookeeper_server: node 1 of ZooKeeper does not run*", "Too small maximum heap"])

@@ -23,9 +23,9 @@ exec "$@"
 """Starts a watcher in the background, and becomes the program.
 
 The watcher reads from a pipe into which nothing is written. The read returns when this process ends or closes the pipe; then the
-watcher kills the program. (Linux can send a signal instead, with PR_SET_PDEATHSIG, but it does so when the *thread* that started the
-program ends.) The watcher is in the process group of the program: as long as the watcher lives, no other process gets the number of
-that group, which is the number of the program."""
+watcher kills the program. (Linux can send a signal instead, with PR_SET_PDEATHSIG, but it does so when the *thread* that started
+the program ends.) The watcher is in the process group of the program: as long as the watcher lives, no other process gets the
+number of that group, which is the number of the program."""
 
 
 class ChildProcess:

@@ -73,8 +73,8 @@ port."""
 
 LOCK, MARKER, LOG, DATA = ".lock", "ottla-zookeeper.json", "zookeeper.log", "data"
 """The files in the data directory, and in the folder of each node."""
-TAIL = 20
-"""Lines of a node's output in the error."""
+TAIL, TAIL_BYTES = 20, 1 << 16
+"""Lines of a node's output in the error, and how much of the end of its log is searched for them."""
 
 
 class ZooKeeperFailed(OttlaError):
@@ -158,7 +158,7 @@ class _Node:
     def _output(self) -> list[str]:
         """The last lines that the process has written, without the stacks of exceptions."""
         with (self.folder / LOG).open("rb") as log:
-            log.seek(self._output_from)
+            log.seek(max(self._output_from, log.seek(0, os.SEEK_END) - TAIL_BYTES))
             lines = log.read().decode(errors="replace").splitlines()
         return [line for line in lines if line.strip() and not line.startswith("\t")][-TAIL:]
 
