@@ -43,12 +43,15 @@ def connected(hosts: str) -> Iterator[KazooClient]:
 
 @contextmanager
 def zookeeper(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """``ottla zookeeper start`` and the addresses it listens on."""
+    """``ottla zookeeper start`` and the addresses it listens on; SIGTERM ends it, with exit code 0."""
     with started("zookeeper", "start", *arguments) as process:
         first = process.stdout.readline()
         found = LISTENING.fullmatch(first)
         assert found is not None, (first, process.communicate()[1] if not first else "")
         yield process, found[1]
+        if process.poll() is None:
+            process.terminate()
+            assert process.wait(30) == 0
 
 
 def refused(*arguments: str) -> str:
@@ -277,12 +280,10 @@ def test_sigkill_of_the_command_ends_all_servers_and_what_was_written_is_kept(tm
             client.create("/kept")
         process.kill()
         process.wait(10)
-        with zookeeper(*arguments) as (second, new_addresses):  # at once: it waits until the first servers have ended
+        with zookeeper(*arguments) as (_, new_addresses):  # at once: it waits until the first servers have ended
             assert not any(map(is_listening, addresses.split(",")))
             with connected(new_addresses) as client:
                 assert client.exists("/kept")
-            second.terminate()
-            assert second.wait(30) == 0
 
 
 def test_a_server_that_ends_by_itself_ends_the_command(tmp_path: Path) -> None:
