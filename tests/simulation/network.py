@@ -23,6 +23,7 @@ from ottla.protocol.framing import FrameReader
 from ottla.protocol.messages import api_versions_response
 from ottla.protocol.sasl import SaslChallenge, SaslResponse
 from ottla.types import Now
+from ottla.zookeeper.session import Perform
 from tests.simulation.broker import content
 from tests.simulation.clock import START, Clock
 
@@ -109,6 +110,7 @@ class VirtualNetwork:
             self._news = False
             effects, wake_at, *_ = self._poll(self.now)
             for effect in effects:
+                assert not isinstance(effect, Perform), "this network has no ZooKeeper"
                 self._perform(effect)
             if not self._news and (wake_at is None or wake_at > self.mono):
                 left, *_ = self._poll(self.now)

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.client.backoff import RandomPort
 from ottla.client.cluster.metadata import Metadata, MetadataManager
 from ottla.client.connections.connections import Connections
-from ottla.client.effects import CompletedRequest, ConnectionEffect, RequestManager
+from ottla.client.effects import CompletedRequest, ConnectionEffect, RequestManager, Send
 from ottla.client.events import ErrorNotification
 from ottla.config import ClientConfig, ConsumerConfig
 from ottla.errors import OttlaError
 from ottla.types import Node, Now
+
+if TYPE_CHECKING:
+    from ottla.zookeeper.session import Perform, Session, SessionChanged, WatchFired
 
 _log = logging.getLogger(__name__)
 
@@ -26,7 +29,7 @@ _log = logging.getLogger(__name__)
 class CorePoll(NamedTuple):
     """The effects for the shell to perform, and the time of the next poll (monotonic ms; ``None``: on the next event)."""
 
-    effects: list[ConnectionEffect]
+    effects: list[ConnectionEffect | Perform]
     wake_at: int | None
     deferrable: frozenset[type[object]] = frozenset()
     """The classes of commands that need not wake the shell before then, since they would have no effect."""
@@ -47,6 +50,9 @@ class ClientCore:
         """Returns the classes of commands that would have no effect now."""
         self.before_notifications: Callable[[], None] = lambda: None
         """Called before the notifications are taken, to add related ones."""
+        self.session: Session | None = None
+        """The session with ZooKeeper, if the client has one."""
+        self._on_session_event: Callable[[WatchFired | SessionChanged, Now], None] = lambda event, now: None
         self._managers: list[RequestManager] = []
         self._watchers: list[RequestManager] = []
         self._handlers: dict[type[object], Callable[[Any, Now], None]] = {}
@@ -70,6 +76,13 @@ class ClientCore:
     def add_watcher(self, manager: RequestManager) -> None:
         """Poll this one, which has no requests, after the connections: it depends on their state at the end of the pass."""
         self._watchers.append(manager)
+
+    def use_zookeeper(self, session: Session, on_event: Callable[[WatchFired | SessionChanged, Now], None]) -> None:
+        """Perform each ``Ask`` of the managers in this session, and pass its watches and states to ``on_event``."""
+        from ottla.zookeeper.session import SessionReport
+
+        self.session, self._on_session_event = session, on_event
+        self.register(SessionReport, lambda report, now: report.apply(session, now))
 
     def register(self, command: type[object], handler: Callable[[Any, Now], None]) -> None:
         """Register the handler of a class of commands. Raises ``ValueError`` for a second handler."""
@@ -100,6 +113,8 @@ class ClientCore:
 
     def deliver(self, now: Now) -> None:
         """Pass responses to their managers. A shell may call this before ``poll``, so that the application gets them sooner."""
+        if self.session is not None:
+            self._deliver_from_zookeeper(self.session, now)
         for completion in self.connections.take_completions():
             request, message, error = completion
             try:
@@ -119,15 +134,24 @@ class ClientCore:
         self._follow_metadata(now)
         self._watch_losses()
         wake_at = [at for manager in (*self._managers, self.metadata_manager) if (at := self._ask(manager, now)) is not None]
-        effects, next_at = self.connections.poll(now)
+        effects: list[ConnectionEffect | Perform] = []
+        if self.session is not None:
+            performed, session_at = self.session.poll(now)
+            effects += performed
+            wake_at += [] if session_at is None else [session_at]
+            wake_at += [now.mono] if self.session.has_completions else []
+        connection_effects, next_at = self.connections.poll(now)
+        effects += connection_effects
         wake_at += [at for at in (next_at, *(self._ask(watcher, now) for watcher in self._watchers)) if at is not None]
         if self.connections.has_completions or self.connections.failures != self._lost:
             wake_at.append(now.mono)
         return CorePoll(effects, min(wake_at, default=None), self.deferrable_commands())
 
     def shut_down(self, error: OttlaError, now: Now) -> list[ConnectionEffect]:
-        """Close all connections: unanswered requests fail with ``error``."""
+        """Close all connections, and end the session: unanswered requests fail with ``error``."""
         self.connections.shut_down(error, now)
+        if self.session is not None:
+            self.session.close()
         self.deliver(now)
         return self.connections.poll(now).effects
 
@@ -143,8 +167,32 @@ class ClientCore:
             self._suspended[id(manager)] = now.mono + self.config.retry_backoff_max_ms
             return self._suspended[id(manager)]
         for send in poll.sends:
-            self.connections.enqueue(manager, send, now)
+            if isinstance(send, Send):
+                self.connections.enqueue(manager, send, now)
+            else:
+                assert self.session is not None, "use_zookeeper() comes before the first Ask"
+                self.session.ask(manager, send, now)
         return poll.wake_at
+
+    def _deliver_from_zookeeper(self, session: Session, now: Now) -> None:
+        """Pass the session's events to their handler, then the outcomes to their managers.
+
+        The events go first: the outcomes of a lost connection follow from it, and a manager that starts again because of an outcome
+        must know the state of the session by then.
+        """
+        for event in session.take_events():
+            try:
+                self._on_session_event(event, now)
+            except Exception as bug:
+                self._surface(bug, f"the event {type(event).__name__}")
+        for manager, ask, result, error in session.take_completions():
+            try:
+                if error is not None:
+                    ask.on_failure(error, now)
+                else:
+                    ask.on_result(result, now)
+            except Exception as bug:
+                self._surface(bug, type(manager).__name__)
 
     def _report(self, now: Now) -> None:
         ended, self._ended = self._ended, []

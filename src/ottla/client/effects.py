@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ottla.protocol.connection import ClientConnection
     from ottla.protocol.framing import Piece
     from ottla.protocol.sasl import SaslChallenge
+    from ottla.zookeeper.session import AnyAsk
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +77,12 @@ AnySend = Send[Any, Any]
 
 
 class Poll(NamedTuple):
-    """The requests of a manager, and the time of its next poll (monotonic ms; ``None``: on the next event)."""
+    """The requests of a manager, and the time of its next poll (monotonic ms; ``None``: on the next event).
 
-    sends: tuple[AnySend, ...] = ()
+    An ``Ask`` is a request to ZooKeeper, an operation on its nodes.
+    """
+
+    sends: tuple[AnySend | AnyAsk, ...] = ()
     wake_at: int | None = None
 
 

@@ -34,6 +34,9 @@ from ottla.types import Now
 if TYPE_CHECKING:
     import ssl
 
+    from ottla.runtime.zookeeper import ZooKeeperClient
+    from ottla.zookeeper.session import Perform
+
 _log = logging.getLogger(__name__)
 
 GIVE_WAY_TIME, FEW_BYTES = 0.0003, 1 << 16
@@ -158,6 +161,7 @@ class NetworkThread:
         shared: SharedState | None = None,
         name: str = "ottla-network",
         now: Callable[[], Now] = clock.now,
+        zookeeper: Callable[[Callable[[object], None]], ZooKeeperClient] | None = None,
     ) -> None:
         self.notifications = NotificationQueue() if notifications is None else notifications
         self._shared = SharedState() if shared is None else shared
@@ -167,6 +171,7 @@ class NetworkThread:
         self._context = _tls_context(core.config)
         self._logins = create_logins(core.config)
         self._inbox: deque[object] = deque()
+        self._zookeeper = zookeeper(self._post) if zookeeper is not None else None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._runs = threading.Lock()
         """The thread acquires it and keeps it: only one thread runs, even if a signal handler interrupted the first ``start``."""
@@ -182,6 +187,8 @@ class NetworkThread:
         self._check_fork()
         if self._sockets is None:
             self._sockets = Sockets(self._core.config, self._core.connections, self._now, self._context)
+        if self._zookeeper is not None:
+            self._zookeeper.start()
         if not self._thread.is_alive():
             self._thread.start()
 
@@ -238,6 +245,8 @@ class NetworkThread:
         finally:
             self._shared.stopping = True
             sockets.close_all()
+            if self._zookeeper is not None:
+                self._zookeeper.close()
             self.notifications.wake()
 
     def _pass(self, sockets: Sockets) -> int | None:
@@ -285,7 +294,7 @@ class NetworkThread:
         else:
             self._core.handle_command(item, now)
 
-    def _perform(self, sockets: Sockets, effect: ConnectionEffect) -> None:
+    def _perform(self, sockets: Sockets, effect: ConnectionEffect | Perform) -> None:
         match effect:
             case Write(connection_id, pieces):
                 sockets.write(connection_id, pieces)
@@ -299,6 +308,9 @@ class NetworkThread:
                 sockets.close(connection_id)
             case Resolve(host, port):
                 resolve_in_background(host, port, self._post)
+            case _:
+                assert self._zookeeper is not None
+                self._zookeeper.perform(effect.number, effect.operation)
 
     def _publish(self) -> bool:
         """Pass the core's notifications to the application; return whether that woke it."""

@@ -117,6 +117,13 @@ class Perform(NamedTuple):
     operation: Operation[Any]
 
 
+@dataclass(frozen=True, slots=True)
+class SessionReport:
+    """A report of the shell, which its own threads post and the thread of the core applies."""
+
+    apply: Callable[[Session, Now], None]
+
+
 class CompletedAsk(NamedTuple):
     """The outcome of an ``Ask``: a result or an error."""
 

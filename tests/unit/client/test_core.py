@@ -13,11 +13,13 @@ from ottla.client.core import ClientCore
 from ottla.client.effects import AnyNode, AnySend, Poll, Send, ToNode
 from ottla.client.events import ErrorNotification
 from ottla.config import ClientConfig, ConsumerConfig
-from ottla.errors import IllegalStateError, OttlaError
+from ottla.errors import IllegalStateError, OttlaError, ZooKeeperError
 from ottla.protocol import ErrorCode, rpcs
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import heartbeat_request, heartbeat_response, metadata_response
 from ottla.types import Now
+from ottla.zookeeper.operations import Sync
+from ottla.zookeeper.session import AnyAsk, Ask, Perform, Session, SessionChanged, SessionReport, SessionState
 from tests.simulation.network import ClientOnNetwork, NoAnswer
 
 REQUEST = heartbeat_request.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
@@ -113,6 +115,86 @@ def test_answers_go_to_the_manager_that_asked() -> None:
     world.network.settle()
     assert world.manager.answered == ["mine"]
     assert world.other.answered == ["theirs"]
+
+
+class Member:
+    """Asks for a node once, and fails on demand."""
+
+    def __init__(self, *, breaks: bool = False) -> None:
+        self.wanted: list[AnyAsk] = [Ask(Sync("/a"), 1_000, self.on_result, self.on_failure)]
+        self.outcomes: list[object] = []
+        self.events: list[object] = []
+        self.breaks = breaks
+
+    def poll(self, now: Now) -> Poll:
+        sends, self.wanted = tuple(self.wanted), []
+        return Poll(sends)
+
+    def on_result(self, result: object, now: Now) -> None:
+        self._note(self.outcomes, result)
+
+    def on_failure(self, error: OttlaError, now: Now) -> None:
+        self._note(self.outcomes, error)
+
+    def on_event(self, event: object, now: Now) -> None:
+        self._note(self.events, event)
+
+    def _note(self, seen: list[object], what: object) -> None:
+        seen.append(what)
+        if self.breaks:
+            raise ValueError("it breaks")
+
+
+def core_with_session(member: Member) -> tuple[ClientCore, Session]:
+    core = ClientCore(ClientConfig.parse(bootstrap_servers="10.0.0.1:9092"), random.Random(1))
+    core.add_manager(member)
+    session = Session(6_000)
+    core.use_zookeeper(session, member.on_event)
+    return core, session
+
+
+def test_an_ask_goes_to_the_session_and_its_outcome_to_the_manager() -> None:
+    member = Member()
+    core, session = core_with_session(member)
+    core.handle_command(SessionReport(lambda session, now: session.on_connected(7, now)), Now(1, 1))
+    performs = [effect for effect in core.poll(Now(1, 1)).effects if isinstance(effect, Perform)]
+    asked = next(effect for effect in performs if effect.operation == Sync("/a"))
+    core.handle_command(SessionReport(lambda session, now: session.on_answered(asked.number, None, now)), Now(2, 2))
+    core.poll(Now(2, 2))
+    assert member.outcomes == [None]
+    assert member.events == [SessionChanged(SessionState.CONNECTED, is_new=True)]
+    assert session.has_lease(Now(3, 3))
+
+
+def test_an_ask_that_waits_for_a_connection_ends_at_its_timeout_or_with_the_core() -> None:
+    late, closed = Member(), Member()
+    core, _ = core_with_session(late)
+    wake_at = core.poll(Now(1, 1)).wake_at
+    assert wake_at is not None
+    assert wake_at <= 1_001
+    core.poll(Now(1_001, 1_001))
+    core.poll(Now(1_001, 1_001))
+    core, _ = core_with_session(closed)
+    core.poll(Now(1, 1))
+    core.shut_down(IllegalStateError("closed"), Now(2, 2))
+    for member in (late, closed):
+        (error,) = member.outcomes
+        assert isinstance(error, ZooKeeperError)
+        assert not error.outcome_unknown
+
+
+def test_an_exception_in_a_handler_of_zookeeper_is_reported_and_loses_nothing_else() -> None:
+    member = Member(breaks=True)
+    core, session = core_with_session(member)
+    session.on_connected(7, Now(1, 1))
+    session.on_disconnected()
+    core.poll(Now(1, 1))
+    core.poll(Now(1_001, 1_001))
+    core.poll(Now(1_001, 1_001))
+    assert member.events == [SessionChanged(SessionState.CONNECTED, is_new=True), SessionChanged(SessionState.SUSPENDED)]
+    assert len(member.outcomes) == 1
+    errors = [one for one in core.take_notifications() if isinstance(one, ErrorNotification)]
+    assert sum("it breaks" in str(one.error) for one in errors) == 3
 
 
 @pytest.mark.parametrize("where", ["poll", "on_response", "on_failure"])
@@ -230,8 +312,10 @@ def test_only_a_consumer_asks_for_topics_to_be_created() -> None:
     other = TwoManagers().core
     other.metadata_manager.set_topics(frozenset({"a"}))
     now = Now(0, 0)
-    assert consumer.metadata_manager.poll(now).sends[0].message.allow_auto_topic_creation
-    assert not other.metadata_manager.poll(now).sends[0].message.allow_auto_topic_creation
+    for core, creates in ((consumer, True), (other, False)):
+        (send,) = core.metadata_manager.poll(now).sends
+        assert isinstance(send, Send)
+        assert send.message.allow_auto_topic_creation is creates
 
 
 def test_the_earliest_wake_up_decides_when_all_managers_are_polled_again() -> None:

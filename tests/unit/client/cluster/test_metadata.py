@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ottla.client.cluster.metadata import REFRESHES, Metadata, MetadataManager
-from ottla.client.effects import AnyNode, Poll
+from ottla.client.effects import AnyNode, Poll, Send
 from ottla.client.events import TopicErrorNotification
 from ottla.config import ClientConfig
 from ottla.errors import OttlaTimeoutError
@@ -74,6 +74,7 @@ class Metadatas:
     def ask(self, after: int = 0) -> Any:
         """The request that is due now."""
         (send,) = self.poll(after).sends
+        assert isinstance(send, Send)
         assert send.api is Api.METADATA
         assert send.target == AnyNode()
         return send.message

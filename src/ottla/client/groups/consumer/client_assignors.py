@@ -14,7 +14,7 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from ottla.assignors import (
     ASSIGNORS,
@@ -48,6 +48,9 @@ from ottla.protocol.messages import (
 from ottla.protocol.rpcs import RequestT, ResponseT, Rpc
 from ottla.types import Now, TopicPartition
 from ottla.version import __version__
+
+if TYPE_CHECKING:
+    from ottla.zookeeper.session import AnyAsk
 
 _log = logging.getLogger(__name__)
 
@@ -163,7 +166,7 @@ class ClientAssignorManager:
         self.undecided = bool(self._strategy.assignors)
         """Whether it is unknown if the coordinator supports client-side assignors. The member joins only after it is known."""
         self._versions_in_flight = False
-        self._unsent: list[AnySend] = []
+        self._unsent: list[AnySend | AnyAsk] = []
         """An ApiVersions request already noted as in flight. If the next step of a poll raises, the next poll returns it."""
         self._versions_attempts = self._versions_at = 0
         self._run = 0

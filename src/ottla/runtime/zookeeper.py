@@ -1,0 +1,247 @@
+"""A ZooKeeper client on kazoo, which performs the operations of a ``Session``.
+
+Owns the only use of kazoo. Must not know why a node is read or written. Invariants: kazoo's threads only post reports, so every
+decision is made in the thread of the core; each operation is reported exactly once.
+
+What kazoo does, and what follows:
+
+- On every disconnection it drops all watches, with an event of type NONE for each. The state listener reports the disconnection;
+  the NONE events say nothing more and are skipped.
+- It queues an operation that it gets while it reconnects, and may send it in the *next* session. ``Session`` performs operations
+  only while it is connected, but learns of a disconnection later than kazoo. So a write that needs the session checks in a multi
+  that the session's own node exists.
+- After the end of a session it opens the next one by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ottla.errors import ConfigError, KeeperCode, ZooKeeperError
+from ottla.types import Now
+from ottla.zookeeper.operations import (
+    Check,
+    Children,
+    Create,
+    Delete,
+    Exists,
+    GetChildren,
+    GetData,
+    Multi,
+    Node,
+    Operation,
+    SetData,
+    Stat,
+    Sync,
+)
+from ottla.zookeeper.session import Session, SessionReport, WatchType
+
+try:
+    from kazoo import exceptions
+    from kazoo.client import KazooClient
+    from kazoo.protocol.states import EventType, KazooState
+    from kazoo.retry import KazooRetry
+except ImportError as missing:
+    raise ConfigError("ZooKeeper needs kazoo", hint="pip install 'ottla[zookeeper]'", cause=missing) from missing
+
+_log = logging.getLogger(__name__)
+
+CODES: Mapping[type[Exception], KeeperCode] = {
+    exceptions.APIError: KeeperCode.APIERROR,
+    exceptions.AuthFailedError: KeeperCode.AUTHFAILED,
+    exceptions.BadArgumentsError: KeeperCode.BADARGUMENTS,
+    exceptions.BadVersionError: KeeperCode.BADVERSION,
+    exceptions.ConnectionClosedError: KeeperCode.CONNECTIONLOSS,
+    exceptions.ConnectionLoss: KeeperCode.CONNECTIONLOSS,
+    exceptions.DataInconsistency: KeeperCode.DATAINCONSISTENCY,
+    exceptions.InvalidACLError: KeeperCode.INVALIDACL,
+    exceptions.InvalidCallbackError: KeeperCode.INVALIDCALLBACK,
+    exceptions.MarshallingError: KeeperCode.MARSHALLINGERROR,
+    exceptions.NoAuthError: KeeperCode.NOAUTH,
+    exceptions.NoChildrenForEphemeralsError: KeeperCode.NOCHILDRENFOREPHEMERALS,
+    exceptions.NoNodeError: KeeperCode.NONODE,
+    exceptions.NodeExistsError: KeeperCode.NODEEXISTS,
+    exceptions.NotEmptyError: KeeperCode.NOTEMPTY,
+    exceptions.NotReadOnlyCallError: KeeperCode.NOTREADONLY,
+    exceptions.OperationTimeoutError: KeeperCode.OPERATIONTIMEOUT,
+    exceptions.RuntimeInconsistency: KeeperCode.RUNTIMEINCONSISTENCY,
+    exceptions.SessionExpiredError: KeeperCode.SESSIONEXPIRED,
+    exceptions.SessionMovedError: KeeperCode.SESSIONMOVED,
+    exceptions.SystemZookeeperError: KeeperCode.SYSTEMERROR,
+    exceptions.UnimplementedError: KeeperCode.UNIMPLEMENTED,
+}
+"""Each of kazoo's exceptions -> its code. Any other one is an APIERROR with kazoo's exception as its cause."""
+
+CLOSE_TIMEOUT = 2.0
+"""Seconds that ``close`` waits for the server to end the session. Later the session expires by itself."""
+
+FIRST_DELAY, LONGEST_DELAY = 0.05, 1.0
+"""Seconds between attempts to connect: a restarted server is found within a second."""
+
+Post = Callable[[object], None]
+"""Puts a report into the inbox of the core's thread; any thread may call it."""
+
+
+class ZooKeeperClient:
+    """Performs operations in one session after another. Not started: no thread, no socket.
+
+    ``hosts`` is ZooKeeper's connect string (``host:port,host:port/chroot``), ``timeout`` the session time-out in milliseconds.
+    """
+
+    def __init__(self, hosts: str, timeout: int, post: Post) -> None:
+        self._post = post
+        self._started = False
+        retry = KazooRetry(max_tries=-1, delay=FIRST_DELAY, max_delay=LONGEST_DELAY)
+        try:
+            self._kazoo = KazooClient(hosts, timeout=timeout / 1000, connection_retry=retry)
+        except (ValueError, TypeError) as error:
+            text = f"zookeeper.connect: {hosts!r} is not a list of servers: {error}"
+            raise ConfigError(text, hint="write host:port,host:port, with a chroot at the end if there is one") from error
+        self._kazoo.add_listener(self._on_state)
+        # One function object for each type: kazoo then keeps one watcher per path, however often the node is read.
+        self._fired: Mapping[WatchType, Callable[[Any], None]] = {watch: self._watcher(watch) for watch in WatchType}
+
+    def start(self) -> None:
+        """Connect in the background. Does nothing the second time."""
+        if not self._started:
+            self._started = True
+            self._kazoo.start_async()
+
+    def close(self) -> None:
+        """End the session, so that its ephemeral nodes disappear at once; wait for that at most ``CLOSE_TIMEOUT``."""
+        if not self._started:
+            return
+        stopping = threading.Thread(target=self._stop, name="ottla-zookeeper-close", daemon=True)
+        stopping.start()
+        stopping.join(CLOSE_TIMEOUT)
+
+    def perform(self, number: int, operation: Operation[Any]) -> None:
+        """Send one operation, and post its outcome."""
+        try:
+            pending = self._send(operation)
+        except Exception as error:  # kazoo raises ValueError and TypeError for paths that it refuses
+            self._post(_failed(number, _error_of(error, operation)))
+        else:
+            pending.rawlink(lambda done: self._post(_outcome(number, operation, done)))
+
+    def _stop(self) -> None:
+        try:
+            self._kazoo.stop()
+            self._kazoo.close()
+        except Exception as error:
+            _log.warning("ZooKeeper: the session was not closed, it will expire: %r", error)
+
+    def _send(self, operation: Operation[Any]) -> Any:
+        match operation:
+            case Create(path, data, ephemeral):
+                return self._kazoo.create_async(path, data, ephemeral=ephemeral)
+            case Delete(path, version):
+                return self._kazoo.delete_async(path, version)
+            case SetData(path, data, version):
+                return self._kazoo.set_async(path, data, version)
+            case GetData(path, watch):
+                return self._kazoo.get_async(path, self._fired[WatchType.DATA] if watch else None)
+            case Exists(path, watch):
+                return self._kazoo.exists_async(path, self._fired[WatchType.EXIST] if watch else None)
+            case GetChildren(path, watch):
+                return self._kazoo.get_children_async(path, self._fired[WatchType.CHILDREN] if watch else None, include_data=True)
+            case Sync(path):
+                return self._kazoo.sync_async(path)
+            case Multi(operations):
+                return self._multi(operations)
+        raise TypeError(f"{operation!r} can only be part of a multi")
+
+    def _multi(self, operations: tuple[Create | Delete | SetData | Check, ...]) -> Any:
+        transaction = self._kazoo.transaction()
+        for operation in operations:
+            match operation:
+                case Create(path, data, ephemeral):
+                    transaction.create(path, data, ephemeral=ephemeral)
+                case Delete(path, version):
+                    transaction.delete(path, version)
+                case SetData(path, data, version):
+                    transaction.set_data(path, data, version)
+                case Check(path, version):
+                    transaction.check(path, version)
+        return transaction.commit_async()
+
+    # -- in kazoo's threads -----------------------------------------------------------------------------------------------
+
+    def _on_state(self, state: KazooState) -> None:
+        # Returning True would remove the listener.
+        if state == KazooState.CONNECTED:
+            session_id = self._kazoo.client_id[0]
+            self._post(SessionReport(lambda session, now: session.on_connected(session_id, now)))
+        elif state == KazooState.SUSPENDED:
+            self._post(SessionReport(lambda session, now: session.on_disconnected()))
+        else:
+            self._post(SessionReport(lambda session, now: session.on_expired()))
+
+    def _watcher(self, watch: WatchType) -> Callable[[Any], None]:
+        def fired(event: Any) -> None:
+            if event.type != EventType.NONE:
+                self._post(SessionReport(lambda session, now: session.on_watch_fired(watch, event.path)))
+
+        return fired
+
+
+def _outcome(number: int, operation: Operation[Any], done: Any) -> SessionReport:
+    if done.exception is not None:
+        return _failed(number, _error_of(done.exception, operation))
+    if isinstance(operation, Multi):
+        failed = _failure_in(operation, done.value)
+        if failed is not None:
+            return _failed(number, failed)
+        value: object = tuple(_plain(part, result) for part, result in zip(operation.operations, done.value, strict=True))
+    else:
+        value = _plain(operation, done.value)
+
+    def report(session: Session, now: Now) -> None:
+        session.on_answered(number, value, now)
+
+    return SessionReport(report)
+
+
+def _failed(number: int, error: ZooKeeperError) -> SessionReport:
+    return SessionReport(lambda session, now: session.on_failed(number, error, now))
+
+
+def _failure_in(multi: Multi, results: list[Any]) -> ZooKeeperError | None:
+    """The error of the operation because of which none was executed; kazoo returns errors among the results."""
+    errors = [(index, result) for index, result in enumerate(results) if isinstance(result, Exception)]
+    for index, error in errors:
+        # The operations before it are "rolled back", those after it a "runtime inconsistency".
+        if not isinstance(error, exceptions.RolledBackError | exceptions.RuntimeInconsistency):
+            return _error_of(error, multi.operations[index], index)
+    return _error_of(errors[0][1], multi) if errors else None
+
+
+def _error_of(error: Exception, operation: Operation[Any], index: int | None = None) -> ZooKeeperError:
+    if isinstance(error, ValueError | TypeError):
+        return ZooKeeperError(KeeperCode.BADARGUMENTS, operation.path, index=index, cause=error)
+    return ZooKeeperError(CODES.get(type(error), KeeperCode.APIERROR), operation.path, index=index, cause=error)
+
+
+def _plain(operation: Operation[Any], value: Any) -> object:
+    """Kazoo's result of an operation, as the operation's own type."""
+    match operation:
+        case Create():
+            return operation.path
+        case GetData():
+            data, stat = value
+            return Node(data or b"", _stat(stat))
+        case GetChildren():
+            names, stat = value
+            return Children(tuple(names), _stat(stat))
+        case Exists():
+            return _stat(value) if value is not None else None
+        case SetData():
+            return _stat(value)
+    return None
+
+
+def _stat(stat: Any) -> Stat:
+    return Stat(stat.czxid, stat.version, stat.cversion, stat.ephemeralOwner)
