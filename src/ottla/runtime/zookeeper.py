@@ -106,14 +106,13 @@ class ZooKeeperClient:
 
     def start(self) -> None:
         """Connect in the background. Does nothing the second time."""
+        # If a signal handler raises before the flag is set, the next call starts kazoo once more, which first ends what it began.
         if not self._started:
-            self._started = True
             self._kazoo.start_async()
+            self._started = True
 
     def close(self) -> None:
         """End the session, so that its ephemeral nodes disappear at once; wait for that at most ``CLOSE_TIMEOUT``."""
-        if not self._started:
-            return
         stopping = threading.Thread(target=self._stop, name="ottla-zookeeper-close", daemon=True)
         stopping.start()
         stopping.join(CLOSE_TIMEOUT)

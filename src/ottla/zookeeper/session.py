@@ -150,6 +150,8 @@ class _Pending:
     deadline: int
     sent_at: int = 0
     session_id: int | None = None
+    connection: int = 0
+    """The number of the connection that it was sent over."""
     fired: bool = False
     """Whether its watch has fired before its answer: both come from different threads of the shell."""
 
@@ -167,6 +169,7 @@ class Session:
         self._lease_until: int | None = None
         self._renewed_at = 0
         self._numbers = 0
+        self._connections = 0
         self._waiting: deque[_Pending] = deque()
         self._in_flight: dict[int, _Pending] = {}
         self._completed: list[CompletedAsk] = []
@@ -243,6 +246,7 @@ class Session:
             # The last session may have ended without a report of it: its lease and its watches are void.
             self._lease_until, self.session_id = None, session_id
             self.watches.clear()
+        self._connections += 1
         self._renewed_at = now.mono - self._timeout
         self._move(SessionEvent.CONNECT)
         self._events.append(SessionChanged(self.state, is_new))
@@ -301,14 +305,18 @@ class Session:
 
     def _perform(self, pending: _Pending, now: Now) -> Perform:
         self._numbers += 1
-        pending.sent_at, pending.session_id = now.mono, self.session_id
+        pending.sent_at, pending.session_id, pending.connection = now.mono, self.session_id, self._connections
         self._in_flight[self._numbers] = pending
         self._renewed_at = now.mono
         return Perform(self._numbers, pending.operation)
 
     def _is_current(self, pending: _Pending) -> bool:
-        """Whether the session has been connected without interruption, or continued, since the operation was performed."""
-        return pending.session_id == self.session_id and self.state is SessionState.CONNECTED
+        """Whether the connection over which the operation was sent is still open.
+
+        Otherwise its watch is dropped, also if the answer is reported late: 1. The server answers a read. 2. The connection breaks
+        and is restored, and the shell reports both. 3. Another thread of the shell reports the answer.
+        """
+        return pending.connection == self._connections and self.state is SessionState.CONNECTED
 
     def _renew(self, pending: _Pending) -> None:
         # An operation that the shell queued during a reconnect may be answered in the next session, and says nothing about its own.

@@ -132,6 +132,17 @@ def test_a_disconnection_drops_all_watches_and_keeps_the_lease() -> None:
     assert not session.has_lease(at(4))
 
 
+def test_an_answer_that_is_reported_after_a_reconnect_sets_no_watch() -> None:
+    session, outcomes = connected(), Outcomes()
+    session.ask(None, outcomes.ask(GetData("/a", watch=True)), at(2))
+    (effect,) = session.poll(at(2)).effects
+    session.on_disconnected()
+    session.on_connected(1, at(3))
+    session.on_answered(effect.number, None, at(4))
+    assert session.watches == set()
+    assert session.lease_until == 2 + TIMEOUT
+
+
 def test_a_watch_that_fires_before_the_answer_of_its_read_is_reported_and_not_set() -> None:
     session, outcomes = connected(), Outcomes()
     session.ask(None, outcomes.ask(GetData("/a", watch=True)), at(2))
