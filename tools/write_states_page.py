@@ -22,6 +22,7 @@ from ottla.client.groups.consumer import client_assignors, states as consumer_me
 from ottla.coordinator.classic import machine as classic_group
 from ottla.coordinator.consumer import reconcile
 from ottla.coordinator.transactions import machine as transaction
+from ottla.zookeeper import session as zookeeper_session
 
 PAGE = Path(__file__).parents[1] / "docs" / "states.md"
 
@@ -60,6 +61,11 @@ MACHINES = (
     ),
     Machine("A member of a classic group", "The client's side of JoinGroup, SyncGroup, Heartbeat and LeaveGroup.", classic_member),
     Machine("A connection to a node", "A client's connection to one broker, with or without TLS and a login.", node_connections),
+    Machine(
+        "A session with ZooKeeper",
+        "The client's side. The connection may be lost and come back; the session expires if it does not come back in time.",
+        zookeeper_session,
+    ),
     Machine("A fetch session", "KIP-227, the client's side.", session),
     Machine("A classic group", "The coordinator's side. Clients see Kafka's names of the states.", classic_group),
     Machine(

@@ -59,6 +59,7 @@ COMMANDS = {
     "group reset-offsets": Command("group reset-offsets GROUP -o end"),
     "group delete": Command("group delete GROUP"),
     "demo": Command("demo --out /dev/full", False, 1),
+    "zookeeper start": Command("zookeeper start --jars NEW", False, 1),
 }
 MORE = {
     "help": Command("--help"),
@@ -83,6 +84,8 @@ NAMED = {
     "group reset-offsets -t": "group reset-offsets GROUP -o end -t {}",
     "group delete": "group delete {}",
     "broker start --set": "broker start --set {}=1",
+    "zookeeper start --set": "zookeeper start --set {}=1",
+    "zookeeper start --jars": "zookeeper start --jars {}",
     "-X": "topic list -X {}=1",
     "-b": "topic list -b {}",
 }

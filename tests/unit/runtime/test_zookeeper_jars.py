@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,8 @@ def test_without_pyspark_the_error_has_the_install_command(monkeypatch: pytest.M
 
 def test_a_pyspark_without_jars_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder_with(tmp_path / "pyspark", "__init__.py")
+    # find_spec() answers from the modules that an earlier test imported.
+    monkeypatch.delitem(sys.modules, "pyspark", raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(OttlaError, match=r"missing in the jars of PySpark: zookeeper-\*\.jar"):
         find_jars(None)
