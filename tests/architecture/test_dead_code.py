@@ -45,6 +45,7 @@ NEXT = (
     "src/ottla/errors/zookeeper.py",
     "src/ottla/runtime/zookeeper.py",
     "src/ottla/client/core.py:use_zookeeper",
+    "src/ottla/simulation/",
 )
 """What the ZooKeeper members will use, which are the next step; their tests are there already. Remove this with that step."""
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.architecture.sources import PACKAGE, name, python_files, tree
 
-CORES = ("client", "coordinator", "broker", "assignors", "zookeeper")
+CORES = ("client", "coordinator", "broker", "assignors", "zookeeper", "simulation")
 BUILTINS = {"open", "print", "input", "breakpoint", "eval", "exec", "__import__"}
 RANDOM_IDENTITIES = {"uuid1", "uuid4", "uuid6", "uuid7"}
 CLOCKS = {"now", "utcnow", "today"}
