@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ottla.config import ClientConfig, ConsumerConfig, SecurityConfig
+from ottla.config.old_consumer import DEFAULTS, NAMES
 from ottla.config.other_clients import LEFT_OUT, LEFT_OUT_BY_PREFIX, OTHER_CLIENTS, Answer
 from ottla.config.rows import Setting
 from ottla.config.spelling import dotted, table
@@ -39,8 +40,19 @@ SECTIONS = (
 OTHERS = """
 ## Settings of other clients
 
-confluent-kafka, kafka-python and aiokafka have settings with other names. A consumer refuses them with an error
-that has Ottla's name for the setting, or says why it is not needed.
+confluent-kafka, kafka-python, aiokafka and Kafka 0.8's consumer have settings with other names. A consumer refuses them with
+an error that has Ottla's name for the setting, or says why it is not needed.
+
+| setting | in Ottla |
+|---|---|
+"""
+
+OLD_CONSUMER = """
+## Settings of Kafka 0.8's consumer
+
+A `zookeeper` group reads the settings of Kafka 0.8's consumer as its files have them: with these names and words, and with 0.8's
+defaults where those change more than the speed. Without `client.id`, `group.id` is used. Other groups refuse the names, and the
+error has today's. The next table has the names that every group refuses, such as `num.consumer.fetchers`, with the reason.
 
 | setting | in Ottla |
 |---|---|
@@ -109,6 +121,10 @@ def page() -> str:
     parts.append("| setting | why not |\n|---|---|\n")
     parts += [f"| `{name}` | {why} |\n" for name, why in LEFT_OUT.items()]
     parts += [f"| all other `{prefix}*` | {why} |\n" for prefix, why in LEFT_OUT_BY_PREFIX.items()]
+    parts.append(OLD_CONSUMER)
+    parts += [f"| `{name}` | `{dotted(field)}` |\n" for name, field in sorted(NAMES.items())]
+    parts.append("| `auto.offset.reset` `smallest`, `largest` | `earliest`, `latest` |\n")
+    parts += [f"| `{dotted(field)}` is not set | {default(value)} |\n" for field, value in DEFAULTS.items()]
     parts.append(OTHERS)
     by_answer: dict[Answer, list[str]] = {}
     for name, answer in OTHER_CLIENTS.items():

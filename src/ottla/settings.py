@@ -97,7 +97,7 @@ class ConsumerSettings(ClientSettings, total=False):
 
     group_id: str | None
     group_instance_id: str | None
-    group_protocol: Literal["auto", "consumer", "classic"] | None
+    group_protocol: Literal["auto", "consumer", "classic", "zookeeper"] | None
     session_timeout_ms: int | timedelta | None
     session_timeout: float | timedelta | None
     heartbeat_interval_ms: int | timedelta | None
@@ -124,3 +124,19 @@ class ConsumerSettings(ClientSettings, total=False):
     client_rack: str | None
     check_crcs: bool | None
     deserialize_nulls: bool | None
+    queued_max_message_chunks: int | None
+    consumer_timeout_ms: int | timedelta | None
+    consumer_timeout: float | timedelta | None
+    zookeeper_connect: str | None
+    zookeeper_session_timeout_ms: int | timedelta | None
+    zookeeper_session_timeout: float | timedelta | None
+    zookeeper_connection_timeout_ms: int | timedelta | None
+    zookeeper_connection_timeout: float | timedelta | None
+    zookeeper_sync_time_ms: int | timedelta | None
+    zookeeper_sync_time: float | timedelta | None
+    rebalance_max_retries: int | None
+    rebalance_backoff_ms: int | timedelta | None
+    rebalance_backoff: float | timedelta | None
+    consumer_id: str | None
+    offsets_storage: Literal["zookeeper", "kafka"] | None
+    dual_commit_enabled: bool | None

@@ -74,6 +74,7 @@ def test_every_setting_has_a_dotted_and_a_snake_case_name(name: str) -> None:
         assert dotted == ConsumerConfig.parse(others, **{name: value})
 
 
+@pytest.mark.filterwarnings("ignore:zookeeper.session.timeout.ms is 2500")
 @pytest.mark.parametrize("name", DURATIONS)
 def test_durations_in_seconds_in_milliseconds_and_as_timedelta(name: str) -> None:
     assert name.endswith("_ms")
@@ -85,6 +86,9 @@ def test_durations_in_seconds_in_milliseconds_and_as_timedelta(name: str) -> Non
         more = {"session_timeout_ms": 2_501} if name == "heartbeat_interval_ms" else {}
         more |= {"heartbeat_interval_ms": 1} if name == "session_timeout_ms" else {}
         more |= {"request_timeout_ms": 1} if name == "default_api_timeout_ms" else {}
+        more |= (
+            {"group_protocol": "zookeeper", "zookeeper_connect": "z:1"} if "zookeeper" in (SETTINGS[name].protocols or ()) else {}
+        )
         values.add(getattr(consumer(settings, **more), name))
     assert values == {2_500}
 

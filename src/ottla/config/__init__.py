@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Self
 
+from ottla.config.old_consumer import DEFAULTS, THREAD_ASSIGNORS, WORDS, session_warning
 from ottla.config.rows import (
+    INT_MAX,
     HostPort,
     Setting,
     a_callable,
@@ -27,6 +29,8 @@ from ottla.config.rows import (
     boolean,
     count,
     instance_id,
+    integer,
+    is_legal_name,
     isolation,
     milliseconds,
     name,
@@ -36,6 +40,7 @@ from ottla.config.rows import (
     servers,
     short_text,
     text,
+    zookeeper_servers,
 )
 from ottla.config.security import SecurityConfig, TokenProvider
 from ottla.config.spelling import dotted, field_of, read, table
@@ -48,6 +53,10 @@ Deserializer = Callable[..., Any]
 
 ASSIGNORS = "Assignor | Iterable[Assignor]"
 """The type for type checkers: a name, a user's assignor or its class, or several of them."""
+
+
+ZOOKEEPER = frozenset({"zookeeper"})
+"""The group protocol of Kafka 0.8."""
 
 
 class OttlaConfigWarning(UserWarning):
@@ -116,25 +125,37 @@ class ClientConfig(SecurityConfig):
             raise ConfigError(f"settings must be a mapping or keywords, not {short_repr(settings)}", hint=hint)
         given: dict[str, Any] = {}
         spelled: dict[str, str] = {}
+        is_old = cls._means_zookeeper({**(settings or {}), **keywords})
         for spelling, value in (*(settings or {}).items(), *keywords.items()):
-            name, in_seconds = field_of(cls, spelling, (ConsumerConfig, AdminConfig))
+            name, in_seconds = field_of(cls, spelling, (ConsumerConfig, AdminConfig), is_old)
             if name in spelled:
                 raise ConfigError(f"{dotted(name)} is given twice, as {spelled[name]} and as {spelling}: give one of them")
             spelled[name] = spelling
             if value is not None:
-                given[name] = read(table(cls)[name], spelling, value, in_seconds)
+                word = WORDS.get((name, value)) if is_old and isinstance(value, str) else None
+                given[name] = read(table(cls)[name], spelling, word or value, in_seconds)
         config = cls(**{**cls._implied(given), **given}, given=frozenset(given))
         config._check(frozenset(given))
         return config
+
+    @classmethod
+    def _means_zookeeper(cls, settings: Mapping[str, Any]) -> bool:
+        """Whether the settings, as they were spelled, are those of a group of Kafka 0.8."""
+        del settings
+        return False
 
     @classmethod
     def _implied(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """Values that follow from what was given."""
         return cls.of_jaas(given)
 
+    @property
+    def _needs_bootstrap_servers(self) -> bool:
+        return True
+
     def _check(self, given: frozenset[str]) -> None:
         """Check rules between settings; ``given`` are the fields that the user has set."""
-        if not self.bootstrap_servers:
+        if self._needs_bootstrap_servers and not self.bootstrap_servers:
             raise ConfigError("bootstrap.servers is missing", hint='for example bootstrap_servers="localhost:9092"')
         if self.request_timeout_ms > self.default_api_timeout_ms and "default_api_timeout_ms" in given:
             below = f"below request.timeout.ms, which is {self.request_timeout_ms}"
@@ -156,18 +177,20 @@ class ConsumerConfig(ClientConfig):
 
     group_id: str | None = row(None, name)
     """The group for ``subscribe()`` and ``commit()``. None: only ``assign()`` works."""
-    group_instance_id: str | None = row(None, instance_id)
+    group_instance_id: str | None = row(None, instance_id, protocols=frozenset({"classic", "consumer"}))
     """Makes this a static member (KIP-345): a restart within the session causes no rebalance. Each member needs its own id."""
-    group_protocol: str = row("auto", one_of("auto", "consumer", "classic"))
-    """Which group protocol is used; ``auto`` chooses what the cluster and the group support."""
+    group_protocol: str = row("auto", one_of("auto", "consumer", "classic", "zookeeper"))
+    """Which group protocol is used; ``auto`` chooses ``consumer`` or ``classic``, by what the cluster and the group support.
+    ``zookeeper`` is that of Kafka 0.8, and the default where ``zookeeper.connect`` is set and ``bootstrap.servers`` is not."""
     session_timeout_ms: int = milliseconds(45_000, 1, protocols=frozenset({"classic"}))
     """The coordinator removes a member after this time without a heartbeat. In ``consumer`` groups it is a broker setting."""
     heartbeat_interval_ms: int = milliseconds(3_000, 1, protocols=frozenset({"classic"}))
     """How often heartbeats are sent; below the session timeout. In ``consumer`` groups it is a broker setting."""
     partition_assignment_strategy: tuple[Any, ...] = row(
-        ("range", "cooperative-sticky"), assignors, protocols=frozenset({"classic"}), accepts=ASSIGNORS
+        ("range", "cooperative-sticky"), assignors, protocols=frozenset({"classic", "zookeeper"}), accepts=ASSIGNORS
     )
-    """How partitions are assigned, the preferred assignor first: names, and ``ottla.assignors.ConsumerPartitionAssignor``s."""
+    """How partitions are assigned, the preferred assignor first: names, and ``ottla.assignors.ConsumerPartitionAssignor``s. In a
+    ``zookeeper`` group: ``range``, the default there, or ``roundrobin``, the same for all members."""
     group_remote_assignor: str | None = row(None, name, protocols=frozenset({"consumer"}))
     """Which of the broker's assignors to use."""
     group_client_assignors: tuple[Any, ...] = row((), assignors_or_none, protocols=frozenset({"consumer"}), accepts=ASSIGNORS)
@@ -217,9 +240,60 @@ class ConsumerConfig(ClientConfig):
     """Whether deserializers are also called for null keys and values, with ``None``. Otherwise ``record.key`` and
     ``record.value`` are ``None`` for them, as with Kafka's own consumer."""
 
+    queued_max_message_chunks: int = count(2, 1)
+    """How many fetched parts of a partition's log each iterator of ``streams()`` holds at most; then its partitions are paused."""
+    consumer_timeout_ms: int = milliseconds(-1, -1)
+    """How long an iterator of ``streams()`` waits for a record before it raises; -1: forever."""
+    zookeeper_connect: str | None = row(None, zookeeper_servers, protocols=ZOOKEEPER)
+    """The servers of ZooKeeper, and the node below which Kafka's nodes are (chroot) if that is not the root. Brokers are found
+    there; ``bootstrap.servers`` may name more."""
+    zookeeper_session_timeout_ms: int = milliseconds(6_000, 1, protocols=ZOOKEEPER)
+    """The other members get the partitions of a member that ZooKeeper has not heard of for this long."""
+    zookeeper_connection_timeout_ms: int = milliseconds(6_000, 1, protocols=ZOOKEEPER)
+    """How long connecting to ZooKeeper may take. The default is ``zookeeper.session.timeout.ms``."""
+    zookeeper_sync_time_ms: int = milliseconds(2_000, protocols=ZOOKEEPER)
+    """How far a follower of ZooKeeper may be behind the leader. It is the default of ``rebalance.backoff.ms``."""
+    rebalance_max_retries: int = row(4, integer(1, INT_MAX), protocols=ZOOKEEPER)
+    """How often a rebalance tries to become the owner of all its partitions before ``poll()`` raises."""
+    rebalance_backoff_ms: int = milliseconds(2_000, protocols=ZOOKEEPER)
+    """The longest pause between two of these attempts. The default is ``zookeeper.sync.time.ms``."""
+    consumer_id: str | None = row(None, instance_id, protocols=ZOOKEEPER)
+    """Part of the member's id, in place of the host, the time and a random number. Each member needs its own."""
+    offsets_storage: str = row("zookeeper", one_of("zookeeper", "kafka"), protocols=ZOOKEEPER)
+    """Where offsets are committed: in ZooKeeper, or in Kafka as in the other group protocols."""
+    dual_commit_enabled: bool = row(False, boolean, protocols=ZOOKEEPER)
+    """Whether offsets that are committed in Kafka are also written to ZooKeeper; the larger one counts. The default is true with
+    ``offsets.storage=kafka``."""
+
+    @classmethod
+    def _means_zookeeper(cls, settings: Mapping[str, Any]) -> bool:
+        def given(field: str) -> Any:
+            return settings.get(field) if settings.get(field) is not None else settings.get(dotted(field))
+
+        protocol = given("group_protocol")
+        if protocol is None:
+            return given("zookeeper_connect") is not None and given("bootstrap_servers") is None
+        return isinstance(protocol, str) and protocol.strip().lower() == "zookeeper"
+
     @classmethod
     def _implied(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {**super()._implied(given), **({} if "group_id" in given else {"enable_auto_commit": False})}
+        implied = {**super()._implied(given), **({} if "group_id" in given else {"enable_auto_commit": False})}
+        return {**implied, **cls._implied_by_zookeeper(given)} if cls._means_zookeeper(given) else implied
+
+    @classmethod
+    def _implied_by_zookeeper(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        implied: dict[str, Any] = {"group_protocol": "zookeeper", **DEFAULTS}
+        implied["dual_commit_enabled"] = given.get("offsets_storage") == "kafka"
+        others = {
+            "client_id": "group_id",  # as 0.8: brokers' quotas for this client id still apply
+            "zookeeper_connection_timeout_ms": "zookeeper_session_timeout_ms",
+            "rebalance_backoff_ms": "zookeeper_sync_time_ms",
+        }
+        return {**implied, **{field: given[other] for field, other in others.items() if other in given}}
+
+    @property
+    def _needs_bootstrap_servers(self) -> bool:
+        return self.group_protocol != "zookeeper"
 
     def _check(self, given: frozenset[str]) -> None:
         super()._check(given)
@@ -228,9 +302,29 @@ class ConsumerConfig(ClientConfig):
             raise ConfigError(f"heartbeat.interval.ms is {self.heartbeat_interval_ms}: {above}")
         if self.group_id is None and self.enable_auto_commit:
             raise ConfigError("enable.auto.commit needs a group", hint="set group_id, or remove enable_auto_commit")
+        if self.group_protocol == "zookeeper":
+            self._check_zookeeper()
         self._warn_of_ignored()
         if self.group_id is not None and self.means_classic and (warning := self.poll_interval_warning) is not None:
             _warn(warning)
+
+    def _check_zookeeper(self) -> None:
+        if self.zookeeper_connect is None:
+            raise ConfigError(
+                "group.protocol=zookeeper needs zookeeper.connect", hint='for example zookeeper_connect="localhost:2181"'
+            )
+        if self.group_id is not None and not is_legal_name(self.group_id):
+            allowed = "letters, digits, dots, underscores and hyphens, and not '.' or '..'"
+            raise ConfigError(f"group.id={short_repr(self.group_id)}: in a zookeeper group it has only {allowed}")
+        strategy = self.partition_assignment_strategy
+        if len(strategy) != 1 or strategy[0] not in THREAD_ASSIGNORS:
+            listed = ", ".join(item if isinstance(item, str) else short_repr(item) for item in strategy)
+            expected = f"expected one of {' and '.join(THREAD_ASSIGNORS)}, the same for all members"
+            raise ConfigError(f"partition.assignment.strategy is {listed}: in a zookeeper group {expected}")
+        if (warning := session_warning(self.zookeeper_session_timeout_ms)) is not None:
+            _warn(warning)
+        if self.offsets_storage == "zookeeper" and self.dual_commit_enabled:
+            _warn("offsets.storage=zookeeper ignores dual.commit.enabled: it is for offsets.storage=kafka")
 
     def poll_interval(self, protocol: str) -> int:
         """How long the application may take between two polls (ms), in a group of this protocol.
@@ -266,7 +360,8 @@ class ConsumerConfig(ClientConfig):
         return [dotted(name) for name in sorted(self.given) if protocol not in (rows[name].protocols or {protocol})]
 
     def _warn_of_ignored(self) -> None:
-        ignored = self.ignored_by(self.group_protocol) if self.group_protocol != "auto" else []
+        chosen_from = ("classic", "consumer") if self.group_protocol == "auto" else (self.group_protocol,)
+        ignored = sorted(set.intersection(*(set(self.ignored_by(protocol)) for protocol in chosen_from)))
         if ignored:
             _warn(f"group.protocol={self.group_protocol} ignores {', '.join(ignored)}")
 

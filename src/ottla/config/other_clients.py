@@ -1,11 +1,12 @@
 """The settings of other Kafka clients that are not settings of Ottla: its equivalents, or why there are none.
 
 Owns two tables: the settings of Kafka's own consumer that Ottla leaves out, each with the reason; and the names of confluent-kafka
-(librdkafka), kafka-python and aiokafka. Must not know how settings are parsed. Invariants: a setting has an effect, or is refused
-with a reason, none is silently ignored; a name occurs here once, and each ``setting`` of an answer is a setting of Ottla.
+(librdkafka), kafka-python, aiokafka and Kafka 0.8's consumer. Must not know how settings are parsed. Invariants: a setting has an
+effect, or is refused with a reason, none is silently ignored; a name occurs here once, and each ``setting`` of an answer is a
+setting of Ottla.
 
 Sources: librdkafka's CONFIGURATION.md, kafka-python's ``KafkaConsumer.DEFAULT_CONFIG`` and ``KafkaAdminClient.DEFAULT_CONFIG``,
-the parameters of ``AIOKafkaConsumer``.
+the parameters of ``AIOKafkaConsumer``, ``kafka.consumer.ConsumerConfig`` of Kafka 0.8.2.2 and 1.1.1.
 """
 
 from __future__ import annotations
@@ -108,7 +109,6 @@ OTHER_CLIENTS: Mapping[str, Answer] = {
     "offset.store.path": _OLD_OFFSETS,
     "offset.store.sync.interval.ms": _OLD_OFFSETS,
     # records
-    "consumer_timeout_ms": _instead("poll(timeout) waits that many seconds; iteration does not end by itself"),
     "fetch.wait.max.ms": _called("fetch_max_wait_ms"),
     "fetch.message.max.bytes": _called("max_partition_fetch_bytes"),
     "fetch.error.backoff.ms": _called("retry_backoff_ms"),
@@ -121,6 +121,15 @@ OTHER_CLIENTS: Mapping[str, Answer] = {
     "enable_incremental_fetch_sessions": _needless("they are used where the broker supports them"),
     "share.acknowledgement.mode": _NOT_YET,
     "topics": _TOPICS,
+    # Kafka 0.8's consumer
+    "refresh.leader.backoff.ms": _called("retry_backoff_ms"),
+    "num.consumer.fetchers": _needless("the network thread fetches from all brokers at once"),
+    "offsets.channel.backoff.ms": _needless("commits are retried with pauses from retry_backoff to retry_backoff_max"),
+    "offsets.channel.socket.timeout.ms": _needless("request_timeout bounds each request, those about offsets as well"),
+    "offsets.commit.max.retries": _needless("close(timeout) retries the last commit until the timeout"),
+    "mirror.topics.whitelist": _instead("it is a setting of MirrorMaker; topics go to subscribe()"),
+    "mirror.topics.blacklist": _instead("it is a setting of MirrorMaker; topics go to subscribe()"),
+    "mirror.consumer.numthreads": _instead("it is a setting of MirrorMaker; the number of threads goes to streams()"),
     # security
     "ssl_cafile": _called("ssl_truststore_location"),
     "ssl_ca": _called("ssl_truststore_certificates"),

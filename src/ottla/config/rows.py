@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ottla.types import IsolationLevel, as_integer, as_plain_string, is_utf8, short_repr
 
-_INT_MAX = 0x7FFFFFFF
+INT_MAX = 0x7FFFFFFF
 _INT16_MAX = 0x7FFF
 
 
@@ -58,18 +58,18 @@ def integer(low: int, high: int) -> Callable[[Any], int]:
         number = as_integer(value)
         if number is None or not low <= number <= high:
             too_large = number is not None and number > high
-            bounds = f"from {low} to {high}" if high < _INT_MAX or too_large else f"of at least {low}"
+            bounds = f"from {low} to {high}" if high < INT_MAX or too_large else f"of at least {low}"
             raise ValueError(f"a whole number {bounds}")
         return number
 
     return parse
 
 
-def count(default: int | None, low: int = 0, high: int = _INT_MAX) -> Any:
+def count(default: int | None, low: int = 0, high: int = INT_MAX) -> Any:
     return row(default, integer(low, high))
 
 
-def milliseconds(default: int, low: int = 0, high: int = _INT_MAX, **more: Any) -> Any:
+def milliseconds(default: int, low: int = 0, high: int = INT_MAX, **more: Any) -> Any:
     return row(default, integer(low, high), duration=True, **more)
 
 
@@ -110,8 +110,13 @@ def short_text(value: Any) -> str:
     return as_plain_string(value)
 
 
+def is_legal_name(value: str) -> bool:
+    """Whether Kafka allows this as the name of a topic, or in 0.8 of a group."""
+    return re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", value) is not None and value not in (".", "..")
+
+
 def instance_id(value: Any) -> str:
-    if not isinstance(value, str) or not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", value) or value in (".", ".."):
+    if not isinstance(value, str) or not is_legal_name(value):
         raise ValueError("up to 249 letters, digits, dots, underscores and hyphens")
     return as_plain_string(value)
 
@@ -249,3 +254,31 @@ def _server(item: str) -> HostPort:
     if not 0 < port < 65536:
         raise ValueError(f"a port from 1 to 65535 in {short_repr(item)}")
     return HostPort(match["ipv6"] or match["host"], port)
+
+
+_CHROOT = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[^/,\x00-\x20\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]+)*")
+"""A path of ZooKeeper, or nothing; without a comma or a space, which are most likely a server after the chroot."""
+
+_ZOOKEEPER_PORT = 2181
+
+
+def zookeeper_servers(value: Any) -> str:
+    """ZooKeeper's connect string, without spaces: ``HOST:PORT,HOST:PORT/CHROOT``.
+
+    A server without a port has ZooKeeper's own. Raises ``ValueError`` that names the server or the chroot that is wrong.
+    """
+    expected = "HOST:PORT, more servers after commas, and at the end a chroot such as /kafka if there is one"
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(expected)
+    given, slash, rest = as_plain_string(value).strip().partition("/")
+    chroot = (slash + rest).removesuffix("/") if rest == "" else slash + rest
+    if not _CHROOT.fullmatch(chroot):
+        once = "; it is written once, after the last server" if "," in chroot else ""
+        raise ValueError(f"{expected}; {short_repr(chroot)} is not a path of ZooKeeper{once}")
+    servers = []
+    for item in (part.strip() for part in given.split(",")):
+        try:
+            servers.append(_server(item if ":" in item.rpartition("]")[2] else f"{item}:{_ZOOKEEPER_PORT}"))
+        except ValueError:
+            raise ValueError(f"{expected}; {short_repr(item)} is not a server") from None
+    return ",".join(map(str, servers)) + chroot

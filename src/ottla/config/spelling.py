@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
+from ottla.config.old_consumer import NAMES
 from ottla.config.other_clients import answer_to, reason
 from ottla.config.rows import Setting
 from ottla.errors import ConfigError
@@ -40,14 +41,17 @@ def dotted(name: str) -> str:
     return name.replace("_", ".")
 
 
-def field_of(cls: type[Any], spelling: str, others: Iterable[type[Any]]) -> tuple[str, bool]:
+def field_of(cls: type[Any], spelling: str, others: Iterable[type[Any]], is_old: bool = False) -> tuple[str, bool]:
     """The field that a spelling means and whether its value is in seconds; ``others`` are configs whose settings errors may name.
 
-    Raises ``ConfigError`` with the nearest name for an unknown spelling.
+    ``is_old`` accepts the names of Kafka 0.8's consumer, with dots as in its files. Raises ``ConfigError`` with the nearest name
+    for an unknown spelling.
     """
     known = spellings(cls)
     if spelling in known:
         return known[spelling]
+    if is_old and spelling in NAMES:
+        return NAMES[spelling], False
     kafkas = dotted(str(spelling))
     answer = answer_to(kafkas)
     if answer is not None and answer.setting is not None:
