@@ -42,6 +42,7 @@ EXCEPTIONS: Mapping[str, str] = {
 
 NEXT = (
     "src/ottla/zookeeper/",
+    "src/ottla/assignors/threads.py",
     "src/ottla/errors/zookeeper.py",
     "src/ottla/runtime/zookeeper.py",
     "src/ottla/client/core.py:use_zookeeper",

@@ -83,7 +83,7 @@ def test_durations_in_seconds_in_milliseconds_and_as_timedelta(name: str) -> Non
     given += [{name: 2_500}, {name: "2500"}, {name: timedelta(milliseconds=2_500)}, {name.replace("_", "."): 2_500}]
     values = set()
     for settings in given:
-        more = {"session_timeout_ms": 2_501} if name == "heartbeat_interval_ms" else {}
+        more: dict[str, Any] = {"session_timeout_ms": 2_501} if name == "heartbeat_interval_ms" else {}
         more |= {"heartbeat_interval_ms": 1} if name == "session_timeout_ms" else {}
         more |= {"request_timeout_ms": 1} if name == "default_api_timeout_ms" else {}
         more |= (

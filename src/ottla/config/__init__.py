@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Self
 
-from ottla.config.old_consumer import DEFAULTS, THREAD_ASSIGNORS, WORDS, session_warning
+from ottla.config.old_consumer import DEFAULTS, STRATEGIES, WORDS, session_warning
 from ottla.config.rows import (
     INT_MAX,
     HostPort,
@@ -317,9 +317,9 @@ class ConsumerConfig(ClientConfig):
             allowed = "letters, digits, dots, underscores and hyphens, and not '.' or '..'"
             raise ConfigError(f"group.id={short_repr(self.group_id)}: in a zookeeper group it has only {allowed}")
         strategy = self.partition_assignment_strategy
-        if len(strategy) != 1 or strategy[0] not in THREAD_ASSIGNORS:
+        if len(strategy) != 1 or strategy[0] not in STRATEGIES:
             listed = ", ".join(item if isinstance(item, str) else short_repr(item) for item in strategy)
-            expected = f"expected one of {' and '.join(THREAD_ASSIGNORS)}, the same for all members"
+            expected = f"expected one of {' and '.join(STRATEGIES)}, the same for all members"
             raise ConfigError(f"partition.assignment.strategy is {listed}: in a zookeeper group {expected}")
         if (warning := session_warning(self.zookeeper_session_timeout_ms)) is not None:
             _warn(warning)

@@ -30,13 +30,13 @@ WORDS: Mapping[tuple[str, str], str] = {
 }
 """A field and a word of 0.8 -> the word of today."""
 
-THREAD_ASSIGNORS = ("range", "roundrobin")
+STRATEGIES = ("range", "roundrobin")
 """The values of ``partition.assignment.strategy``."""
 
 DEFAULTS: Mapping[str, Any] = {
     "auto_commit_interval_ms": 60_000,
     "fetch_max_wait_ms": 100,
-    "partition_assignment_strategy": THREAD_ASSIGNORS[:1],
+    "partition_assignment_strategy": STRATEGIES[:1],
 }
 """The defaults of 0.8 that differ."""
 
