@@ -1,14 +1,13 @@
 """``Consumer``: the public API of a consumer for an application thread.
 
-Owns the signatures, the guard against two threads, and the driver that runs the calls of ``client.calls`` against a network
-thread. Must not know how anything is done. Invariant: one thread at a time is inside a consumer.
+Owns the signatures, the iteration over records, and the order of ``close()``. Must not know what a call does, nor how it waits:
+``ThreadDriver`` runs the calls. Invariant: no call returns records before the driver has run it to its end.
 """
 
 from __future__ import annotations
 
 import inspect
-import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
@@ -18,16 +17,15 @@ from ottla.arguments import Offset, Partitions, Timeout
 from ottla.client.calls.calls import POST_INTERVAL
 from ottla.client.calls.commits import CommitCallback
 from ottla.client.calls.listeners import Listener, Listeners
-from ottla.client.calls.mailbox import Await, Call, T
 from ottla.client.subscription import EARLIEST, LATEST
 from ottla.consumer_base import CLOSE_TIMEOUT, END_GRACE, Caller, ConsumerBase
-from ottla.errors import ConcurrentAccessError, OttlaError, WakeupError
+from ottla.errors import OttlaError
 from ottla.records import Record, Records, Walk
 from ottla.runtime import clock
+from ottla.thread_driver import ThreadDriver
 from ottla.types import (
     GroupMembershipOperation,
     K_co,
-    Now,
     OffsetAndMetadata,
     OffsetAndTimestamp,
     PartitionInfo,
@@ -40,9 +38,6 @@ RebalanceListener = Callable[["Consumer[Any, Any]", list[TopicPartition]], None]
 
 SERVICE_INTERVAL = POST_INTERVAL / 1000
 """Seconds between two calls of ``service`` while iterating over records."""
-
-_CHECK_INTERVAL = 0.5
-"""Seconds between two checks that the network thread is still running."""
 
 
 class Consumer(ConsumerBase[K_co, V_co]):
@@ -64,12 +59,9 @@ class Consumer(ConsumerBase[K_co, V_co]):
     """
 
     def _prepare(self) -> None:
-        # Re-entrant, since the handler of a signal may call the consumer while its own thread is in ``_enter``.
-        self._guard = threading.RLock()
-        self._calling_thread: int | None = None
-        """The thread that is inside a call."""
-        self._outermost: object | None = None
-        """Identifies the outermost running call: a listener, or a signal handler, may call the consumer inside of it."""
+        self._driver = ThreadDriver(
+            self._calls, self._network_thread, self._check_open, self._check_running, self._last_poll.on_interrupted
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -112,14 +104,14 @@ class Consumer(ConsumerBase[K_co, V_co]):
         for name, listener in (("on_assign", on_assign), ("on_revoke", on_revoke), ("on_lost", on_lost)):
             arguments.callback(listener, name)
         listeners = Listeners(self._bind(on_assign), self._bind(on_revoke), self._bind(on_lost))
-        self._run(lambda now: self._calls.subscribe(wanted, listeners, now, pattern))
+        self._driver.run(lambda now: self._calls.subscribe(wanted, listeners, now, pattern))
 
     def unsubscribe(self) -> None:
         """Stop reading and leave the group; ``on_revoke`` is called first. Nothing is committed.
 
         Raises what the listener raises. If the coordinator does not answer within 5 s, the log says so.
         """
-        self._run(self._calls.unsubscribe)
+        self._driver.run(self._calls.unsubscribe)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions, independently of any group. Partitions that were read before keep their positions.
@@ -132,7 +124,7 @@ class Consumer(ConsumerBase[K_co, V_co]):
         commits work, without a membership. Raises ``IllegalStateError`` after ``subscribe()``.
         """
         wanted = arguments.partitions((partitions,))
-        self._run(lambda now: self._calls.assign(wanted, now, self._last_poll.is_processed))
+        self._driver.run(lambda now: self._calls.assign(wanted, now, self._last_poll.is_processed))
 
     # -- records ----------------------------------------------------------------------------------------------------------
 
@@ -153,7 +145,7 @@ class Consumer(ConsumerBase[K_co, V_co]):
         not exist: see docs/errors.md).
         """
         wait = self._poll_timeout(timeout)
-        delivery = self._run(lambda now: self._calls.deliver(wait, now))
+        delivery = self._driver.run(lambda now: self._calls.deliver(wait, now))
         if delivery is None:
             return Records.empty()
         records = delivery.records()
@@ -175,10 +167,10 @@ class Consumer(ConsumerBase[K_co, V_co]):
         try:
             # The application may take long for each record, so the group is serviced between two records, but not each time.
             if walk.has_more and clock.monotonic() >= walk.ask_at:
-                self._run(self._calls.service)
+                self._driver.run(self._calls.service)
             while not collector.continue_walk(walk):
                 self._calls.check_not_in_listener()
-                delivery = self._run(lambda now: self._calls.deliver(1_000, now))
+                delivery = self._driver.run(lambda now: self._calls.deliver(1_000, now))
                 if delivery is not None:
                     collector.walk(delivery, walk)
             walk.ask_at = clock.monotonic() + SERVICE_INTERVAL
@@ -205,7 +197,7 @@ class Consumer(ConsumerBase[K_co, V_co]):
 
     def _seek_all(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Seek in many partitions with one command: a thousand calls of ``seek()`` would take seconds."""
-        self._run(lambda now: self._calls.positions.seek(positions, now))
+        self._driver.run(lambda now: self._calls.positions.seek(positions, now))
 
     def seek_to_beginning(self, *partitions: Partitions) -> None:
         """Read these partitions, or all, from their first record on.
@@ -214,7 +206,7 @@ class Consumer(ConsumerBase[K_co, V_co]):
         not assigned.
         """
         wanted = arguments.partitions(partitions)
-        self._run(lambda now: self._calls.positions.seek_to_beginning(wanted, now))
+        self._driver.run(lambda now: self._calls.positions.seek_to_beginning(wanted, now))
 
     def seek_to_end(self, *partitions: Partitions) -> None:
         """Read these partitions, or all, from their end on; with ``read_committed``, from the last stable offset on.
@@ -223,7 +215,7 @@ class Consumer(ConsumerBase[K_co, V_co]):
         not assigned.
         """
         wanted = arguments.partitions(partitions)
-        self._run(lambda now: self._calls.positions.seek_to_end(wanted, now))
+        self._driver.run(lambda now: self._calls.positions.seek_to_end(wanted, now))
 
     def position(self, partition: TopicPartition, timeout: Timeout = None) -> int:
         """The offset of the next record of a partition, after all records that were returned.
@@ -232,7 +224,7 @@ class Consumer(ConsumerBase[K_co, V_co]):
         is not assigned, and with ``auto_offset_reset="none"`` ``NoOffsetForPartitionError``.
         """
         wanted, wait = arguments.partition(partition), self._timeout(timeout)
-        return self._run(lambda now: self._calls.positions.position(wanted, wait, now))
+        return self._driver.run(lambda now: self._calls.positions.position(wanted, wait, now))
 
     def pause(self, *partitions: Partitions) -> None:
         """Deliver no more records of these partitions until ``resume()``, or until a rebalance assigns them to another member.
@@ -241,12 +233,12 @@ class Consumer(ConsumerBase[K_co, V_co]):
         dropped and fetched again after ``resume()``. Raises ``IllegalStateError`` for a partition that is not assigned.
         """
         wanted = arguments.partitions(partitions)
-        self._run(lambda now: self._calls.positions.pause(wanted, now))
+        self._driver.run(lambda now: self._calls.positions.pause(wanted, now))
 
     def resume(self, *partitions: Partitions) -> None:
         """Deliver these partitions again. Raises ``IllegalStateError`` for a partition that is not assigned."""
         wanted = arguments.partitions(partitions)
-        self._run(lambda now: self._calls.positions.resume(wanted, now))
+        self._driver.run(lambda now: self._calls.positions.resume(wanted, now))
 
     # -- commits ----------------------------------------------------------------------------------------------------------
 
@@ -264,7 +256,7 @@ class Consumer(ConsumerBase[K_co, V_co]):
         then on they count for the new topic: an offset does not say which topic it belongs to.
         """
         wanted, wait = arguments.offsets(offsets), self._timeout(timeout)
-        return self._run(lambda now: self._calls.commits.commit(wanted, wait, now))
+        return self._driver.run(lambda now: self._calls.commits.commit(wanted, wait, now))
 
     def commit_async(self, offsets: Mapping[TopicPartition, Offset] | None = None, callback: CommitCallback | None = None) -> None:
         """Commit ``offsets``, or the positions after all records that were returned, without waiting or retrying.
@@ -274,7 +266,7 @@ class Consumer(ConsumerBase[K_co, V_co]):
         """
         arguments.callback(callback, "callback")
         wanted = arguments.offsets(offsets)
-        self._run(lambda now: self._calls.commits.commit_async(wanted, callback, now))
+        self._driver.run(lambda now: self._calls.commits.commit_async(wanted, callback, now))
 
     def committed(self, *partitions: Partitions, timeout: Timeout = None) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """The committed offsets of these partitions, or of all assigned ones; ``None`` if there is no commit.
@@ -284,7 +276,7 @@ class Consumer(ConsumerBase[K_co, V_co]):
         """
         wanted = arguments.partitions(partitions) if partitions else sorted(self.assignment())
         wait = self._timeout(timeout)
-        return self._run(lambda now: self._calls.commits.committed(wanted, wait, now))
+        return self._driver.run(lambda now: self._calls.commits.committed(wanted, wait, now))
 
     # -- queries --------------------------------------------------------------------------------------------------------
 
@@ -311,7 +303,7 @@ class Consumer(ConsumerBase[K_co, V_co]):
         Raises as ``end_offsets()`` does, also for ``timeout=0``: ``None`` always means that there is none.
         """
         wanted, wait = arguments.timestamps(timestamps), self._timeout(timeout)
-        return self._run(lambda now: self._calls.positions.list_offsets(wanted, wait, now))
+        return self._driver.run(lambda now: self._calls.positions.list_offsets(wanted, wait, now))
 
     def lag(self, partition: TopicPartition, timeout: Timeout = None) -> int:
         """The number of records that remain to be read in a partition. Asks a broker only if the end of the log is not known.
@@ -320,7 +312,7 @@ class Consumer(ConsumerBase[K_co, V_co]):
         does.
         """
         wanted, wait = arguments.partition(partition), self._timeout(timeout)
-        return self._run(lambda now: self._calls.positions.lag(wanted, wait, now))
+        return self._driver.run(lambda now: self._calls.positions.lag(wanted, wait, now))
 
     def partitions_for(self, topic: str, timeout: Timeout = None) -> list[PartitionInfo]:
         """The partitions of a topic, as a broker describes them now; this does not create the topic.
@@ -328,7 +320,7 @@ class Consumer(ConsumerBase[K_co, V_co]):
         Raises ``UnknownTopicOrPartitionError`` if there is no such topic, and otherwise as ``end_offsets()`` does.
         """
         name, wait = arguments.topic(topic), self._timeout(timeout)
-        topics = self._run(lambda now: self._calls.describe_topics((name,), wait, now))
+        topics = self._driver.run(lambda now: self._calls.describe_topics((name,), wait, now))
         return list(topics[topic].partitions)
 
     def list_topics(self, timeout: Timeout = None) -> dict[str, list[PartitionInfo]]:
@@ -337,7 +329,7 @@ class Consumer(ConsumerBase[K_co, V_co]):
         Raises as ``end_offsets()`` does.
         """
         wait = self._timeout(timeout)
-        topics = self._run(lambda now: self._calls.describe_topics(None, wait, now))
+        topics = self._driver.run(lambda now: self._calls.describe_topics(None, wait, now))
         return {name: list(topics[name].partitions) for name in sorted(topics)}
 
     # -- closing ----------------------------------------------------------------------------------------------------------
@@ -374,85 +366,28 @@ class Consumer(ConsumerBase[K_co, V_co]):
             return
         call = object()
         try:
-            self._enter(call)
+            self._driver.enter(call)
             if self._network is None:
                 self._shared.closed = True
                 return
             started = clock.now()
             try:
                 processed = self._last_poll.is_processed(error)
-                self._drive(self._calls.close(round(timeout * 1000), started, operation, last_processed=processed))
+                self._driver.drive(self._calls.close(round(timeout * 1000), started, operation, last_processed=processed))
             finally:
                 self._shared.closed = True
                 self._calls.leave_at_once(operation)
                 self._network.close(max(END_GRACE, timeout - (clock.now().mono - started.mono) / 1000))
         finally:
-            if self._outermost is call:
-                self._outermost = self._calling_thread = None
-
-    # -- the driver -------------------------------------------------------------------------------------------------------
-
-    def _run(self, call: Callable[[Now], Call[T]]) -> T:
-        """Run one call from beginning to end on this thread. A signal handler may raise at any point of it."""
-        this = object()
-        try:
-            self._enter(this)
-            return self._drive(call(clock.now()))
-        except WakeupError:
-            self._last_poll.on_interrupted("a call of the consumer was interrupted by wakeup()")
-            raise
-        except OttlaError:
-            raise
-        except BaseException as error:
-            self._calls.interrupted = True
-            self._last_poll.on_interrupted(f"{type(error).__name__} interrupted a call of the consumer")
-            raise
-        finally:
-            if self._outermost is this:
-                self._outermost = self._calling_thread = None
-
-    def _enter(self, call: object) -> None:
-        """Note that this thread is inside a call. Raise ``ConcurrentAccessError`` if another thread is."""
-        self._check_open()
-        me = threading.get_ident()
-        with self._guard:
-            if self._calling_thread not in (None, me):
-                raise ConcurrentAccessError(f"thread {me} calls a consumer that thread {self._calling_thread} is using")
-            if self._outermost is None:
-                self._outermost = call
-            self._calling_thread = me
-
-    def _drive(self, call: Call[T]) -> T:
-        network = self._network_thread()
-        try:
-            wait = next(call)
-            while True:
-                while isinstance(wait, Await):
-                    wait = call.throw(_not_awaited(wait.awaitable))
-                while True:
-                    left = _CHECK_INTERVAL if wait.until is None else (wait.until - clock.now().mono) / 1000
-                    if network.notifications.wait(max(0.0, min(left, _CHECK_INTERVAL))) or left <= _CHECK_INTERVAL:
-                        break
-                    self._check_running(network)
-                wait = call.send(clock.now())
-        except StopIteration as done:
-            result: T = done.value
-            return result
-        finally:
-            call.close()
+            if self._driver.outermost is call:
+                self._driver.outermost = self._driver.calling_thread = None
 
     def _offsets(self, partitions: Iterable[TopicPartition], timestamp: int, timeout: Timeout) -> dict[TopicPartition, int]:
         wanted, wait = dict.fromkeys(arguments.partitions((partitions,)), timestamp), self._timeout(timeout)
-        offsets = self._run(lambda now: self._calls.positions.list_offsets(wanted, wait, now))
+        offsets = self._driver.run(lambda now: self._calls.positions.list_offsets(wanted, wait, now))
         return {tp: 0 if position is None else position.offset for tp, position in offsets.items()}
 
     def _bind(self, listener: RebalanceListener) -> Listener | None:
         if inspect.iscoroutinefunction(listener):
             raise TypeError(f"{listener!r} is a coroutine function, and a Consumer has no event loop: see AsyncConsumer")
         return self._bound(listener)
-
-
-def _not_awaited(awaitable: Awaitable[Any]) -> TypeError:
-    if inspect.iscoroutine(awaitable):
-        awaitable.close()
-    return TypeError(f"a listener returned {awaitable!r}, and a Consumer has no event loop: see AsyncConsumer")
