@@ -32,6 +32,7 @@ _HOMES = {
     "TopicPartition": "ottla.types",
     "OttlaConfigWarning": "ottla.config",
     "OttlaError": "ottla.errors",
+    "ZooKeeperAdmin": "ottla.zookeeper_admin",
     "stop_on_signals": "ottla.signals",
 }
 
@@ -74,3 +75,4 @@ if TYPE_CHECKING:
         TimestampType as TimestampType,
         TopicPartition as TopicPartition,
     )
+    from ottla.zookeeper_admin import ZooKeeperAdmin as ZooKeeperAdmin

@@ -29,6 +29,7 @@ PUBLIC = {
         "runtime/zookeeper_server",
         "spark/source",
         "testing",
+        "zookeeper_admin",
     )
 }
 """What users or plugins import, or get objects of."""

@@ -89,17 +89,22 @@ class ZooKeeperClient:
     """Performs operations in one session after another. Not started: no thread, no socket.
 
     ``hosts`` is ZooKeeper's connect string (``host:port,host:port/chroot``), ``timeout`` the session time-out in milliseconds.
+    ``logger`` gets kazoo's lines; default: kazoo's own.
     """
 
-    def __init__(self, hosts: str, timeout: int, post: Post) -> None:
+    def __init__(self, hosts: str, timeout: int, post: Post, *, logger: logging.Logger | None = None) -> None:
         self._post = post
         self._started = False
         retry = KazooRetry(max_tries=-1, delay=FIRST_DELAY, max_delay=LONGEST_DELAY)
         try:
-            self._kazoo = KazooClient(hosts, timeout=timeout / 1000, connection_retry=retry)
+            self._kazoo = KazooClient(hosts, timeout=timeout / 1000, connection_retry=retry, logger=logger)
         except (ValueError, TypeError) as error:
             text = f"zookeeper.connect: {hosts!r} is not a list of servers: {error}"
             raise ConfigError(text, hint="write host:port,host:port, with a chroot at the end if there is one") from error
+        self.servers: tuple[tuple[str, int], ...] = tuple(self._kazoo.hosts)
+        """Host and port of each server."""
+        self.chroot: str = self._kazoo.chroot or "/"
+        """The node below which all paths are."""
         self._kazoo.add_listener(self._on_state)
         # One function object for each type: kazoo then keeps one watcher per path, however often the node is read.
         self._fired: Mapping[WatchType, Callable[[Any], None]] = {watch: self._watcher(watch) for watch in WatchType}

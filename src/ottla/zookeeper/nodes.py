@@ -95,6 +95,14 @@ def decode_leader(data: bytes, path: str) -> int | None:
     return leader if leader >= 0 else None
 
 
+def decode_cluster_id(data: bytes, path: str) -> str:
+    """Read the id of the cluster. Raises ``ProtocolError``."""
+    cluster_id = _object(data, path).get("id")
+    if not isinstance(cluster_id, str):
+        raise _malformed(path, "the id is missing or not a string")
+    return cluster_id
+
+
 class ConsumerThread(NamedTuple):
     """One thread of one member: the owner of partitions."""
 

@@ -13,6 +13,7 @@ from ottla.errors import ConfigError
 CONSUMERS = "/consumers"
 BROKER_IDS = "/brokers/ids"
 TOPICS = "/brokers/topics"
+CLUSTER_ID = "/cluster/id"
 
 _REFUSED = re.compile("[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 """Characters that ZooKeeper allows in no name, and the separator."""

@@ -1,0 +1,267 @@
+"""Which operations change the groups of Kafka 0.8's consumers: committed offsets are written, groups and topics are deleted.
+
+Owns the order of the operations, and how many a multi has. Must not know who asks for the change. Invariants:
+
+- No operation of a multi is executed while the group has a member: see ``_no_member``.
+- A change that ended in the middle can be repeated, with the same final result.
+- An offset that another client has committed since it was read is not replaced unseen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from ottla.client.admin.zookeeper.calls import Call, Steps, ask, catch_up, is_live, read_children, read_each
+from ottla.client.admin.zookeeper.reading import check_exists
+from ottla.errors import (
+    IllegalStateError,
+    KeeperCode,
+    NonEmptyGroupError,
+    ProtocolError,
+    UnknownTopicOrPartitionError,
+    ZooKeeperError,
+)
+from ottla.types import TopicPartition
+from ottla.zookeeper import paths
+from ottla.zookeeper.nodes import decode_offset, encode_offset
+from ottla.zookeeper.operations import Create, Delete, Exists, GetChildren, GetData, Multi, Node, SetData, Stat, Write
+
+MULTI_OPERATIONS, MULTI_BYTES = 1000, 400_000
+"""The limits of one multi: servers refuse requests over 1 MB (``jute.maxbuffer``)."""
+OPERATION_BYTES = 100
+"""What an operation takes in a request, at most, apart from its path."""
+ATTEMPTS = 5
+"""How often a change is tried while other clients change the same nodes."""
+CONFLICTS = frozenset({KeeperCode.NONODE, KeeperCode.NODEEXISTS, KeeperCode.BADVERSION, KeeperCode.NOTEMPTY})
+"""Another client has changed the nodes after they were read."""
+SHOWN = 5
+"""The number of members that an error names."""
+
+ItemT = TypeVar("ItemT")
+
+Progress = Callable[[int, int], object]
+"""Called after each multi, with the number of partitions or nodes that are done, and of all."""
+Tree = list[tuple[str, Stat]]
+"""Nodes, each after its parent."""
+
+
+# -- committed offsets ----------------------------------------------------------------------------------------------------
+
+
+def alter_group_offsets(
+    group_id: str,
+    offsets: Mapping[TopicPartition, int],
+    expected: Mapping[TopicPartition, int | None] | None,
+    progress: Progress,
+) -> Call[None]:
+    """Write committed offsets, and the nodes above them that are missing.
+
+    ``expected``: the committed offsets that the caller has read, ``None`` for a partition without. Raises ``IllegalStateError`` if
+    a partition has neither this nor the new offset by now, and ``NonEmptyGroupError``.
+    """
+    parts = list(_parts([(paths.offset(group_id, *tp), tp) for tp in sorted(offsets)]))
+    written = 0
+
+    def write_part() -> Steps[None]:
+        wanted = {tp: offsets[tp] for _, tp in parts[0]}
+        operations = yield from _prepare(group_id, wanted, expected, written)
+        if operations:
+            yield from ask(Multi(tuple(operations)))
+
+    def attempt() -> Steps[None]:
+        nonlocal written
+        yield from catch_up()
+        while parts:
+            yield from _despite_conflicts(group_id, write_part)
+            written += len(parts.pop(0))
+            progress(written, len(offsets))
+
+    return attempt
+
+
+def _prepare(
+    group_id: str, wanted: Mapping[TopicPartition, int], expected: Mapping[TopicPartition, int | None] | None, written: int
+) -> Steps[list[Write]]:
+    """Return the operations that write these offsets; none if they are the committed ones already."""
+    has_ids = yield from _check_no_member(group_id, f"{written} offsets were written before" if written else "")
+    where = {tp: paths.offset(group_id, *tp) for tp in wanted}
+    found = dict(zip(wanted, (yield from read_each(GetData(path) for path in where.values())), strict=True))
+    changed = {tp: node for tp, node in found.items() if _committed(node, where[tp]) != wanted[tp]}
+    for tp, node in changed.items() if expected is not None else ():
+        committed = _committed(node, where[tp])
+        if expected is not None and committed != expected.get(tp):
+            text = f"the committed offset of {tp} of group {group_id!r} in ZooKeeper is now {committed}, and was {expected.get(tp)}"
+            raise IllegalStateError(text, hint="look at the group again")
+    if not changed:
+        return []
+    above = sorted({parent for tp in changed for parent in paths.parents(where[tp])})
+    stats = yield from read_each(Exists(parent) for parent in above)
+    missing = [Create(parent) for parent, stat in zip(above, stats, strict=True) if stat is None]
+    operations: list[Write] = [*missing, *_no_member(group_id, has_ids)]
+    for tp, node in changed.items():
+        data = encode_offset(wanted[tp])
+        operations.append(Create(where[tp], data) if node is None else SetData(where[tp], data, node.stat.version))
+    return operations
+
+
+def _committed(node: Node | None, path: str) -> int | None:
+    """The committed offset; ``None`` if there is none, or a malformed one."""
+    try:
+        return None if node is None else decode_offset(node.data, path)
+    except ProtocolError:
+        return None
+
+
+def _no_member(group_id: str, has_ids: bool) -> tuple[Write, ...]:
+    """Let a multi fail if the group has a member by then.
+
+    A node with children cannot be deleted, and a member is a child of ``ids``: 1. The members are read: there are none. 2. A
+    consumer starts and registers. 3. The multi fails. (A ``Check`` would not do: it compares the version of a node's data, which a
+    new child does not change.) A consumer that registers later finds ``ids``: others never see a part of a multi.
+    """
+    ids = paths.ids(group_id)
+    return (Delete(ids), Create(ids)) if has_ids else (Create(ids),)
+
+
+def _check_no_member(group_id: str, before: str) -> Steps[bool]:
+    """Return whether the parent of the members exists. Raises ``NonEmptyGroupError``."""
+    ids = paths.ids(group_id)
+    names = yield from read_children(ids)
+    stats = yield from read_each(Exists(f"{ids}/{name}") for name in names or ())
+    found = {name: stat for name, stat in zip(names or (), stats, strict=True) if stat is not None}
+    _refuse_live(group_id, [name for name, stat in found.items() if is_live(stat)], before)
+    if found:
+        text = f"the node {ids}/{min(found)} of ZooKeeper belongs to no session, so it is no member and does not disappear"
+        raise IllegalStateError(text, hint="delete this node")
+    return names is not None
+
+
+def _refuse_live(group_id: str, live: Sequence[str], before: str) -> None:
+    if live:
+        shown = ", ".join(live[:SHOWN]) + (", ..." if len(live) > SHOWN else "")
+        text = f"group {group_id!r} in ZooKeeper has {len(live)} member{'s' * (len(live) > 1)}: {shown}"
+        raise NonEmptyGroupError(f"{text}; {before}" if before else text)
+
+
+# -- deletion -------------------------------------------------------------------------------------------------------------
+
+
+def delete_group(group_id: str, progress: Progress) -> Call[None]:
+    """Delete all nodes of a group. Raises ``GroupIdNotFoundError`` and ``NonEmptyGroupError``."""
+    return _deletion(group_id, (paths.group(group_id),), progress)
+
+
+def delete_group_topic(group_id: str, topic: str, progress: Progress) -> Call[None]:
+    """Delete the owners and the committed offsets of one topic.
+
+    Raises ``GroupIdNotFoundError``, ``UnknownTopicOrPartitionError`` and ``NonEmptyGroupError``.
+    """
+    roots = (paths.topic_owners(group_id, topic), paths.topic_offsets(group_id, topic))
+    return _deletion(group_id, roots, progress, topic)
+
+
+def _deletion(group_id: str, roots: tuple[str, ...], progress: Progress, topic: str | None = None) -> Call[None]:
+    deleted, tried = 0, False
+    """How many nodes were deleted, and whether any may have been."""
+
+    def delete() -> Steps[None]:
+        nonlocal deleted, tried
+        if not tried:
+            yield from check_exists(group_id)
+        before = f"{deleted} nodes were deleted before" if deleted else ""
+        has_ids = (yield from _check_no_member(group_id, before)) if topic is not None else True
+        tree = yield from _read_tree(roots)
+        if not tree and not tried:
+            text = f"group {group_id!r} in ZooKeeper has neither owners nor committed offsets of topic {topic!r}"
+            raise UnknownTopicOrPartitionError(text, hint="see ottla group describe")
+        _check_nothing_live(group_id, tree, before)
+        total = deleted + len(tree)
+        for operations, size in _deletions(group_id, topic, tree, has_ids):
+            tried = True
+            yield from ask(Multi(operations))
+            deleted += size
+            progress(deleted, total)
+
+    def attempt() -> Steps[None]:
+        yield from catch_up()
+        yield from _despite_conflicts(group_id, delete)
+
+    return attempt
+
+
+def _despite_conflicts(group_id: str, step: Callable[[], Steps[None]]) -> Steps[None]:
+    """Run a step again if other clients have changed its nodes after it has read them."""
+    conflict: ZooKeeperError | None = None
+    for _ in range(ATTEMPTS):
+        try:
+            yield from step()
+            return
+        except ZooKeeperError as error:
+            if error.code not in CONFLICTS:
+                raise
+            conflict = error
+    raise IllegalStateError(f"other clients change group {group_id!r} in ZooKeeper all the time", cause=conflict)
+
+
+def _read_tree(roots: Sequence[str]) -> Steps[Tree]:
+    """Return these nodes and all below them."""
+    tree: Tree = []
+    level = list(roots)
+    while level:
+        found = [(path, node) for path, node in zip(level, (yield from read_each(map(GetChildren, level))), strict=True) if node]
+        tree += [(path, node.stat) for path, node in found]
+        level = [f"{path}/{name}" for path, node in found for name in node.names]
+    return tree
+
+
+def _check_nothing_live(group_id: str, tree: Tree, before: str) -> None:
+    """Raise ``NonEmptyGroupError`` if a node belongs to a session: to a member, or to one whose registration is gone."""
+    ids = f"{paths.ids(group_id)}/"
+    live = [path for path, stat in tree if is_live(stat)]
+    _refuse_live(group_id, [path.removeprefix(ids) for path in live if path.startswith(ids)] or live, before)
+
+
+def _deletions(group_id: str, topic: str | None, tree: Tree, has_ids: bool) -> Iterator[tuple[tuple[Write, ...], int]]:
+    """Return the operations of each multi, and how many nodes it deletes."""
+    if topic is None:
+        yield from _group_deletions(group_id, tree) if tree else ()
+        return
+    for part in _parts(list(reversed(tree))):
+        yield (*_no_member(group_id, has_ids), *_deletes(part)), len(part)
+        has_ids = True
+
+
+def _group_deletions(group_id: str, tree: Tree) -> Iterator[tuple[tuple[Write, ...], int]]:
+    """Delete a group. The parent of the members and the group's own node go last: until then it is recognized as a group."""
+    group, ids = paths.group(group_id), paths.ids(group_id)
+    had_ids = has_ids = any(path == ids for path, _ in tree)
+    # Nodes of no session below ids are no members. They go first, since a multi fails while ids has children.
+    for part in _parts([(path, stat) for path, stat in reversed(tree) if path.startswith(f"{ids}/")]):
+        yield _deletes(part), len(part)
+    others = [(path, stat) for path, stat in reversed(tree) if path not in (group, ids) and not path.startswith(f"{ids}/")]
+    parts = list(_parts(others)) or [[]]
+    for part in parts[:-1]:
+        yield (*_no_member(group_id, has_ids), *_deletes(part)), len(part)
+        has_ids = True
+    last: tuple[Write, ...] = (*_deletes(parts[-1]), *_no_member(group_id, has_ids), Delete(ids), Delete(group))
+    yield last, len(parts[-1]) + 1 + had_ids
+
+
+def _deletes(part: Sequence[tuple[str, Stat]]) -> tuple[Write, ...]:
+    return tuple(Delete(path) for path, _ in part)
+
+
+def _parts(items: Sequence[tuple[str, ItemT]]) -> Iterator[list[tuple[str, ItemT]]]:
+    """Divide what concerns these paths, in this order, into parts that each fit into a multi."""
+    part: list[tuple[str, ItemT]] = []
+    size = 0
+    for path, item in items:
+        more = OPERATION_BYTES + len(path.encode())
+        if part and (len(part) == MULTI_OPERATIONS or size + more > MULTI_BYTES):
+            yield part
+            part, size = [], 0
+        part.append((path, item))
+        size += more
+    if part:
+        yield part
