@@ -19,6 +19,7 @@ from ottla.client.connections import node_connections
 from ottla.client.fetch import session
 from ottla.client.groups.classic import states as classic_member
 from ottla.client.groups.consumer import client_assignors, states as consumer_member
+from ottla.client.groups.zookeeper import states as zookeeper_member
 from ottla.coordinator.classic import machine as classic_group
 from ottla.coordinator.consumer import reconcile
 from ottla.coordinator.transactions import machine as transaction
@@ -60,6 +61,11 @@ MACHINES = (
         client_assignors,
     ),
     Machine("A member of a classic group", "The client's side of JoinGroup, SyncGroup, Heartbeat and LeaveGroup.", classic_member),
+    Machine(
+        "A member of a ZooKeeper group",
+        "Kafka 0.8's protocol. Each member reads the group, computes the assignment of all, and claims its own share.",
+        zookeeper_member,
+    ),
     Machine("A connection to a node", "A client's connection to one broker, with or without TLS and a login.", node_connections),
     Machine(
         "A session with ZooKeeper",

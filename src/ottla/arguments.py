@@ -268,6 +268,22 @@ def topic(value: object) -> str:
     return text(value, "topic")
 
 
+def subscription(
+    given: Iterable[str], pattern: str | None, blacklist: str | None, group_protocol: str
+) -> tuple[frozenset[str], str | None]:
+    """The topic names of a subscription, or its pattern."""
+    if blacklist is None:
+        return topics(given, pattern), pattern
+    if group_protocol != "zookeeper":
+        hint = (
+            "in another group, pass a pattern with a negative look-ahead, such as pattern='(?!internal-).*', or filter the topics"
+        )
+        raise ConfigError("subscribe(blacklist=...) is for zookeeper groups", hint=hint)
+    if pattern is not None:
+        raise ConfigError("subscribe() takes a pattern or a blacklist, not both")
+    return topics(given, text(blacklist, "blacklist")), blacklist
+
+
 def topics(given: Iterable[str], pattern: str | None) -> frozenset[str]:
     """The topic names of a subscription; empty if it has a pattern."""
     if isinstance(given, str):

@@ -111,16 +111,18 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
         topics: Iterable[str] = (),
         *,
         pattern: str | None = None,
+        blacklist: str | None = None,
         on_assign: RebalanceListener = None,
         on_revoke: RebalanceListener = None,
         on_lost: RebalanceListener = None,
     ) -> None:
         """As ``Consumer.subscribe``; the listeners may be coroutine functions."""
-        wanted = arguments.topics(topics, pattern)
+        wanted, regex = arguments.subscription(topics, pattern, blacklist, self._config.group_protocol)
         for name, listener in (("on_assign", on_assign), ("on_revoke", on_revoke), ("on_lost", on_lost)):
             arguments.callback(listener, name)
         listeners = Listeners(self._bound(on_assign), self._bound(on_revoke), self._bound(on_lost))
-        await self._driver.run_alone(lambda now: self._calls.subscribe(wanted, listeners, now, pattern))
+        is_black_list = blacklist is not None
+        await self._driver.run_alone(lambda now: self._calls.subscribe(wanted, listeners, now, regex, is_black_list=is_black_list))
 
     async def unsubscribe(self) -> None:
         """As ``Consumer.unsubscribe``."""

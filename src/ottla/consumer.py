@@ -85,6 +85,7 @@ class Consumer(ConsumerBase[K_co, V_co]):
         topics: Iterable[str] = (),
         *,
         pattern: str | None = None,
+        blacklist: str | None = None,
         on_assign: RebalanceListener = None,
         on_revoke: RebalanceListener = None,
         on_lost: RebalanceListener = None,
@@ -93,18 +94,21 @@ class Consumer(ConsumerBase[K_co, V_co]):
 
         Without topics and pattern, this is ``unsubscribe()``. Matching topics that are created later are found when the metadata is
         refreshed, every ``metadata_max_age`` and before each join. In a ``classic`` group patterns are Python's (``re.fullmatch``),
-        in a ``consumer`` group RE2, evaluated by the broker; internal topics are skipped (``exclude_internal_topics``). Raises
-        ``ConfigError`` for an invalid pattern, ``IllegalStateError`` for names after a pattern without ``unsubscribe()``.
+        in a ``consumer`` group RE2, evaluated by the broker; internal topics are skipped (``exclude_internal_topics``). In a
+        ``zookeeper`` group they are Java's, new topics are found at once, and ``blacklist`` is a pattern of the topics *not* to
+        read. Raises ``ConfigError`` for an invalid pattern, ``IllegalStateError`` for names after a pattern without
+        ``unsubscribe()``.
 
         The listeners are called as ``listener(consumer, partitions)`` on this thread, inside ``poll()`` or ``close()``:
         ``on_assign`` with new partitions, ``on_revoke`` before partitions go to other members, ``on_lost`` (or, without it,
         ``on_revoke``) when they are lost already.
         """
-        wanted = arguments.topics(topics, pattern)
+        wanted, regex = arguments.subscription(topics, pattern, blacklist, self._config.group_protocol)
         for name, listener in (("on_assign", on_assign), ("on_revoke", on_revoke), ("on_lost", on_lost)):
             arguments.callback(listener, name)
         listeners = Listeners(self._bind(on_assign), self._bind(on_revoke), self._bind(on_lost))
-        self._driver.run(lambda now: self._calls.subscribe(wanted, listeners, now, pattern))
+        is_black_list = blacklist is not None
+        self._driver.run(lambda now: self._calls.subscribe(wanted, listeners, now, regex, is_black_list=is_black_list))
 
     def unsubscribe(self) -> None:
         """Stop reading and leave the group; ``on_revoke`` is called first. Nothing is committed.

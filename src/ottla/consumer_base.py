@@ -38,7 +38,7 @@ from ottla.client.health.verdicts import STUCK_AFTER, Assessor, Health, NetworkV
 from ottla.client.subscription import Mode
 from ottla.config import ConsumerConfig, OttlaConfigWarning
 from ottla.errors import ClosedError, ForkedError, IllegalStateError
-from ottla.runtime.network_thread import NetworkThread, NotificationQueue, random_source
+from ottla.runtime.network_thread import NetworkThread, NotificationQueue, host_name, random_source, zookeeper_client
 from ottla.types import ConsumerGroupMetadata, K_co, TopicPartition, V_co, short_repr
 
 if TYPE_CHECKING:
@@ -81,7 +81,8 @@ class ConsumerBase(Generic[K_co, V_co]):
         self._notifications = NotificationQueue()
         self._calls = ConsumerCalls(self._config, self._submit, self._notifications.news)
         self._shared = self._calls.shared
-        self._assembly = ConsumerAssembly(self._config, random_source(), self._shared)
+        self._zookeeper = zookeeper_client(self._config)
+        self._assembly = ConsumerAssembly(self._config, random_source(), self._shared, host_name())
         self._monitor = _Monitor(self._config, self._shared)
         self._last_poll = _LastPoll(self._calls.collector)
         self._warned_of_wait = False
@@ -188,7 +189,13 @@ class ConsumerBase(Generic[K_co, V_co]):
         """The network thread. The first call that needs it starts it."""
         if self._network is None:
             name = f"ottla-{self._config.client_id}"
-            self._network = NetworkThread(self._assembly.core, notifications=self._notifications, shared=self._shared, name=name)
+            self._network = NetworkThread(
+                self._assembly.core,
+                notifications=self._notifications,
+                shared=self._shared,
+                name=name,
+                zookeeper=self._zookeeper,
+            )
         if not self._started:
             self._network.start()
             self._started = True

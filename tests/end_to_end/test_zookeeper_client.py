@@ -56,7 +56,8 @@ class Member:
         core = ClientCore(ClientConfig.parse(bootstrap_servers="127.0.0.1:1"), random.Random(1))
         core.add_manager(self)
         core.register(Perform, self._on_perform)
-        core.use_zookeeper(Session(SESSION_TIMEOUT), lambda event, now: self.seen.append(event))
+        core.use_zookeeper(Session(SESSION_TIMEOUT))
+        core.on_session_event(lambda event, now: self.seen.append(event))
         self.thread = NetworkThread(core, zookeeper=lambda post: ZooKeeperClient(hosts, SESSION_TIMEOUT, post))
         self.thread.start()
 

@@ -30,6 +30,8 @@ from ottla.client.health.inspection import Inspection
 from ottla.client.poll_timer import PollTimer
 from ottla.client.positions.commit import CommitManager
 from ottla.client.positions.offsets import OffsetsManager
+from ottla.client.positions.stores.interface import OffsetStore
+from ottla.client.positions.stores.kafka import KafkaOffsetStore
 from ottla.client.positions.validation import PositionValidator
 from ottla.client.problems import Problems
 from ottla.client.subscription import EARLIEST, LATEST, Ago, Mode, Reset, Snapshot, SubscriptionState
@@ -46,9 +48,12 @@ _RESET_TO: Mapping[str, Reset | None] = {"earliest": EARLIEST, "latest": LATEST,
 
 
 class ConsumerAssembly:
-    """A ``ClientCore`` that is a consumer. A shell runs ``core``; the other attributes are for tests."""
+    """A ``ClientCore`` that is a consumer. A shell runs ``core``; the other attributes are for tests.
 
-    def __init__(self, config: ConsumerConfig, random: RandomPort, shared: SharedState) -> None:
+    ``host`` is the name of this machine, for the ids of members of ZooKeeper groups.
+    """
+
+    def __init__(self, config: ConsumerConfig, random: RandomPort, shared: SharedState, host: str = "localhost") -> None:
         self.core = core = ClientCore(config, random)
         self.polls = PollTimer(config, shared.in_hand)
         self.subscription = SubscriptionState(_reset_to(config))
@@ -59,13 +64,22 @@ class ConsumerAssembly:
         backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random)
         metadata = core.metadata_manager
         unreachable = core.connections.brokers.unreachable
+        zookeeper = None
+        if config.group_protocol == "zookeeper":
+            from ottla.client.zookeeper_assembly import ZooKeeperAssembly
+
+            zookeeper = ZooKeeperAssembly(core, config, backoff)
+            problems.zookeeper = zookeeper.brokers
         if config.group_id is not None:
             self.coordinator = CoordinatorManager(config, backoff, core.learn_node, core.connections.disconnect)
             context = MembershipContext(config, self.subscription, self.coordinator, metadata, core.notify, backoff, self.polls)
-            self.membership = membership_of(context, connection_to=core.connections.brokers.get)
-            self.commits = CommitManager(
-                config, self.coordinator, self.membership, metadata, backoff, unreachable, self.subscription.topic_id
-            )
+            store: OffsetStore
+            if zookeeper is not None:
+                self.membership, store = zookeeper.member(context, host, unreachable)
+            else:
+                self.membership = membership_of(context, connection_to=core.connections.brokers.get)
+                store = KafkaOffsetStore(config, self.coordinator, self.membership, metadata, unreachable)
+            self.commits = CommitManager(config, store, self.membership, backoff, self.subscription.topic_id)
             self.recorder = RebalanceRecorder(config, self.subscription, self.membership)
             problems.coordinator = self.coordinator
         self.offsets = OffsetsManager(config, self.subscription, metadata, self.commits, backoff, unreachable)
@@ -163,6 +177,7 @@ class ConsumerAssembly:
 
     def _subscribe(self, command: events.Subscribe, now: Now) -> None:
         del now
+        self.subscription.streams, self.subscription.is_black_list = command.streams, command.is_black_list
         self.subscription.subscribe(command.topics, command.pattern)
         self._done(command)
 
@@ -294,6 +309,8 @@ class Publisher:
         """Publish what has changed."""
         if self._recorder is not None:
             self._shared.rebalances, self._shared.rebalancing = self._recorder.records, self._recorder.under_way
+        if self._core.session is not None:
+            self._shared.lease_until = self._core.session.lease_until or 0
         if self._published == self._subscription.version:
             return
         group = self._membership.metadata() if self._membership is not None else None
@@ -308,6 +325,7 @@ class Publisher:
             failure=failure,
             problem=self._problem,
             was_connected=self._core.metadata.version > 0,
+            threads=subscription.threads,
         )
         self._core.notify(Published(snapshot))
         self._published = subscription.version  # last: if a step above raises, the next call publishes this version

@@ -52,7 +52,7 @@ class ClientCore:
         """Called before the notifications are taken, to add related ones."""
         self.session: Session | None = None
         """The session with ZooKeeper, if the client has one."""
-        self._on_session_event: Callable[[WatchFired | SessionChanged, Now], None] = lambda event, now: None
+        self._session_handlers: list[Callable[[WatchFired | SessionChanged, Now], None]] = []
         self._managers: list[RequestManager] = []
         self._watchers: list[RequestManager] = []
         self._handlers: dict[type[object], Callable[[Any, Now], None]] = {}
@@ -77,12 +77,16 @@ class ClientCore:
         """Poll this one, which has no requests, after the connections: it depends on their state at the end of the pass."""
         self._watchers.append(manager)
 
-    def use_zookeeper(self, session: Session, on_event: Callable[[WatchFired | SessionChanged, Now], None]) -> None:
-        """Perform each ``Ask`` of the managers in this session, and pass its watches and states to ``on_event``."""
+    def use_zookeeper(self, session: Session) -> None:
+        """Perform each ``Ask`` of the managers in this session."""
         from ottla.zookeeper.session import SessionReport
 
-        self.session, self._on_session_event = session, on_event
+        self.session = session
         self.register(SessionReport, lambda report, now: report.apply(session, now))
+
+    def on_session_event(self, handler: Callable[[WatchFired | SessionChanged, Now], None]) -> None:
+        """Pass the watches and states of the session to this handler as well."""
+        self._session_handlers.append(handler)
 
     def register(self, command: type[object], handler: Callable[[Any, Now], None]) -> None:
         """Register the handler of a class of commands. Raises ``ValueError`` for a second handler."""
@@ -175,16 +179,17 @@ class ClientCore:
         return poll.wake_at
 
     def _deliver_from_zookeeper(self, session: Session, now: Now) -> None:
-        """Pass the session's events to their handler, then the outcomes to their managers.
+        """Pass the session's events to their handlers, then the outcomes to their managers.
 
         The events go first: the outcomes of a lost connection follow from it, and a manager that starts again because of an outcome
         must know the state of the session by then.
         """
         for event in session.take_events():
-            try:
-                self._on_session_event(event, now)
-            except Exception as bug:
-                self._surface(bug, f"the event {type(event).__name__}")
+            for handler in self._session_handlers:
+                try:
+                    handler(event, now)
+                except Exception as bug:
+                    self._surface(bug, f"the event {type(event).__name__}")
         for manager, ask, result, error in session.take_completions():
             try:
                 if error is not None:

@@ -87,6 +87,10 @@ class Subscribe(Command):
 
     topics: frozenset[str]
     pattern: str | None = None
+    is_black_list: bool = False
+    """Whether the subscription is to the topics that ``pattern`` does not match."""
+    streams: Mapping[str, int] = field(default_factory=dict)
+    """The number of streams of each topic, or of the pattern, where it is not one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

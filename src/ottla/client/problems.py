@@ -7,6 +7,8 @@ the calls decide on timeouts. Invariant: while some broker serves some assigned 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ottla.client.core import ClientCore
 from ottla.client.effects import ToCoordinator, ToNode
 from ottla.client.groups.coordinator import COORDINATOR, CoordinatorManager
@@ -14,6 +16,9 @@ from ottla.client.subscription import Mode, Phase, SubscriptionState
 from ottla.errors import LeaderNotAvailableError, OttlaError, UnknownTopicOrPartitionError
 from ottla.protocol import ErrorCode
 from ottla.types import Now
+
+if TYPE_CHECKING:
+    from ottla.client.cluster.zookeeper_brokers import ZooKeeperBrokers
 
 PATIENCE = 1_500
 """Milliseconds that the first connection may take before the cluster counts as unreachable, even if others have failed."""
@@ -25,6 +30,8 @@ class Problems:
     def __init__(self, core: ClientCore, subscription: SubscriptionState) -> None:
         self.coordinator: CoordinatorManager | None = None
         """Of the group, if there is one."""
+        self.zookeeper: ZooKeeperBrokers | None = None
+        """The brokers that ZooKeeper names, if the consumer uses it."""
         self._core = core
         self._subscription = subscription
         self._patient_until: int | None = None
@@ -33,6 +40,7 @@ class Problems:
         """Return the reason why no records arrive; ``None``: there is none."""
         return (
             self._of_no_use()
+            or (self.zookeeper.problem(now) if self.zookeeper is not None else None)
             or self._unreachable(now)
             or self._core.connections.brokers.refusal()
             or self._missing_topics()

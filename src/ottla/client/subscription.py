@@ -88,6 +88,8 @@ class Snapshot:
     was_connected: bool = False
     """Whether the cluster has answered at least once."""
     pattern: str | None = None
+    threads: Mapping[TopicPartition, int] = field(default_factory=lambda: MappingProxyType({}))
+    """In a ZooKeeper group, the number of the consumer thread that owns each partition."""
 
     @property
     def problems(self) -> dict[TopicPartition, OttlaError]:
@@ -177,6 +179,12 @@ class SubscriptionState:
         self.topics: frozenset[str] = frozenset()
         self.pattern: str | None = None
         """The pattern of a subscription by pattern."""
+        self.is_black_list = False
+        """Whether the subscription is to the topics that the pattern does not match."""
+        self.streams: Mapping[str, int] = {}
+        """The number of streams of each topic, or of the pattern, where it is not one. Only ZooKeeper groups use it."""
+        self.threads: Mapping[TopicPartition, int] = {}
+        """The consumer thread of each partition, in a ZooKeeper group."""
         self.partitions: dict[TopicPartition, PartitionState] = {}
         self.reset_to = reset_to
         self.version = 0

@@ -21,6 +21,7 @@
     +-- NoOffsetForPartitionError   no committed offset and auto_offset_reset="none"
     +-- LogTruncationError          what was read is no longer in the log, and auto_offset_reset="none"
     +-- CommitFailedError           the group has rebalanced: the partitions may belong to another member now
+    +-- ConsumerRebalanceFailedError  a member of a ZooKeeper group could not claim its partitions so far
     +-- AssignmentError             an assignor failed, or its answer cannot be used
     +-- StorageError                the data directory cannot be used
     +-- ZooKeeperError              ZooKeeper did not execute an operation, or did not answer; ``code`` is ZooKeeper's own
@@ -53,6 +54,7 @@ from ottla.errors.tree import (
     ConcurrentAccessError,
     ConfigError,
     ConnectionFailedError,
+    ConsumerRebalanceFailedError,
     CorruptRecordError,
     DisconnectedError,
     ForkedError,
@@ -84,6 +86,7 @@ __all__ = [
     "ConcurrentTransactionsError",
     "ConfigError",
     "ConnectionFailedError",
+    "ConsumerRebalanceFailedError",
     "CoordinatorLoadInProgressError",
     "CoordinatorNotAvailableError",
     "CorruptMessageError",

@@ -235,6 +235,19 @@ class CommitFailedError(OttlaError):
     hint = "poll() to rejoin; records since the last successful commit will be delivered again"
 
 
+class ConsumerRebalanceFailedError(OttlaError):
+    """A member of a ZooKeeper group could not claim its partitions within ``rebalance.max.retries``. It goes on trying.
+
+    The message names the obstacle: which other member owns which partition, or why there is no assignment.
+    """
+
+    retriable = True
+    hint = (
+        "all members need the same partition.assignment.strategy and exclude.internal.topics; a member that hangs keeps its"
+        " partitions until its session expires"
+    )
+
+
 class AssignmentError(OttlaError):
     """An assignor cannot assign the partitions, or its answer breaks the rules."""
 

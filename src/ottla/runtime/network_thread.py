@@ -13,6 +13,7 @@ import contextlib
 import logging
 import os
 import random
+import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -24,7 +25,7 @@ from ottla.client.calls.shared_state import SharedState
 from ottla.client.core import ClientCore
 from ottla.client.effects import Authenticate, Close, Connect, ConnectionEffect, Resolve, Write
 from ottla.client.events import ErrorNotification
-from ottla.config import ClientConfig
+from ottla.config import ClientConfig, ConsumerConfig
 from ottla.errors import ClosedError, ForkedError, OttlaError
 from ottla.runtime import clock
 from ottla.runtime.login import SaslFailed, SaslResponseReady, create_logins
@@ -343,3 +344,18 @@ def random_source() -> RandomPort:
     Two clients never share a sequence, not even after a fork.
     """
     return random.Random()
+
+
+def host_name() -> str:
+    """Return the name of this machine."""
+    return socket.gethostname()
+
+
+def zookeeper_client(config: ConsumerConfig) -> Callable[[Callable[[object], None]], ZooKeeperClient] | None:
+    """Return what creates the client of ZooKeeper; ``None`` if the consumer uses none. Raises ``ConfigError`` without kazoo."""
+    if config.group_protocol != "zookeeper":
+        return None
+    from ottla.runtime.zookeeper import ZooKeeperClient
+
+    servers, timeout = config.zookeeper_connect or "", config.zookeeper_session_timeout_ms
+    return lambda post: ZooKeeperClient(servers, timeout, post)

@@ -149,7 +149,8 @@ def core_with_session(member: Member) -> tuple[ClientCore, Session]:
     core = ClientCore(ClientConfig.parse(bootstrap_servers="10.0.0.1:9092"), random.Random(1))
     core.add_manager(member)
     session = Session(6_000)
-    core.use_zookeeper(session, member.on_event)
+    core.use_zookeeper(session)
+    core.on_session_event(member.on_event)
     return core, session
 
 

@@ -131,7 +131,7 @@ class ConsumerCalls:
         self.collector.acknowledge()
         while True:
             ready = yield from self._ready()
-            if ready:
+            if ready and self.shared.may_return_records(self._mailbox.now):
                 delivery = self.collector.collect(self._config.max_poll_records)
                 if delivery is not None:
                     self._count(delivery)
@@ -231,8 +231,20 @@ class ConsumerCalls:
 
     # -- what is read -----------------------------------------------------------------------------------------------------
 
-    def subscribe(self, topics: Iterable[str], listeners: Listeners, now: Now, pattern: str | None = None) -> Call[None]:
-        """See ``Consumer.subscribe``. Topics by name, or those that ``pattern`` matches."""
+    def subscribe(
+        self,
+        topics: Iterable[str],
+        listeners: Listeners,
+        now: Now,
+        pattern: str | None = None,
+        *,
+        is_black_list: bool = False,
+        streams: Mapping[str, int] | None = None,
+    ) -> Call[None]:
+        """See ``Consumer.subscribe``. Topics by name, or those that ``pattern`` matches (``is_black_list``: does not match).
+
+        ``streams``: the number of streams of each topic or of the pattern, where it is not one.
+        """
         wanted = frozenset(topics)
         if not wanted and pattern is None:
             yield from self.unsubscribe(now)
@@ -247,9 +259,9 @@ class ConsumerCalls:
             before, after = ("names", "a pattern") if pattern is not None else ("a pattern", "names")
             hint = "call unsubscribe() between the two"
             raise IllegalStateError(f"topics are subscribed to by {before}, which does not mix with {after}", hint=hint)
-        if pattern is not None and self._config.group_protocol != "consumer":
-            patterns.check(pattern)
-        command = events.Subscribe(wanted, pattern)
+        if pattern is not None:
+            pattern = patterns.checked(pattern, self._config.group_protocol)
+        command = events.Subscribe(wanted, pattern, is_black_list, streams or {})
         self._rebalancing.subscribe(command, listeners)
         yield from self._begin(command, "subscribe()")
 

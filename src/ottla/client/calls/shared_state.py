@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.client.poll_timer import InHand
-from ottla.client.subscription import Consumed, Snapshot
+from ottla.client.subscription import Consumed, Mode, Snapshot
 
 if TYPE_CHECKING:
     from ottla.client.calls.delivery import Delivery
@@ -37,6 +37,7 @@ class SharedState:
         "deferrable",
         "delivery",
         "job",
+        "lease_until",
         "log_ranges",
         "poll_metrics",
         "positions",
@@ -75,6 +76,11 @@ class SharedState:
         """The latest rebalances, oldest first. Read by any thread. A tuple of frozen values, replaced as a whole."""
         self.rebalancing = False
         """Whether the member is in a rebalance. Read by any thread, through ``ProcessingJob.rebalancing``. One boolean."""
+        self.lease_until: int | None = None
+        """Until when the session with ZooKeeper surely lasts (monotonic ms; 0: there is none). ``None``: no session is needed.
+
+        Read by the application thread before it returns records. One number, which only grows while the session lasts.
+        """
 
         # -- written by the application thread --------------------------------------------------------------------------
 
@@ -106,6 +112,11 @@ class SharedState:
         """For each partition, epoch, and first offset and end of the log in the latest response. Read as ``positions`` is."""
         self.progress_at: dict[TopicPartition, int] = {}
         """When the application last received records of a partition (monotonic ms). Read as ``positions`` is."""
+
+    def may_return_records(self, now: Now) -> bool:
+        """Whether no other member can own the partitions: without a lease, the session with ZooKeeper may have expired."""
+        lease_until = self.lease_until
+        return lease_until is None or now.mono < lease_until or self.snapshot.mode is not Mode.TOPICS
 
     # -- what other threads compute from it -------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """The topics that a subscribed pattern matches, where the client matches it (classic groups).
 
-Owns the meaning of a pattern: Python's ``re``, matched against the whole name, as Java's ``matches()`` does. Must not know requests
-or states. Invariant: the result depends only on the pattern, the metadata of all topics, and topics in an assignment of the leader.
+Owns the check of a pattern, and its meaning in classic groups: Python's ``re``, matched against the whole name, as Java's
+``matches()`` does. Must not know requests or states. Invariant: the result depends only on the pattern, the metadata of all topics,
+and topics in an assignment of the leader.
 """
 
 from __future__ import annotations
@@ -19,13 +20,22 @@ from ottla.types import TopicPartition
 _log = logging.getLogger(__name__)
 
 
-def check(pattern: str) -> None:
-    """Raise ``ConfigError`` if a pattern is not a regular expression."""
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        where = "" if error.pos is None else f" at position {error.pos}"
-        raise ConfigError(f"pattern={pattern!r} is not a regular expression: {error.msg}{where}") from None
+def checked(pattern: str, group_protocol: str) -> str:
+    """Return the pattern as the group gets it. Raises ``ConfigError`` if it is not a regular expression, or none of this group.
+
+    In a consumer group the broker checks it. In a ZooKeeper group it is one of Java, since Java's members read it, too.
+    """
+    if group_protocol == "zookeeper":
+        from ottla.zookeeper.topic_filter import TopicFilter
+
+        return TopicFilter(pattern).pattern
+    if group_protocol != "consumer":
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            where = "" if error.pos is None else f" at position {error.pos}"
+            raise ConfigError(f"pattern={pattern!r} is not a regular expression: {error.msg}{where}") from None
+    return pattern
 
 
 class PatternTopics:

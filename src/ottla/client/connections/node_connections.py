@@ -310,6 +310,8 @@ class NodeConnections:
 
     def __init__(self, config: ClientConfig, random: RandomPort) -> None:
         self.nodes: dict[int, Node] = {}
+        self.bootstrap_servers: tuple[HostPort, ...] = config.bootstrap_servers
+        """The brokers to connect to while none of the cluster is known; ZooKeeper may name more."""
         self._config = config
         self._random = random
         self._brokers: dict[HostPort | ToNode | ToCoordinator, NodeConnection] = {}
@@ -384,9 +386,7 @@ class NodeConnections:
         rebootstrap = self._config.metadata_recovery_strategy == "rebootstrap" and all(broker.failures for broker in brokers)
         if brokers and not rebootstrap:
             return brokers
-        return brokers + [
-            self._brokers.setdefault(server, NodeConnection(server, *server)) for server in self._config.bootstrap_servers
-        ]
+        return brokers + [self._brokers.setdefault(server, NodeConnection(server, *server)) for server in self.bootstrap_servers]
 
     def _adopt(self, key: ToNode, node: Node) -> None:
         """Use the connection to a bootstrap server for a broker of the cluster with the same address.

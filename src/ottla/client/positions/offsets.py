@@ -11,12 +11,12 @@ import enum
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from ottla.client.backoff import ExponentialBackoff
 from ottla.client.cluster.metadata import MetadataManager
 from ottla.client.effects import AnySend, Poll, Send, ToNode, Unreachable
 from ottla.client.events import Reply
-from ottla.client.positions.commit import OffsetStore
 from ottla.client.subscription import LATEST, Ago, Phase, Reset, SubscriptionState
 from ottla.config import ConsumerConfig
 from ottla.errors import DisconnectedError, NoOffsetForPartitionError, OttlaError, OttlaTimeoutError, broker_error, timeout_error
@@ -72,6 +72,13 @@ class Query:
         return [tp for tp in self.wanted if tp not in self.found and tp not in self.in_flight]
 
 
+class CommittedOffsets(Protocol):
+    """Looks up the committed offsets of the group."""
+
+    def fetch(self, partitions: frozenset[TopicPartition], deadline: int | None, reply: Reply) -> None:
+        """Call ``reply`` with the committed offset of each partition, or ``None``. With an error, partitions may be missing."""
+
+
 class OffsetsManager:
     """Looks up offsets, and sets the initial positions. ``store`` is ``None`` without a group."""
 
@@ -80,7 +87,7 @@ class OffsetsManager:
         config: ConsumerConfig,
         subscription: SubscriptionState,
         metadata: MetadataManager,
-        store: OffsetStore | None,
+        store: CommittedOffsets | None,
         backoff: ExponentialBackoff,
         unreachable: Unreachable,
     ) -> None:
@@ -179,7 +186,8 @@ class OffsetsManager:
                 if self._looking_up.get(tp) == epoch:
                     del self._looking_up[tp]
             for tp, epoch in new.items():
-                self._committed(tp, epoch, offsets.get(tp), error or no_offset, now)
+                # An error may concern some partitions only: the others are in the result.
+                self._committed(tp, epoch, offsets.get(tp), error if error is not None and tp not in offsets else no_offset, now)
 
         # The look-up must not time out before its request. Otherwise: 1. A slow coordinator has not answered when the look-up times
         # out. 2. The partition has a problem, and another look-up starts while the coordinator still processes the first. No call

@@ -17,6 +17,7 @@ from ottla.client.effects import AnySend
 from ottla.client.events import ErrorNotification, RebalanceNeeded
 from ottla.client.groups.coordinator import CoordinatorManager
 from ottla.client.positions.commit import CommitManager
+from ottla.client.positions.stores.kafka import KafkaOffsetStore
 from ottla.errors import BrokerError, OttlaTimeoutError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
@@ -143,17 +144,15 @@ class Commits(Asked):
     def __init__(self) -> None:
         self.coordinator = FixedCoordinator()
         settings = config(default_api_timeout_ms=60_000)
-        super().__init__(
-            CommitManager(
-                settings,
-                self.coordinator,  # type: ignore[arg-type]
-                FixedMembership(),  # type: ignore[arg-type]
-                Cluster().manager,
-                backoff(),
-                lambda *_: None,
-                lambda _: None,
-            )
+        membership: Any = FixedMembership()
+        store = KafkaOffsetStore(
+            settings,
+            self.coordinator,  # type: ignore[arg-type]
+            membership,
+            Cluster().manager,
+            lambda *_: None,
         )
+        super().__init__(CommitManager(settings, store, membership, backoff(), lambda _: None))
 
     def live(self, answer: Callable[[AnySend], Any], replies: Replies) -> int:
         count = 0

@@ -11,6 +11,7 @@ import pytest
 from ottla.client.effects import ToCoordinator
 from ottla.client.groups.membership import MemberIdentity
 from ottla.client.positions.commit import CommitManager
+from ottla.client.positions.stores.kafka import KafkaOffsetStore
 from ottla.errors import (
     CommitFailedError,
     CoordinatorLoadInProgressError,
@@ -52,13 +53,19 @@ class Commits(Asked):
         self.cluster = Cluster()
         self.read_in: dict[TopicPartition, uuid.UUID] = {}
         settings = {"auto_commit_interval_ms": 5_000, **settings}
-        manager = CommitManager(
-            config(**settings),
+        parsed = config(**settings)
+        store = KafkaOffsetStore(
+            parsed,
             self.coordinator,  # type: ignore[arg-type]
             self.membership,  # type: ignore[arg-type]
             self.cluster.manager,
-            backoff(),
             lambda *_: None,
+        )
+        manager = CommitManager(
+            parsed,
+            store,
+            self.membership,  # type: ignore[arg-type]
+            backoff(),
             lambda tp: self.read_in.get(tp),
         )
         super().__init__(manager)

@@ -1,0 +1,200 @@
+"""The owner nodes of a member: one for each partition that it reads.
+
+Owns which owner nodes this member has or may have, and the operations that create and delete them. Must not know states, nor how
+partitions are assigned. Invariants:
+
+- Owner nodes are created in one multi that checks the member's own node: all or none, and none in another session.
+- Only nodes of this session are deleted. After an operation with an unknown outcome the nodes are read first.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from ottla.config import ConsumerConfig
+from ottla.errors import KeeperCode, OttlaError, ProtocolError, ZooKeeperError
+from ottla.types import Now, TopicPartition
+from ottla.zookeeper import paths
+from ottla.zookeeper.ask_queue import AskQueue, Outcome, first_error, has_code, is_missing
+from ottla.zookeeper.nodes import ConsumerThread, decode_owner, encode_owner
+from ottla.zookeeper.operations import Check, Create, Delete, GetData, Multi, Write
+from ottla.zookeeper.session import Session
+
+_log = logging.getLogger(__name__)
+
+
+class Holder(NamedTuple):
+    """The owner of a partition that another member was assigned."""
+
+    tp: TopicPartition
+    owner: str
+    """The consumer thread, as the node names it."""
+    is_ephemeral: bool
+
+    def __str__(self) -> str:
+        return f"{self.tp} is owned by {self.owner}{'' if self.is_ephemeral else ', in a node that no session deletes'}"
+
+
+class Claims:
+    """See the module. ``session`` is only read: it tells which nodes are this session's.
+
+    Of the two functions of each call, exactly one is called, or none after ``abandon``.
+    """
+
+    def __init__(self, config: ConsumerConfig, member_id: str, session: Session) -> None:
+        self.asks = AskQueue(config.request_timeout_ms)
+        self.owned: Mapping[TopicPartition, ConsumerThread] = {}
+        """The partitions whose owner nodes this member has."""
+        self.possible: frozenset[TopicPartition] = frozenset()
+        """Partitions whose owner nodes this member may have, since it tried to create or to delete them."""
+        self.blocked_by: dict[str, Holder] = {}
+        """Path -> the other owner, since the latest conflict. Each of these nodes is watched."""
+        self.member_path = paths.member(config.group_id or "", member_id)
+        self._group_id = config.group_id or ""
+        self._session = session
+
+    def __repr__(self) -> str:
+        return f"<Claims {len(self.owned)} owned, {len(self.possible)} possible>"
+
+    def owner_path(self, tp: TopicPartition) -> str:
+        """The node of a partition's owner."""
+        return paths.owner(self._group_id, tp.topic, tp.partition)
+
+    def forget(self) -> None:
+        """Drop everything, since the session has ended: its nodes disappear."""
+        self.asks.abandon()
+        self.owned, self.possible, self.blocked_by = {}, frozenset(), {}
+
+    def abandon(self) -> None:
+        """Ignore the outcomes of operations in flight. What they may have created is still ``possible``."""
+        self.asks.abandon()
+        self.blocked_by = {}
+
+    # -- claiming ---------------------------------------------------------------------------------------------------------
+
+    def claim(
+        self,
+        wanted: Mapping[TopicPartition, ConsumerThread],
+        on_claimed: Callable[[Now], None],
+        on_conflict: Callable[[Now], None],
+        on_failure: Callable[[OttlaError, Now], None],
+    ) -> None:
+        """Create the owner nodes of these partitions, all or none. After a conflict ``blocked_by`` has the other owners."""
+        self.blocked_by = {}
+        creates = {tp: Create(self.owner_path(tp), encode_owner(thread), ephemeral=True) for tp, thread in wanted.items()}
+        self.possible = frozenset(wanted)
+        for topic in sorted({tp.topic for tp in wanted}):
+            # The operations of a session are executed in order. That the node exists already is as good.
+            self.asks.ask(Create(paths.topic_owners(self._group_id, topic)), _ignore_result, _ignore_failure)
+
+        def claimed(result: object, now: Now) -> None:
+            del result
+            self.owned = dict(wanted)
+            on_claimed(now)
+
+        def failed(error: OttlaError, now: Now) -> None:
+            if not has_code(error, KeeperCode.CONNECTIONLOSS, KeeperCode.OPERATIONTIMEOUT):
+                self.possible = frozenset()
+            if has_code(error, KeeperCode.NODEEXISTS):
+                return self._find_owners(list(creates), on_conflict, on_failure)
+            return on_failure(error, now)
+
+        self.asks.ask(Multi((Check(self.member_path), *creates.values())), claimed, failed)
+
+    def _find_owners(
+        self,
+        wanted: list[TopicPartition],
+        on_conflict: Callable[[Now], None],
+        on_failure: Callable[[OttlaError, Now], None],
+    ) -> None:
+        """Read and watch the owner nodes of all partitions, since more than the first may be owned by others."""
+        by_path = {self.owner_path(tp): tp for tp in wanted}
+
+        def read(outcomes: list[Outcome], now: Now) -> None:
+            error = first_error(outcomes, KeeperCode.NONODE)
+            if error is not None:
+                return on_failure(error, now)
+            for (path, tp), outcome in zip(by_path.items(), outcomes, strict=True):
+                if is_missing(outcome):
+                    continue
+                if outcome.stat.ephemeral_owner == self._session.session_id:
+                    # Left over from an operation of this member whose outcome was unknown.
+                    self.possible |= {tp}
+                else:
+                    self.blocked_by[path] = Holder(tp, _owner_text(outcome.data, path), bool(outcome.stat.ephemeral_owner))
+            return on_conflict(now)
+
+        self.asks.ask_all([GetData(path, watch=True) for path in by_path], read)
+
+    # -- releasing --------------------------------------------------------------------------------------------------------
+
+    def release(
+        self, last: tuple[Write, ...], on_released: Callable[[Now], None], on_failure: Callable[[OttlaError, Now], None]
+    ) -> None:
+        """Delete all owner nodes of this member, and execute ``last`` in the same multi."""
+        if self.possible == self.owned.keys():
+            self._delete(frozenset(self.owned), last, on_released, on_failure)
+        else:
+            self._read_and_delete(last, on_released, on_failure)
+
+    def _read_and_delete(
+        self, last: tuple[Write, ...], on_released: Callable[[Now], None], on_failure: Callable[[OttlaError, Now], None]
+    ) -> None:
+        by_path = {self.owner_path(tp): tp for tp in sorted(self.possible | self.owned.keys())}
+        if not by_path:
+            return self._delete(frozenset(), last, on_released, on_failure)
+
+        def read(outcomes: list[Outcome], now: Now) -> None:
+            error = first_error(outcomes, KeeperCode.NONODE)
+            if error is not None:
+                return on_failure(error, now)
+            own = frozenset(
+                tp
+                for tp, outcome in zip(by_path.values(), outcomes, strict=True)
+                if not is_missing(outcome) and outcome.stat.ephemeral_owner == self._session.session_id
+            )
+            return self._delete(own, last, on_released, on_failure)
+
+        return self.asks.ask_all([GetData(path) for path in by_path], read)
+
+    def _delete(
+        self,
+        partitions: frozenset[TopicPartition],
+        last: tuple[Write, ...],
+        on_released: Callable[[Now], None],
+        on_failure: Callable[[OttlaError, Now], None],
+    ) -> None:
+        self.owned = {}
+        self.possible = frozenset(partitions)
+        deletes = [Delete(self.owner_path(tp)) for tp in sorted(partitions)]
+
+        def released(result: object, now: Now) -> None:
+            del result
+            self.possible = frozenset()
+            on_released(now)
+
+        def failed(error: OttlaError, now: Now) -> None:
+            if has_code(error, KeeperCode.NONODE) and isinstance(error, ZooKeeperError) and 0 < (error.index or 0) <= len(deletes):
+                # Java's members delete owner nodes without a look at whose they are.
+                _log.warning("the owner node %s was deleted by another client", error.path)
+                return self._read_and_delete(last, on_released, on_failure)
+            return on_failure(error, now)
+
+        self.asks.ask(Multi((Check(self.member_path), *deletes, *last)), released, failed)
+
+
+def _owner_text(data: bytes, path: str) -> str:
+    try:
+        return str(decode_owner(data, path))
+    except ProtocolError:
+        return f"{data[:60]!r} (malformed)"
+
+
+def _ignore_result(result: object, now: Now) -> None:
+    """Do nothing: the operations that follow depend on the node and report what is missing."""
+
+
+def _ignore_failure(error: OttlaError, now: Now) -> None:
+    """Do nothing: the operations that follow depend on the node and report what is missing."""

@@ -1,0 +1,87 @@
+"""The interface of an offset store.
+
+Owns the values that a store gets and returns. Must not know the stores. Invariant: a store calls ``done`` once for each commit and
+look-up, never inside the call itself.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
+
+from ottla.client.effects import Poll
+from ottla.client.events import Offsets
+from ottla.client.groups.membership import MemberIdentity
+from ottla.errors import OttlaError
+from ottla.types import Now, OffsetAndMetadata, TopicPartition
+
+
+class CommitRequest(NamedTuple):
+    """Offsets to commit, and who commits them."""
+
+    offsets: Offsets
+    identity: MemberIdentity
+    topic_ids: Mapping[TopicPartition, uuid.UUID]
+    """The ids of the topics in which the positions were read, as far as they are known."""
+    revoking: bool = False
+    """Other members wait for the partitions, so a deleted topic is an error at once."""
+
+
+class CommitOutcome(NamedTuple):
+    """The outcome of a commit. It has succeeded for the partitions in ``committed``, also if there is an ``error``."""
+
+    committed: frozenset[TopicPartition] = frozenset()
+    error: OttlaError | None = None
+    retry: bool = True
+    """Whether a retriable error may be retried."""
+
+
+class FetchOutcome(NamedTuple):
+    """The outcome of a look-up: the committed offset of each partition, or ``None``. After an ``error`` partitions are missing."""
+
+    found: Mapping[TopicPartition, OffsetAndMetadata | None]
+    error: OttlaError | None = None
+    retry: bool = True
+    """Whether a retriable error may be retried."""
+
+
+class Delay(NamedTuple):
+    """Why a request was not answered in time, as far as it is known."""
+
+    cut_off: OttlaError | None
+    """Why the store cannot be reached."""
+    failure: OttlaError | None
+    """Why the store cannot be found."""
+    silent: str
+    """What to say if there is no error."""
+
+
+class OffsetStore(Protocol):
+    """See the module. Requests are returned by ``poll``; if ``commit`` or ``fetch`` raises, nothing was requested."""
+
+    def is_ready(self, now: Now) -> bool:
+        """Whether requests can be made now."""
+
+    def may_commit(self, now: Now) -> bool:
+        """Whether commits are allowed now; otherwise they wait."""
+
+    def commit(self, request: CommitRequest, done: Callable[[CommitOutcome, Now], None]) -> CommitOutcome | None:
+        """Request a commit. Return the outcome, and do not call ``done``, if no request is needed."""
+
+    def fetch(
+        self, partitions: frozenset[TopicPartition], reader: MemberIdentity, done: Callable[[FetchOutcome, Now], None]
+    ) -> None:
+        """Request a look-up."""
+
+    def is_about_topic(self, error: OttlaError) -> bool:
+        """Whether a commit failed because a topic is missing, so that it fails for as long as the topic is assigned."""
+
+    def delay(self) -> Delay:
+        """Return why a request is not answered."""
+
+    def poll(self, now: Now) -> Poll:
+        """Return what was requested since the last call."""
+
+    def on_fatal(self, observer: Callable[[OttlaError, Now], None]) -> None:
+        """Call ``observer`` with each error that makes waiting pointless."""

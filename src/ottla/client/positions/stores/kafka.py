@@ -1,0 +1,307 @@
+"""The offsets of a group in Kafka: OffsetCommit and OffsetFetch at the group's coordinator.
+
+Owns the two requests and the reactions to their errors. Must not know the order of commits, nor who waits for them. Invariants: no
+request is created while the coordinator is unknown; a topic that was deleted and recreated since its records were read is never
+committed to.
+"""
+
+from __future__ import annotations
+
+import enum
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+
+from ottla.client.cluster.metadata import Metadata, MetadataManager
+from ottla.client.effects import AnySend, Poll, Send, ToCoordinator, Unreachable
+from ottla.client.groups.coordinator import COORDINATOR, CoordinatorManager
+from ottla.client.groups.membership import MemberIdentity, Membership
+from ottla.client.positions.stores.interface import CommitOutcome, CommitRequest, Delay, FetchOutcome
+from ottla.config import ConsumerConfig
+from ottla.errors import (
+    BrokerError,
+    OttlaError,
+    TopicAuthorizationFailedError,
+    UnknownTopicIdError,
+    broker_error,
+)
+from ottla.protocol import ErrorCode, rpcs
+from ottla.protocol.messages import (
+    offset_commit_request,
+    offset_commit_response,
+    offset_fetch_request,
+    offset_fetch_response,
+)
+from ottla.types import Now, OffsetAndMetadata, TopicPartition
+
+CommitDone = Callable[[CommitOutcome, Now], None]
+FetchDone = Callable[[FetchOutcome, Now], None]
+
+
+class CommitReaction(enum.Enum):
+    """The reaction to an error code."""
+
+    RETRY = "retry after the back-off"
+    FIND_COORDINATOR = "the group has another coordinator: find it, then retry"
+    MEMBERSHIP = "the identity was refused: the membership decides"
+    RENEW_IDENTITY = "the member's identity has changed: retry with the current one"
+    RETRY_UNLESS_REVOKING = "retry after the back-off, unless a revocation waits: a deleted topic must not delay it"
+
+
+_COMMIT_REACTIONS: Mapping[int, CommitReaction] = {
+    ErrorCode.unknown_topic_or_partition: CommitReaction.RETRY_UNLESS_REVOKING,
+    ErrorCode.request_timed_out: CommitReaction.FIND_COORDINATOR,
+    ErrorCode.coordinator_load_in_progress: CommitReaction.RETRY,
+    ErrorCode.coordinator_not_available: CommitReaction.FIND_COORDINATOR,
+    ErrorCode.not_coordinator: CommitReaction.FIND_COORDINATOR,
+    ErrorCode.illegal_generation: CommitReaction.MEMBERSHIP,
+    ErrorCode.unknown_member_id: CommitReaction.MEMBERSHIP,
+    ErrorCode.rebalance_in_progress: CommitReaction.MEMBERSHIP,
+    ErrorCode.fenced_instance_id: CommitReaction.MEMBERSHIP,
+    ErrorCode.unknown_topic_id: CommitReaction.RETRY_UNLESS_REVOKING,
+    ErrorCode.fenced_member_epoch: CommitReaction.MEMBERSHIP,
+    ErrorCode.stale_member_epoch: CommitReaction.MEMBERSHIP,
+}
+_FETCH_REACTIONS: Mapping[int, CommitReaction] = {
+    ErrorCode.unknown_topic_or_partition: CommitReaction.RETRY,
+    ErrorCode.request_timed_out: CommitReaction.FIND_COORDINATOR,
+    ErrorCode.coordinator_load_in_progress: CommitReaction.RETRY,
+    ErrorCode.coordinator_not_available: CommitReaction.FIND_COORDINATOR,
+    ErrorCode.not_coordinator: CommitReaction.FIND_COORDINATOR,
+    ErrorCode.unknown_member_id: CommitReaction.RENEW_IDENTITY,
+    ErrorCode.unstable_offset_commit: CommitReaction.RETRY,
+    ErrorCode.unknown_topic_id: CommitReaction.RETRY,
+    ErrorCode.stale_member_epoch: CommitReaction.RENEW_IDENTITY,
+}
+"""Error codes of OffsetCommit and OffsetFetch -> reaction. The caller gets the error of any other code."""
+
+
+class KafkaOffsetStore:
+    """See the module. ``commits_allowed`` returns whether the member may commit now."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        coordinator: CoordinatorManager,
+        membership: Membership,
+        metadata: MetadataManager,
+        unreachable: Unreachable,
+        commits_allowed: Callable[[Now], bool] = lambda now: True,
+    ) -> None:
+        self.may_commit = commits_allowed
+        self._config = config
+        self._coordinator = coordinator
+        self._membership = membership
+        self._metadata = metadata
+        self._unreachable = unreachable
+        self._unsent: list[AnySend] = []
+        """Requests that were created and not returned yet. If the next step of a poll raises, the next poll returns them."""
+
+    def __repr__(self) -> str:
+        return f"<KafkaOffsetStore {len(self._unsent)} unsent>"
+
+    def is_ready(self, now: Now) -> bool:
+        """See ``OffsetStore``. If the coordinator is unknown, this starts a look-up."""
+        del now
+        return self._coordinator.target() is not None
+
+    def is_about_topic(self, error: OttlaError) -> bool:
+        """See ``OffsetStore``."""
+        return isinstance(error, BrokerError) and _COMMIT_REACTIONS.get(error.code) is CommitReaction.RETRY_UNLESS_REVOKING
+
+    def delay(self) -> Delay:
+        """See ``OffsetStore``."""
+        known, named = self._coordinator.node_id, self._coordinator.named
+        cut_off = self._unreachable(COORDINATOR, () if named is None else (ToCoordinator(named),))
+        silent = "no answer" if known is None else f"node {known} has not answered yet"
+        return Delay(cut_off, self._coordinator.failure, silent)
+
+    def on_fatal(self, observer: Callable[[OttlaError, Now], None]) -> None:
+        """See ``OffsetStore``."""
+        self._coordinator.on_fatal(observer)
+
+    def poll(self, now: Now) -> Poll:
+        """See ``OffsetStore``."""
+        del now
+        sends, self._unsent = tuple(self._unsent), []
+        return Poll(sends)
+
+    # -- commits ----------------------------------------------------------------------------------------------------------
+
+    def commit(self, request: CommitRequest, done: CommitDone) -> CommitOutcome | None:
+        """See ``OffsetStore``."""
+        recreated = self._recreated(request, request.offsets)
+        if recreated == request.offsets.keys():
+            return CommitOutcome(error=UnknownTopicIdError(self._description(min(recreated), recreated)), retry=False)
+        target = self._coordinator.target()
+        assert target is not None, "is_ready() was false"
+        send = Send(
+            rpcs.OFFSET_COMMIT,
+            self._commit_message(request, recreated),
+            target,
+            self._config.request_timeout_ms,
+            lambda response, now: done(self._on_committed(request, recreated, response, now), now),
+            lambda error, now: done(CommitOutcome(error=self._not_answered(error, now)), now),
+        )
+        self._unsent.append(send)
+        return None
+
+    def _commit_message(
+        self, request: CommitRequest, recreated: frozenset[TopicPartition]
+    ) -> offset_commit_request.OffsetCommitRequest:
+        topics: dict[str, list[offset_commit_request.OffsetCommitRequestPartition]] = {}
+        # The id in which the positions were read, not that of the metadata: the topic may have been deleted and recreated since.
+        ids = {tp.topic: topic_id for tp, topic_id in request.topic_ids.items() if tp not in recreated}
+        for tp, position in request.offsets.items():
+            if tp in recreated:
+                continue
+            epoch = -1 if position.leader_epoch is None else position.leader_epoch
+            topics.setdefault(tp.topic, []).append(
+                offset_commit_request.OffsetCommitRequestPartition(
+                    partition_index=tp.partition,
+                    committed_offset=position.offset,
+                    committed_leader_epoch=epoch,
+                    committed_metadata=position.metadata,
+                )
+            )
+        return offset_commit_request.OffsetCommitRequest(
+            group_id=self._config.group_id or "",
+            generation_id_or_member_epoch=request.identity.generation,
+            member_id=request.identity.member_id,
+            group_instance_id=request.identity.instance_id,
+            topics=tuple(
+                offset_commit_request.OffsetCommitRequestTopic(
+                    name=topic, topic_id=ids.get(topic) or self._metadata.current.topic_id(topic), partitions=tuple(items)
+                )
+                for topic, items in topics.items()
+            ),
+        )
+
+    def _recreated(self, request: CommitRequest, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        """Partitions whose topic was deleted and recreated since they were read.
+
+        1. The topic is deleted, so the member has to revoke its partitions, and commits their positions first. 2. The topic is
+        created again. 3. The request would name the new topic: its records before the end of the old log would never be read.
+        """
+        current = self._metadata.current
+        ids = ((tp, request.topic_ids.get(tp), current.topic_id(tp.topic)) for tp in partitions)
+        return frozenset(tp for tp, read, now in ids if read is not None and now is not None and read != now)
+
+    def _description(self, tp: TopicPartition, recreated: frozenset[TopicPartition]) -> str:
+        suffix = ", which was deleted and recreated" if tp in recreated else ""
+        return f"committing {tp} for group {self._config.group_id!r}{suffix}"
+
+    def _on_committed(
+        self,
+        request: CommitRequest,
+        recreated: frozenset[TopicPartition],
+        response: offset_commit_response.OffsetCommitResponse,
+        now: Now,
+    ) -> CommitOutcome:
+        """Return the outcome: the first error decides; missing authorizations are reported together."""
+        names = {topic_id: tp.topic for tp, topic_id in request.topic_ids.items()}
+        current = self._metadata.current
+        codes = {
+            TopicPartition(topic.name or _name_of(topic.topic_id, names, current), part.partition_index): int(part.error_code)
+            for topic in response.topics
+            for part in topic.partitions
+        }
+        committed = frozenset(tp for tp, code in codes.items() if not code)
+        failed = {tp: code for tp, code in codes.items() if code} | dict.fromkeys(recreated, ErrorCode.unknown_topic_id)
+        denied = [tp.topic for tp, code in failed.items() if code == ErrorCode.topic_authorization_failed]
+        for tp, code in failed.items():
+            if code != ErrorCode.topic_authorization_failed:
+                return self._commit_refused(request, code, self._description(tp, recreated), now)._replace(committed=committed)
+        if denied:
+            error = TopicAuthorizationFailedError(f"committing offsets of {', '.join(sorted(set(denied)))}")
+            return CommitOutcome(committed, error, retry=False)
+        return CommitOutcome(committed)
+
+    def _commit_refused(self, request: CommitRequest, code: int, what: str, now: Now) -> CommitOutcome:
+        reaction = _COMMIT_REACTIONS.get(code)
+        if reaction is CommitReaction.MEMBERSHIP:
+            return CommitOutcome(error=self._membership.commit_refused(code, request.identity, now))
+        if reaction is None or (reaction is CommitReaction.RETRY_UNLESS_REVOKING and request.revoking):
+            return CommitOutcome(error=broker_error(code, what), retry=False)
+        return CommitOutcome(error=self._react(reaction, broker_error(code, what)))
+
+    # -- look-ups ---------------------------------------------------------------------------------------------------------
+
+    def fetch(self, partitions: frozenset[TopicPartition], reader: MemberIdentity, done: FetchDone) -> None:
+        """See ``OffsetStore``."""
+        target = self._coordinator.target()
+        assert target is not None, "is_ready() was false"
+        send = Send(
+            rpcs.OFFSET_FETCH,
+            self._fetch_message(partitions, reader),
+            target,
+            self._config.request_timeout_ms,
+            lambda response, now: done(self._on_fetched(partitions, response), now),
+            lambda error, now: done(FetchOutcome({}, self._not_answered(error, now)), now),
+        )
+        self._unsent.append(send)
+
+    def _fetch_message(
+        self, partitions: frozenset[TopicPartition], reader: MemberIdentity
+    ) -> offset_fetch_request.OffsetFetchRequest:
+        topics: dict[str, list[int]] = {}
+        for tp in sorted(partitions):
+            topics.setdefault(tp.topic, []).append(tp.partition)
+        group = offset_fetch_request.OffsetFetchRequestGroup(
+            group_id=self._config.group_id or "",
+            member_id=reader.member_id or None,
+            member_epoch=reader.generation,
+            topics=tuple(
+                offset_fetch_request.OffsetFetchRequestTopics(
+                    name=topic, topic_id=self._metadata.current.topic_id(topic), partition_indexes=tuple(numbers)
+                )
+                for topic, numbers in topics.items()
+            ),
+        )
+        return offset_fetch_request.OffsetFetchRequest(groups=(group,), require_stable=True)
+
+    def _on_fetched(
+        self, partitions: frozenset[TopicPartition], response: offset_fetch_response.OffsetFetchResponse
+    ) -> FetchOutcome:
+        """Return the offsets of all partitions, or the error of one of them."""
+        group = next((item for item in response.groups if item.group_id in (self._config.group_id, "")), None)
+        what = f"looking up the commits of group {self._config.group_id!r}"
+        if group is None:
+            return FetchOutcome({}, OttlaError(f"{what}: the response does not contain the group"))
+        if group.error_code:
+            return self._fetch_refused(int(group.error_code), what)
+        found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(partitions)
+        for topic in group.topics:
+            name = topic.name or _name_of(topic.topic_id, {}, self._metadata.current)
+            for part in topic.partitions:
+                if part.error_code:
+                    return self._fetch_refused(int(part.error_code), f"{what} in {name}-{part.partition_index}")
+                epoch = part.committed_leader_epoch if part.committed_leader_epoch >= 0 else None
+                tp = TopicPartition(name, part.partition_index)
+                if part.committed_offset >= 0 and tp in found:
+                    found[tp] = OffsetAndMetadata(part.committed_offset, part.metadata or "", epoch)
+        return FetchOutcome(found)
+
+    def _fetch_refused(self, code: int, what: str) -> FetchOutcome:
+        reaction, error = _FETCH_REACTIONS.get(code), broker_error(code, what)
+        if reaction is None:
+            return FetchOutcome({}, error, retry=False)
+        return FetchOutcome({}, self._react(reaction, error))
+
+    # -- errors -----------------------------------------------------------------------------------------------------------
+
+    def _not_answered(self, error: OttlaError, now: Now) -> OttlaError:
+        self._coordinator.request_failed(error, now)
+        return error
+
+    def _react(self, reaction: CommitReaction, error: OttlaError) -> OttlaError:
+        if reaction is CommitReaction.FIND_COORDINATOR:
+            self._coordinator.mark_moved(str(error))
+        error.retriable = error.retriable or reaction is CommitReaction.RENEW_IDENTITY
+        return error
+
+
+def _name_of(topic_id: uuid.UUID | None, names: Mapping[uuid.UUID, str], metadata: Metadata) -> str:
+    """The name of a topic that a response names by its id."""
+    if topic_id is None:
+        return ""
+    return names.get(topic_id) or metadata.topic_name(topic_id) or str(topic_id)

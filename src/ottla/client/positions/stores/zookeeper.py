@@ -1,0 +1,196 @@
+"""The offsets of a group in ZooKeeper: one node for each partition, as Kafka 0.8 stores them.
+
+Owns the operations of commits and look-ups, and which offset nodes exist. Must not know the order of commits, nor who waits for
+them. Invariants:
+
+- A commit is one multi (of at most ``CHUNK`` partitions) that checks the member's own node and the owner node of each partition. A
+  session's operations are executed in order, and none after its end: so only the owner of a partition commits.
+- A malformed offset is an error of its partition alone: its position must not be reset.
+
+Leader epochs and metadata of a commit are not stored, since 0.8's nodes have no place for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ottla.client.effects import Poll
+from ottla.client.groups.membership import MemberIdentity
+from ottla.client.groups.zookeeper.claims import Claims
+from ottla.client.positions.stores.interface import CommitOutcome, CommitRequest, Delay, FetchOutcome
+from ottla.client.subscription import Mode, SubscriptionState
+from ottla.config import ConsumerConfig
+from ottla.errors import CommitFailedError, ConnectionFailedError, KeeperCode, OttlaError, ZooKeeperError
+from ottla.types import Now, OffsetAndMetadata, TopicPartition
+from ottla.zookeeper import paths
+from ottla.zookeeper.ask_queue import AskQueue, Outcome, first_error, has_code
+from ottla.zookeeper.malformed import MalformedNodes
+from ottla.zookeeper.nodes import decode_offset, encode_offset
+from ottla.zookeeper.operations import Check, Create, Exists, GetData, Multi, SetData, Write
+from ottla.zookeeper.session import Session, SessionState
+
+CHUNK = 1_000
+"""The number of partitions in one multi: a request to ZooKeeper has at most 1 MB (``jute.maxbuffer``)."""
+
+_MOST_SURPRISES = 3
+"""How often one commit looks again which offset nodes exist. Another client deletes them, if this does not suffice."""
+
+CommitDone = Callable[[CommitOutcome, Now], None]
+
+
+@dataclass(slots=True, eq=False)
+class _Commit:
+    """A commit that is written chunk by chunk."""
+
+    request: CommitRequest
+    done: CommitDone
+    fenced: bool
+    """Whether the member must own the partitions."""
+    left: list[TopicPartition]
+    committed: frozenset[TopicPartition] = frozenset()
+    surprises: int = 0
+
+
+class ZooKeeperOffsetStore:
+    """See the module. ``claims`` are those of the group's member. Partitions of ``assign()`` have no owners, and are not fenced."""
+
+    def __init__(self, config: ConsumerConfig, session: Session, subscription: SubscriptionState, claims: Claims) -> None:
+        self._config = config
+        self._group_id = config.group_id or ""
+        self._session = session
+        self._subscription = subscription
+        self._claims = claims
+        self._asks = AskQueue(config.request_timeout_ms)
+        self._existing: set[TopicPartition] = set()
+        """Partitions that are known to have an offset node."""
+        self._malformed = MalformedNodes()
+
+    def __repr__(self) -> str:
+        return f"<ZooKeeperOffsetStore {self._group_id!r}>"
+
+    def is_ready(self, now: Now) -> bool:
+        """See ``OffsetStore``."""
+        del now
+        return self._session.state is SessionState.CONNECTED
+
+    def may_commit(self, now: Now) -> bool:
+        """See ``OffsetStore``. Without a lease another member may own the partitions."""
+        return self._subscription.mode is not Mode.TOPICS or self._session.has_lease(now)
+
+    def is_about_topic(self, error: OttlaError) -> bool:
+        """See ``OffsetStore``. ZooKeeper stores offsets of any topic."""
+        del error
+        return False
+
+    def delay(self) -> Delay:
+        """See ``OffsetStore``."""
+        cut_off = None
+        if self._session.state is not SessionState.CONNECTED:
+            cut_off = ConnectionFailedError(
+                "ZooKeeper could not be reached", {self._config.zookeeper_connect or "": self._session.state.value}
+            )
+        return Delay(cut_off, None, "ZooKeeper has not answered yet")
+
+    def on_fatal(self, observer: Callable[[OttlaError, Now], None]) -> None:
+        """See ``OffsetStore``: while ZooKeeper does not answer, waiting is never pointless."""
+
+    def poll(self, now: Now) -> Poll:
+        """See ``OffsetStore``."""
+        del now
+        return Poll(self._asks.take())
+
+    # -- commits ----------------------------------------------------------------------------------------------------------
+
+    def commit(self, request: CommitRequest, done: CommitDone) -> CommitOutcome | None:
+        """See ``OffsetStore``. Fails for partitions that this member does not own."""
+        fenced = self._subscription.mode is Mode.TOPICS
+        foreign = sorted(request.offsets.keys() - self._claims.owned.keys()) if fenced else []
+        if foreign:
+            names = ", ".join(map(str, foreign[:5])) + (f" and {len(foreign) - 5} more" if len(foreign) > 5 else "")
+            text = f"nothing was committed: this member of group {self._group_id!r} does not own {names}"
+            return CommitOutcome(error=CommitFailedError(text), retry=False)
+        self._write_chunk(_Commit(request, done, fenced, sorted(request.offsets)))
+        return None
+
+    def _write_chunk(self, commit: _Commit) -> None:
+        """Write the next chunk of a commit."""
+        chunk = commit.left[:CHUNK]
+        checks: list[Write] = []
+        if commit.fenced:
+            checks = [Check(self._claims.member_path), *(Check(self._claims.owner_path(tp)) for tp in chunk)]
+        offsets = {tp: encode_offset(commit.request.offsets[tp].offset) for tp in chunk}
+        writes = [
+            SetData(self._path(tp), data) if tp in self._existing else Create(self._path(tp), data) for tp, data in offsets.items()
+        ]
+        for topic in sorted({tp.topic for tp in chunk if tp not in self._existing}):
+            parent = paths.topic_offsets(self._group_id, topic)
+            for path in (*paths.parents(parent), parent):
+                # That a node exists already is as good, and any other error is one of the multi, too.
+                self._asks.ask(Create(path), lambda result, now: None, lambda error, now: None)
+
+        def written(result: object, now: Now) -> None:
+            del result
+            self._existing.update(chunk)
+            commit.committed |= frozenset(chunk)
+            commit.left = commit.left[len(chunk) :]
+            if commit.left:
+                self._write_chunk(commit)
+            else:
+                commit.done(CommitOutcome(commit.committed), now)
+
+        def failed(error: OttlaError, now: Now) -> None:
+            self._on_chunk_failed(commit, chunk, len(checks), error, now)
+
+        self._asks.ask(Multi((*checks, *writes)), written, failed)
+
+    def _on_chunk_failed(self, commit: _Commit, chunk: list[TopicPartition], checks: int, error: OttlaError, now: Now) -> None:
+        """If the member owns the partitions, only the existence of an offset node was not as expected: look, and write again."""
+        unexpected = has_code(error, KeeperCode.NONODE, KeeperCode.NODEEXISTS)
+        if isinstance(error, ZooKeeperError) and unexpected and error.index is not None and error.index < checks:
+            text = f"nothing was committed: {error.path} is gone, so another member may own the partitions"
+            commit.done(CommitOutcome(commit.committed, CommitFailedError(text, cause=error), retry=False), now)
+        elif unexpected and commit.surprises < _MOST_SURPRISES:
+            commit.surprises += 1
+            looks = [Exists(self._path(tp)) for tp in chunk]
+            self._asks.ask_all(looks, lambda outcomes, now: self._on_looked(commit, chunk, outcomes, now))
+        else:
+            commit.done(CommitOutcome(commit.committed, error), now)
+
+    def _on_looked(self, commit: _Commit, chunk: list[TopicPartition], outcomes: list[Outcome], now: Now) -> None:
+        error = first_error(outcomes)
+        if error is not None:
+            return commit.done(CommitOutcome(commit.committed, error), now)
+        for tp, outcome in zip(chunk, outcomes, strict=True):
+            if outcome is None:
+                self._existing.discard(tp)
+            else:
+                self._existing.add(tp)
+        return self._write_chunk(commit)
+
+    def fetch(
+        self, partitions: frozenset[TopicPartition], reader: MemberIdentity, done: Callable[[FetchOutcome, Now], None]
+    ) -> None:
+        """See ``OffsetStore``."""
+        del reader
+        by_path = {self._path(tp): tp for tp in sorted(partitions)}
+
+        def read(outcomes: list[Outcome], now: Now) -> None:
+            error = first_error(outcomes, KeeperCode.NONODE)
+            if error is not None:
+                return done(FetchOutcome({}, error), now)
+            found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+            for (path, tp), outcome in zip(by_path.items(), outcomes, strict=True):
+                offset = self._malformed.decoded(path, outcome, decode_offset)
+                if not isinstance(outcome, OttlaError):
+                    self._existing.add(tp)
+                if path in self._malformed.errors:
+                    error = error or self._malformed.errors[path]
+                else:
+                    found[tp] = None if offset is None else OffsetAndMetadata(offset)
+            return done(FetchOutcome(found, error, retry=False), now)
+
+        self._asks.ask_all([GetData(path) for path in by_path], read)
+
+    def _path(self, tp: TopicPartition) -> str:
+        return paths.offset(self._group_id, tp.topic, tp.partition)
