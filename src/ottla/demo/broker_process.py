@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ottla.demo.dispatch import BROKER_SETTINGS
 from ottla.demo.processes import Emit
 from ottla.embedded import Broker
 from ottla.signals import wait_for_signal
@@ -14,7 +15,7 @@ from ottla.signals import wait_for_signal
 
 def main(arguments: dict[str, Any], emit: Emit) -> None:
     """Serve until SIGTERM. Reports ``listening`` with ``bootstrap_servers``."""
-    with Broker(data_dir=arguments["data_dir"]) as broker:
+    with Broker(data_dir=arguments["data_dir"], settings=BROKER_SETTINGS) as broker:
         wait_for_signal(
             announce=lambda: emit("listening", bootstrap_servers=broker.bootstrap_servers),
             meanwhile=lambda: broker.bootstrap_servers,  # raises if the broker has failed

@@ -20,7 +20,20 @@ GROUP = "dispatch"
 MEMBERS = ("member-1", "member-2", "member-3")
 VICTIM, NEWCOMER = "member-2", "member-4"
 SESSION_TIMEOUT = 6.0
-"""Seconds without heartbeats after which the coordinator removes a member."""
+"""Seconds without a sign of life after which a member is removed."""
+BROKER_SETTINGS = {
+    "group.consumer.min.session.timeout.ms": round(SESSION_TIMEOUT * 1000),
+    "group.consumer.session.timeout.ms": round(SESSION_TIMEOUT * 1000),
+    "group.consumer.min.heartbeat.interval.ms": 1_000,
+    "group.consumer.heartbeat.interval.ms": 1_000,
+}
+"""In a consumer group (KIP-848) the broker sets the session time-out of members."""
+MEMBER_SETTINGS: Mapping[str, Mapping[str, object]] = {
+    "zookeeper": {"partition_assignment_strategy": ["roundrobin"], "zookeeper_session_timeout": SESSION_TIMEOUT},
+    "classic": {"partition_assignment_strategy": ["roundrobin"], "session_timeout": SESSION_TIMEOUT, "heartbeat_interval": 1.0},
+    "consumer": {},
+}
+"""Group protocol -> the settings of a member."""
 PACED_RUN = 16.5
 """Seconds that three members need for the flights: with a kill, the run takes much longer than the session timeout."""
 FLIGHTS_A_POLL = 500
@@ -129,12 +142,12 @@ class DispatchResult:
 
 
 class Dispatch:
-    """One run of the group."""
+    """One run of the group. ``settings`` are those of each member's consumer."""
 
     def __init__(
-        self, children: Children, bootstrap_servers: str, topic: str, ends: Mapping[int, int], files: Path, pace: int
+        self, children: Children, settings: Mapping[str, object], topic: str, ends: Mapping[int, int], files: Path, pace: int
     ) -> None:
-        self._children, self._bootstrap, self._topic, self._files, self._pace = children, bootstrap_servers, topic, files, pace
+        self._children, self._settings, self._topic, self._files, self._pace = children, settings, topic, files, pace
         self._ends, self._total = dict(ends), sum(ends.values())
         self._committed = dict.fromkeys(ends, 0)
         self._members: dict[str, Child] = {}
@@ -207,12 +220,9 @@ class Dispatch:
             "ottla.demo.member_process",
             {
                 "name": name,
-                "bootstrap_servers": self._bootstrap,
-                "group": GROUP,
+                "settings": {**self._settings, "group_id": GROUP, "client_id": name, "max_poll_records": FLIGHTS_A_POLL},
                 "topic": self._topic,
-                "session_timeout": SESSION_TIMEOUT,
                 "pace": self._pace,
-                "max_poll_records": FLIGHTS_A_POLL,
                 "file": str(self._files / f"{name}.tsv"),
             },
         )

@@ -72,16 +72,6 @@ def main(arguments: dict[str, Any], emit: Emit) -> None:
     """Be a member until SIGTERM. Reports ``assigned``, ``revoked``, ``lost``, ``committed`` and ``commit_failed``."""
     with (
         Path(arguments["file"]).open("a", encoding="ascii") as lines,
-        Consumer(
-            bootstrap_servers=arguments["bootstrap_servers"],
-            group_id=arguments["group"],
-            client_id=arguments["name"],
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            max_poll_records=arguments["max_poll_records"],
-            partition_assignment_strategy=["roundrobin"],
-            session_timeout=arguments["session_timeout"],
-            heartbeat_interval=1.0,
-        ) as consumer,
+        Consumer(arguments["settings"], auto_offset_reset="earliest", enable_auto_commit=False) as consumer,
     ):
         Member(consumer, lines, arguments["pace"], emit).run(arguments["topic"])

@@ -16,7 +16,7 @@ from typing import IO
 from ottla.demo import DemoFailed
 
 MARK = ".ottla-demo"
-FOLDERS = ("broker", "members", "flights", "checkpoint", "spark", "logs")
+FOLDERS = ("broker", "zookeeper", "members", "flights", "checkpoint", "spark", "logs")
 FILES = ("summary.json", "delays.png", "owners.png")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from ottla import Admin, OffsetAndMetadata, TopicPartition
+from ottla import Admin, OffsetAndMetadata, TopicPartition, ZooKeeperAdmin
 from ottla.demo import DemoFailed, charts, dispatch, report, tally
 from ottla.demo.dispatch import MEMBERS, NEWCOMER, VICTIM, Act
 from ottla.demo.display import Display, Step
@@ -43,17 +43,21 @@ ANNOUNCED = {
 }
 
 
-def run(out: Path, limit: int | None, console: Console, stop: Stop) -> int:
+def run(out: Path, limit: int | None, protocol: str, console: Console, stop: Stop) -> int:
     """Run the demo with all flights, or the first ``limit``, and its output in ``out``. Return the exit code.
+
+    ``protocol`` is that of the group: ``zookeeper``, ``classic`` or ``consumer``.
 
     Raises ``DemoFailed`` if it cannot continue, ``Interrupted`` after a signal in ``stop``.
     """
     display = Display(console)
     began = time.monotonic()
     java_error = _missing_java()
+    if java_error is not None and protocol == "zookeeper":
+        raise DemoFailed(f"a ZooKeeper group needs a ZooKeeper server, and that needs Java: {java_error}")
     try:
         with locked_output_directory(out), Children(out / "logs", stop) as children:
-            main_job = MainJob(out, children, display, limit)
+            main_job = MainJob(out, children, display, limit, protocol)
             try:
                 main_job.produce()
                 main_job.dispatch()
@@ -94,9 +98,10 @@ def announce(step: Step, act: Act) -> None:
 class MainJob:
     """The steps. Their figures are in ``summary``."""
 
-    def __init__(self, out: Path, children: Children, display: Display, limit: int | None) -> None:
+    def __init__(self, out: Path, children: Children, display: Display, limit: int | None, protocol: str) -> None:
         self._out, self._children, self._display = out, children, display
-        self._limit = limit
+        self._limit, self._protocol = limit, protocol
+        self._zookeeper_connect = ""
         self.summary = report.Summary()
 
     def produce(self) -> None:
@@ -106,6 +111,8 @@ class MainJob:
             self._bootstrap: str = self._children.wait_for(broker, "listening", BROKER_START).data["bootstrap_servers"]
             with self._admin() as admin:
                 admin.create_topics({TOPIC: PARTITIONS}, configs=TOPIC_CONFIG)
+        if self._protocol == "zookeeper":
+            self._start_zookeeper()
         with self._display.step("load", "load the flights of 2013"):
             arguments = {"bootstrap_servers": self._bootstrap, "topic": TOPIC, "limit": self._limit}
             producer = self._children.start("producer", "ottla.demo.producer_process", arguments)
@@ -118,12 +125,31 @@ class MainJob:
         self.summary.check("end_offsets", sum(self._ends.values()), self._flights)
         self.summary.add(end_offsets_by_partition=self._ends)
 
+    def _start_zookeeper(self) -> None:
+        """Start ZooKeeper, with the broker and the topic as Kafka 0.8 registers them."""
+        with self._display.step("zookeeper", "start ZooKeeper"):
+            arguments = {
+                "data_dir": str(self._out / "zookeeper"),
+                "bootstrap_servers": self._bootstrap,
+                "topic": TOPIC,
+                "partitions": PARTITIONS,
+            }
+            zookeeper = self._children.start("zookeeper", "ottla.demo.zookeeper_process", arguments)
+            self._zookeeper_connect = self._children.wait_for(zookeeper, "listening", BROKER_START).data["connect"]
+
+    def _member_settings(self) -> dict[str, object]:
+        """The settings of the group's members. In a ZooKeeper group they find the brokers there."""
+        settings: dict[str, object] = {"group_protocol": self._protocol, **dispatch.MEMBER_SETTINGS[self._protocol]}
+        if self._protocol == "zookeeper":
+            return {**settings, "zookeeper_connect": self._zookeeper_connect}
+        return {**settings, "bootstrap_servers": self._bootstrap}
+
     def dispatch(self) -> None:
         """Run the consumer group, and read the results from the members' files."""
         total, members = self._flights, self._out / "members"
         pace = dispatch.pace_for(total)
-        group = dispatch.Dispatch(self._children, self._bootstrap, TOPIC, self._ends, members, pace)
-        with self._display.step("dispatch", f"share them in group {dispatch.GROUP}", total) as step:
+        group = dispatch.Dispatch(self._children, self._member_settings(), TOPIC, self._ends, members, pace)
+        with self._display.step("dispatch", f"share them in the {self._protocol} group {dispatch.GROUP}", total) as step:
             step.say(f"each member handles at most {pace:,} flights a second; its session is {dispatch.SESSION_TIMEOUT:g} s")
             result = group.run(step.update, lambda act: announce(step, act))
         self._display.console.print(report.owners_table(result.snapshots, TOPIC))
@@ -182,10 +208,13 @@ class MainJob:
 
     def _lag(self, group: str) -> int:
         """Return the lag of the group; a partition without a committed offset counts from offset 0."""
-        with self._admin() as admin:
+        with ZooKeeperAdmin(self._zookeeper_connect) if self._stores_in_zookeeper(group) else self._admin() as admin:
             committed = admin.group_offsets(group)
         ends = self._end_offsets().items()
         return sum(end - committed.get(TopicPartition(TOPIC, number), NOTHING_COMMITTED).offset for number, end in ends)
+
+    def _stores_in_zookeeper(self, group: str) -> bool:
+        return self._protocol == "zookeeper" and group == dispatch.GROUP
 
     def _check_totals(self, prefix: str, totals: Any) -> None:
         self.summary.check(f"{prefix}_rows", totals["rows"], self._flights)
