@@ -22,7 +22,10 @@ from typing import NamedTuple
 
 import pytest
 
+from ottla import Broker
+from ottla.runtime.zookeeper_server import ZooKeeperServer
 from tests.end_to_end.programs import environment
+from tests.end_to_end.zookeeper_cluster import registered
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "README.md"]
@@ -110,13 +113,23 @@ def background(command: str, folder: Path, surroundings: dict[str, str]) -> Iter
         process.communicate()
 
 
+@pytest.fixture(scope="module")
+def zookeeper_with_orders(kafka_broker: Broker, zookeeper_server: ZooKeeperServer) -> Iterator[str]:
+    """The connect string of a ZooKeeper with a broker that has a topic ``orders``."""
+    with registered(kafka_broker, zookeeper_server.connect_string) as cluster:
+        cluster.create_topic("orders", 2)
+        yield cluster.connect
+
+
 @pytest.mark.parametrize(
     ("document", "number"),
     [(document, number) for document in with_blocks("python") for number in range(len(blocks(document, "python")))],
     ids=lambda part: name_of(part) if isinstance(part, Path) else str(part),
 )
-def test_a_program(document: Path, number: int, tmp_path: Path, served: str) -> None:
+def test_a_program(document: Path, number: int, tmp_path: Path, served: str, request: pytest.FixtureRequest) -> None:
     text = blocks(document, "python")[number].replace(f"localhost:{PORT}", served)
+    if f"localhost:{ZOOKEEPER_PORT}" in text:
+        text = text.replace(f"localhost:{ZOOKEEPER_PORT}", request.getfixturevalue("zookeeper_with_orders"))
     holds_tests = "def test_" in text
     program = tmp_path / ("test_program.py" if holds_tests else "program.py")
     program.write_text(text)
