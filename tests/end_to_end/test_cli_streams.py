@@ -85,7 +85,6 @@ NAMED = {
     "group delete": "group delete {}",
     "broker start --set": "broker start --set {}=1",
     "zookeeper start --set": "zookeeper start --set {}=1",
-    "zookeeper start --jars": "zookeeper start --jars {}",
     "-X": "topic list -X {}=1",
     "-b": "topic list -b {}",
 }
