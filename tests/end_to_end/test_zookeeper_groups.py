@@ -170,10 +170,10 @@ def test_only_owned_partitions_are_committed(cluster: ZooKeeperCluster, topic: s
             until(lambda: [second.poll(0.1)] and len(second.assignment()) == 2)
             with pytest.raises(CommitFailedError, match=f"does not own {topic}-0"):
                 second.commit({TopicPartition(topic, 0): OffsetAndMetadata(7)})
-            # Java's members delete owner nodes without a look at whose they are.
-            cluster.zookeeper.delete(cluster.path("billing", "owners", topic, 4))
-            with pytest.raises(CommitFailedError, match="is gone"):
+            cluster.zookeeper.delete(cluster.path("billing", "ids", "billing_b"))
+            with pytest.raises(CommitFailedError, match="billing_b is gone"):
                 second.commit({TopicPartition(topic, 4): OffsetAndMetadata(7)})
+            until(lambda: [second.poll(0.1)] and cluster.children("billing", "ids") == ["billing_a", "billing_b"])
     assert cluster.data("billing", "offsets", topic, 0) is None or cluster.offsets("billing", topic)[TopicPartition(topic, 0)] != 7
 
 
