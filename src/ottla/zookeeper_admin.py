@@ -24,6 +24,8 @@ from ottla.client.admin.zookeeper.results import (
     ZooKeeperPartition,
 )
 from ottla.client.admin.zookeeper.writing import Progress
+from ottla.config import ConsumerConfig
+from ottla.config.spelling import read, table
 from ottla.types import Node, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -58,7 +60,8 @@ class ZooKeeperAdmin:
     """
 
     def __init__(self, zookeeper_connect: str, *, default_api_timeout: float | timedelta = 60.0) -> None:
-        self._connect = arguments.text(zookeeper_connect, "zookeeper_connect")
+        setting = table(ConsumerConfig)["zookeeper_connect"]
+        self._connect: str = read(setting, "zookeeper_connect", zookeeper_connect, in_seconds=False)
         self._timeout = arguments.duration(default_api_timeout, "default_api_timeout")
         # Imported here, since it needs kazoo.
         from ottla.runtime.zookeeper_calls import ZooKeeperCalls

@@ -22,6 +22,7 @@ IMPORTED = (
     "ottla.admin",
     "ottla.consumer",
     "ottla.embedded",
+    "ottla.zookeeper_admin",
     "ottla.demo.run",
     "confluent_kafka",
     "kio.serial",

@@ -20,7 +20,9 @@ from typing import NamedTuple
 
 import pytest
 
+from ottla import TopicPartition, ZooKeeperAdmin
 from ottla.cli.app import app
+from ottla.runtime.zookeeper_server import ZooKeeperServer
 from tests.end_to_end.programs import OTTLA, broker, environment, ottla, started
 
 pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
@@ -37,7 +39,10 @@ class Outcome(NamedTuple):
 
 
 class Command(NamedTuple):
-    """A command line that succeeds and ends; ``NAME`` in it is a topic, ``NEW`` one that does not exist, ``GROUP`` a group."""
+    """A command line that succeeds and ends; ``NAME`` in it is a topic, ``NEW`` one that does not exist, ``GROUP`` a group.
+
+    ``OLD`` is a group in the ZooKeeper at ``ZK``.
+    """
 
     arguments: str
     prints: bool = True
@@ -58,6 +63,7 @@ COMMANDS = {
     "group describe": Command("group describe GROUP"),
     "group reset-offsets": Command("group reset-offsets GROUP -o end"),
     "group delete": Command("group delete GROUP"),
+    "group migrate": Command("group migrate GROUP --from kafka --to zookeeper --zookeeper ZK"),
     "demo": Command("demo --out /dev/full", False, 1),
     "zookeeper start": Command("zookeeper start --jars NEW", False, 1),
 }
@@ -66,6 +72,10 @@ MORE = {
     "version": Command("--version"),
     "help of a command": Command("topic alter --help"),
     "consume in a group": Command("consume -t NAME -g NEW -e"),
+    "group list --zookeeper": Command("group list --zookeeper ZK"),
+    "group describe --zookeeper": Command("group describe OLD --zookeeper ZK --format json"),
+    "group reset-offsets --zookeeper": Command("group reset-offsets OLD -o 0 --zookeeper ZK"),
+    "group delete --zookeeper": Command("group delete OLD --zookeeper ZK"),
 }
 NAMED = {
     "topic create": "topic create {}",
@@ -83,6 +93,9 @@ NAMED = {
     "group reset-offsets": "group reset-offsets {} -o end",
     "group reset-offsets -t": "group reset-offsets GROUP -o end -t {}",
     "group delete": "group delete {}",
+    "group delete -t": "group delete OLD -t {} --zookeeper ZK",
+    "group migrate": "group migrate {} --from kafka --to zookeeper --zookeeper ZK",
+    "--zookeeper": "group list --zookeeper {}",
     "broker start --set": "broker start --set {}=1",
     "zookeeper start --set": "zookeeper start --set {}=1",
     "-X": "topic list -X {}=1",
@@ -104,7 +117,15 @@ def name(served: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def runs(served: str, name: str) -> Iterator[Runs]:
+def old_group(zookeeper_server: ZooKeeperServer, name: str) -> str:
+    """A group in ZooKeeper; the address of that."""
+    with ZooKeeperAdmin(zookeeper_server.connect_string) as admin:
+        admin.alter_group_offsets(f"old-{name}", {TopicPartition(name, 0): 1})
+    return zookeeper_server.connect_string
+
+
+@pytest.fixture(scope="module")
+def runs(served: str, name: str, old_group: str) -> Iterator[Runs]:
     """Runs command lines with these standard streams, and returns their outcomes by name."""
     command = [sys.executable, "-m", "tests.end_to_end.command_server"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment(served)) as server:
@@ -114,7 +135,9 @@ def runs(served: str, name: str) -> Iterator[Runs]:
 
         def run(lines: dict[str, list[str]], streams: dict[str, str]) -> dict[str, Outcome]:
             streams = {"stdin": "line\n", **streams}
-            asked = [{"arguments": [_filled(word, name) for word in line], "streams": streams} for line in lines.values()]
+            asked = [
+                {"arguments": [_filled(word, name, old_group) for word in line], "streams": streams} for line in lines.values()
+            ]
             into.write(f"{json.dumps(asked)}\n")
             into.flush()
             return dict(zip(lines, (Outcome(**each) for each in json.loads(out.readline())), strict=True))
@@ -123,8 +146,8 @@ def runs(served: str, name: str) -> Iterator[Runs]:
         into.close()
 
 
-def _filled(word: str, name: str) -> str:
-    words = {"NAME": name, "NEW": f"new-{uuid.uuid4().hex}", "GROUP": f"group-{name}"}
+def _filled(word: str, name: str, zookeeper: str) -> str:
+    words = {"NAME": name, "NEW": f"new-{uuid.uuid4().hex}", "GROUP": f"group-{name}", "OLD": f"old-{name}", "ZK": zookeeper}
     return words.get(word, word)
 
 

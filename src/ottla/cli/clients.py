@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ottla
-from ottla.cli.options import client_settings
-from ottla.config import ClientConfig
+from ottla.cli.options import DEFAULT_BOOTSTRAP, client_settings
+from ottla.cli.output import CommandFailed
+from ottla.config import AdminConfig, ClientConfig
 from ottla.config.spelling import read, spellings, table
 
 DEFAULT_TIMEOUT_MS = 10_000
@@ -31,6 +32,26 @@ def with_default_timeouts(settings: Mapping[str, Any]) -> dict[str, Any]:
 def connected_admin(bootstrap_servers: str, given: Sequence[str] | None) -> ottla.Admin:
     """Return an ``Admin`` with the settings of ``-b`` and ``-X``."""
     return ottla.Admin(with_default_timeouts(client_settings(bootstrap_servers, given)))
+
+
+def connected_zookeeper(zookeeper: str, given: Sequence[str] | None) -> ottla.ZooKeeperAdmin:
+    """Return a ``ZooKeeperAdmin`` with the timeout of ``-X``."""
+    timeout = _admin_config(given).default_api_timeout_ms
+    return ottla.ZooKeeperAdmin(zookeeper, default_api_timeout=timeout / 1000)
+
+
+def registered_brokers(zookeeper: ottla.ZooKeeperAdmin, given: Sequence[str] | None) -> str:
+    """Return the bootstrap servers that are registered in ZooKeeper, for the security protocol of ``-X``."""
+    protocol = _admin_config(given).security_protocol
+    brokers = zookeeper.brokers(listener=protocol)
+    if not brokers:
+        raise CommandFailed(f"no broker with a {protocol} listener is registered in ZooKeeper; name the brokers with -b")
+    return ",".join(f"[{each.host}]:{each.port}" if ":" in each.host else f"{each.host}:{each.port}" for each in brokers)
+
+
+def _admin_config(given: Sequence[str] | None) -> AdminConfig:
+    # The bootstrap servers only complete the settings: ZooKeeper knows the brokers.
+    return AdminConfig.parse(with_default_timeouts(client_settings(DEFAULT_BOOTSTRAP, given)))
 
 
 def check_reachable(settings: Mapping[str, Any]) -> None:

@@ -1,7 +1,7 @@
-"""``ottla group``: lists, describes, resets and deletes consumer groups.
+"""``ottla group``: lists, describes, resets, deletes and migrates consumer groups.
 
-Owns the output about groups. Must not know how a group works. Invariants: a partition without a committed offset has no lag;
-nothing changes without ``--execute``.
+Owns the options of the commands, and the output about groups in Kafka. Must not know how a group works. Invariants: a partition
+without a committed offset has no lag; nothing changes without ``--execute``; ``--zookeeper`` disables the default of ``-b``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ import typer
 
 import ottla
 from ottla import TopicPartition
+from ottla.cli import migrate as migration, zookeeper_groups
 from ottla.cli.clients import connected_admin
+from ottla.cli.migration_plan import Store
+from ottla.cli.offsets import clamped_offsets
 from ottla.cli.options import (
     DEFAULT_BOOTSTRAP,
     OFFSET_RESETS,
@@ -22,13 +25,15 @@ from ottla.cli.options import (
     OutputFormat,
     Settings,
     SingleValueCommand,
+    ZooKeeper,
     check_name,
+    is_given,
     is_offset,
 )
 from ottla.cli.output import CommandFailed, pluralize, print_json, print_line, print_rows, print_table
-from ottla.types import OffsetAndTimestamp
+from ottla.cli.zookeeper_groups import DRY_RUN, Servers
 
-app = typer.Typer(help="List, describe, reset and delete consumer groups.", no_args_is_help=True)
+app = typer.Typer(help="List, describe, reset, delete and migrate consumer groups.", no_args_is_help=True)
 MEMBER_COLUMNS = ("member_id", "client_id", "host", "instance_id", "partitions")
 RESET_COLUMNS = ("topic", "partition", "committed", "new_offset")
 Name = Annotated[str, typer.Argument(metavar="GROUP", callback=check_name, help="Id of the group.")]
@@ -38,9 +43,16 @@ PARTITION_COLUMNS = ("topic", "partition", "committed", "end_offset", "lag", "me
 
 @app.command("list", cls=SingleValueCommand)
 def list_groups(
-    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP, settings: Settings = None, output: OutputFormat = Format.TABLE
+    context: typer.Context,
+    zookeeper: ZooKeeper = None,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+    settings: Settings = None,
+    output: OutputFormat = Format.TABLE,
 ) -> None:
-    """List all groups."""
+    """List all groups: those in Kafka, or with --zookeeper those of Kafka 0.8's consumers."""
+    if zookeeper is not None:
+        zookeeper_groups.list_groups(_servers(context, zookeeper, settings), output)
+        return
     with connected_admin(bootstrap_servers, settings) as admin:
         groups = admin.list_groups()
     rows = [{"group": each.group_id, "state": each.state, "protocol": each.group_type.lower()} for each in groups]
@@ -49,12 +61,17 @@ def list_groups(
 
 @app.command(cls=SingleValueCommand)
 def describe(
+    context: typer.Context,
     name: Name,
+    zookeeper: ZooKeeper = None,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: Settings = None,
     output: OutputFormat = Format.TABLE,
 ) -> None:
     """Show the state, members, committed offsets and lag of a group."""
+    if zookeeper is not None:
+        zookeeper_groups.describe(_servers(context, zookeeper, settings), name, output)
+        return
     with connected_admin(bootstrap_servers, settings) as admin:
         document = describe_group(admin, name)
     if output is Format.JSON:
@@ -84,6 +101,7 @@ def _offset(value: str) -> str:
 
 @app.command("reset-offsets", cls=SingleValueCommand)
 def reset_offsets(
+    context: typer.Context,
     name: Name,
     offset: Annotated[
         str,
@@ -105,11 +123,16 @@ def reset_offsets(
         ),
     ] = None,
     execute: Execute = False,
+    zookeeper: ZooKeeper = None,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: Settings = None,
     output: OutputFormat = Format.TABLE,
 ) -> None:
     """Reset the committed offsets of a group without members."""
+    if zookeeper is not None:
+        servers = _servers(context, zookeeper, settings)
+        zookeeper_groups.reset_offsets(servers, name, offset, topics, execute=execute, output=output)
+        return
     with connected_admin(bootstrap_servers, settings) as admin:
         _check_no_members(admin, name, has_offsets=True)
         committed = admin.group_offsets(name)
@@ -119,7 +142,7 @@ def reset_offsets(
             partitions = [TopicPartition(topic, each.partition) for topic in found for each in found[topic].partitions]
         if not partitions:
             raise CommandFailed(f"group {name} has no committed offsets; name the topics to reset with -t")
-        offsets = _clamped_offsets(admin, partitions, offset)
+        offsets = clamped_offsets(admin, partitions, offset)
         if execute:
             admin.alter_group_offsets(name, offsets)
     rows = [
@@ -133,14 +156,28 @@ def reset_offsets(
     ]
     print_rows(rows, RESET_COLUMNS, output)
     if not execute:
-        print("nothing was changed; add --execute to do it", file=sys.stderr)
+        print(DRY_RUN, file=sys.stderr)
 
 
 @app.command(cls=SingleValueCommand)
 def delete(
-    name: Name, execute: Execute = False, bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP, settings: Settings = None
+    context: typer.Context,
+    name: Name,
+    topic: Annotated[
+        str | None,
+        typer.Option("-t", "--topic", callback=check_name, help="With --zookeeper: delete only what the group has of this topic."),
+    ] = None,
+    execute: Execute = False,
+    zookeeper: ZooKeeper = None,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+    settings: Settings = None,
 ) -> None:
     """Delete a group without members, and its committed offsets."""
+    if zookeeper is not None:
+        zookeeper_groups.delete(_servers(context, zookeeper, settings), name, topic, execute=execute)
+        return
+    if topic is not None:
+        raise typer.BadParameter("a single topic can be deleted only with --zookeeper", param_hint="-t")
     with connected_admin(bootstrap_servers, settings) as admin:
         if not _check_no_members(admin, name):
             raise CommandFailed(f"there is no group {name}")
@@ -152,6 +189,42 @@ def delete(
             print_line(f"would delete group {name} with {offsets}; add --execute to do it")
 
 
+@app.command(cls=SingleValueCommand)
+def migrate(
+    context: typer.Context,
+    name: Name,
+    source: Annotated[Store, typer.Option("--from", help="Where the committed offsets are.")],
+    target: Annotated[Store, typer.Option("--to", help="Where they are copied to.")],
+    zookeeper: Annotated[
+        str,
+        typer.Option(
+            "--zookeeper",
+            metavar="HOST:PORT,.../CHROOT",
+            callback=check_name,
+            help="Servers of ZooKeeper; the brokers are those that are registered there, or -b.",
+        ),
+    ],
+    backwards: Annotated[
+        bool, typer.Option("--allow-backwards", help="Replace offsets of the target that are greater than those of the source.")
+    ] = False,
+    execute: Execute = False,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+    settings: Settings = None,
+    output: OutputFormat = Format.TABLE,
+) -> None:
+    """Copy the committed offsets of a group without members from ZooKeeper to Kafka, or back."""
+    if source is target:
+        raise typer.BadParameter(f"--from and --to are both {source}", param_hint="--to")
+    servers = _servers(context, zookeeper, settings)
+    migration.migrate(servers, name, source, target, backwards=backwards, execute=execute, output=output)
+
+
+def _servers(context: typer.Context, zookeeper: str, settings: list[str] | None) -> Servers:
+    """Return where to look for a group in ZooKeeper. The default of ``-b`` may be another cluster, so it is not used."""
+    given = is_given(context, "bootstrap_servers")
+    return Servers(zookeeper, context.params["bootstrap_servers"] if given else None, settings)
+
+
 def _check_no_members(admin: ottla.Admin, name: str, *, has_offsets: bool = False) -> bool:
     """Whether the group exists. Raises ``CommandFailed`` if it has members, or, with ``has_offsets``, if it is a share group."""
     found = next((each for each in admin.list_groups() if each.group_id == name), None)
@@ -161,21 +234,6 @@ def _check_no_members(admin: ottla.Admin, name: str, *, has_offsets: bool = Fals
     if state not in (None, "", "Empty", "Dead"):
         raise CommandFailed(f"group {name} is {state}: its members must leave first")
     return state is not None
-
-
-def _clamped_offsets(admin: ottla.Admin, partitions: list[TopicPartition], offset: str) -> dict[TopicPartition, int]:
-    """Return the new offset of each partition, limited to the beginning and end of its log."""
-    first, end = (admin.list_offsets(dict.fromkeys(partitions, edge)) for edge in ("earliest", "latest"))
-    wanted: dict[TopicPartition, OffsetAndTimestamp | None] = {"beginning": first, "end": end}.get(offset, {})
-    if offset.startswith("s@"):
-        wanted = admin.list_offsets(dict.fromkeys(partitions, int(offset.removeprefix("s@"))))
-    offsets = {}
-    for each in partitions:
-        low, high = (found.offset if (found := edge.get(each)) is not None else 0 for edge in (first, end))
-        at = wanted.get(each)
-        number = int(offset) if offset.isdecimal() else high if at is None else at.offset
-        offsets[each] = max(low, min(number, high))
-    return offsets
 
 
 def describe_group(admin: ottla.Admin, name: str) -> dict[str, Any]:

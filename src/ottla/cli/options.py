@@ -59,11 +59,26 @@ Bootstrap = Annotated[
         show_default=True,
     ),
 ]
+ZooKeeper = Annotated[
+    str | None,
+    typer.Option(
+        "--zookeeper",
+        metavar="HOST:PORT,.../CHROOT",
+        callback=check_name,
+        help="Servers of ZooKeeper, for a group of Kafka 0.8's consumers; the brokers are those that are registered there, or -b.",
+    ),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option("-X", metavar="NAME=VALUE", help="Set a client property, such as security.protocol=SSL; may be repeated."),
 ]
 OutputFormat = Annotated[Format, typer.Option("--format", help="Output format.")]
+
+
+def is_given(context: typer.Context, parameter: str) -> bool:
+    """Whether the user has given an option, on the command line or by its environment variable."""
+    source = context.get_parameter_source(parameter)
+    return source is not None and source.name in ("COMMANDLINE", "ENVIRONMENT")
 
 
 def is_offset(text: str) -> bool:

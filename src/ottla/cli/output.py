@@ -51,7 +51,7 @@ def report_to_stderr() -> None:
 
 
 def _print_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any) -> None:
-    print(f"warning: {visible(str(message))}", file=sys.stderr)
+    print_warning(str(message))
 
 
 def visible(text: str) -> str:
@@ -112,6 +112,11 @@ def print_error(message: str, details: Sequence[str] = ()) -> None:
     print(f"error: {visible(message)}", file=sys.stderr)
     for line in details:
         print(visible(line), file=sys.stderr)
+
+
+def print_warning(message: str) -> None:
+    """Print a warning as one line to stderr."""
+    print(f"warning: {visible(message)}", file=sys.stderr)
 
 
 def _cell(value: Any) -> str:
