@@ -33,14 +33,14 @@ DRY_RUN = "nothing was changed; add --execute to do it\n"
 class Done(NamedTuple):
     """What a command has printed, and its exit code."""
 
-    code: int
+    exit_code: int
     stdout: str
     stderr: str
 
     @property
     def document(self) -> Any:
         """The JSON document of a command that has succeeded."""
-        assert self.code == 0, self.stderr
+        assert self.exit_code == 0, self.stderr
         return json.loads(self.stdout)
 
 
@@ -173,7 +173,7 @@ def test_a_group_is_described_with_its_members_owners_and_lag(command: Run, old:
     assert (second["committed"], second["owner"]) == (2, None)
     assert (third["committed"], third["stored_in"], third["lag"], third["owner"]) == (None, [], None, f"{member_id}-0")
     assert sum(row["end_offset"] for row in document["partitions"]) == 30
-    assert (table.code, table.stderr) == (0, "")
+    assert (table.exit_code, table.stderr) == (0, "")
     assert table.stdout.startswith("group bar: Active, protocol zookeeper\n\nMEMBER ID")
     assert f"{name}=2" in table.stdout
     assert [line.split()[3] for line in table.stdout.splitlines() if line.startswith(name)] == ["zookeeper", "zookeeper", "-"]
@@ -203,7 +203,7 @@ def test_malformed_nodes_are_shown_with_their_paths(command: Run, old: Old) -> N
     old.put("/consumers/bar/offsets/t/1", b"five\x1b[31m")
     old.put("/consumers/bar/ids/stray", b"[]")
     done = command(f"group describe bar --zookeeper {old.connect}")
-    assert done.code == 0
+    assert done.exit_code == 0
     lines = done.stdout.splitlines()
     assert lines[-3].split() == ["MALFORMED", "NODE", "ERROR"]
     assert [line.split()[0] for line in lines[-2:]] == ["/consumers/bar/ids/stray", "/consumers/bar/offsets/t/1"]
@@ -225,7 +225,7 @@ def test_brokers_that_cannot_be_reached_are_a_warning(command: Run, old: Old) ->
     old.client.delete("/brokers/ids/1")
     for line, code in (("describe bar", 0), ("reset-offsets bar -o end", 1), ("migrate bar --from zookeeper --to kafka", 1)):
         done = command(f"group {line} --zookeeper {old.connect}")
-        assert done.code == code
+        assert done.exit_code == code
         assert "no broker with a PLAINTEXT listener is registered in ZooKeeper; name the brokers with -b" in done.stderr
         done = command(f"group {line} --zookeeper {old.connect} -b {old.broker}")
         assert "registered" not in done.stderr
@@ -240,7 +240,7 @@ def test_brokers_of_another_cluster_are_refused(command: Run, old: Old) -> None:
         ("migrate bar --from zookeeper --to kafka --execute", 1),
     ):
         done = command(f"group {line} --zookeeper {old.connect} -b {old.broker}")
-        assert done.code == code
+        assert done.exit_code == code
         assert f"the brokers at {old.broker} belong to cluster " in done.stderr
         assert "to cluster another; without -b" in done.stderr
     assert old.offsets("bar", "t") == {0: 5}
@@ -276,7 +276,7 @@ def test_offsets_are_reset(command: Run, old: Old, topic: Callable[..., str], ad
     assert (old.offsets(group, name), old.offsets(group, "deleted")) == ({0: 8}, {0: 3})
     old.commit("gone", "deleted", {0: 3})
     done = command(f"group reset-offsets gone -o end --zookeeper {old.connect}")
-    assert (done.code, done.stdout) == (1, "")
+    assert (done.exit_code, done.stdout) == (1, "")
     assert done.stderr.endswith(
         "error: there is nothing to reset: no topic that group gone has committed offsets of exists any more\n"
     )
@@ -298,10 +298,10 @@ def test_a_group_or_a_topic_of_it_is_deleted(command: Run, old: Old) -> None:
     assert not old.client.exists("/consumers/bar")
     for execute in ("", "--execute"):
         done = command(f"group delete bar {execute} {at}")
-        assert (done.code, done.stdout) == (1, "")
+        assert (done.exit_code, done.stdout) == (1, "")
         assert "there is no group 'bar' in ZooKeeper" in done.stderr
     done = command("group delete bar -t t")
-    assert (done.code, done.stdout) == (2, "")
+    assert (done.exit_code, done.stdout) == (2, "")
     assert "only with --zookeeper" in done.stderr
 
 
@@ -309,7 +309,7 @@ def test_a_large_group_is_reset_and_deleted_with_progress(command: Run, old: Old
     name = f"large-{next(NUMBERS)}"
     admin.create_topics({name: 1500})
     done = command(f"group reset-offsets bar -t {name} -o end --execute --zookeeper {old.connect}")
-    assert (done.code, done.stderr) == (0, "wrote 1000 of 1500 offsets\n")
+    assert (done.exit_code, done.stderr) == (0, "wrote 1000 of 1500 offsets\n")
     assert len(old.offsets("bar", name)) == 1500
     done = command(f"group delete bar --execute --zookeeper {old.connect}")
     assert done == (0, "deleted group bar\n", "deleted 1000 of 1504 nodes\n")
@@ -347,14 +347,14 @@ def test_offsets_move_to_kafka_and_back(command: Run, old: Old, topic: Callable[
     assert done.stderr == DRY_RUN
     assert stored_in_kafka(admin, group) == {}
     done = command(f"{to_kafka} --execute")
-    assert (done.code, done.stderr) == (0, "wrote 2 offsets to kafka and read them back\n")
+    assert (done.exit_code, done.stderr) == (0, "wrote 2 offsets to kafka and read them back\n")
     assert stored_in_kafka(admin, group) == {0: 1, 1: 2}
     done = command(f"{to_kafka} --execute --format json")
     assert [row["action"] for row in done.document] == ["unchanged", "unchanged"]
     assert done.stderr == "there was nothing to write to kafka\n"
     admin.alter_group_offsets(group, {TopicPartition(name, 0): 3})
     done = command(f"group migrate {group} --from kafka --to zookeeper --execute --zookeeper {old.connect}")
-    assert (done.code, done.stderr) == (0, "wrote 1 offset to zookeeper and read them back\n")
+    assert (done.exit_code, done.stderr) == (0, "wrote 1 offset to zookeeper and read them back\n")
     assert old.offsets(group, name) == {0: 3, 1: 2}
 
 
@@ -362,7 +362,7 @@ def test_a_group_moves_to_a_zookeeper_that_has_none(command: Run, old: Old, topi
     name, group = topic(1, "a:b"), f"moving-{next(NUMBERS)}"
     admin.alter_group_offsets(group, {TopicPartition(name, 0): 1})
     assert not old.client.exists("/consumers")
-    assert command(f"group migrate {group} --from kafka --to zookeeper --execute --zookeeper {old.connect}").code == 0
+    assert command(f"group migrate {group} --from kafka --to zookeeper --execute --zookeeper {old.connect}").exit_code == 0
     assert old.offsets(group, name) == {0: 1}
 
 
@@ -411,7 +411,7 @@ def test_members_in_kafka_refuse_a_migration(command: Run, old: Old, topic: Call
             consumer.poll(0.1)
         for line in ("--from zookeeper --to kafka --execute", "--from kafka --to zookeeper"):
             done = command(f"group migrate {group} {line} --zookeeper {old.connect}")
-            assert (done.code, done.stdout) == (1, "")
+            assert (done.exit_code, done.stdout) == (1, "")
             assert f"error: group {group} is Stable in Kafka: its members must leave first\n" in done.stderr
     assert old.offsets(group, name) == {0: 1}
 
@@ -425,9 +425,9 @@ def test_there_must_be_something_to_migrate(command: Run, old: Old, topic: Calla
     done = command(f"group migrate {group} --from kafka --to zookeeper --zookeeper {old.connect}")
     assert done == (1, "", f"error: group {group} has no committed offsets in kafka; it has 1 committed offset in zookeeper\n")
     done = command(f"group migrate {group} --from kafka --to kafka --zookeeper {old.connect}")
-    assert (done.code, done.stdout) == (2, "")
+    assert (done.exit_code, done.stdout) == (2, "")
     assert "--from and --to are both kafka" in done.stderr
-    assert command(f"group migrate {group} --from kafka --to zookeeper").code == 2
+    assert command(f"group migrate {group} --from kafka --to zookeeper").exit_code == 2
 
 
 def test_a_commit_during_the_migration_is_an_error(
@@ -443,7 +443,7 @@ def test_a_commit_during_the_migration_is_an_error(
 
     monkeypatch.setattr(Admin, "alter_group_offsets", commit_too)
     done = command(f"group migrate {group} --from zookeeper --to kafka --execute --zookeeper {old.connect}")
-    assert (done.code, done.stdout) == (1, "")
+    assert (done.exit_code, done.stdout) == (1, "")
     assert f"group {group} has committed to zookeeper during the migration: {name}-0 was 1, is 2; stop its members" in done.stderr
 
     def write_another(self: Admin, group: str, offsets: dict[TopicPartition, Any]) -> None:
@@ -461,17 +461,17 @@ def test_a_wrong_address_ends_in_time_with_the_reason(command: Run, old: Old) ->
     began = time.monotonic()
     with closed_port() as port:
         done = command(f"group list --zookeeper 127.0.0.1:{port} -X default.api.timeout.ms=1000")
-    assert (done.code, done.stdout) == (1, "")
+    assert (done.exit_code, done.stdout) == (1, "")
     assert done.stderr.startswith(f"error: no connection to ZooKeeper within 1 s: 127.0.0.1:{port}: Connection refused (")
     done = command(f"group list --zookeeper {old.broker} -X default.api.timeout.ms=1000")
-    assert done.code == 1
+    assert done.exit_code == 1
     assert f"{old.broker}: it accepts connections, but does not answer as ZooKeeper does" in done.stderr
     assert time.monotonic() - began < 15
     done = command(f"group list --zookeeper {old.connect}/nowhere")
-    assert done.code == 1
+    assert done.exit_code == 1
     assert f"ZooKeeper has no node '{old.chroot}/nowhere'" in done.stderr
     done = command("group list --zookeeper 127.0.0.1:port")
-    assert (done.code, done.stdout) == (1, "")
+    assert (done.exit_code, done.stdout) == (1, "")
     assert "zookeeper_connect='127.0.0.1:port': expected HOST:PORT" in done.stderr
 
 
@@ -479,14 +479,14 @@ def test_a_wrong_address_ends_in_time_with_the_reason(command: Run, old: Old) ->
 def test_a_name_that_no_group_in_zookeeper_can_have(command: Run, old: Old, name: str) -> None:
     for line in ("describe", "reset-offsets -o 0", "delete --execute", "migrate --from zookeeper --to kafka"):
         done = command(f"group {line} --zookeeper {old.connect}", name)
-        assert (done.code, done.stdout) == (1, ""), line
+        assert (done.exit_code, done.stdout) == (1, ""), line
         assert "cannot be a node of ZooKeeper" in done.stderr
 
 
 @pytest.mark.parametrize("name", ['o\'clock "quoted"', "grüppe 群"])
 def test_unusual_names_of_groups(command: Run, old: Old, name: str, topic: Callable[..., str]) -> None:
     at = f"--zookeeper {old.connect}"
-    assert command(f"group reset-offsets -t {topic(1)} -o end --execute {at}", name).code == 0
+    assert command(f"group reset-offsets -t {topic(1)} -o end --execute {at}", name).exit_code == 0
     assert [row["group"] for row in command(f"group list --format json {at}").document] == [name]
     assert command(f"group describe --format json {at}", name).document["group"] == name
     assert command(f"group delete --execute {at}", name).stdout == f"deleted group {name}\n"
@@ -504,4 +504,4 @@ def test_a_server_that_answers_nothing_keeps_no_command_waiting(command: Run) ->
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         done = command(f"group describe bar --zookeeper {address} -X default.api.timeout.ms=1000")
         assert time.monotonic() - began < 10
-    assert (done.code, done.stdout) == (1, "")
+    assert (done.exit_code, done.stdout) == (1, "")

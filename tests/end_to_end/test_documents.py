@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from confluent_kafka import Producer
 
 from ottla import Broker
 from ottla.runtime.zookeeper_server import ZooKeeperServer
@@ -55,9 +56,10 @@ def session(document: Path) -> list[Exchange]:
     return exchanges
 
 
-def four_digit_ports() -> Iterator[str]:
-    """Free ports that are as wide as those in the documents, so that tables line up."""
-    for port in range(2000, 10_000):
+def four_digit_ports(document: Path) -> Iterator[str]:
+    """Free ports that are as wide as those in the documents, so that tables line up. Each document has a range of its own."""
+    first = 2000 + 500 * with_blocks("console").index(document)
+    for port in range(first, 10_000):
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)):
                 yield str(port)
@@ -79,7 +81,7 @@ def agrees(documented: str, printed: str) -> bool:
 
 @pytest.mark.parametrize("document", with_blocks("console"), ids=name_of)
 def test_a_session_at_a_terminal(document: Path, tmp_path: Path) -> None:
-    port, zookeeper_port = islice(four_digit_ports(), 2)
+    port, zookeeper_port = islice(four_digit_ports(document), 2)
     surroundings = environment(f"127.0.0.1:{port}")
     with ExitStack() as running:
         for exchange in session(document):
@@ -115,9 +117,13 @@ def background(command: str, folder: Path, surroundings: dict[str, str]) -> Iter
 
 @pytest.fixture(scope="module")
 def zookeeper_with_orders(kafka_broker: Broker, zookeeper_server: ZooKeeperServer) -> Iterator[str]:
-    """The connect string of a ZooKeeper with a broker that has a topic ``orders``."""
+    """The connect string of a ZooKeeper with a broker that has a topic ``orders`` with five records."""
     with registered(kafka_broker, zookeeper_server.connect_string) as cluster:
         cluster.create_topic("orders", 2)
+        producer = Producer({"bootstrap.servers": kafka_broker.bootstrap_servers})
+        for number in range(5):
+            producer.produce("orders", str(number), partition=number % 2)
+        assert producer.flush(60) == 0
         yield cluster.connect
 
 
@@ -127,9 +133,11 @@ def zookeeper_with_orders(kafka_broker: Broker, zookeeper_server: ZooKeeperServe
     ids=lambda part: name_of(part) if isinstance(part, Path) else str(part),
 )
 def test_a_program(document: Path, number: int, tmp_path: Path, served: str, request: pytest.FixtureRequest) -> None:
-    text = blocks(document, "python")[number].replace(f"localhost:{PORT}", served)
+    text = blocks(document, "python")[number]
     if f"localhost:{ZOOKEEPER_PORT}" in text:
         text = text.replace(f"localhost:{ZOOKEEPER_PORT}", request.getfixturevalue("zookeeper_with_orders"))
+        served = request.getfixturevalue("kafka_broker").bootstrap_servers
+    text = text.replace(f"localhost:{PORT}", served)
     holds_tests = "def test_" in text
     program = tmp_path / ("test_program.py" if holds_tests else "program.py")
     program.write_text(text)

@@ -128,6 +128,21 @@ def test_the_description_of_a_group(groups: OldGroups) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("member_id", "host"),
+    [
+        ("g_a.example-1795377382328-12a618e8", "a.example"),
+        ("g_host-1-b4d870c0", "host-1"),
+        ("h_host-b4d870c0", None),
+        ("g_consumer-1", None),
+        ("host-b4d870c0", None),
+    ],
+)
+def test_the_host_in_a_generated_id(groups: OldGroups, member_id: str, host: str | None) -> None:
+    groups.join("g", member_id)
+    assert [one.host for one in groups.run(reading.describe_group("g")).members] == [host]
+
+
 def test_a_topic_that_a_member_has_only_subscribed_to_is_described(groups: OldGroups) -> None:
     groups.join("g", "m", {"t": 1, "gone": 1, "not/a/topic": 1})
     groups.put("/brokers/topics/t", b'{"partitions":{"0":[1]}}')

@@ -32,8 +32,8 @@ V = TypeVar("V")
 DIRECTORIES = frozenset({"ids", "owners", "offsets"})
 """The children of a group's node: the members, the owners of partitions and the committed offsets."""
 
-_GENERATED_ID = re.compile(r"(?P<host>.+)-\d+-[0-9a-f]{1,8}")
-"""The part behind ``GROUP_`` of an id that Kafka's consumer generates: host, milliseconds since 1970, random digits."""
+_GENERATED_ID = re.compile(r"(?P<host>.+?)(-\d{13})?-[0-9a-f]{8}")
+"""The part behind ``GROUP_`` of a generated id: host, milliseconds since 1970 (not in Ottla's), random digits."""
 _LAST_PARTITION = 2**31 - 1
 
 Brokers = tuple[tuple[BrokerAddress, ...], tuple[MalformedNode, ...]]

@@ -35,7 +35,7 @@ class ZooKeeperGroupListing:
 class ZooKeeperGroupMember:
     """A member: the node ``/consumers/GROUP/ids/MEMBER``.
 
-    ``host`` is a part of the ids that Kafka's consumer generates; ``None`` for other ids. ``pattern`` is ``"static"``,
+    ``host`` is a part of the ids that Kafka's and Ottla's consumers generate; ``None`` for other ids. ``pattern`` is ``"static"``,
     ``"white_list"`` or ``"black_list"``. ``subscription`` maps each topic to its number of streams; for the two lists, the regular
     expression. Both are empty if the node is malformed. ``is_live``: whether it disappears with the member's session; other nodes
     are not members, although Kafka's consumers take them for such. ``partitions``: what the member's threads own.
