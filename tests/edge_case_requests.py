@@ -20,7 +20,7 @@ from ottla.protocol.conversion import wire_class
 from ottla.protocol.schema import is_nullable, is_tuple, nested_class
 from ottla.records import NewRecord, encode_batch
 from tests.message_conversion import upgrade
-from tests.simulation.broker import content
+from tests.simulation.files import content
 
 NOT_UTF8, _BROKEN = "¤¤", b"\xff\xfe\xfd\xfc"
 """A word that ``frame`` turns into bytes that are none."""

@@ -17,7 +17,7 @@ from ottla.protocol.apis import SPOKEN, Api
 from ottla.protocol.codec import RequestHeader, encode_request
 from ottla.protocol.messages import message_class, produce_request
 from ottla.records import NewRecord, encode_batch
-from tests.simulation.broker import content
+from tests.simulation.files import content
 
 
 def bad_frames(count: int, seed: int) -> Iterator[bytes]:

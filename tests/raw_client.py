@@ -13,7 +13,7 @@ from typing import Any
 
 from ottla.protocol.apis import SPOKEN, Api
 from ottla.protocol.codec import RequestHeader, decode_response, encode_request
-from tests.simulation.broker import content
+from tests.simulation.files import content
 
 TIMEOUT = 60.0
 

@@ -1,15 +1,12 @@
-"""What tests may import: helpers, not each other; public names by their public paths; the simulated world nothing but Ottla."""
+"""What tests may import: helpers, not each other, and public names by their public paths."""
 
 from __future__ import annotations
 
 import ast
 import importlib
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from tests.architecture.sources import name, python_files, tree
 
@@ -50,14 +47,6 @@ def test_no_test_module_is_imported() -> None:
         for match in OF_TEST_MODULES.finditer(path.read_text(encoding="utf-8"))
     ]
     assert found == [], "move what is shared into a module that is named for what it holds"
-
-
-@pytest.mark.parametrize("path", python_files("tests/simulation"), ids=name)
-def test_the_simulated_world_imports_nothing_but_ottla(path: Path) -> None:
-    """So that it can become a part of the package."""
-    allowed = (*sys.stdlib_module_names, "ottla")
-    strange = [one for one, _ in imports(path) if not one.startswith("tests.simulation.") and one.split(".")[0] not in allowed]
-    assert strange == []
 
 
 def test_public_names_are_imported_by_their_public_paths() -> None:

@@ -19,9 +19,9 @@ from ottla.protocol.apis import Api
 from ottla.protocol.messages import offset_commit_request
 from ottla.records import NewRecord, encode_batch, read_header
 from ottla.runtime.log_files import PartitionFolder
+from ottla.simulation.clock import START
 from ottla.types import Now
 from tests.simulation.broker import CoreUnderTest
-from tests.simulation.clock import START
 from tests.unit.broker.transactional import Producer
 
 HIGH_WATERMARK_CHECKPOINT = ("closed", "killed", "swapping")

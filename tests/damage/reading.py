@@ -18,10 +18,11 @@ from ottla.protocol.messages import (
     list_offsets_request,
     offset_fetch_request,
 )
+from ottla.simulation.clock import START
 from tests.damage.batches import Batch, Row, batch_at
 from tests.damage.directory import ALL, GROUPS, TRANSACTIONAL
-from tests.simulation.broker import CoreUnderTest, content
-from tests.simulation.clock import START
+from tests.simulation.broker import CoreUnderTest
+from tests.simulation.files import content
 from tests.unit.broker.transactional import state_of
 
 Place = tuple[str, int]

@@ -19,13 +19,13 @@ from random import Random
 from ottla.coordinator.effects import ApiError
 from ottla.errors import ConfigError, StorageError
 from ottla.records import NewRecord, encode_batch, read_header
+from ottla.simulation.clock import START
 from ottla.types import Now
 from tests.damage.directory import HIGH_WATERMARK_CHECKPOINT, MINUTE, PARTITIONS, SETTINGS, Whole, build
 from tests.damage.expected import Judge
 from tests.damage.faults import Fault, fault_of, strike
 from tests.damage.reading import Everything, read_everything
 from tests.simulation.broker import CoreUnderTest
-from tests.simulation.clock import START
 
 SIZES = (200, 700, 1 << 20)
 """Bytes a partition that readers ask for at once."""

@@ -24,7 +24,7 @@ from ottla.protocol.messages import (
 )
 from tests.end_to_end.programs import free_port
 from tests.raw_client import RawClient
-from tests.simulation.broker import content
+from tests.simulation.files import content
 from tests.unknown_tagged_fields import TaggingProxy, tagged_request, tagging_proxy
 
 RECORDS = [b"%d" % number for number in range(200)]

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ottla.simulation.application import App
 from ottla.types import TopicPartition
-from tests.simulation.app import App
 from tests.simulation.world import World
 
 TP0, TP1 = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -11,10 +11,10 @@ from typing import Any
 from ottla.assignors import Cluster, ConsumerPartitionAssignor, MemberAssignment, MemberSubscription
 from ottla.client.groups.consumer.client_assignors import RunState
 from ottla.protocol.apis import Api
+from ottla.simulation.application import App
+from ottla.simulation.broker import QUICK_GROUPS
 from ottla.types import ConsumerGroupMetadata, TopicPartition
 from tests.scenarios.groups import join, sent
-from tests.simulation.app import App
-from tests.simulation.broker import QUICK_GROUPS
 from tests.simulation.world import World
 
 PREPARE, INSTALL = Api.CONSUMER_GROUP_PREPARE_ASSIGNMENT, Api.CONSUMER_GROUP_INSTALL_ASSIGNMENT

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from ottla.client.groups.classic import states as classic_states
 from ottla.client.groups.consumer import states as consumer_states
 from ottla.protocol.apis import Api
+from ottla.simulation.application import App, member
 from ottla.types import TopicPartition
-from tests.simulation.app import App, member
 from tests.simulation.world import World
 
 PARTITIONS = 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ottla import Health
 from ottla.client.health.verdicts import Assessor
-from tests.simulation.app import App
+from ottla.simulation.application import App
 
 
 class Probe:

@@ -10,10 +10,10 @@ import pytest
 from ottla.client.calls.mailbox import PROBLEM_GRACE
 from ottla.client.health.verdicts import WaitsFor
 from ottla.errors import OttlaError, UnknownTopicOrPartitionError
+from ottla.simulation.application import App, Program
 from ottla.types import TopicPartition
 from tests.scenarios.assigned_consumer import TP0, TP1, assigned, poll
 from tests.scenarios.health_probe import Probe
-from tests.simulation.app import App, Program
 from tests.simulation.world import World
 
 ELSEWHERE = TopicPartition("u", 0)

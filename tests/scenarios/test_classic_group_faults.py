@@ -13,9 +13,9 @@ from ottla.broker.faults.rules import Action, Fail
 from ottla.errors import error_class
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
+from ottla.simulation.application import offsets
 from ottla.types import TopicPartition
 from tests.scenarios.group_under_faults import COORDINATOR, NO_ANSWER, Group, each_of, play, supplied, working
-from tests.simulation.app import offsets
 
 FORMING = (Api.METADATA, Api.FIND_COORDINATOR, Api.JOIN_GROUP, Api.SYNC_GROUP, Api.OFFSET_FETCH, Api.LIST_OFFSETS)
 WORKING = (Api.FETCH, Api.HEARTBEAT, Api.OFFSET_COMMIT)

@@ -21,9 +21,9 @@ from ottla.errors import (
     UnknownTopicOrPartitionError,
 )
 from ottla.protocol.apis import Api
+from ottla.simulation.application import Program, Sleep, member, offsets
 from ottla.types import OffsetAndMetadata, TopicPartition
 from tests.scenarios.groups import ALL, PARTITIONS, check_listeners, filled, join, sent, settle
-from tests.simulation.app import Program, Sleep, member, offsets
 from tests.simulation.world import World
 
 

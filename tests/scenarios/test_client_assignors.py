@@ -13,6 +13,7 @@ from ottla.broker.faults.rules import Delay, ExpireMember
 from ottla.client.calls.listeners import Listeners
 from ottla.client.groups.consumer.client_assignors import RunState
 from ottla.protocol.apis import Api
+from ottla.simulation.application import Program, Sleep
 from ottla.types import TopicPartition
 from tests.scenarios.client_assignors import (
     INSTALL,
@@ -29,7 +30,6 @@ from tests.scenarios.client_assignors import (
     start,
 )
 from tests.scenarios.groups import ALL, PARTITIONS, check_listeners, filled, join, new, sent, settle
-from tests.simulation.app import Program, Sleep
 from tests.simulation.world import World
 
 

@@ -15,6 +15,8 @@ from ottla.client.groups.consumer.client_assignors import RUN_REACTIONS, RunReac
 from ottla.errors import AssignmentError, error_class
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
+from ottla.simulation.application import App, Program
+from ottla.simulation.broker import QUICK_GROUPS
 from ottla.types import TopicPartition
 from tests.scenarios.client_assignors import (
     INSTALL,
@@ -30,8 +32,6 @@ from tests.scenarios.client_assignors import (
     start,
 )
 from tests.scenarios.groups import ALL, check_listeners, filled, join, new, sent, settle
-from tests.simulation.app import App, Program
-from tests.simulation.broker import QUICK_GROUPS
 from tests.simulation.world import World
 
 APIS = pytest.mark.parametrize("api", [PREPARE, INSTALL], ids=["prepare", "install"])

@@ -13,9 +13,9 @@ from ottla.broker.faults.rules import Delay, Fail
 from ottla.errors import OttlaError, OttlaTimeoutError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
+from ottla.simulation.application import App, Program, Sleep
 from ottla.types import OffsetAndMetadata, TopicPartition
 from tests.scenarios.groups import ALL, PARTITIONS, filled, goodbyes, join, new
-from tests.simulation.app import App, Program, Sleep
 from tests.simulation.world import World
 
 TIMEOUTS = (0, 1, 50, 500, 1_500, 3_000, 5_000)

@@ -11,9 +11,9 @@ from ottla.broker.faults.rules import Delay, Fail
 from ottla.errors import WakeupError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
+from ottla.simulation.application import App, Program, member
+from ottla.simulation.broker import QUICK_GROUPS
 from tests.scenarios.groups import ALL, PARTITIONS, filled, settle
-from tests.simulation.app import App, Program, member
-from tests.simulation.broker import QUICK_GROUPS
 from tests.simulation.world import World
 
 KINDS = {

@@ -14,8 +14,8 @@ from ottla.client.calls.listeners import Listeners
 from ottla.errors import CommitFailedError, OttlaError, RebalanceInProgressError, WakeupError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
+from ottla.simulation.application import App, Program, Sleep
 from ottla.types import OffsetAndMetadata, TopicPartition
-from tests.simulation.app import App, Program, Sleep
 from tests.simulation.world import World
 
 PARTITIONS, RECORDS = 3, 60

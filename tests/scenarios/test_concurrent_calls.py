@@ -12,9 +12,9 @@ import pytest
 
 from ottla.client.calls.mailbox import Await, Wait
 from ottla.errors import CommitFailedError, IllegalStateError, OttlaTimeoutError, RebalanceInProgressError, WakeupError
+from ottla.simulation.application import App, Program, Sleep, member
 from ottla.types import OffsetAndMetadata, TopicPartition
 from tests.example_counts import examples
-from tests.simulation.app import App, Program, Sleep, member
 from tests.simulation.world import World
 
 PARTITIONS, RECORDS = 4, 60

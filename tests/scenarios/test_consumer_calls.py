@@ -22,8 +22,8 @@ from ottla.errors import (
 )
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
+from ottla.simulation.application import App, Program, member
 from ottla.types import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from tests.simulation.app import App, Program, member
 from tests.simulation.world import World
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

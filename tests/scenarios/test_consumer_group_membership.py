@@ -15,10 +15,10 @@ from ottla.client.groups.consumer.states import State
 from ottla.errors import OttlaTimeoutError
 from ottla.protocol import milliseconds
 from ottla.protocol.apis import Api
+from ottla.simulation.application import App, Program, Sleep
+from ottla.simulation.broker import QUICK_GROUPS
 from ottla.types import OffsetAndMetadata, TopicPartition
 from tests.scenarios.groups import ALL, HEARTBEAT, filled, goodbyes, join, new, sent, settle
-from tests.simulation.app import App, Program, Sleep
-from tests.simulation.broker import QUICK_GROUPS
 from tests.simulation.world import World
 
 

@@ -16,9 +16,9 @@ from ottla.client.groups.classic.states import State
 from ottla.errors import RebalanceInProgressError
 from ottla.protocol.apis import Api
 from ottla.protocol.consumer_protocol import decode_subscription
+from ottla.simulation.application import App, Program, Sleep, member
 from ottla.types import TopicPartition
 from tests.scenarios.groups import filled
-from tests.simulation.app import App, Program, Sleep, member
 from tests.simulation.world import World
 
 PARTITIONS = 6

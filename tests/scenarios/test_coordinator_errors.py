@@ -11,8 +11,8 @@ from ottla.broker.faults.rules import Fail
 from ottla.errors import GroupAuthorizationFailedError, error_class
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
+from ottla.simulation.application import App, member
 from tests.scenarios.health_probe import Probe
-from tests.simulation.app import App, member
 from tests.simulation.world import World
 
 KINDS = {

@@ -12,9 +12,9 @@ from ottla.assignors import Cluster, ConsumerPartitionAssignor, MemberAssignment
 from ottla.client.groups.classic.states import State
 from ottla.errors import AssignmentError
 from ottla.protocol.apis import Api
+from ottla.simulation.application import App, member
 from ottla.types import ConsumerGroupMetadata, TopicPartition
 from tests.scenarios.groups import ALL, PARTITIONS, filled
-from tests.simulation.app import App, member
 from tests.simulation.world import World
 
 Members = Mapping[str, MemberSubscription]

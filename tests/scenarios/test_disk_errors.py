@@ -27,8 +27,9 @@ from ottla.protocol.messages import (
 )
 from ottla.records import NewRecord, encode_batch, iter_headers, iter_records
 from ottla.types import TopicPartition
-from tests.simulation.broker import CoreUnderTest, content
+from tests.simulation.broker import CoreUnderTest
 from tests.simulation.disk import FailingDisk, on_disk
+from tests.simulation.files import content
 from tests.unit.broker.transactional import Producer, make_topic
 
 pytestmark = pytest.mark.long

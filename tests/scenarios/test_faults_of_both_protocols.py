@@ -11,10 +11,10 @@ import pytest
 
 from ottla.broker.faults.rules import ExpireMember, FailAppends, Freeze, MoveCoordinator
 from ottla.errors import OttlaTimeoutError
+from ottla.simulation.application import App
 from ottla.types import OffsetAndMetadata
 from tests.scenarios.group_under_faults import Group, supplied, working
 from tests.scenarios.groups import ALL, PARTITIONS
-from tests.simulation.app import App
 
 
 @pytest.fixture(params=["classic", "consumer"])

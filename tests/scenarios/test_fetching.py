@@ -9,9 +9,9 @@ import pytest
 
 from ottla.errors import RecordDeserializationError
 from ottla.protocol.apis import Api
+from ottla.simulation.application import App, Program, member, offsets
 from ottla.types import OffsetAndMetadata, TopicPartition
 from tests.scenarios.assigned_consumer import TP0, TP1, assigned, poll
-from tests.simulation.app import App, Program, member, offsets
 from tests.simulation.world import World
 
 MANY = 60

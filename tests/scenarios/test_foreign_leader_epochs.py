@@ -10,9 +10,9 @@ import pytest
 from ottla.broker.faults.rules import Fail
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
+from ottla.simulation.application import App, Program, member, offsets
 from ottla.types import OffsetAndMetadata, TopicPartition
 from tests.scenarios.assigned_consumer import TP0, assigned, poll
-from tests.simulation.app import App, Program, member, offsets
 from tests.simulation.world import World
 
 TOPIC, RECORDS = "t", 20

@@ -14,9 +14,9 @@ from ottla.client.groups.classic.membership import ClassicMembership
 from ottla.client.groups.consumer.membership import ConsumerMembership
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
+from ottla.simulation.application import App, member
+from ottla.simulation.broker import QUICK_GROUPS
 from ottla.types import TopicPartition
-from tests.simulation.app import App, member
-from tests.simulation.broker import QUICK_GROUPS
 from tests.simulation.world import World
 
 PARTITIONS = 4

@@ -13,6 +13,8 @@ import pytest
 
 from ottla.client.calls.listeners import Listeners
 from ottla.errors import CommitFailedError, IllegalStateError
+from ottla.simulation.application import App, Program, Sleep, offsets
+from ottla.simulation.broker import QUICK_GROUPS
 from ottla.types import OffsetAndMetadata, TopicPartition
 from tests.scenarios.groups import (
     ALL,
@@ -28,8 +30,6 @@ from tests.scenarios.groups import (
     settle,
     the_goodbye,
 )
-from tests.simulation.app import App, Program, Sleep, offsets
-from tests.simulation.broker import QUICK_GROUPS
 from tests.simulation.world import World
 
 

@@ -8,9 +8,9 @@ from ottla.client.health.metrics import COORDINATOR, FETCH
 from ottla.client.health.verdicts import WaitsFor
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
+from ottla.simulation.application import App, Program, Sleep, member
 from ottla.types import TopicPartition
 from tests.scenarios.health_probe import Probe
-from tests.simulation.app import App, Program, Sleep, member
 from tests.simulation.world import World
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from ottla.simulation.application import App, offsets
+from ottla.simulation.broker import QUICK_GROUPS
 from ottla.types import TopicPartition
 from tests.scenarios.groups import STABLE, check_listeners, filled, join
-from tests.simulation.app import App, offsets
-from tests.simulation.broker import QUICK_GROUPS
 from tests.simulation.world import World
 
 pytestmark = pytest.mark.long

@@ -11,9 +11,9 @@ from ottla.broker.faults.rules import Delay
 from ottla.client.calls.listeners import Listeners
 from ottla.errors import IllegalStateError
 from ottla.protocol.apis import Api
+from ottla.simulation.application import App, Program, Sleep
 from ottla.types import GroupMembershipOperation
 from tests.scenarios.groups import ALL, filled, join, new, settle
-from tests.simulation.app import App, Program, Sleep
 from tests.simulation.world import World
 
 SESSION = 6_000

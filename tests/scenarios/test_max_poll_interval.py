@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from ottla.client.calls.listeners import Listeners, Partitions
+from ottla.simulation.application import App, Program, Sleep, member
 from tests.example_counts import examples
-from tests.simulation.app import App, Program, Sleep, member
 from tests.simulation.world import World
 
 INTERVAL = 10_000

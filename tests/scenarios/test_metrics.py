@@ -11,9 +11,9 @@ from ottla import MetricName
 from ottla.client.calls.listeners import Listeners
 from ottla.client.health.metrics import CONSUMER, COORDINATOR, FETCH
 from ottla.client.health.names import NAMES
+from ottla.simulation.application import App, Program, Sleep, member
 from ottla.types import TopicPartition
 from tests.scenarios.groups import STABLE
-from tests.simulation.app import App, Program, Sleep, member
 from tests.simulation.world import World
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

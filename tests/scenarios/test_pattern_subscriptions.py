@@ -11,7 +11,7 @@ import pytest
 from ottla.client.groups.classic.states import State
 from ottla.errors import ConfigError, IllegalStateError
 from ottla.protocol.apis import Api
-from tests.simulation.app import App, member
+from ottla.simulation.application import App, member
 from tests.simulation.world import World
 
 

@@ -14,9 +14,9 @@ from ottla.client.calls.listeners import COMMIT_HOLD
 from ottla.errors import WakeupError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
+from ottla.simulation.application import App, Program, Sleep, member
 from ottla.types import TopicPartition
 from tests.scenarios.groups import ALL, PARTITIONS, check_listeners, filled, settle
-from tests.simulation.app import App, Program, Sleep, member
 from tests.simulation.world import World
 
 KINDS: dict[str, dict[str, Any]] = {

@@ -16,9 +16,9 @@ from ottla.errors import (
     UnknownTopicOrPartitionError,
     WakeupError,
 )
+from ottla.simulation.application import App, Program, offsets
 from ottla.types import OffsetAndMetadata, TopicPartition
 from tests.scenarios.assigned_consumer import TP0, TP1, assigned, poll
-from tests.simulation.app import App, Program, offsets
 from tests.simulation.world import World
 
 

@@ -12,9 +12,9 @@ import pytest
 
 from ottla import Record
 from ottla.errors import OttlaTimeoutError
+from ottla.simulation.application import App, Program, Sleep
 from ottla.types import OffsetAndMetadata
 from tests.scenarios.assigned_consumer import TP0, TP1
-from tests.simulation.app import App, Program, Sleep
 from tests.simulation.world import World
 
 BUSY = 20

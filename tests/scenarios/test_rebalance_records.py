@@ -10,8 +10,8 @@ import pytest
 from ottla import Rebalance
 from ottla.client.calls.listeners import Listeners
 from ottla.client.groups.rebalances import KEPT
+from ottla.simulation.application import App, Program, Sleep, member
 from ottla.types import TopicPartition
-from tests.simulation.app import App, Program, Sleep, member
 from tests.simulation.world import World
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

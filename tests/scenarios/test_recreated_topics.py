@@ -10,9 +10,9 @@ import pytest
 
 from ottla import Record
 from ottla.errors import UnknownTopicIdError
+from ottla.simulation.application import App, Program, Sleep
 from ottla.types import OffsetAndMetadata
 from tests.scenarios.assigned_consumer import TP0, assigned, poll
-from tests.simulation.app import App, Program, Sleep
 from tests.simulation.world import World
 
 OLD, NEW = 10, 20

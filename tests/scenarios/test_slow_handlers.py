@@ -13,8 +13,8 @@ import pytest
 from ottla.client.calls.calls import ProcessingJob
 from ottla.errors import CommitFailedError, IllegalStateError
 from ottla.protocol.apis import Api
+from ottla.simulation.application import App, Program, Sleep, member
 from ottla.types import TopicPartition
-from tests.simulation.app import App, Program, Sleep, member
 from tests.simulation.world import World
 
 TOPIC, PARTITIONS, RECORDS = "t", 2, 20

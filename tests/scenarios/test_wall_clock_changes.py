@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from ottla.protocol.apis import Api
+from ottla.simulation.application import offsets
+from ottla.simulation.broker import QUICK_GROUPS
 from tests.scenarios.assigned_consumer import TP0, assigned, poll
 from tests.scenarios.groups import PARTITIONS, filled, join, settle
-from tests.simulation.app import offsets
-from tests.simulation.broker import QUICK_GROUPS
 from tests.simulation.world import World
 
 HOUR = 3_600_000

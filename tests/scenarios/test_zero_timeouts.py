@@ -10,8 +10,8 @@ import pytest
 
 from ottla.client.subscription import EARLIEST, LATEST
 from ottla.errors import OttlaTimeoutError
+from ottla.simulation.application import App, Program
 from ottla.types import OffsetAndMetadata, TopicPartition
-from tests.simulation.app import App, Program
 from tests.simulation.world import World
 
 T0 = TopicPartition("t", 0)

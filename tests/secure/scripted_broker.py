@@ -21,7 +21,7 @@ from ottla.protocol.apis import SPOKEN, Api, VersionRange
 from ottla.protocol.codec import RequestHeader, decode_request, encode_response
 from ottla.protocol.framing import FrameReader
 from ottla.protocol.messages import api_versions_response, find_coordinator_response, join_group_response, metadata_response
-from tests.simulation.broker import content
+from tests.simulation.files import content
 
 ZERO = timedelta(0)
 TOPIC = "without-a-leader"

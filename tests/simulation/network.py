@@ -22,10 +22,10 @@ from ottla.protocol.codec import RequestHeader, decode_request, encode_response
 from ottla.protocol.framing import FrameReader
 from ottla.protocol.messages import api_versions_response
 from ottla.protocol.sasl import SaslChallenge, SaslResponse
+from ottla.simulation.clock import START, Clock
 from ottla.types import Now
 from ottla.zookeeper.session import Perform
-from tests.simulation.broker import content
-from tests.simulation.clock import START, Clock
+from tests.simulation.files import content
 
 Answer = Callable[[RequestHeader, Any], Any]
 

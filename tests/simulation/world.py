@@ -1,115 +1,19 @@
-"""A small world without threads: consumers' cores and a broker's core on an in-memory link, under a virtual clock.
+"""The simulator's world with a broker on real files, which its data directory keeps when it is killed.
 
-Owns the clock, the broker and the applications, and what a test asks of the broker itself. Must not know what is tested. Invariant:
-the same calls give the same history; all happens in events of the clock.
-
-The broker keeps its data in real files, so that it can be killed and restarted on them.
+Owns the choice of the files. Must not know what is tested.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ottla.config import ConsumerConfig
-from ottla.protocol import duration
-from ottla.protocol.apis import Api
-from ottla.protocol.messages import create_partitions_request, delete_topics_request, offset_fetch_request
-from ottla.records import NewRecord, encode_batch
-from ottla.types import Now, TopicPartition
-from tests.simulation.app import App, Program
-from tests.simulation.broker import ADDRESS, SimBroker
-from tests.simulation.clock import Clock
-from tests.simulation.requests import creating, produce_message
+from ottla.simulation import world
+from tests.simulation.files import RealFiles
 
 
-class World:
-    """One broker, some applications, one clock."""
+class World(world.World):
+    """One broker on a real folder, some applications, one clock."""
 
     def __init__(self, path: Path, seed: int = 0, **settings: Any) -> None:
-        self.seed = seed
-        self.clock = Clock()
-        self.apps: dict[str, App] = {}
-        self.broker = SimBroker(self.clock, path, settings)
-        self.produced: dict[TopicPartition, int] = {}
-        self.protocol = "classic"
-        """What tests that run both protocols have their members speak."""
-
-    @property
-    def now(self) -> Now:
-        return self.clock.now
-
-    def create_topic(self, topic: str, partitions: int) -> None:
-        answer = self.broker.ask(Api.CREATE_TOPICS, creating(topic, partitions=partitions))
-        assert not answer.topics[0].error_code, answer
-
-    def grow(self, topic: str, partitions: int) -> None:
-        """Grow a topic to ``partitions`` partitions."""
-        wanted = create_partitions_request.CreatePartitionsTopic(name=topic, count=partitions, assignments=None)
-        message = create_partitions_request.CreatePartitionsRequest(topics=(wanted,), timeout=duration(1000), validate_only=False)
-        answer = self.broker.ask(Api.CREATE_PARTITIONS, message)
-        assert not answer.results[0].error_code, answer
-
-    def delete_topic(self, topic: str) -> None:
-        named = delete_topics_request.DeleteTopicState(name=topic, topic_id=None)
-        answer = self.broker.ask(
-            Api.DELETE_TOPICS, delete_topics_request.DeleteTopicsRequest(topics=(named,), timeout=duration(1000))
-        )
-        assert not answer.responses[0].error_code, answer
-        self.produced = {tp: count for tp, count in self.produced.items() if tp.topic != topic}
-
-    def produce(self, topic: str, partition: int, count: int) -> None:
-        """Produce ``count`` records, each with its offset as value."""
-        tp = TopicPartition(topic, partition)
-        start = self.produced.get(tp, 0)
-        batch = encode_batch([NewRecord(None, b"%d" % offset) for offset in range(start, start + count)])
-        self.produced[tp] = start + count
-        topic_id = self.broker.core.catalog.topic(topic).topic_id
-        answer = self.broker.ask(Api.PRODUCE, produce_message(bytes(batch), topic, partition, topic_id=topic_id))
-        assert not answer.responses[0].partition_responses[0].error_code, answer
-
-    def app(self, name: str, **settings: Any) -> App:
-        """A new application with short timeouts; without a group by default, and with the classic protocol if it has one."""
-        defaults: dict[str, Any] = {
-            "bootstrap_servers": f"{ADDRESS[0]}:{ADDRESS[1]}",
-            "auto_offset_reset": "earliest",
-            "client_id": name,
-        }
-        if settings.get("group_id") is not None:
-            defaults.update(group_protocol="classic", max_poll_interval_ms=20_000)
-        if settings.get("group_id") is not None and settings.get("group_protocol", "classic") == "classic":
-            defaults.update(session_timeout_ms=6_000, heartbeat_interval_ms=1_000)
-        chance = random.Random(self.seed * 1000 + len(self.apps))
-        self.apps[name] = app = App(name, ConsumerConfig.parse({**defaults, **settings}), self.clock, self.broker, chance)
-        return app
-
-    def run(self, milliseconds: int) -> None:
-        """Let time pass (milliseconds)."""
-        self.clock.run(milliseconds)
-
-    def run_until(self, condition: Callable[[], bool], limit: int = 60_000) -> None:
-        """Run until the condition holds; fails after ``limit`` milliseconds."""
-        until = self.now.mono + limit
-        while not condition():
-            assert self.clock.step(until), f"not within {limit} ms"
-
-    def call(self, app: App, program: Program, limit: int = 120_000) -> Any:
-        """Run one call of an idle application to its end."""
-        app.start(program)
-        self.run_until(lambda: not app.running, limit)
-        if app.error is not None:
-            raise app.error
-        return app.result
-
-    def committed(self, group: str, topic: str, partitions: int) -> dict[int, int]:
-        """The committed offsets of a group, by partition; partitions without a commit are left out."""
-        topic_id = self.broker.core.catalog.topic(topic).topic_id
-        wanted = offset_fetch_request.OffsetFetchRequestTopics(
-            name=topic, topic_id=topic_id, partition_indexes=tuple(range(partitions))
-        )
-        asked = offset_fetch_request.OffsetFetchRequestGroup(group_id=group, topics=(wanted,))
-        answer = self.broker.ask(Api.OFFSET_FETCH, offset_fetch_request.OffsetFetchRequest(groups=(asked,), require_stable=False))
-        found = answer.groups[0].topics[0].partitions
-        return {item.partition_index: item.committed_offset for item in found if item.committed_offset >= 0}
+        super().__init__(seed, lambda: RealFiles(path, int(settings.get("node.id", 1))), **settings)

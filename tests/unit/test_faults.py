@@ -16,9 +16,9 @@ from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.codec import RequestHeader, encode_request
 from ottla.protocol.messages import find_coordinator_request
+from ottla.simulation.requests import creating
 from tests.raw_client import RawClient
-from tests.simulation.broker import content
-from tests.simulation.requests import creating
+from tests.simulation.files import content
 from tests.unit.runtime.requests import METADATA, batch, create, fetch_message, produce
 
 FIND = find_coordinator_request.FindCoordinatorRequest(key_type=0, coordinator_keys=("g",))

@@ -33,13 +33,13 @@ from ottla.broker.effects import (
     UnmuteConnection,
 )
 from ottla.broker.faults.rules import Command
+from ottla.broker.timers import Timers
 from ottla.errors import ProtocolError, UnsupportedApiError
 from ottla.protocol.apis import Api
 from ottla.protocol.codec import RequestHeader, decode_request, encode_response, peek_request
 from ottla.protocol.framing import Frame
 from ottla.runtime.disk import DiskThread, Tag
 from ottla.runtime.server_connection import Acceptor, Connection, InFlightRequest, first_half
-from ottla.runtime.timers import Timers
 from ottla.types import Now
 
 STALLED_FRAME_MS = 30_000

@@ -22,10 +22,10 @@ from ottla import Record
 from ottla.broker.log import PartitionLog
 from ottla.broker.markers import marker_batch
 from ottla.records import Compression, NewRecord, PartitionReader, encode_batch
+from ottla.simulation.clock import START
 from ottla.types import IsolationLevel
 from tests.example_counts import examples
-from tests.simulation.broker import content
-from tests.simulation.clock import START
+from tests.simulation.files import content
 from tests.unit.broker.harness import append, clean, open_log, reload
 
 pytestmark = pytest.mark.long

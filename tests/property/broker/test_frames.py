@@ -18,7 +18,8 @@ from ottla.protocol.conversion import wire_class
 from tests.edge_case_requests import LOGIN
 from tests.example_counts import examples
 from tests.malformed_frames import some_request
-from tests.simulation.broker import CoreUnderTest, content
+from tests.simulation.broker import CoreUnderTest
+from tests.simulation.files import content
 from tests.unknown_tagged_fields import tagged_request
 
 VERSIONS = [(api, version) for api, (low, high) in SPOKEN.items() if api not in LOGIN for version in range(low, high + 1)]

@@ -15,9 +15,9 @@ from ottla.broker.producer_state import ProducerStateManager
 from ottla.broker.segment import Segment
 from ottla.coordinator.effects import ApiError
 from ottla.records import BatchHeader, InvalidBatchError, iter_headers, iter_records
+from ottla.simulation.clock import START
 from tests.example_counts import examples
-from tests.simulation.broker import content
-from tests.simulation.clock import START
+from tests.simulation.files import content
 from tests.unit.broker.harness import append, batch, header_of, open_log, reload, stored
 
 Written = list[tuple[int, int]]

@@ -19,7 +19,8 @@ from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import fetch_request
 from tests.example_counts import examples
-from tests.simulation.broker import CoreUnderTest, content
+from tests.simulation.broker import CoreUnderTest
+from tests.simulation.files import content
 from tests.unit.broker.harness import batch
 from tests.unit.broker.requests import create, delete as delete_topic, delete_records, produce
 from tests.unit.broker.transactional import Producer

@@ -17,9 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from ottla.broker.log import PartitionLog
 from ottla.broker.markers import marker_batch, read_marker
 from ottla.records import ControlType, iter_headers
+from ottla.simulation.clock import START
 from tests.example_counts import examples
-from tests.simulation.broker import content
-from tests.simulation.clock import START
+from tests.simulation.files import content
 from tests.unit.broker.harness import append, batch, open_log, reload
 
 PRODUCERS = st.integers(1, 3)

@@ -18,11 +18,11 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from ottla.client.groups.classic import states as classic_states
 from ottla.client.groups.consumer import states as consumer_states
 from ottla.errors import CommitFailedError, ConnectionFailedError, IllegalStateError, OttlaTimeoutError, RebalanceInProgressError
+from ottla.simulation.application import Program, Sleep
 from ottla.types import OffsetAndMetadata, TopicPartition
 from tests.example_counts import examples
 from tests.scenarios.client_assignors import SETTINGS, Weighted
 from tests.scenarios.groups import owned_by_listeners
-from tests.simulation.app import Program, Sleep
 from tests.simulation.world import World
 
 PARTITIONS = 3

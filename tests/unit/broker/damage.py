@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from ottla.records import NewRecord, encode_batch, read_header
+from ottla.simulation.clock import START
 from tests.simulation.broker import CoreUnderTest
-from tests.simulation.clock import START
 from tests.unit.broker.harness import stored
 
 BATCHES = 12

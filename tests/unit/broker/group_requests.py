@@ -14,8 +14,8 @@ from ottla.protocol.messages import (
     offset_commit_request,
     offset_fetch_request,
 )
+from ottla.simulation.requests import creating
 from tests.simulation.broker import CoreUnderTest
-from tests.simulation.requests import creating
 
 
 def commit_message(offset: int, group: str = "g") -> offset_commit_request.OffsetCommitRequest:

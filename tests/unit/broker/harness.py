@@ -14,8 +14,8 @@ from ottla.broker.log_loader import load_log
 from ottla.broker.topic_config import TopicConfig
 from ottla.records import BatchHeader, NewRecord, encode_batch, read_header
 from ottla.runtime.log_files import OpenFiles, PartitionFolder
+from ottla.simulation.clock import START
 from ottla.types import Now, TopicPartition
-from tests.simulation.clock import START
 
 TOPIC_ID = uuid.UUID(int=7)
 

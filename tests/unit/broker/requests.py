@@ -16,8 +16,8 @@ from ottla.protocol.messages import (
     delete_topics_request,
     metadata_request,
 )
+from ottla.simulation.requests import IN_TIME, creating, produce_message
 from tests.simulation.broker import CoreUnderTest
-from tests.simulation.requests import IN_TIME, creating, produce_message
 
 NO_WAIT = timedelta(0)
 

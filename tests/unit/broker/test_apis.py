@@ -26,10 +26,11 @@ from ottla.protocol.messages import (
     metadata_request,
 )
 from ottla.records import Compression
+from ottla.simulation.clock import START
+from ottla.simulation.requests import produce_message
 from tests.edge_case_requests import LOGIN
 from tests.simulation.broker import CoreUnderTest
-from tests.simulation.clock import START
-from tests.simulation.requests import fetch_message, produce_message
+from tests.simulation.requests import fetch_message
 from tests.unit.broker.harness import batch
 from tests.unit.broker.requests import NO_WAIT, ask_metadata, create, delete, fetched, produce
 

@@ -20,9 +20,9 @@ from ottla.protocol.apis import Api
 from ottla.protocol.messages import offset_commit_request, offset_fetch_request
 from ottla.records import NewRecord, encode_batch, read_header
 from ottla.runtime import catalog_lines
+from ottla.simulation.clock import START
 from ottla.types import Now
 from tests.simulation.broker import CoreUnderTest
-from tests.simulation.clock import START
 from tests.unit.broker.harness import stored
 
 DAY = 86_400_000

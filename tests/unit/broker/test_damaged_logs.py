@@ -16,8 +16,8 @@ from ottla.coordinator.effects import ApiError
 from ottla.errors import StorageError
 from ottla.protocol import ErrorCode
 from ottla.records import NewRecord, encode_batch, iter_headers, read_header
+from ottla.simulation.clock import START
 from tests.simulation.broker import CoreUnderTest
-from tests.simulation.clock import START
 from tests.unit.broker.damage import ALL, BATCHES, bases, filled, flipped, with_bad_sector
 from tests.unit.broker.transactional import Producer, make_topic, read
 

@@ -26,10 +26,11 @@ from ottla.protocol.messages import delete_records_request, delete_topics_reques
 from ottla.records import NewRecord, encode_batch, iter_records
 from ottla.runtime.folders import PinnedFolder
 from ottla.runtime.log_files import PartitionFolder
+from ottla.simulation.clock import START
+from ottla.simulation.requests import produce_message
 from ottla.types import TopicPartition
 from tests.simulation.broker import CoreUnderTest
-from tests.simulation.clock import START
-from tests.simulation.requests import fetch_message, produce_message
+from tests.simulation.requests import fetch_message
 from tests.unit.broker.group_requests import commit, committed, started
 from tests.unit.broker.harness import append, batch, clean, header_of, open_log, reload, stored
 from tests.unit.broker.requests import create, delete, fetched, produce

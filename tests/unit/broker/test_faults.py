@@ -33,7 +33,8 @@ from ottla.protocol.messages import (
     produce_request,
 )
 from tests.malformed_frames import some_request
-from tests.simulation.broker import CoreUnderTest, content
+from tests.simulation.broker import CoreUnderTest
+from tests.simulation.files import content
 from tests.unit.broker.group_requests import code_of, commit_message, committed, started
 from tests.unit.broker.harness import batch
 from tests.unit.broker.injected import add, remove, struck

@@ -10,8 +10,8 @@ import pytest
 
 from ottla.protocol import ErrorCode
 from ottla.records import Compression, NewRecord, encode_batch, iter_records, read_header, verify_batch
+from ottla.simulation.clock import START
 from tests.simulation.broker import CoreUnderTest
-from tests.simulation.clock import START
 from tests.unit.broker.harness import batch
 from tests.unit.broker.requests import create, produce
 

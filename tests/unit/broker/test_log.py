@@ -12,9 +12,9 @@ import pytest
 from ottla.broker.log import PartitionLog
 from ottla.coordinator.effects import ApiError
 from ottla.records import iter_headers, verify_batch
+from ottla.simulation.clock import START
 from ottla.types import TimestampType, TopicPartition
-from tests.simulation.broker import content
-from tests.simulation.clock import START
+from tests.simulation.files import content
 from tests.unit.broker.harness import append, batch, header_of, open_log, reload, stored
 
 HOUR = 3_600_000

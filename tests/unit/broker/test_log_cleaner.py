@@ -12,8 +12,8 @@ from ottla.broker.log import PartitionLog
 from ottla.broker.log_cleaner import LogCleaner
 from ottla.errors import CorruptRecordError
 from ottla.records import NewRecord, encode_batch, iter_records, read_header
+from ottla.simulation.clock import START
 from ottla.types import Now
-from tests.simulation.clock import START
 from tests.unit.broker.harness import append, clean, open_log, reload, stored
 
 HOUR = 3_600_000

@@ -15,7 +15,7 @@ from ottla.broker.markers import marker_batch
 from ottla.coordinator.effects import ApiError
 from ottla.protocol import ErrorCode
 from ottla.runtime.folders import PinnedFolder
-from tests.simulation.clock import START
+from ottla.simulation.clock import START
 from tests.unit.broker.harness import append, batch, header_of, open_log, reload, stored
 
 MAGIC = 16

@@ -29,9 +29,9 @@ from ottla.protocol.messages import (
     produce_request,
 )
 from ottla.runtime import log_files
+from ottla.simulation.clock import START
+from ottla.simulation.requests import IN_TIME
 from tests.simulation.broker import CoreUnderTest
-from tests.simulation.clock import START
-from tests.simulation.requests import IN_TIME
 from tests.unit.broker.harness import batch
 from tests.unit.broker.requests import ask_metadata, create, produce
 from tests.work_counter import work

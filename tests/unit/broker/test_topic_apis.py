@@ -24,8 +24,9 @@ from ottla.protocol.messages import (
     list_partition_reassignments_request,
     offset_for_leader_epoch_request,
 )
+from ottla.simulation.requests import IN_TIME
 from tests.simulation.broker import CoreUnderTest
-from tests.simulation.requests import IN_TIME, fetch_message
+from tests.simulation.requests import fetch_message
 from tests.unit.broker.harness import batch
 from tests.unit.broker.requests import NO_WAIT, create, delete_records, fetched, produce
 

@@ -22,7 +22,8 @@ from ottla.protocol.messages import (
     list_transactions_request,
     write_txn_markers_request,
 )
-from tests.simulation.broker import CoreUnderTest, content
+from tests.simulation.broker import CoreUnderTest
+from tests.simulation.files import content
 from tests.unit.broker.transactional import (
     Producer,
     committed_offset,

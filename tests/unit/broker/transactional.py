@@ -21,8 +21,10 @@ from ottla.protocol.messages import (
     txn_offset_commit_request,
 )
 from ottla.records import iter_headers
-from tests.simulation.broker import CoreUnderTest, content
-from tests.simulation.requests import creating, fetch_message, produce_message
+from ottla.simulation.requests import creating, produce_message
+from tests.simulation.broker import CoreUnderTest
+from tests.simulation.files import content
+from tests.simulation.requests import fetch_message
 from tests.unit.broker.harness import batch
 
 GROUP = "readers"

@@ -38,8 +38,8 @@ from ottla.protocol.messages import (
     sync_group_request,
     txn_offset_commit_request,
 )
+from ottla.simulation.clock import Clock, CountingIds
 from ottla.types import Now
-from tests.simulation.clock import Clock, CountingIds
 from tests.unit.coordinator.marked_log import Log, Marker, latest, marked
 
 NEWEST = {

@@ -13,9 +13,9 @@ from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import fetch_request, metadata_request
 from ottla.records import NewRecord, encode_batch
+from ottla.simulation.requests import creating, produce_message
 from tests.raw_client import RawClient
 from tests.simulation import requests
-from tests.simulation.requests import creating, produce_message
 
 METADATA = metadata_request.MetadataRequest(topics=None, include_topic_authorized_operations=False)
 

@@ -33,7 +33,7 @@ from ottla.protocol.messages import (
 )
 from ottla.runtime.network_thread import NetworkThread
 from ottla.types import Now
-from tests.simulation.broker import content
+from tests.simulation.files import content
 
 ZERO = timedelta(0)
 

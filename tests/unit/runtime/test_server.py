@@ -38,10 +38,10 @@ from ottla.protocol.messages import (
 from ottla.records import iter_headers
 from ottla.runtime import broker_node, clock, server, server_connection
 from ottla.runtime.server import Server
+from ottla.simulation.requests import creating
 from ottla.types import Now
 from tests.raw_client import RawClient
-from tests.simulation.broker import content
-from tests.simulation.requests import creating
+from tests.simulation.files import content
 from tests.unit.runtime.requests import METADATA, batch, create, fetch_message, produce
 
 VERSIONS = api_versions_request.ApiVersionsRequest(client_software_name="raw", client_software_version="1")

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Generator, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-from ottla import Record
 from ottla.client.assembly import ConsumerAssembly
 from ottla.client.calls.calls import ConsumerCalls
 from ottla.client.calls.listeners import Listeners
@@ -19,9 +18,10 @@ from ottla.client.effects import Close, Connect, ToCoordinator, Write
 from ottla.client.events import WakeupRequested
 from ottla.config import ConsumerConfig
 from ottla.errors import OttlaError
+from ottla.records import Record
+from ottla.simulation.broker import LATENCY, SimBroker
+from ottla.simulation.clock import Clock
 from ottla.types import Now, TopicPartition
-from tests.simulation.broker import LATENCY, SimBroker, content
-from tests.simulation.clock import Clock
 
 
 class Sleep(NamedTuple):
@@ -237,7 +237,7 @@ class App:
                 number = self._numbers[connection_id] = next(broker.connection_numbers)
                 after(LATENCY, lambda: self._connect(connection_id, number))
             case Write(connection_id, pieces):
-                data = b"".join(map(content, pieces))
+                data = b"".join(cast("list[bytes]", pieces))
                 number = self._numbers[connection_id]
                 after(self._delay(number), lambda: broker.receive(number, data) if self.connected and self.alive else None)
             case Close(connection_id, _):
@@ -284,16 +284,21 @@ class App:
         Kafka does not read a connection before it has answered its last request; then it reads the rest, even if the client has
         closed the connection.
         """
-        link = self.assembly.core.connections.brokers.get(target)
-        self._held[self._numbers[link.connection_id]] = self.now.mono + duration
+        self._held[self._number_of(target)] = self.now.mono + duration
 
     def lose_coordinator(self) -> None:
         """Break the connection to the coordinator."""
-        coordinator = self.assembly.coordinator
-        link = self.assembly.core.connections.brokers.get(coordinator.target())
-        number = self._numbers[link.connection_id]
+        target = self.assembly.coordinator.target()
+        assert target is not None
+        number = self._number_of(target)
         self._broker.hang_up(number)
         self.lose(number, "the test broke it")
+
+    def _number_of(self, target: ToCoordinator) -> int:
+        connection = self.assembly.core.connections.brokers.get(target)
+        assert connection is not None
+        assert connection.connection_id is not None
+        return self._numbers[connection.connection_id]
 
     def cut(self) -> None:
         """Cut the network: from now on no byte passes in either direction, and no connection is closed."""
