@@ -285,7 +285,8 @@ class ZooKeeperMembership:
 
     def _delete_nodes(self, now: Now) -> None:
         """Delete the owner nodes and the member's own node, in one multi."""
-        if self._registrar.registered is not None:
+        if self._registrar.may_exist:
+            # Also if its creation is in flight: the operations of a session are executed in order.
             self._in_step = True
             self.claims.release((Delete(self._registrar.path),), self._on_nodes_deleted, self._on_failure)
         elif self.claims.possible:

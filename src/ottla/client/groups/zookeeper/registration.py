@@ -16,7 +16,7 @@ from ottla.types import Now
 from ottla.zookeeper import paths
 from ottla.zookeeper.ask_queue import AskQueue, has_code, is_missing
 from ottla.zookeeper.nodes import BLACK_LIST, STATIC, WHITE_LIST, MemberRegistration
-from ottla.zookeeper.operations import Create, Delete, Exists, Multi, SetData, Stat
+from ottla.zookeeper.operations import Create, Delete, Exists, Multi, Stat
 from ottla.zookeeper.session import Session
 
 _log = logging.getLogger(__name__)
@@ -45,7 +45,9 @@ class Registrar:
     ) -> None:
         self.asks = AskQueue(config.request_timeout_ms)
         self.registered: MemberRegistration | None = None
-        """What the node contains; ``None``: it is not there."""
+        """What the node contains, as far as an outcome has told; ``None``: nothing."""
+        self.may_exist = False
+        """Whether the node may exist: this session was asked to create it."""
         self.path = paths.member(config.group_id or "", member_id)
         self._group_id = config.group_id or ""
         self._session = session
@@ -62,47 +64,49 @@ class Registrar:
     def forget(self) -> None:
         """Note that the node is gone."""
         self.asks.abandon()
-        self.registered = None
+        self.registered, self.may_exist = None, False
 
     def register(self, registration: MemberRegistration) -> None:
         """Create the node; if it is there with another subscription, delete and create it, so that the other members notice."""
-        data = registration.encode()
-
-        def done(result: object, now: Now) -> None:
-            del result
-            self.registered = registration
-            self._on_registered(now)
-
-        def failed(error: OttlaError, now: Now) -> None:
-            self.registered = None
-            if has_code(error, KeeperCode.NODEEXISTS):
-                return self._look_at_existing(registration, data, now)
-            if is_missing(error) and replaces:
-                return self.register(registration)
-            return self._on_failure(error, now)
-
-        replaces = self.registered is not None
-        if replaces:
-            self.asks.ask(Multi((Delete(self.path), Create(self.path, data, ephemeral=True))), done, failed)
-            return
+        self.may_exist = True
+        if self.registered is not None:
+            return self._replace(registration)
         for parent in (*paths.parents(self.path), paths.owners(self._group_id), paths.offsets(self._group_id)):
             # That a node exists already is as good, and any other error is one of the operation that follows, too.
             self.asks.ask(Create(parent), lambda result, now: None, lambda error, now: None)
-        self.asks.ask(Create(self.path, data, ephemeral=True), done, failed)
 
-    def _look_at_existing(self, registration: MemberRegistration, data: bytes, now: Now) -> None:
-        """The node exists: created by this session with an unknown outcome, or left by an earlier session."""
-        del now
+        def failed(error: OttlaError, now: Now) -> None:
+            if has_code(error, KeeperCode.NODEEXISTS):
+                self.asks.ask(
+                    Exists(self.path, watch=True), lambda stat, now: self._on_existing(registration, stat, now), self._on_failure
+                )
+            else:
+                self._on_failure(error, now)
 
-        def looked(stat: Stat | None, now: Now) -> None:
-            if stat is None:
-                return self.register(registration)
-            if stat.ephemeral_owner != self._session.session_id:
-                return self._on_taken(now)
-            return self.asks.ask(SetData(self.path, data), lambda result, now: written(now), self._on_failure)
+        return self.asks.ask(
+            Create(self.path, registration.encode(), ephemeral=True), lambda result, now: self._on_done(registration, now), failed
+        )
 
-        def written(now: Now) -> None:
-            self.registered = registration
-            self._on_registered(now)
+    def _on_existing(self, registration: MemberRegistration, stat: Stat | None, now: Now) -> None:
+        if stat is None:
+            self.register(registration)
+        elif stat.ephemeral_owner == self._session.session_id:
+            # Created with an unknown outcome, perhaps with another subscription, which the other members may have read.
+            self._replace(registration)
+        else:
+            self._on_taken(now)
 
-        self.asks.ask(Exists(self.path, watch=True), looked, self._on_failure)
+    def _replace(self, registration: MemberRegistration) -> None:
+        def failed(error: OttlaError, now: Now) -> None:
+            self.registered = None
+            if is_missing(error):
+                self.register(registration)
+            else:
+                self._on_failure(error, now)
+
+        operations = Delete(self.path), Create(self.path, registration.encode(), ephemeral=True)
+        self.asks.ask(Multi(operations), lambda result, now: self._on_done(registration, now), failed)
+
+    def _on_done(self, registration: MemberRegistration, now: Now) -> None:
+        self.registered = registration
+        self._on_registered(now)

@@ -3,8 +3,8 @@
 Owns the operations of commits and look-ups, and which offset nodes exist. Must not know the order of commits, nor who waits for
 them. Invariants:
 
-- A commit is one multi (of at most ``CHUNK`` partitions) that checks the member's own node, for partitions whose owner nodes the
-  member has created. A session's operations are executed in order, and none after its end: so only the owner of a partition commits.
+- A commit is one multi (of at most ``CHUNK`` partitions) that checks the member's own node, and only for partitions whose owner
+  nodes the member has created. A session's operations are executed in order, and none after its end: so only the owner commits.
 - A malformed offset is an error of its partition alone: its position must not be reset.
 
 Leader epochs and metadata of a commit are not stored, since 0.8's nodes have no place for them.
