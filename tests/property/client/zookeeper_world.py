@@ -25,7 +25,7 @@ from ottla.errors import ConsumerRebalanceFailedError, KeeperCode, OttlaError, Z
 from ottla.simulation.zookeeper import Executed, Fired, ZooKeeperModel
 from ottla.types import Now, OffsetAndMetadata, TopicPartition
 from ottla.zookeeper.operations import Create, GetChildren, GetData, Multi, Operation, SetData
-from ottla.zookeeper.session import Perform, Session, SessionReport
+from ottla.zookeeper.session import Perform, Session, SessionReport, WatchType
 
 GROUP = "g"
 SESSION = 6_000
@@ -182,6 +182,11 @@ class Member:
         return frozenset(tp for tp, state in self.assembly.subscription.partitions.items() if state.wanted)
 
 
+def fired_report(watch: WatchType, path: str) -> SessionReport:
+    """The report of a watch."""
+    return SessionReport(lambda session, now: session.on_watch_fired(watch, path))
+
+
 class World:
     """ZooKeeper, the members, and what must hold at every moment."""
 
@@ -243,7 +248,7 @@ class World:
         for session_id, watch, path in fired:
             for member in self.members:
                 if member.session_id == session_id:
-                    member.watches.append(SessionReport(lambda session, now, w=watch, p=path: session.on_watch_fired(w, p)))
+                    member.watches.append(fired_report(watch, path))
 
     def children(self, path: str) -> list[str]:
 

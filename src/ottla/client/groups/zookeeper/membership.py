@@ -223,9 +223,9 @@ class ZooKeeperMembership:
         was_member = self._registrar.registered is not None or self.state is not State.REGISTERING
         self._abandon()
         self.claims.forget()
-        self._registrar.forget()
+        self._registrar.on_session_ended()
         if self.state is State.LEAVING:
-            self._left()
+            self._left_unless_registered()
         elif self.state in MEMBER_STATES and was_member:
             self._lose("the session with ZooKeeper has expired")
 
@@ -437,6 +437,10 @@ class ZooKeeperMembership:
         self._succeeded()
         self._registrar.forget()
         if self.state is State.LEAVING:
+            self._left()
+
+    def _left_unless_registered(self) -> None:
+        if not self._registrar.may_exist:
             self._left()
 
     def _left(self) -> None:

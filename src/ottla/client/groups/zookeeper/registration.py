@@ -47,7 +47,9 @@ class Registrar:
         self.registered: MemberRegistration | None = None
         """What the node contains, as far as an outcome has told; ``None``: nothing."""
         self.may_exist = False
-        """Whether the node may exist: this session was asked to create it."""
+        """Whether the node may exist, since ZooKeeper was asked to create it."""
+        self._creating = False
+        """Whether the outcome of a creation is unknown."""
         self.path = paths.member(config.group_id or "", member_id)
         self._group_id = config.group_id or ""
         self._session = session
@@ -64,11 +66,20 @@ class Registrar:
     def forget(self) -> None:
         """Note that the node is gone."""
         self.asks.abandon()
-        self.registered, self.may_exist = None, False
+        self.registered, self.may_exist, self._creating = None, False, False
+
+    def on_session_ended(self) -> None:
+        """Note that the node has disappeared with the session, unless its creation is still to come.
+
+        1. The connection breaks, and before the client knows, it hands over the creation. 2. kazoo queues it. 3. The session expires,
+        and kazoo sends the creation in the next one.
+        """
+        self.asks.abandon()
+        self.registered, self.may_exist = None, self._creating
 
     def register(self, registration: MemberRegistration) -> None:
         """Create the node; if it is there with another subscription, delete and create it, so that the other members notice."""
-        self.may_exist = True
+        self.may_exist = self._creating = True
         if self.registered is not None:
             return self._replace(registration)
         for parent in (*paths.parents(self.path), paths.owners(self._group_id), paths.offsets(self._group_id)):
@@ -76,6 +87,7 @@ class Registrar:
             self.asks.ask(Create(parent), lambda result, now: None, lambda error, now: None)
 
         def failed(error: OttlaError, now: Now) -> None:
+            self._creating = error.retriable
             if has_code(error, KeeperCode.NODEEXISTS):
                 self.asks.ask(
                     Exists(self.path, watch=True), lambda stat, now: self._on_existing(registration, stat, now), self._on_failure
@@ -98,7 +110,7 @@ class Registrar:
 
     def _replace(self, registration: MemberRegistration) -> None:
         def failed(error: OttlaError, now: Now) -> None:
-            self.registered = None
+            self.registered, self._creating = None, error.retriable
             if is_missing(error):
                 self.register(registration)
             else:
@@ -108,5 +120,5 @@ class Registrar:
         self.asks.ask(Multi(operations), lambda result, now: self._on_done(registration, now), failed)
 
     def _on_done(self, registration: MemberRegistration, now: Now) -> None:
-        self.registered = registration
+        self.registered, self._creating = registration, False
         self._on_registered(now)
