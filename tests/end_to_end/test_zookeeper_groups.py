@@ -25,6 +25,7 @@ from ottla.runtime.zookeeper_server import ZooKeeperServer
 from ottla.types import OffsetAndMetadata, TopicPartition
 from tests.end_to_end.programs import environment
 from tests.end_to_end.zookeeper_cluster import ZooKeeperCluster, registered
+from tests.end_to_end.zookeeper_proxy import Lose, lossy_proxy
 
 pytestmark = pytest.mark.long
 
@@ -63,7 +64,7 @@ class Member:
 
     def __init__(self, cluster: ZooKeeperCluster, *topics: str, pattern: str | None = None, **settings: Any) -> None:
         defaults = {"group_id": "billing", "auto_offset_reset": "earliest", "zookeeper_session_timeout": SESSION}
-        self.consumer = Consumer(zookeeper_connect=cluster.connect, **{**defaults, **settings})
+        self.consumer = Consumer({"zookeeper_connect": cluster.connect, **defaults, **settings})
         self.handled: list[tuple[int, int]] = []
         self.calls: list[tuple[str, list[int]]] = []
         self.errors: list[Exception] = []
@@ -417,3 +418,54 @@ def test_a_stopped_process_neither_handles_nor_commits_what_others_took(
         after = cluster.offsets("billing", topic)
         assert all(after[tp] >= offset for tp, offset in before.items())
         assert len(stopped.handled()) <= handled + 1
+
+
+def test_assigned_partitions_need_no_membership(cluster: ZooKeeperCluster, topic: str) -> None:
+    produce(cluster, topic, 10)
+    with Consumer(zookeeper_connect=cluster.connect, group_id="g", auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition(topic, 1), TopicPartition(topic, 2)])
+        got: list[int] = []
+        until(lambda: [got.extend(record.partition for record in consumer.poll(0.1))] and len(got) == 4)
+        consumer.commit()
+        assert cluster.offsets("g", topic) == {TopicPartition(topic, 1): 2, TopicPartition(topic, 2): 2}
+        assert cluster.children("g", "ids") == []
+
+
+@pytest.mark.parametrize("loss", list(Lose), ids=lambda loss: loss.name)
+def test_a_connection_lost_in_the_middle_of_a_multi(
+    zookeeper: ZooKeeperServer, cluster: ZooKeeperCluster, topic: str, loss: Lose
+) -> None:
+    """Claims, commits and releases are multis: whatever became of one, the group goes on, and nothing is lost."""
+    with lossy_proxy(zookeeper.connect_string) as proxy:
+        connect = f"{proxy.connect_string}{cluster.chroot}"
+        proxy.losses.append(loss)
+        with members(Member(cluster, topic, consumer_id="a", zookeeper_connect=connect)) as (one,):
+            until(lambda: len(one.owned) == 5)
+            proxy.losses += [loss, None, loss]
+            with members(Member(cluster, topic, consumer_id="b")) as (two,):
+                until(lambda: one.owned == [0, 1, 2] and two.owned == [3, 4])
+                proxy.losses.append(loss)
+                produce(cluster, topic, 50)
+                until(lambda: len(set(one.handled + two.handled)) == 50)
+            until(lambda: len(one.owned) == 5)
+        assert proxy.losses == []
+    assert cluster.owners("billing", topic) == {}
+    assert sum(cluster.offsets("billing", topic).values()) == 50
+
+
+def test_the_leader_of_three_is_killed(kafka_broker: Broker) -> None:
+    with (
+        ZooKeeperServer(nodes=3, settings={"tickTime": 500}) as ensemble,
+        registered(kafka_broker, ensemble.connect_string) as cluster,
+    ):
+        topic = cluster.create_topic(f"ensemble{cluster.chroot.removeprefix('/')}", 5)
+        with members(Member(cluster, topic, consumer_id="a"), Member(cluster, topic, consumer_id="b")) as (one, two):
+            until(lambda: one.owned == [0, 1, 2] and two.owned == [3, 4])
+            calls = len(one.calls), len(two.calls)
+            ensemble.kill(ensemble.leader())
+            produce(cluster, topic, 50)
+            until(lambda: len(set(one.handled + two.handled)) == 50)
+            assert (len(one.calls), len(two.calls)) == calls
+            cluster.grow_topic(topic, 6)
+            until(lambda: len(one.owned) == len(two.owned) == 3)
+        assert one.errors == two.errors == []
