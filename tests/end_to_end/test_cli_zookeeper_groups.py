@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.security import make_digest_acl
 
 from ottla import Admin, TopicPartition
 from ottla.cli.app import run
 from ottla.runtime.zookeeper_server import ZooKeeperServer
 from tests.closed_ports import closed_port
-from tests.end_to_end.programs import ottla
+from tests.end_to_end.programs import ottla, started
 
 pytestmark = pytest.mark.long
 
@@ -307,12 +308,36 @@ def test_a_group_or_a_topic_of_it_is_deleted(command: Run, old: Old) -> None:
 
 def test_a_large_group_is_reset_and_deleted_with_progress(command: Run, old: Old, admin: Admin) -> None:
     name = f"large-{next(NUMBERS)}"
-    admin.create_topics({name: 1500})
+    admin.create_topics({name: 1100})
     done = command(f"group reset-offsets bar -t {name} -o end --execute --zookeeper {old.connect}")
-    assert (done.exit_code, done.stderr) == (0, "wrote 1000 of 1500 offsets\n")
-    assert len(old.offsets("bar", name)) == 1500
+    assert (done.exit_code, done.stderr) == (0, "wrote 1000 of 1100 offsets\n")
+    assert len(old.offsets("bar", name)) == 1100
     done = command(f"group delete bar --execute --zookeeper {old.connect}")
-    assert done == (0, "deleted group bar\n", "deleted 1000 of 1504 nodes\n")
+    assert done == (0, "deleted group bar\n", "deleted 1000 of 1104 nodes\n")
+
+
+def test_a_command_that_was_killed_in_the_middle_is_completed_by_its_repetition(command: Run, old: Old, admin: Admin) -> None:
+    name = f"large-{next(NUMBERS)}"
+    admin.create_topics({name: 2100})
+    for line in (f"group reset-offsets bar -t {name} -o end --execute", "group delete bar --execute"):
+        with started(*line.split(), "--zookeeper", old.connect) as process:
+            assert process.stderr is not None
+            assert " 1000 of " in process.stderr.readline()
+            process.kill()
+            process.wait(60)
+        left = len(old.client.get_children(f"/consumers/bar/offsets/{name}"))
+        assert 100 <= left <= 2000
+        assert command(f"{line} --zookeeper {old.connect}").exit_code == 0
+        if "reset" in line:
+            assert len(old.client.get_children(f"/consumers/bar/offsets/{name}")) == 2100
+    assert not old.client.exists("/consumers/bar")
+
+
+def test_a_node_that_may_not_be_read_is_an_error_with_its_path(command: Run, old: Old) -> None:
+    old.commit("bar", "t", {0: 5})
+    old.client.create("/consumers/bar/offsets/t/1", b"5", acl=[make_digest_acl("kafka", "secret", all=True)])
+    done = command(f"group describe bar --zookeeper {old.connect}")
+    assert done == (1, "", "error: ZooKeeper: NOAUTH at /consumers/bar/offsets/t/1: not authorized\n")
 
 
 def test_a_group_with_members_is_not_changed(command: Run, old: Old) -> None:

@@ -232,6 +232,34 @@ def test_a_session_that_has_expired_is_replaced(group: str) -> None:
         admin.delete_group(group)
 
 
+def test_two_operators_at_the_same_time(zookeeper_server: ZooKeeperServer, group: str) -> None:
+    """One writes, the other one deletes: each call succeeds, or says that the group is gone or changes all the time."""
+    outcomes: list[str] = []
+
+    def work(number: int) -> None:
+        with ZooKeeperAdmin(zookeeper_server.connect_string, default_api_timeout=30) as admin:
+            for offset in range(30):
+                try:
+                    if number % 2:
+                        admin.delete_group(group)
+                    else:
+                        admin.alter_group_offsets(group, {T0: offset, T1: offset})
+                    outcomes.append("done")
+                except (GroupIdNotFoundError, IllegalStateError) as error:
+                    outcomes.append(type(error).__name__)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(outcomes) == 120
+    assert outcomes.count("done") >= 30
+    with ZooKeeperAdmin(zookeeper_server.connect_string, default_api_timeout=30) as admin:
+        admin.alter_group_offsets(group, {T0: 1})
+        admin.delete_group(group)
+
+
 # -- wrong addresses ------------------------------------------------------------------------------------------------------
 
 
@@ -302,13 +330,25 @@ def test_an_address_that_is_none(address: Any) -> None:
         ZooKeeperAdmin(address)
 
 
-def test_an_ensemble_without_a_leader_is_recognized() -> None:
+@pytest.mark.slow
+def test_an_ensemble_whose_leader_is_killed_and_that_has_none(group: str) -> None:
     with ZooKeeperServer(nodes=3) as ensemble:
+        with ZooKeeperAdmin(ensemble.connect_string, default_api_timeout=60) as admin:
+            killer = threading.Timer(0.2, lambda: ensemble.kill(ensemble.leader()))
+            killer.start()
+            for offset in range(3):
+                admin.alter_group_offsets(group, dict.fromkeys(MANY, offset))
+                assert {at.offset for at in admin.group_offsets(group).values()} == {offset}
+            killer.join()
+            assert None in ensemble.modes().values()
+            admin.delete_group(group)
+            assert admin.list_groups() == ()
+            ensemble.start()
         ensemble.kill(1, 2)
+        deadline = time.monotonic() + 60
+        while any(mode is not None for mode in ensemble.modes().values()):
+            assert time.monotonic() < deadline
         with ZooKeeperAdmin(ensemble.connect_string, default_api_timeout=3) as admin:
-            deadline = time.monotonic() + 60
-            while any(mode is not None for mode in ensemble.modes().values()):
-                assert time.monotonic() < deadline
             with pytest.raises(ConnectionFailedError, match=r"serves no clients now: does its ensemble have a leader\?"):
                 admin.list_groups()
             ensemble.start()
