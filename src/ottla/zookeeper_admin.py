@@ -94,6 +94,10 @@ class ZooKeeperAdmin:
         """A group, its members, and the offset and owner of each partition. Raises ``GroupIdNotFoundError``."""
         return self._run(reading.describe_group(arguments.text(group, "group")), timeout)
 
+    def group_state(self, group: str, *, timeout: Timeout = None) -> str:
+        """``"Active"``: the group has live members; ``"Empty"``: it has none; ``"Dead"``: there is no such group."""
+        return self._run(reading.group_state(arguments.text(group, "group")), timeout)
+
     def delete_group(self, group: str, *, progress: Progress | None = None, timeout: Timeout = None) -> None:
         """Delete a group and its committed offsets.
 

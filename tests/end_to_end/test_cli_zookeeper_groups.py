@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import socket
 import time
@@ -300,7 +301,7 @@ def test_a_group_or_a_topic_of_it_is_deleted(command: Run, old: Old) -> None:
     for execute in ("", "--execute"):
         done = command(f"group delete bar {execute} {at}")
         assert (done.exit_code, done.stdout) == (1, "")
-        assert "there is no group 'bar' in ZooKeeper" in done.stderr
+        assert re.search("there is no group '?bar'? in ZooKeeper", done.stderr)
     done = command("group delete bar -t t")
     assert (done.exit_code, done.stdout) == (2, "")
     assert "only with --zookeeper" in done.stderr

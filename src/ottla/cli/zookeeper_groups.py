@@ -25,7 +25,6 @@ MEMBER_COLUMNS = ("member_id", "host", "pattern", "subscription", "partitions")
 PARTITION_COLUMNS = ("topic", "partition", "committed", "stored_in", "end_offset", "lag", "owner")
 RESET_COLUMNS = ("topic", "partition", "committed", "new_offset")
 MALFORMED_COLUMNS = ("malformed_node", "error")
-ACTIVE = "Active"
 DRY_RUN = "nothing was changed; add --execute to do it"
 
 
@@ -216,16 +215,16 @@ def delete(servers: Servers, name: str, topic: str | None, *, execute: bool) -> 
         if execute:
             print_line(f"deleted {what}")
             return
-        zookeeper.describe_group(name)
+        if zookeeper.group_state(name) == "Dead":
+            raise CommandFailed(f"there is no group {name} in ZooKeeper")
         committed = [each for each in zookeeper.group_offsets(name) if topic in (None, each.topic)]
         print_line(f"would delete {what} with {pluralize(len(committed), 'committed offset')}; add --execute to do it")
 
 
 def check_no_members(zookeeper: ottla.ZooKeeperAdmin, name: str) -> None:
     """Raise ``CommandFailed`` if the group has members in ZooKeeper."""
-    states = {each.group_id: each.state for each in zookeeper.list_groups()}
-    if states.get(name) == ACTIVE:
-        raise CommandFailed(f"group {name} is {ACTIVE} in ZooKeeper: its members must leave first")
+    if (state := zookeeper.group_state(name)) == "Active":
+        raise CommandFailed(f"group {name} is {state} in ZooKeeper: its members must leave first")
 
 
 def progress_of(done: str, noun: str) -> Callable[[int, int], None]:

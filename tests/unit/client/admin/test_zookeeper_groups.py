@@ -80,6 +80,7 @@ def test_a_group_is_active_while_a_member_lives(groups: OldGroups) -> None:
         ("b", "Empty"),
         ("c", "Active"),
     ]
+    assert [groups.run(reading.group_state(name)) for name in ("a", "c", "d")] == ["Empty", "Active", "Dead"]
     groups.leave("c", "m")
     assert {one.state for one in groups.run(reading.list_groups())} == {"Empty"}
 
@@ -88,6 +89,7 @@ def test_other_nodes_below_consumers_are_no_groups(groups: OldGroups) -> None:
     groups.put("/consumers/coordinator", b"1", groups.operator)
     groups.put("/consumers/config/nested")
     assert groups.run(reading.list_groups()) == ()
+    assert groups.run(reading.group_state("config")) == "Dead"
     with pytest.raises(GroupIdNotFoundError, match="/consumers/config has neither members nor owners nor offsets"):
         groups.run(reading.describe_group("config"))
     with pytest.raises(GroupIdNotFoundError, match="there is no group 'config'"):

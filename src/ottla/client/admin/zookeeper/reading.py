@@ -14,6 +14,7 @@ from typing import TypeVar
 from ottla.client.admin.zookeeper.calls import Call, Steps, catch_up, is_live, read_children, read_each
 from ottla.client.admin.zookeeper.results import (
     ACTIVE,
+    DEAD,
     EMPTY,
     MalformedNode,
     ZooKeeperGroupDescription,
@@ -100,6 +101,21 @@ def describe_group(group_id: str) -> Call[ZooKeeperGroupDescription]:
             tuple(ZooKeeperPartition(tp.topic, tp.partition, offsets.get(tp), owners.get(tp)) for tp in partitions),
             report.malformed(),
         )
+
+    return attempt
+
+
+def group_state(group_id: str) -> Call[str]:
+    """Return the state of a group, without reading its offsets."""
+
+    def attempt() -> Steps[str]:
+        yield from catch_up()
+        names = yield from read_children(paths.group(group_id))
+        members = (yield from read_children(paths.ids(group_id))) or ()
+        stats = yield from read_each(Exists(paths.member(group_id, member_id)) for member_id in members)
+        if any(stat is not None and is_live(stat) for stat in stats):
+            return ACTIVE
+        return EMPTY if DIRECTORIES & {*(names or ())} else DEAD
 
     return attempt
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from ottla.types import TopicPartition
 from ottla.zookeeper.nodes import ConsumerThread
 
-ACTIVE, EMPTY = "Active", "Empty"
-"""The states of a group: with live members, and without."""
+ACTIVE, EMPTY, DEAD = "Active", "Empty", "Dead"
+"""The states of a group: with live members, without, and not there."""
 
 
 class MalformedNode(NamedTuple):
