@@ -271,6 +271,18 @@ def test_a_restarted_zookeeper_changes_nothing(zookeeper: ZooKeeperServer, clust
     assert one.errors == two.errors == []
 
 
+def test_without_a_lease_no_records_are_returned(zookeeper: ZooKeeperServer, cluster: ZooKeeperCluster, topic: str) -> None:
+    with members(Member(cluster, topic, consumer_id="a")) as (member,):
+        until(lambda: len(member.owned) == 5)
+        zookeeper.stop()
+        until(lambda: "ZooKeeper has not confirmed the session" in str(member.consumer.health()))
+        produce(cluster, topic, 50)
+        time.sleep(1)
+        assert member.handled == []
+        zookeeper.start()
+        until(lambda: len(member.handled) == 50)
+
+
 def test_malformed_nodes_are_logged_once_with_their_path(
     cluster: ZooKeeperCluster, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:

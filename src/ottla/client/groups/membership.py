@@ -39,7 +39,7 @@ class MemberStatus(NamedTuple):
     """The status of a member, for health and for the record of rebalances, which only read it."""
 
     protocol: str
-    """``classic`` or ``consumer``; empty while that is not decided."""
+    """``classic``, ``consumer`` or ``zookeeper``; empty while that is not decided."""
     state: str
     """The name of its state."""
     joined: bool = False

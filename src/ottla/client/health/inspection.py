@@ -17,7 +17,7 @@ from ottla.client.groups.rebalances import RebalanceRecorder
 from ottla.client.health.metrics import CONSUMER, COORDINATOR, FETCH, Meters, MetricName
 from ottla.client.health.verdicts import NetworkView, PartitionSeen
 from ottla.client.poll_timer import PollTimer
-from ottla.client.subscription import SubscriptionState
+from ottla.client.subscription import Mode, SubscriptionState
 from ottla.types import Now
 
 HOUR = 3_600_000
@@ -59,13 +59,14 @@ class Inspection:
             partitions[tp] = PartitionSeen.of(state, node_id, fetch_at)
         failure = None if membership is None else membership.failure
         unreachable = self._unreachable()
+        cut_off = self._without_lease(now) if unreachable is None else str(unreachable)
         return NetworkView(
             at=now,
             mode=self._subscription.mode,
             status=None if membership is None else membership.status,
             group=None if membership is None else membership.metadata(),
             failure=None if failure is None else str(failure),
-            unreachable=None if unreachable is None else str(unreachable),
+            unreachable=cut_off,
             heartbeat_at=self._meters.heartbeat_at,
             accepted_at=self._meters.accepted_at,
             last_sign=self._polls.last_sign,
@@ -76,6 +77,13 @@ class Inspection:
                 {**self._meters.read(now), **self._of_rebalances(now), **self._of_connections(), **self._of_replicas()}
             ),
         )
+
+    def _without_lease(self, now: Now) -> str | None:
+        """Why a member of a ZooKeeper group returns no records; ``None`` if it does, or needs no session."""
+        session = self._core.session
+        if session is None or self._subscription.mode is not Mode.TOPICS or session.has_lease(now):
+            return None
+        return f"ZooKeeper has not confirmed the session: {session.state.value}"
 
     def _of_connections(self) -> dict[MetricName, float]:
         connections = self._core.connections

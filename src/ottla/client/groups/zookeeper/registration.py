@@ -71,8 +71,8 @@ class Registrar:
     def on_session_ended(self) -> None:
         """Note that the node has disappeared with the session, unless its creation is still to come.
 
-        1. The connection breaks, and before the client knows, it hands over the creation. 2. kazoo queues it. 3. The session expires,
-        and kazoo sends the creation in the next one.
+        1. The connection breaks, and before the client knows, it hands over the creation. 2. kazoo queues it. 3. The session
+        expires, and kazoo sends the creation in the next one.
         """
         self.asks.abandon()
         self.registered, self.may_exist = None, self._creating
