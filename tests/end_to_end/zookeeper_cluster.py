@@ -35,10 +35,10 @@ class ZooKeeperCluster:
         self._admin = Admin(bootstrap_servers=broker.bootstrap_servers)
 
     def register(self) -> None:
-        """Register the broker."""
+        """Register the broker. The node is not ephemeral, so that a restart of ZooKeeper does not concern the broker."""
         host, _, port = self.broker.bootstrap_servers.rpartition(":")
         data = {"endpoints": [f"PLAINTEXT://{host}:{port}"], "host": host, "port": int(port), "version": 4, "timestamp": "1"}
-        self.zookeeper.create(f"{self.chroot}/brokers/ids/1", json.dumps(data).encode(), ephemeral=True)
+        self.zookeeper.create(f"{self.chroot}/brokers/ids/1", json.dumps(data).encode())
 
     def unregister(self) -> None:
         """Delete the broker's node, as at its end."""

@@ -89,15 +89,15 @@ class ZooKeeperClient:
     """Performs operations in one session after another. Not started: no thread, no socket.
 
     ``hosts`` is ZooKeeper's connect string (``host:port,host:port/chroot``), ``timeout`` the session time-out in milliseconds.
-    ``logger`` gets kazoo's lines; default: kazoo's own.
+    Kazoo's lines are logged with level DEBUG.
     """
 
-    def __init__(self, hosts: str, timeout: int, post: Post, *, logger: logging.Logger | None = None) -> None:
+    def __init__(self, hosts: str, timeout: int, post: Post) -> None:
         self._post = post
         self._started = False
         retry = KazooRetry(max_tries=-1, delay=FIRST_DELAY, max_delay=LONGEST_DELAY)
         try:
-            self._kazoo = KazooClient(hosts, timeout=timeout / 1000, connection_retry=retry, logger=logger)
+            self._kazoo = KazooClient(hosts, timeout=timeout / 1000, connection_retry=retry, logger=_quiet_logger())
         except (ValueError, TypeError) as error:
             text = f"zookeeper.connect: {hosts!r} is not a list of servers: {error}"
             raise ConfigError(text, hint="write host:port,host:port, with a chroot at the end if there is one") from error
@@ -249,3 +249,16 @@ def _plain(operation: Operation[Any], value: Any) -> object:
 
 def _stat(stat: Any) -> Stat:
     return Stat(stat.czxid, stat.version, stat.cversion, stat.ephemeralOwner)
+
+
+class _Demoted(logging.Handler):
+    """Logs kazoo's lines with level DEBUG. It repeats its warnings while it cannot connect; the error of a call says why."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _log.debug("kazoo: %s", record.getMessage())
+
+
+def _quiet_logger() -> logging.Logger:
+    logger = logging.Logger("kazoo.client")
+    logger.addHandler(_Demoted())
+    return logger

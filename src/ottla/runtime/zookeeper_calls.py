@@ -7,7 +7,6 @@ there is no connection, the error names every server and why it cannot be used.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import weakref
@@ -34,7 +33,6 @@ from ottla.types import Now
 from ottla.zookeeper.operations import Exists, Operation
 from ottla.zookeeper.session import Ask, Session, SessionState
 
-_log = logging.getLogger(__name__)
 
 SESSION_TIMEOUT = 6000
 """Milliseconds; 0.8's own. The calls create no ephemeral nodes, so nothing depends on it."""
@@ -52,7 +50,7 @@ class ZooKeeperCalls:
         self._reports: SimpleQueue[Any] = SimpleQueue()
         """``SessionReport``s; ``None`` only wakes the thread that waits."""
         self._session = Session(SESSION_TIMEOUT)
-        self._client = ZooKeeperClient(connect, SESSION_TIMEOUT, self._reports.put, logger=_quiet_logger())
+        self._client = ZooKeeperClient(connect, SESSION_TIMEOUT, self._reports.put)
         self._has_root = self._closed = False
         self._running = threading.Lock()
         self._pid = os.getpid()
@@ -186,16 +184,3 @@ class ZooKeeperCalls:
 def _close(client: ZooKeeperClient, pid: int) -> None:
     if os.getpid() == pid:
         client.close()
-
-
-class _Demoted(logging.Handler):
-    """Logs kazoo's lines with level DEBUG. It repeats its warnings while it cannot connect; the error of the call says why."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        _log.debug("kazoo: %s", record.getMessage())
-
-
-def _quiet_logger() -> logging.Logger:
-    logger = logging.Logger("kazoo.client")
-    logger.addHandler(_Demoted())
-    return logger

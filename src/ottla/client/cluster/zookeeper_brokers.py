@@ -66,6 +66,10 @@ class ZooKeeperBrokers:
             self._due = self._due or event.path == paths.BROKER_IDS
         elif event.state is SessionState.CONNECTED:
             self._due, self._not_before = True, 0
+            if self._was_read:
+                _log.info("ZooKeeper is connected again%s", ", in another session" if event.is_new else "")
+        elif event.state is SessionState.SUSPENDED:
+            _log.warning("the connection to ZooKeeper (%s) is lost; reconnecting", self._config.zookeeper_connect)
 
     def poll(self, now: Now) -> Poll:
         """Return the reads that are due."""
