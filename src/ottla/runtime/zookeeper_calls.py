@@ -33,7 +33,6 @@ from ottla.types import Now
 from ottla.zookeeper.operations import Exists, Operation
 from ottla.zookeeper.session import Ask, Session, SessionState
 
-
 SESSION_TIMEOUT = 6000
 """Milliseconds; 0.8's own. The calls create no ephemeral nodes, so nothing depends on it."""
 WINDOW = 500
