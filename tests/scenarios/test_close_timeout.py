@@ -75,7 +75,7 @@ def silent_asynchronous_commit(world: World) -> App:
 
 def nothing_goes_through(world: World) -> App:
     app = a_reader(world)
-    app.cut()
+    world.network.isolate(app.name)
     return app
 
 
@@ -122,7 +122,7 @@ def by_hand(world: World) -> App:
             app.handled.extend((yield from app.calls.poll(500, app.now)))
 
     world.call(app, program())
-    app.cut()
+    world.network.isolate(app.name)
     return app
 
 

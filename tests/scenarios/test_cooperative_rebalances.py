@@ -333,7 +333,7 @@ def test_members_join_leave_die_stall_and_are_removed_in_any_order(tmp_path: Pat
                 victim.kill()
                 ledger.forget(victim)
             else:
-                victim.cut()
+                world.network.isolate(victim.name)
                 ledger.forget(victim)
                 world.run(15_000)
                 victim.kill()

@@ -15,6 +15,7 @@ from ottla.simulation.application import App
 from ottla.types import OffsetAndMetadata
 from tests.scenarios.group_under_faults import Group, supplied, working
 from tests.scenarios.groups import ALL, PARTITIONS
+from tests.simulation.connections import hold_coordinator
 
 
 @pytest.fixture(params=["classic", "consumer"])
@@ -59,7 +60,7 @@ def kept_waiting(group: Group) -> App:
     world.call(app, app.calls.subscribe(["t"], app.listeners(), app.now))
     while not world.call(app, app.calls.poll(500, app.now)):
         pass
-    app.hold(app.assembly.coordinator.target(), 4_000)
+    hold_coordinator(world, app, 4_000)
     return app
 
 

@@ -280,11 +280,11 @@ def test_a_restarted_broker_restores_the_group(world: World) -> None:
 def test_a_disconnected_member_loses_its_partitions_and_rejoins(world: World) -> None:
     first, second = join(world, "a", commits=True), join(world, "b", commits=True)
     settle(world, first, second)
-    first.cut()
+    world.network.isolate(first.name)
     cut_at = world.now.mono
     world.run_until(lambda: sorted(second.calls.owned) == ALL, 20_000)
     assert world.now.mono - cut_at < 10_000
-    first.heal()
+    world.network.rejoin(first.name)
     world.run(10_000)
     settle(world, first, second)
     assert "lost" in [what for what, _ in first.listener_calls]

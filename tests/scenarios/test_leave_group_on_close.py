@@ -119,7 +119,7 @@ def test_close_with_timeout_zero_sends_its_requests_and_does_not_wait(world: Wor
 
 def test_close_waits_for_a_lost_broker_no_longer_than_a_fetch(world: World) -> None:
     app = a_reader(world, "a", enable_auto_commit=False)
-    app.cut()
+    world.network.isolate(app.name)
     before = world.now.mono
     world.call(app, closing(app, REMAIN))
     assert world.now.mono - before <= 500 + 1_000

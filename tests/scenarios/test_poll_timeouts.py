@@ -17,6 +17,7 @@ from ottla.protocol.apis import Api
 from ottla.simulation.application import App, Program, Sleep, member
 from ottla.types import TopicPartition
 from tests.scenarios.groups import ALL, PARTITIONS, check_listeners, filled, settle
+from tests.simulation.connections import lose_coordinator
 from tests.simulation.world import World
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -252,7 +253,7 @@ def test_poll_does_not_wait_for_a_membership_lost_meanwhile(world: World, kind: 
     poll_until(world, first, lambda: world.broker.struck > 0)
     assert world.broker.expire(ExpireMember("g", client_id="a")) == 1
     # Its heartbeats wait behind the commit on the same connection, so it learns of the expulsion over the next one.
-    first.lose_coordinator()
+    lose_coordinator(world, first)
     poll_until(world, first, lambda: "lost" in [what for what, _ in first.listener_calls], limit=5_000)
     assert revoked(first) == (1 if kind == "consumer" else 0), "there the commit is refused before a heartbeat is"
     check_listeners(first)
@@ -357,10 +358,10 @@ def test_polls_end_within_their_timeout_without_a_broker(world: World, kind: str
 
 def test_polls_end_within_their_timeout_on_a_silent_network(world: World, kind: str) -> None:
     first, second = pending(world, kind)
-    first.cut()
+    world.network.isolate(first.name)
     for timeout in (0, 1, 100) * 10:
         assert poll(world, first, timeout) <= timeout
-    first.heal()
+    world.network.rejoin(first.name)
     world.broker.clear_faults()
     share(world, first, second)
 

@@ -306,7 +306,7 @@ def test_an_unreachable_cluster_raises_within_the_timeout(world: World) -> None:
 
 def test_a_cluster_that_drops_packets_raises_after_a_while(world: World) -> None:
     app = world.app("a")
-    app.cut()
+    world.network.isolate(app.name)
     world.call(app, app.calls.assign((TP0,), world.now))
     assert poll(world, app, timeout=1_000) == []
     with pytest.raises(ConnectionFailedError, match=r"127\.0\.0\.1:9092: no TCP connection"):

@@ -6,22 +6,35 @@ Invariant: all happens in events of the clock. The link carries the real bytes o
 
 from __future__ import annotations
 
+import enum
 import random
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 from ottla.client.assembly import ConsumerAssembly
 from ottla.client.calls.calls import ConsumerCalls
 from ottla.client.calls.listeners import Listeners
 from ottla.client.calls.mailbox import Await, Wait
-from ottla.client.effects import Close, Connect, ToCoordinator, Write
+from ottla.client.effects import Close, Connect, Write
 from ottla.client.events import WakeupRequested
 from ottla.config import ConsumerConfig
-from ottla.errors import OttlaError
+from ottla.errors import ClosedError, OttlaError
 from ottla.records import Record
-from ottla.simulation.broker import LATENCY, SimBroker
+from ottla.simulation.broker import SimBroker
 from ottla.simulation.clock import Clock
+from ottla.simulation.cluster import name_of
+from ottla.simulation.network import Network
+from ottla.simulation.zookeeper_server import HOST as ZOOKEEPER, SimZooKeeper, SimZooKeeperClient
 from ottla.types import Now, TopicPartition
+from ottla.zookeeper.session import Perform, SessionReport
+
+
+class Thread(enum.Enum):
+    """The threads of a client."""
+
+    APPLICATION = "runs the public calls and the user's code"
+    NETWORK = "runs the core"
 
 
 class Sleep(NamedTuple):
@@ -37,10 +50,18 @@ Program = Generator[Wait | Await | Sleep, Now, Any]
 class App:
     """One application: a consumer and the program that uses it."""
 
-    def __init__(self, name: str, config: ConsumerConfig, clock: Clock, broker: SimBroker, chance: random.Random) -> None:
+    def __init__(
+        self,
+        name: str,
+        config: ConsumerConfig,
+        clock: Clock,
+        network: Network,
+        broker: SimBroker,
+        zookeeper: SimZooKeeper,
+        chance: random.Random,
+    ) -> None:
         self.name = name
         self.alive = True
-        self.connected = True
         self.lag = 0
         """Milliseconds before the network thread looks at a command: what is submitted meanwhile comes to it in the same pass."""
         self.eager = False
@@ -55,14 +76,17 @@ class App:
         """Asks ``member`` to end."""
         self.errors: list[Exception] = []
         """The exceptions that ``member`` has caught."""
+        self.numbers: dict[int, int] = {}
+        """The client's id of each connection -> its number in the network."""
         self._sleeping = False
+        self._is_stopped = self._has_ended = False
+        self._held: list[tuple[Thread, Callable[[], None]]] = []
+        """What happens when the process continues."""
         self._clock = clock
+        self._network = network
         self._broker = broker
         self._inbox: list[object] = []
         self._notifications: list[Any] = []
-        self._numbers: dict[int, int] = {}
-        self._held: dict[int, int] = {}
-        """Connection -> until when the broker does not read it."""
         self._pass_due: int | None = None
         self._halfway = False
         self._program: Program | None = None
@@ -71,7 +95,12 @@ class App:
         self.error: BaseException | None = None
         self.calls = ConsumerCalls(config, self._submit, self._drain)
         self._shared = self.calls.shared
-        self.assembly = ConsumerAssembly(config, chance, self._shared)
+        self.assembly = ConsumerAssembly(config, chance, self._shared, name)
+        self._zookeeper: SimZooKeeperClient | None = None
+        if self.assembly.core.session is not None:
+            timeout = config.zookeeper_session_timeout_ms
+            self._zookeeper = zookeeper.client(name, timeout, self._report, partial(self._when_running, Thread.NETWORK))
+            network.add_host(name, self._on_heal)
 
     # -- the application thread -------------------------------------------------------------------------------------------
 
@@ -92,6 +121,8 @@ class App:
         """Start a program; its first step runs at once."""
         assert self._program is None
         self._program, self.result, self.error = program, None, None
+        if self._zookeeper is not None:
+            self._zookeeper.start()
         self._resume(first=True)
 
     def listeners(self) -> Listeners:
@@ -137,6 +168,8 @@ class App:
             wait = next(program) if first else program.send(self.now)
         except StopIteration as done:
             self._program, self.result = None, done.value
+            if self._shared.closed:
+                self._end_network_thread()
             return
         except BaseException as error:
             self._program, self.error = None, error
@@ -151,7 +184,9 @@ class App:
             self._notified()
 
     def _resume_if(self, number: int) -> None:
-        if number == self._wait_number:
+        if self._is_stopped:
+            self._held.append((Thread.APPLICATION, partial(self._resume_if, number)))
+        elif number == self._wait_number:
             self._resume()
 
     def _notified(self) -> None:
@@ -174,12 +209,17 @@ class App:
     # -- the network thread -----------------------------------------------------------------------------------------------
 
     def _pass_soon(self, delay: int) -> None:
+        if self._has_ended:
+            return
         due = self.now.mono + delay
         if self._pass_due is None or due < self._pass_due:
             self._pass_due = due
             self._clock.after(delay, lambda: self._pass(due))
 
     def _pass(self, due: int) -> None:
+        if self._is_stopped:
+            self._held.append((Thread.NETWORK, partial(self._pass, due)))
+            return
         if due != self._pass_due or not self.alive:
             return
         self._pass_due = None
@@ -198,8 +238,11 @@ class App:
             self._go_on()
 
     def _go_on(self) -> None:
+        if self._is_stopped:
+            self._held.append((Thread.NETWORK, self._go_on))
+            return
         self._halfway = False
-        if not self.alive:
+        if not self.alive or self._has_ended:
             return
         effects, wake_at, self._shared.deferrable = self.assembly.core.poll(self.now)
         for effect in effects:
@@ -230,93 +273,119 @@ class App:
         return bool(notifications)
 
     def _perform(self, effect: Any) -> None:
-        after = self._clock.after
         broker = self._broker
         match effect:
-            case Connect(connection_id, _, _):
-                number = self._numbers[connection_id] = next(broker.connection_numbers)
-                after(LATENCY, lambda: self._connect(connection_id, number))
+            case Connect(connection_id, address):
+                number = self.numbers[connection_id] = next(broker.connection_numbers)
+                node = broker.cluster.at(address.ip, address.port)
+                self._send(number, node.node_id, lambda: self._connect(connection_id, number, node.node_id))
             case Write(connection_id, pieces):
                 data = b"".join(cast("list[bytes]", pieces))
-                number = self._numbers[connection_id]
-                after(self._delay(number), lambda: broker.receive(number, data) if self.connected and self.alive else None)
+                number = self.numbers[connection_id]
+                self._send(number, broker.node_of(number), lambda: broker.receive(number, data) if self.alive else None)
             case Close(connection_id, _):
-                number = self._numbers.pop(connection_id, -1)
-                after(self._delay(number), lambda: broker.hang_up(number) if broker.up else None)
+                number = self.numbers.pop(connection_id, -1)
+                self._send(number, broker.node_of(number), lambda: broker.hang_up(number))
+            case Perform(number, operation):
+                assert self._zookeeper is not None
+                self._zookeeper.perform(number, operation)
             case _:
                 raise AssertionError(effect)
 
-    def _connect(self, connection_id: int, number: int) -> None:
-        if not self.alive or connection_id not in self._numbers:
+    def _send(self, number: int, node_id: int | None, arrive: Callable[[], None]) -> None:
+        """Send something over a connection, unless the other end has closed it."""
+        if node_id is not None:
+            self._network.send(self.name, name_of(node_id), (number, "to the broker"), arrive)
+
+    def _connect(self, connection_id: int, number: int, node_id: int) -> None:
+        if not self.alive or connection_id not in self.numbers:
             return
-        connections = self.assembly.core.connections
-        if self._broker.up and self.connected:
-            self._broker.accept(self, number)
-            connections.on_connected(connection_id, self.now)
-        elif self.connected:
-            connections.on_connect_failed(connection_id, "connection refused", self.now)
-        self._pass_soon(0)
+        if node_id in self._broker.cluster.up:
+            self._broker.accept(self, number, node_id)
+            self._when_running(Thread.NETWORK, partial(self._connected, connection_id))
+        else:
+            self._when_running(Thread.NETWORK, partial(self._refused, connection_id))
+
+    def _connected(self, connection_id: int) -> None:
+        if connection_id in self.numbers:
+            self.assembly.core.connections.on_connected(connection_id, self.now)
+            self._pass_soon(0)
+
+    def _refused(self, connection_id: int) -> None:
+        if connection_id in self.numbers:
+            self.assembly.core.connections.on_connect_failed(connection_id, "connection refused", self.now)
+            self._pass_soon(0)
 
     def deliver(self, number: int, data: bytes) -> None:
         """Receive bytes from the broker."""
+        if self._is_stopped:
+            self._held.append((Thread.NETWORK, partial(self.deliver, number, data)))
+            return
         connection_id = self._connection_id(number)
-        if self.alive and self.connected and connection_id is not None:
+        if self.alive and connection_id is not None:
             self.assembly.core.connections.receive(connection_id, data, self.now)
             self._pass_soon(0)
 
     def lose(self, number: int, reason: str) -> None:
         """Handle the loss of a connection."""
+        if self._is_stopped:
+            self._held.append((Thread.NETWORK, partial(self.lose, number, reason)))
+            return
         connection_id = self._connection_id(number)
         if self.alive and connection_id is not None:
-            del self._numbers[connection_id]
+            del self.numbers[connection_id]
             self.assembly.core.connections.on_closed(connection_id, reason, self.now)
             self._pass_soon(0)
 
     def _connection_id(self, number: int) -> int | None:
-        return next((key for key, value in self._numbers.items() if value == number), None)
+        return next((key for key, value in self.numbers.items() if value == number), None)
 
-    def _delay(self, number: int) -> int:
-        return max(LATENCY, self._held.get(number, 0) - self.now.mono)
+    def _report(self, report: SessionReport) -> None:
+        """Take a report of the ZooKeeper client."""
+        self._inbox.append(report)
+        self._pass_soon(0)
 
-    def hold(self, target: ToCoordinator, duration: int) -> None:
-        """The broker does not read the connection to it for a while; then it reads all that has arrived, and the close.
+    def _on_heal(self, peer: str) -> None:
+        if peer == ZOOKEEPER and self._zookeeper is not None:
+            self._zookeeper.on_heal()
 
-        Kafka does not read a connection before it has answered its last request; then it reads the rest, even if the client has
-        closed the connection.
-        """
-        self._held[self._number_of(target)] = self.now.mono + duration
+    def _end_network_thread(self) -> None:
+        """End the network thread, as after ``close()``: its connections end, and so does its session with ZooKeeper."""
+        for effect in self.assembly.core.shut_down(ClosedError("the client was closed"), self.now):
+            self._perform(effect)
+        if self._zookeeper is not None:
+            self._zookeeper.close()
+        self._pass_due, self._has_ended = None, True
 
-    def lose_coordinator(self) -> None:
-        """Break the connection to the coordinator."""
-        target = self.assembly.coordinator.target()
-        assert target is not None
-        number = self._number_of(target)
-        self._broker.hang_up(number)
-        self.lose(number, "the test broke it")
-
-    def _number_of(self, target: ToCoordinator) -> int:
-        connection = self.assembly.core.connections.brokers.get(target)
-        assert connection is not None
-        assert connection.connection_id is not None
-        return self._numbers[connection.connection_id]
-
-    def cut(self) -> None:
-        """Cut the network: from now on no byte passes in either direction, and no connection is closed."""
-        self.connected = False
-
-    def heal(self) -> None:
-        """Restore the network; the old connections break, since bytes were lost."""
-        if not self.connected:
-            self.connected = True
-            for number in list(self._numbers.values()):
-                self._broker.hang_up(number)
-                self.lose(number, "the network was away")
+    # -- the process ------------------------------------------------------------------------------------------------------
 
     def kill(self) -> None:
         """Kill the process: its connections break without a request to leave."""
         self.alive = False
-        for number in self._numbers.values():
-            self._broker.hang_up(number)
+        for number in self.numbers.values():
+            node_id = self._broker.node_of(number)
+            if node_id is not None and self._network.reaches(self.name, name_of(node_id)):
+                self._broker.hang_up(number)
+        if self._zookeeper is not None:
+            self._zookeeper.kill()
+
+    def sigstop(self) -> None:
+        """Stop both threads, as SIGSTOP does. What arrives waits in buffers."""
+        self._is_stopped = True
+
+    def sigcont(self, first: Thread) -> None:
+        """Let the threads continue. ``first``: the one that runs before the other."""
+        self._is_stopped = False
+        held, self._held = self._held, []
+        for _, action in sorted(held, key=lambda one: one[0] is not first):
+            self._clock.after(0, action)
+
+    def _when_running(self, thread: Thread, action: Callable[[], None]) -> None:
+        """Run an action of a thread now, or when the process continues."""
+        if self._is_stopped:
+            self._held.append((thread, partial(self._when_running, thread, action)))
+        elif self.alive:
+            action()
 
 
 def member(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from ottla.broker.catalog import Endpoint
@@ -32,12 +33,11 @@ from ottla.protocol.apis import SPOKEN, Api
 from ottla.protocol.codec import RequestHeader, decode_request, encode_response
 from ottla.protocol.framing import FrameReader
 from ottla.simulation.clock import Clock, CountingIds
+from ottla.simulation.cluster import ADDRESS, Cluster, name_of
 from ottla.simulation.files import OpenStore
+from ottla.simulation.network import Network
+from ottla.simulation.registrations import Registrations
 from ottla.types import Now
-
-ADDRESS = ("127.0.0.1", 9092)
-LATENCY = 1
-"""Milliseconds from one end of the link to the other."""
 
 QUICK_GROUPS: dict[str, Any] = {
     "group.consumer.heartbeat.interval.ms": 1_000,
@@ -67,6 +67,8 @@ class BrokerProcess:
         self.timers = Timers()
         self.warnings: list[str] = []
         """What the start has said."""
+        self.on_turn: Callable[[], None] = lambda: None
+        """Called after the effects of each turn."""
         self._perform = perform
         self.store = store
         try:
@@ -99,6 +101,7 @@ class BrokerProcess:
                 case CancelTimer(key):
                     self.timers.cancel(key)
             self._perform(effect)
+        self.on_turn()
 
     def handle(self, header: RequestHeader, message: Any, ticket: int, connection: int, *, turn_ends: bool = True) -> None:
         """Handle a request."""
@@ -127,6 +130,10 @@ class BrokerProcess:
 class ClientEnd(Protocol):
     """The client's end of a connection."""
 
+    @property
+    def name(self) -> str:
+        """The name of its host."""
+
     def deliver(self, number: int, data: bytes) -> None:
         """Receive bytes from the broker."""
 
@@ -137,52 +144,104 @@ class ClientEnd(Protocol):
 class _Connection:
     """The broker's end of one connection: requests are handled one after the other, as Kafka does."""
 
-    def __init__(self, client: ClientEnd, number: int) -> None:
+    def __init__(self, client: ClientEnd, number: int, node_id: int) -> None:
         self.client = client
         self.number = number
+        self.node_id = node_id
         self.reader = FrameReader()
         self.requests: deque[tuple[RequestHeader, Any]] = deque()
         self.busy: RequestHeader | None = None
 
 
 class SimBroker:
-    """A broker that runs by itself, and can be killed and restarted: one process after the other on the same files."""
+    """A broker, or a cluster of them, that runs by itself, and can be killed and restarted: one process after the other on the
+    same files."""
 
-    def __init__(self, clock: Clock, open_store: Callable[[], OpenStore], settings: dict[str, Any]) -> None:
+    def __init__(
+        self, network: Network, clock: Clock, open_store: Callable[[], OpenStore], settings: dict[str, Any], nodes: int = 1
+    ) -> None:
         """``open_store`` opens the data directory for the next process."""
-        self.up = False
+        self.cluster = Cluster(nodes, int(settings.get("node.id", 1)))
+        self.registrations: Registrations | None = None
+        """What is in ZooKeeper, if there is one."""
         self.seen: list[tuple[int, Api, Any]] = []
         """Every request, with the time at which it was handled."""
         self.connection_numbers = itertools.count(1)
         self.struck = 0
+        self._network = network
         self._clock = clock
         self._open_store = open_store
         self._settings = settings
         self._ids = CountingIds()
         self._faults = itertools.count(1)
         self._last_tickets = itertools.count(1)
-        self.start()
+        self._registered: object = None
+        for node_id in self.cluster.nodes:
+            network.add_host(name_of(node_id), partial(self._on_heal, node_id))
+        for node_id in self.cluster.nodes:
+            self.start(node_id)
 
     @property
     def core(self) -> BrokerCore:
         return self._process.core
 
-    def start(self) -> None:
-        """Start on the files of an earlier process."""
+    @property
+    def up(self) -> bool:
+        """Whether a node runs."""
+        return bool(self.cluster.up)
+
+    def start(self, node_id: int | None = None) -> None:
+        """Start a node, the host by default; the first one starts on the files of an earlier process."""
+        first, node_id = not self.up, self.cluster.host if node_id is None else node_id
+        self.cluster.up.add(node_id)
+        if self.registrations is not None:
+            self.registrations.register(self.cluster.nodes[node_id])
+        if first:
+            self.cluster.host = node_id
+            self._start_process()
+        self._register_topics()
+
+    def kill(self, node_id: int | None = None) -> None:
+        """End a node like kill -9, the host by default: files stay, connections break."""
+        node_id = self.cluster.host if node_id is None else node_id
+        self.cluster.up.remove(node_id)
+        if self.registrations is not None:
+            self.registrations.killed(node_id)
+        if node_id == self.cluster.host:
+            self._process.kill()
+        for connection in list(self._connections.values()):
+            if node_id in (connection.node_id, self.cluster.host):
+                self._break(connection, "the broker died")
+        if node_id == self.cluster.host and self.up:
+            self.cluster.host = min(self.cluster.up)
+            self._start_process()
+        self._register_topics()
+
+    def register(self, registrations: Registrations) -> None:
+        """Write the nodes and the topics into ZooKeeper from now on."""
+        self.registrations = registrations
+        for node_id in sorted(self.cluster.up):
+            registrations.register(self.cluster.nodes[node_id])
+        self._register_topics()
+
+    def _start_process(self) -> None:
         self._connections: dict[int, _Connection] = {}
         self._tickets: dict[int, _Connection | None] = {}
         self._answers: dict[int, Any] = {}
         self._process = BrokerProcess(self._open_store(), self._clock, self._ids, self._perform, self._settings)
-        self.up = True
+        self._process.on_turn = self._on_turn
         self._process.start()
 
-    def kill(self) -> None:
-        """End like kill -9: files stay, connections break."""
-        self.up = False
-        self._process.kill()
-        for connection in list(self._connections.values()):
-            connection.client.lose(connection.number, "the broker died")
-        self._connections.clear()
+    def _on_turn(self) -> None:
+        if self.registrations is not None and self._registered != self.core.catalog.topics.version:
+            self._register_topics()
+
+    def _register_topics(self) -> None:
+        if self.registrations is not None:
+            topics = self.core.catalog.topics
+            self._registered = topics.version
+            leaders = {topic.name: [self.cluster.leader(topic.name, number) for number in topic.partitions] for topic in topics}
+            self.registrations.write_topics(leaders)
 
     def set_fault(self, action: Action, *apis: Api, times: int | None = 1, after: int = 0, **match: str) -> None:
         """Inject a fault; ``struck`` counts its occurrences."""
@@ -205,11 +264,18 @@ class SimBroker:
         self._process.handle(RequestHeader(api, SPOKEN[api].maximum, ticket, "test"), message, ticket, -1)
         return self._answers.pop(ticket)
 
-    def accept(self, client: ClientEnd, number: int) -> None:
-        self._connections[number] = _Connection(client, number)
+    def accept(self, client: ClientEnd, number: int, node_id: int) -> None:
+        """Accept a connection to a node."""
+        self._connections[number] = _Connection(client, number, node_id)
+
+    def node_of(self, number: int) -> int | None:
+        """The node of a connection that is open."""
+        connection = self._connections.get(number)
+        return None if connection is None else connection.node_id
 
     def hang_up(self, number: int) -> None:
-        if self._connections.pop(number, None) is not None:
+        """Handle the end of a connection that the client has closed or lost."""
+        if self._connections.pop(number, None) is not None and self.up:
             self._process.take(self.core.on_disconnect(number, self._clock.now))
 
     def receive(self, number: int, data: bytes) -> None:
@@ -271,7 +337,17 @@ class SimBroker:
 
     def _drop(self, connection: _Connection | None, reason: str) -> None:
         if connection is not None:
-            self.hang_up(connection.number)
+            self._break(connection, reason)
+
+    def _on_heal(self, node_id: int, peer: str) -> None:
+        for connection in list(self._connections.values()):
+            if connection.node_id == node_id and connection.client.name == peer:
+                self._break(connection, "the network was away")
+
+    def _break(self, connection: _Connection, reason: str) -> None:
+        """Close a connection. A client that cannot be reached learns of it later, from the network."""
+        self.hang_up(connection.number)
+        if self._network.reaches(name_of(connection.node_id), connection.client.name):
             connection.client.lose(connection.number, reason)
 
     def _reply(self, ticket: int, response: Any) -> None:
@@ -281,6 +357,9 @@ class SimBroker:
             return
         header, connection.busy = connection.busy, None
         assert header is not None
+        response = self.cluster.rewrite(header.api, response)
         data = b"".join(self._process.store.content(piece) for piece in encode_response(header, response))
-        self._clock.after(LATENCY, lambda: connection.client.deliver(connection.number, data))
+        client, number = connection.client, connection.number
+        channel = (number, "to the client")
+        self._network.send(name_of(connection.node_id), client.name, channel, lambda: client.deliver(number, data))
         self._soon(0, lambda: self._next_request(connection))

@@ -16,26 +16,39 @@ from ottla.protocol.apis import Api
 from ottla.protocol.messages import create_partitions_request, delete_topics_request, offset_fetch_request
 from ottla.records import NewRecord, encode_batch
 from ottla.simulation.application import App, Program
-from ottla.simulation.broker import ADDRESS, SimBroker
+from ottla.simulation.broker import SimBroker
 from ottla.simulation.clock import Clock
 from ottla.simulation.files import MemoryStore, OpenStore
+from ottla.simulation.network import Network
+from ottla.simulation.registrations import Registrations
 from ottla.simulation.requests import creating, produce_message
+from ottla.simulation.zookeeper_server import SimZooKeeper
 from ottla.types import Now, TopicPartition
+from ottla.zookeeper import paths
 
 
 class World:
-    """One broker, some applications, one clock."""
+    """A cluster of brokers, ZooKeeper, some applications, one network and one clock."""
 
-    def __init__(self, seed: int = 0, open_store: Callable[[], OpenStore] | None = None, **settings: Any) -> None:
-        """``open_store`` opens the data directory of the broker, at each start; by default its files are in memory."""
+    def __init__(
+        self,
+        seed: int = 0,
+        open_store: Callable[[], OpenStore] | None = None,
+        *,
+        brokers: int = 1,
+        chance: random.Random | None = None,
+        **settings: Any,
+    ) -> None:
+        """``open_store`` opens the data directory of the brokers, at each start; by default its files are in memory. ``chance``
+        decides about delays; without it all are the shortest."""
         self.seed = seed
         self.clock = Clock()
+        self.network = Network(self.clock, chance)
+        self.zookeeper = SimZooKeeper(self.clock, self.network, chance)
         self.apps: dict[str, App] = {}
-        if open_store is None:
-            files = MemoryStore(lambda: self.clock.now.wall)
-            self.broker = SimBroker(self.clock, lambda: files, settings)
-        else:
-            self.broker = SimBroker(self.clock, open_store, settings)
+        files = MemoryStore(lambda: self.clock.now.wall)
+        self.broker = SimBroker(self.network, self.clock, open_store or (lambda: files), settings, brokers)
+        self.broker.register(Registrations(self.zookeeper))
         self.produced: dict[TopicPartition, int] = {}
         self.protocol = "classic"
         """What tests that run both protocols have their members speak."""
@@ -75,17 +88,19 @@ class World:
 
     def app(self, name: str, **settings: Any) -> App:
         """A new application with short timeouts; without a group by default, and with the classic protocol if it has one."""
-        defaults: dict[str, Any] = {
-            "bootstrap_servers": f"{ADDRESS[0]}:{ADDRESS[1]}",
-            "auto_offset_reset": "earliest",
-            "client_id": name,
-        }
+        defaults: dict[str, Any] = {"auto_offset_reset": "earliest", "client_id": name}
+        if settings.get("group_protocol") == "zookeeper":
+            defaults.update(zookeeper_connect="zookeeper:2181")
+        else:
+            nodes = self.broker.cluster.nodes.values()
+            defaults.update(bootstrap_servers=",".join(f"{node.host}:{node.port}" for node in nodes))
         if settings.get("group_id") is not None:
             defaults.update(group_protocol="classic", max_poll_interval_ms=20_000)
         if settings.get("group_id") is not None and settings.get("group_protocol", "classic") == "classic":
             defaults.update(session_timeout_ms=6_000, heartbeat_interval_ms=1_000)
         chance = random.Random(self.seed * 1000 + len(self.apps))
-        self.apps[name] = app = App(name, ConsumerConfig.parse({**defaults, **settings}), self.clock, self.broker, chance)
+        config = ConsumerConfig.parse({**defaults, **settings})
+        self.apps[name] = app = App(name, config, self.clock, self.network, self.broker, self.zookeeper, chance)
         return app
 
     def run(self, milliseconds: int) -> None:
@@ -116,3 +131,8 @@ class World:
         answer = self.broker.ask(Api.OFFSET_FETCH, offset_fetch_request.OffsetFetchRequest(groups=(asked,), require_stable=False))
         found = answer.groups[0].topics[0].partitions
         return {item.partition_index: item.committed_offset for item in found if item.committed_offset >= 0}
+
+    def committed_in_zookeeper(self, group: str, topic: str, partitions: int) -> dict[int, int]:
+        """The same for a ZooKeeper group."""
+        found = {number: self.zookeeper.model.data(paths.offset(group, topic, number)) for number in range(partitions)}
+        return {number: int(data) for number, data in found.items() if data is not None}

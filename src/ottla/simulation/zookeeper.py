@@ -10,7 +10,7 @@ Transaction ids are those of a server in their order, but not in their values.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, KeysView
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -134,18 +134,32 @@ class ZooKeeperModel:
             self._remove(path)
         return self._fire()
 
-    def expire(self, now: Now) -> tuple[Fired, ...]:
-        """End the sessions whose time is over; returns the watches that this fires.
+    @property
+    def sessions(self) -> KeysView[int]:
+        """The sessions that exist."""
+        return self._sessions.keys()
+
+    def overdue(self, now: Now) -> list[int]:
+        """The sessions whose time is over, which a server ends.
 
         A real server looks at its sessions once in a tick, so they last up to a tick longer there. A client must not rely on that.
         """
-        over = [session_id for session_id, session in self._sessions.items() if session.expires_at <= now.mono]
-        return tuple(fired for session_id in over for fired in self.close(session_id))
+        return [session_id for session_id, session in self._sessions.items() if session.expires_at <= now.mono]
 
     @property
     def expires_at(self) -> int | None:
         """When the next session ends unless its client is heard before; ``None``: there is no session."""
         return min((session.expires_at for session in self._sessions.values()), default=None)
+
+    def data(self, path: str) -> bytes | None:
+        """The data of a node; ``None``: it does not exist."""
+        node = self._nodes.get(path)
+        return None if node is None else node.data
+
+    def children(self, path: str) -> tuple[str, ...]:
+        """The names of a node's children; none if it does not exist."""
+        node = self._nodes.get(path)
+        return () if node is None else tuple(sorted(node.children))
 
     # -- operations -------------------------------------------------------------------------------------------------------
 
@@ -182,7 +196,7 @@ class ZooKeeperModel:
             case GetData(), _Node():
                 return Executed(Node(node.data, node.stat))
             case GetChildren(), _Node():
-                return Executed(Children(tuple(sorted(node.children)), node.stat))
+                return Executed(Children(self.children(path), node.stat))
         return Executed(node.stat if node is not None else None)
 
     def _execute_all(self, session_id: int, operations: Iterable[Write]) -> Executed:

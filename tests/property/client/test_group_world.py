@@ -209,11 +209,11 @@ class History:
 
     def cut(self, number: int) -> None:
         if (member := self.member(number)) is not None:
-            member.app.cut()
+            self.world.network.isolate(member.app.name)
 
     def heal(self, number: int) -> None:
         if (member := self.member(number)) is not None:
-            member.app.heal()
+            self.world.network.rejoin(member.app.name)
 
     def pause(self, number: int, tp: TopicPartition) -> None:
         if (member := self.member(number)) is not None:
@@ -234,7 +234,7 @@ class History:
     def heal_everything(self) -> None:
         """Remove all faults, and check that all records are handled."""
         for member in self.checks.members:
-            member.app.heal()
+            self.world.network.rejoin(member.app.name)
         self.join(True, 500)
         for tp in ALL:
             self.world.produce(tp.topic, tp.partition, 1)

@@ -242,7 +242,8 @@ class World:
         for member in self.members:
             if member.session_id is not None:
                 self.model.touch(member.session_id, self.now)
-        self._fire(self.model.expire(self.now))
+        for session_id in self.model.overdue(self.now):
+            self._fire(self.model.close(session_id))
 
     def _fire(self, fired: tuple[Fired, ...]) -> None:
         for session_id, watch, path in fired:

@@ -1,0 +1,339 @@
+"""ZooKeeper on the network: a server that can be stopped, and clients that behave as kazoo does.
+
+Owns connections, time-outs of sessions, and the reports of each client. Must not know what nodes mean; ``zookeeper`` has the nodes.
+Invariants: each operation is reported exactly once; the reports of one of kazoo's threads keep their order, and those of different
+threads do not.
+
+A client here does what ``ottla.runtime.zookeeper`` says of kazoo: it drops all watches when the connection breaks, fails what is in
+flight, queues what it gets while it reconnects, and may send that in its next session.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeGuard
+
+from ottla.errors import KeeperCode, ZooKeeperError
+from ottla.simulation.clock import Clock
+from ottla.simulation.network import Network
+from ottla.simulation.zookeeper import Executed, Fired, ZooKeeperModel
+from ottla.types import Now
+from ottla.zookeeper.operations import Operation
+from ottla.zookeeper.session import Session, SessionReport, WatchType
+
+HOST = "zookeeper"
+RETRY = 100
+"""Milliseconds between attempts to connect."""
+
+Post = Callable[[SessionReport], None]
+"""Puts a report into the inbox of the client's core."""
+
+WhenRunning = Callable[[Callable[[], None]], None]
+"""Runs an action at once, or when the process continues, if it is stopped."""
+
+
+class SimZooKeeper:
+    """A server, or an ensemble that behaves as one. Stopped, it keeps nodes and sessions."""
+
+    def __init__(self, clock: Clock, network: Network, chance: random.Random | None = None) -> None:
+        self.model = ZooKeeperModel()
+        self.up = True
+        self.executed: list[tuple[int, int, Operation[Any], Executed]] = []
+        """Every operation, with its time, its session and its outcome."""
+        self.clock = clock
+        self.network = network
+        self.chance = chance
+        self._clients: dict[int, SimZooKeeperClient] = {}
+        """Session -> the client that is connected with it."""
+        self._check_due: int | None = None
+        network.add_host(HOST, lambda peer: None)
+
+    def client(self, host: str, timeout: int, post: Post, when_running: WhenRunning) -> SimZooKeeperClient:
+        """A client in a process on ``host``, with a session time-out in milliseconds."""
+        return SimZooKeeperClient(self, host, timeout, post, when_running)
+
+    def stop(self) -> None:
+        """Break all connections, and accept no others."""
+        self.up = False
+        clients, self._clients = self._clients, {}
+        for client in clients.values():
+            client.send_end()
+
+    def start(self) -> None:
+        """Accept connections again. No session has expired meanwhile: their time begins again."""
+        self.up = True
+        for session_id in self.model.sessions:
+            self.model.touch(session_id, self.clock.now)
+        self._check_soon()
+
+    def expire(self, session_id: int) -> None:
+        """End a session, as if its client had not been heard."""
+        client = self._clients.pop(session_id, None)
+        self.fire(self.model.close(session_id))
+        if client is not None:
+            client.send_end()
+
+    # -- for clients ------------------------------------------------------------------------------------------------------
+
+    def connect(self, client: SimZooKeeperClient, session_id: int | None) -> int | None:
+        """Continue a session or open one; returns its id, ``None`` if it has expired."""
+        if session_id is None:
+            session_id = self.model.open(client.timeout, self.clock.now)
+        elif not self.model.touch(session_id, self.clock.now):
+            return None
+        self._clients[session_id] = client
+        self._check_soon()
+        return session_id
+
+    def has_session(self, session_id: int | None) -> TypeGuard[int]:
+        """Whether a session exists here, and the server runs."""
+        return self.up and session_id in self.model.sessions
+
+    def execute(self, session_id: int, operation: Operation[Any]) -> Executed:
+        """Execute an operation, and pass on the watches that it fires."""
+        executed = self.model.execute(session_id, operation, self.clock.now)
+        self.executed.append((self.clock.now.mono, session_id, operation, executed))
+        self.fire(executed.fired)
+        return executed
+
+    def heard(self, session_id: int) -> None:
+        """Take a ping."""
+        self.model.touch(session_id, self.clock.now)
+
+    def disconnected(self, session_id: int, client: SimZooKeeperClient) -> None:
+        """Note that a client has lost its connection, and its watches."""
+        if self._clients.get(session_id) is client:
+            del self._clients[session_id]
+        self.model.drop_watches(session_id)
+
+    def closed(self, session_id: int) -> None:
+        """End a session that its client closes."""
+        self._clients.pop(session_id, None)
+        self.fire(self.model.close(session_id))
+
+    def fire(self, watches: tuple[Fired, ...]) -> None:
+        """Send watches to the clients that have set them."""
+        for fired in watches:
+            client = self._clients.get(fired.session_id)
+            if client is not None:
+                client.send_watch(fired.watch, fired.path)
+
+    # -- sessions ---------------------------------------------------------------------------------------------------------
+
+    def _check_soon(self) -> None:
+        at = self.model.expires_at
+        if at is not None and (self._check_due is None or at < self._check_due):
+            self._check_due = at
+            self.clock.at(at, lambda: self._check(at))
+
+    def _check(self, due: int) -> None:
+        """End the sessions whose time is over. Most have been heard since the check was planned."""
+        if due != self._check_due:
+            return
+        self._check_due = None
+        if self.up:
+            for session_id in self.model.overdue(self.clock.now):
+                self.expire(session_id)
+            self._check_soon()
+
+
+class SimZooKeeperClient:
+    """One client: a session after the other, and the operations in it."""
+
+    def __init__(self, server: SimZooKeeper, host: str, timeout: int, post: Post, when_running: WhenRunning) -> None:
+        self.timeout = timeout
+        self.connection = 0
+        """The number of the connection; an even number: there is none."""
+        self.session_id: int | None = None
+        self._server = server
+        self._host = host
+        self._post = post
+        self._when_running = when_running
+        self._in_flight: deque[tuple[int, Operation[Any]]] = deque()
+        self._queue: deque[tuple[int, Operation[Any]]] = deque()
+        self._heard_at = 0
+        self._posted: dict[str, int] = {}
+        self._started = self._closed = False
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether it has a connection, as far as it knows."""
+        return self.connection % 2 == 1
+
+    def start(self) -> None:
+        """Connect. Does nothing the second time."""
+        if not self._started:
+            self._started = True
+            self._connect()
+
+    def close(self) -> None:
+        """End the session, if the server can be reached; otherwise it expires."""
+        if self.is_connected and self.session_id is not None:
+            session_id, server = self.session_id, self._server
+            self._send(lambda: server.closed(session_id))
+        self._closed = True
+
+    def perform(self, number: int, operation: Operation[Any]) -> None:
+        """Send one operation, and report its outcome."""
+        if not self.is_connected:
+            self._queue.append((number, operation))
+            return
+        self._in_flight.append((number, operation))
+        connection = self.connection
+
+        def arrive() -> None:
+            # A server does not answer in a session that has expired: it closes the connection.
+            if connection == self.connection and self._server.has_session(self.session_id):
+                executed = self._server.execute(self.session_id, operation)
+                self._receive(lambda: self._on_answer(number, executed))
+
+        self._send(arrive)
+
+    def kill(self) -> None:
+        """End with the process: the session expires."""
+        self._closed = True
+        if self.is_connected and self.session_id is not None:
+            self._server.disconnected(self.session_id, self)
+
+    # -- the server's end -------------------------------------------------------------------------------------------------
+
+    def send_watch(self, watch: WatchType, path: str) -> None:
+        """Send a watch that has fired."""
+        report = SessionReport(lambda session, now: session.on_watch_fired(watch, path))
+        self._receive(lambda: self._report("watches", report))
+
+    def send_end(self) -> None:
+        """Close the connection."""
+        connection = self.connection
+        self._receive(lambda: self.on_broken(connection))
+
+    # -- connections ------------------------------------------------------------------------------------------------------
+
+    def on_broken(self, connection: int) -> None:
+        """Handle the end of a connection: what is in flight fails, and the watches are dropped."""
+        self._when_running(lambda: self._disconnect(connection))
+
+    def on_heal(self) -> None:
+        """Handle the return of the network: messages were lost, so the connection breaks."""
+        self.on_broken(self.connection)
+
+    def _connect(self) -> None:
+        server = self._server
+        if self._closed or self.is_connected:
+            return
+        if not server.up or not server.network.reaches(self._host, HOST):
+            server.clock.after(RETRY, lambda: self._when_running(self._connect))
+            return
+
+        def arrive() -> None:
+            if not server.up or self._closed:
+                server.clock.after(RETRY, lambda: self._when_running(self._connect))
+                return
+            found = server.connect(self, self.session_id)
+            if found is None:
+                self._after(self._on_expired)
+            else:
+                self.connection += 1
+                self._heard_at = server.clock.now.mono
+                self.session_id = found
+                self._after(lambda: self._on_connected(found))
+
+        self._after(arrive)
+
+    def _after(self, action: Callable[[], None]) -> None:
+        """Run a step of connecting after a while, which the network cannot prevent any more."""
+        self._server.clock.after(1, lambda: self._when_running(action))
+
+    def _on_connected(self, session_id: int) -> None:
+        if self._closed or not self.is_connected:
+            return
+        self._report("states", SessionReport(lambda session, now: session.on_connected(session_id, now)))
+        self._ping(self.connection)
+        queue, self._queue = self._queue, deque()
+        for number, operation in queue:
+            self.perform(number, operation)
+
+    def _on_expired(self) -> None:
+        self.session_id = None
+        self._report("states", SessionReport(lambda session, now: session.on_expired()))
+        self._fail(KeeperCode.SESSIONEXPIRED)
+        self._server.clock.after(RETRY, lambda: self._when_running(self._connect))
+
+    def _disconnect(self, connection: int) -> None:
+        if connection != self.connection or not self.is_connected or self._closed:
+            return
+        self.connection += 1
+        if self.session_id is not None:
+            self._server.disconnected(self.session_id, self)
+        self._report("states", SessionReport(lambda session, now: session.on_disconnected()))
+        self._fail(KeeperCode.CONNECTIONLOSS)
+        self._server.clock.after(RETRY, lambda: self._when_running(self._connect))
+
+    def _ping(self, connection: int) -> None:
+        """Ping the server, and give the connection up if it has not answered for two thirds of the session time-out."""
+        if connection != self.connection or self._closed:
+            return
+        now = self._server.clock.now.mono
+        if now - self._heard_at >= self.timeout * 2 // 3:
+            self._disconnect(connection)
+            return
+        session_id = self.session_id
+        assert session_id is not None
+
+        def arrive() -> None:
+            if self._server.up and connection == self.connection:
+                self._server.heard(session_id)
+                self._receive(lambda: None)
+
+        self._send(arrive)
+        self._server.clock.after(self.timeout // 3, lambda: self._when_running(lambda: self._ping(connection)))
+
+    def _send(self, arrive: Callable[[], None]) -> None:
+        self._server.network.send(self._host, HOST, (self._host, HOST, self.connection), arrive)
+
+    def _receive(self, action: Callable[[], None]) -> None:
+        """Have something arrive at the client over the present connection."""
+        connection = self.connection
+
+        def arrive() -> None:
+            if connection == self.connection and not self._closed:
+                self._heard_at = self._server.clock.now.mono
+                action()
+
+        channel = (HOST, self._host, connection)
+        self._server.network.send(HOST, self._host, channel, lambda: self._when_running(arrive))
+
+    # -- reports ----------------------------------------------------------------------------------------------------------
+
+    def _on_answer(self, number: int, executed: Executed) -> None:
+        answered, _ = self._in_flight.popleft()
+        assert answered == number, "operations are answered in their order"
+        error, result = executed.error, executed.result
+        if error is not None:
+            self._report("answers", _failed(number, error))
+        else:
+            self._report("answers", SessionReport(lambda session, now: session.on_answered(number, result, now)))
+
+    def _fail(self, code: KeeperCode) -> None:
+        pending = [*self._in_flight, *self._queue]
+        self._in_flight.clear()
+        self._queue.clear()
+        for number, operation in pending:
+            self._report("answers", _failed(number, ZooKeeperError(code, operation.path)))
+
+    def _report(self, thread: str, report: SessionReport) -> None:
+        """Post a report from one of kazoo's threads, each of which may be a little late."""
+        chance, clock = self._server.chance, self._server.clock
+        late = 0 if chance is None else chance.choice((0, 0, 0, 1, 2))
+        at = max(clock.now.mono + late, self._posted.get(thread, 0))
+        self._posted[thread] = at
+        clock.at(at, lambda: self._when_running(lambda: self._post(report)))
+
+
+def _failed(number: int, error: ZooKeeperError) -> SessionReport:
+    def apply(session: Session, now: Now) -> None:
+        session.on_failed(number, error, now)
+
+    return SessionReport(apply)

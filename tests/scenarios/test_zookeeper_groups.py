@@ -1,0 +1,140 @@
+"""Members of ZooKeeper groups, with ZooKeeper, its sessions and the processes of the members under virtual time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ottla.client.groups.zookeeper.states import State
+from ottla.simulation.application import App, Thread, member
+from ottla.simulation.world import World
+from ottla.types import TopicPartition
+from ottla.zookeeper import paths
+
+PARTITIONS = 4
+SESSION = 6_000
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.create_topic("t", PARTITIONS)
+    for partition in range(PARTITIONS):
+        world.produce("t", partition, 50)
+    return world
+
+
+def join(world: World, name: str, **settings: Any) -> App:
+    app = world.app(name, group_id="g", group_protocol="zookeeper", zookeeper_session_timeout_ms=SESSION, **settings)
+    app.start(member(app, commits=True))
+    return app
+
+
+def settle(world: World, *apps: App, limit: int = 60_000) -> None:
+    """Run until these members share all partitions, and each of them is stable."""
+
+    def settled() -> bool:
+        owned = sorted(tp for app in apps for tp in app.calls.owned)
+        stable = all(app.membership.state is State.STABLE for app in apps)
+        return stable and owned == [TopicPartition("t", number) for number in range(PARTITIONS)]
+
+    world.run_until(settled, limit)
+
+
+def all_is_read(world: World) -> bool:
+    return world.committed_in_zookeeper("g", "t", PARTITIONS) == {tp.partition: count for tp, count in world.produced.items()}
+
+
+def test_the_brokers_are_in_zookeeper_as_kafka_1_1_1_writes_them(world: World) -> None:
+    nodes = world.zookeeper.model
+    broker = nodes.data("/brokers/ids/1")
+    assert broker is not None
+    assert broker.startswith(
+        b'{"listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT"},"endpoints":["PLAINTEXT://127.0.0.1:9092"]'
+    )
+    assert nodes.data("/brokers/topics/t") == b'{"version":1,"partitions":{"0":[1],"1":[1],"2":[1],"3":[1]}}'
+    state = nodes.data("/brokers/topics/t/partitions/0/state")
+    assert state == b'{"controller_epoch":1,"leader":1,"version":1,"leader_epoch":0,"isr":[1]}'
+    world.grow("t", 5)
+    assert b'"4":[1]' in (nodes.data("/brokers/topics/t") or b"")
+    world.delete_topic("t")
+    assert nodes.children("/brokers/topics") == ()
+    world.broker.kill()
+    world.run(5_000)
+    assert nodes.children("/brokers/ids") == ("1",)
+    world.run(2_000)
+    assert nodes.children("/brokers/ids") == ()
+    world.broker.start()
+    assert nodes.children("/brokers/ids") == ("1",)
+
+
+def test_members_share_the_partitions_commit_and_leave(world: World) -> None:
+    first, second = join(world, "a"), join(world, "b")
+    settle(world, first, second)
+    world.run_until(lambda: all_is_read(world))
+    first.stop = True
+    world.run_until(lambda: not first.running)
+    assert first.error is None
+    settle(world, second, limit=1_000)
+    world.produce("t", 0, 10)
+    world.run_until(lambda: all_is_read(world))
+    assert (first.errors, second.errors) == ([], [])
+    assert len(world.zookeeper.model.children(paths.ids("g"))) == 1
+
+
+def test_the_partitions_of_a_killed_member_are_read_after_its_session(world: World) -> None:
+    first, second = join(world, "a"), join(world, "b")
+    settle(world, first, second)
+    first.kill()
+    world.run(SESSION - 1_000)
+    assert len(second.calls.owned) == PARTITIONS // 2
+    settle(world, second, limit=3_000)
+
+
+@pytest.mark.parametrize("first_thread", Thread)
+def test_a_process_that_was_stopped_beyond_its_session_loses_its_partitions(world: World, first_thread: Thread) -> None:
+    first, second = join(world, "a"), join(world, "b")
+    settle(world, first, second)
+    world.run_until(lambda: all_is_read(world))
+    first.sigstop()
+    settle(world, second, limit=SESSION + 1_000)
+    for number in range(PARTITIONS):
+        world.produce("t", number, 10)
+    world.run_until(lambda: all_is_read(world))
+    handled = len(first.handled)
+    first.sigcont(first_thread)
+    settle(world, first, second)
+    assert ("lost", [TopicPartition("t", 0), TopicPartition("t", 1)]) in first.listener_calls
+    world.produce("t", 0, 5)
+    world.run_until(lambda: all_is_read(world))
+    assert {record.offset for record in first.handled[handled:]} == {60, 61, 62, 63, 64}
+
+
+def test_a_restart_of_zookeeper_within_the_session_moves_no_partition(world: World) -> None:
+    first, second = join(world, "a"), join(world, "b")
+    settle(world, first, second)
+    world.run_until(lambda: all_is_read(world))
+    calls = list(first.listener_calls)
+    world.zookeeper.stop()
+    world.run(2_000)
+    world.produce("t", 0, 10)
+    world.zookeeper.start()
+    world.run_until(lambda: all_is_read(world))
+    settle(world, first, second)
+    assert first.listener_calls == calls
+
+
+def test_a_member_that_reaches_zookeeper_no_more_stops_before_another_takes_over(world: World) -> None:
+    first, second = join(world, "a"), join(world, "b")
+    settle(world, first, second)
+    world.run_until(lambda: all_is_read(world))
+    world.network.separate("a", "zookeeper")
+    settle(world, second, limit=SESSION + 2_000)
+    handled = len(first.handled)
+    for number in range(PARTITIONS):
+        world.produce("t", number, 10)
+    world.run_until(lambda: all_is_read(world))
+    assert len(first.handled) == handled
+    world.network.join("a", "zookeeper")
+    settle(world, first, second)
