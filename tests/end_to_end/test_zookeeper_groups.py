@@ -7,8 +7,6 @@ import json
 import logging
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,14 +21,13 @@ from ottla import AsyncConsumer, Broker, Consumer
 from ottla.errors import CommitFailedError, ConfigError, ConnectionFailedError, ConsumerRebalanceFailedError
 from ottla.runtime.zookeeper_server import ZooKeeperServer
 from ottla.types import OffsetAndMetadata, TopicPartition
-from tests.end_to_end.programs import environment
 from tests.end_to_end.zookeeper_cluster import ZooKeeperCluster, registered
+from tests.end_to_end.zookeeper_processes import SESSION, process
 from tests.end_to_end.zookeeper_proxy import Lose, lossy_proxy
 
 pytestmark = pytest.mark.long
 
 LIMIT = 30.0
-SESSION = 4.0
 
 
 @pytest.fixture(scope="module")
@@ -339,65 +336,6 @@ def test_an_async_consumer(cluster: ZooKeeperCluster, topic: str) -> None:
 
     assert asyncio.run(handle_all()) == 20
     assert sum(cluster.offsets("g", topic).values()) >= 19
-
-
-MEMBER = """
-import json, sys, time
-from ottla import Consumer
-
-def say(**what):
-    print(json.dumps({**what, "at": time.time()}), flush=True)
-
-def listener(event):
-    return lambda consumer, partitions: say(**{event: [tp.partition for tp in partitions]})
-
-connect, topic, consumer_id, session, storage = sys.argv[1:]
-with Consumer(zookeeper_connect=connect, group_id="billing", consumer_id=consumer_id, zookeeper_session_timeout=float(session),
-              auto_offset_reset="earliest", enable_auto_commit=False, offsets_storage=storage, max_poll_records=1) as consumer:
-    consumer.subscribe([topic], on_assign=listener("assigned"), on_revoke=listener("revoked"), on_lost=listener("lost"))
-    while True:
-        records = consumer.poll(0.1)
-        for record in records:
-            say(partition=record.partition, offset=record.offset)
-            try:
-                consumer.commit()
-            except Exception as error:
-                say(error=type(error).__name__)
-"""
-
-
-class Process:
-    """A member in a process of its own, with what it has said."""
-
-    def __init__(self, cluster: ZooKeeperCluster, topic: str, consumer_id: str, said: Path, storage: str = "zookeeper") -> None:
-        self._path = said
-        arguments = [cluster.connect, topic, consumer_id, str(SESSION), storage]
-        with said.open("w") as out:
-            self.process = subprocess.Popen([sys.executable, "-c", MEMBER, *arguments], stdout=out, env=environment())
-
-    def said(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self._path.read_text().splitlines() if line.endswith("}")]
-
-    @property
-    def owned(self) -> list[int]:
-        held: set[int] = set()
-        for item in self.said():
-            held |= set(item.get("assigned", ()))
-            held -= {*item.get("revoked", ()), *item.get("lost", ())}
-        return sorted(held)
-
-    def handled(self, since: float = 0) -> list[tuple[int, int]]:
-        return [(item["partition"], item["offset"]) for item in self.said() if "offset" in item and item["at"] >= since]
-
-
-@contextmanager
-def process(*arguments: Any, **more: Any) -> Iterator[Process]:
-    member = Process(*arguments, **more)
-    try:
-        yield member
-    finally:
-        member.process.kill()
-        member.process.wait(LIMIT)
 
 
 def test_after_sigkill_the_others_take_over_with_the_end_of_the_session(
