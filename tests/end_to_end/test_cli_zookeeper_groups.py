@@ -6,6 +6,8 @@ import json
 import re
 import shlex
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -522,6 +524,14 @@ def test_the_program_itself(old: Old) -> None:
     old.commit("bar", "t", {0: 5})
     done = ottla("group", "list", "--zookeeper", old.connect)
     assert (done.returncode, done.stdout.splitlines()[1].split(), done.stderr) == (0, ["bar", "Empty", "zookeeper"], "")
+
+
+def test_without_kazoo_the_error_says_how_to_install_it() -> None:
+    arguments = ["ottla", "group", "list", "--zookeeper", "localhost"]
+    program = f"import sys; sys.modules['kazoo'] = None; sys.argv = {arguments}; from ottla.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "error: ZooKeeper needs kazoo (pip install 'ottla[zookeeper]')\n"
 
 
 def test_a_server_that_answers_nothing_keeps_no_command_waiting(command: Run) -> None:
