@@ -88,11 +88,8 @@ def _prepare(
     where = {tp: paths.offset(group_id, *tp) for tp in wanted}
     found = dict(zip(wanted, (yield from read_each(GetData(path) for path in where.values())), strict=True))
     changed = {tp: node for tp, node in found.items() if _committed(node, where[tp]) != wanted[tp]}
-    for tp, node in changed.items() if expected is not None else ():
-        committed = _committed(node, where[tp])
-        if expected is not None and committed != expected.get(tp):
-            text = f"the committed offset of {tp} of group {group_id!r} in ZooKeeper is now {committed}, and was {expected.get(tp)}"
-            raise IllegalStateError(text, hint="look at the group again")
+    if expected is not None:
+        _check_expected(group_id, {tp: _committed(node, where[tp]) for tp, node in changed.items()}, expected)
     if not changed:
         return []
     above = sorted({parent for tp in changed for parent in paths.parents(where[tp])})
@@ -103,6 +100,15 @@ def _prepare(
         data = encode_offset(wanted[tp])
         operations.append(Create(where[tp], data) if node is None else SetData(where[tp], data, node.stat.version))
     return operations
+
+
+def _check_expected(
+    group_id: str, committed: Mapping[TopicPartition, int | None], expected: Mapping[TopicPartition, int | None]
+) -> None:
+    for tp, offset in committed.items():
+        if offset != expected.get(tp):
+            text = f"the committed offset of {tp} of group {group_id!r} in ZooKeeper is now {offset}, and was {expected.get(tp)}"
+            raise IllegalStateError(text, hint="look at the group again")
 
 
 def _committed(node: Node | None, path: str) -> int | None:
@@ -118,7 +124,8 @@ def _no_member(group_id: str, has_ids: bool) -> tuple[Write, ...]:
 
     A node with children cannot be deleted, and a member is a child of ``ids``: 1. The members are read: there are none. 2. A
     consumer starts and registers. 3. The multi fails. (A ``Check`` would not do: it compares the version of a node's data, which a
-    new child does not change.) A consumer that registers later finds ``ids``: others never see a part of a multi.
+    new child does not change.) A consumer that registers later finds ``ids``, with the default ACL: others never see a part of a
+    multi.
     """
     ids = paths.ids(group_id)
     return (Delete(ids), Create(ids)) if has_ids else (Create(ids),)
