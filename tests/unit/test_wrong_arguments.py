@@ -85,6 +85,7 @@ CONSUMER: dict[str, dict[str, list[Any]]] = {
     "subscribe": {
         "topics": [*NOT_NAMES, ["^t.*"], ["t|u"], {"t.+"}],
         "pattern": [5, b"t", ["t"], True, "\ud800", "", re.compile("t")],
+        "blacklist": [5, b"t", ["t"], True, "\ud800", "", re.compile("t")],
         "on_assign": NOT_CALLABLES,
         "on_revoke": NOT_CALLABLES,
         "on_lost": NOT_CALLABLES,

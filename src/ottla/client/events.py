@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ottla.assignors import Cluster, MemberAssignment, MemberSubscription
 from ottla.client.subscription import Snapshot
 from ottla.errors import OttlaError
-from ottla.types import ConsumerGroupMetadata, GroupMembershipOperation, OffsetAndMetadata, TopicPartition
+from ottla.types import ConsumerGroupMetadata, FrozenMapping, GroupMembershipOperation, OffsetAndMetadata, TopicPartition
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 """Positions or commits: for each partition the next offset to read."""
@@ -89,7 +89,7 @@ class Subscribe(Command):
     pattern: str | None = None
     is_black_list: bool = False
     """Whether the subscription is to the topics that ``pattern`` does not match."""
-    streams: Mapping[str, int] = field(default_factory=dict)
+    streams: Mapping[str, int] = FrozenMapping()
     """The number of streams of each topic, or of the pattern, where it is not one."""
 
 

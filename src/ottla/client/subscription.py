@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from ottla.errors import OttlaError
-from ottla.types import ConsumerGroupMetadata, Leader, OffsetAndMetadata, TopicPartition
+from ottla.types import ConsumerGroupMetadata, FrozenMapping, Leader, OffsetAndMetadata, TopicPartition
 
 EARLIEST = -2
 LATEST = -1
@@ -88,7 +88,7 @@ class Snapshot:
     was_connected: bool = False
     """Whether the cluster has answered at least once."""
     pattern: str | None = None
-    threads: Mapping[TopicPartition, int] = field(default_factory=lambda: MappingProxyType({}))
+    threads: Mapping[TopicPartition, int] = FrozenMapping()
     """In a ZooKeeper group, the number of the consumer thread that owns each partition."""
 
     @property
@@ -181,9 +181,9 @@ class SubscriptionState:
         """The pattern of a subscription by pattern."""
         self.is_black_list = False
         """Whether the subscription is to the topics that the pattern does not match."""
-        self.streams: Mapping[str, int] = {}
+        self.streams: Mapping[str, int] = FrozenMapping()
         """The number of streams of each topic, or of the pattern, where it is not one. Only ZooKeeper groups use it."""
-        self.threads: Mapping[TopicPartition, int] = {}
+        self.threads: Mapping[TopicPartition, int] = FrozenMapping()
         """The consumer thread of each partition, in a ZooKeeper group."""
         self.partitions: dict[TopicPartition, PartitionState] = {}
         self.reset_to = reset_to

@@ -42,7 +42,7 @@ from ottla.client.subscription import Mode, Snapshot
 from ottla.config import ConsumerConfig
 from ottla.errors import ClosedError, IllegalStateError, OttlaTimeoutError
 from ottla.records import Records
-from ottla.types import ConsumerGroupMetadata, GroupMembershipOperation, Now, TopicPartition
+from ottla.types import ConsumerGroupMetadata, FrozenMapping, GroupMembershipOperation, Now, TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -261,7 +261,7 @@ class ConsumerCalls:
             raise IllegalStateError(f"topics are subscribed to by {before}, which does not mix with {after}", hint=hint)
         if pattern is not None:
             pattern = patterns.checked(pattern, self._config.group_protocol)
-        command = events.Subscribe(wanted, pattern, is_black_list, streams or {})
+        command = events.Subscribe(wanted, pattern, is_black_list, FrozenMapping(streams))
         self._rebalancing.subscribe(command, listeners)
         yield from self._begin(command, "subscribe()")
 

@@ -41,7 +41,7 @@ from ottla.client.groups.zookeeper.registry import GroupReader, GroupView
 from ottla.client.groups.zookeeper.states import MEMBER_STATES, OWNING, REBALANCING, TRANSITIONS, Input, State
 from ottla.client.subscription import Mode
 from ottla.errors import ConfigError, ConsumerRebalanceFailedError, OttlaError, RebalanceInProgressError, broker_error
-from ottla.types import ConsumerGroupMetadata, GroupMembershipOperation, Now, TopicPartition
+from ottla.types import ConsumerGroupMetadata, FrozenMapping, GroupMembershipOperation, Now, TopicPartition
 from ottla.zookeeper import paths
 from ottla.zookeeper.ask_queue import is_missing
 from ottla.zookeeper.nodes import ConsumerThread
@@ -362,7 +362,7 @@ class ZooKeeperMembership:
         self._succeeded()
         self._vain_waits, self._reason = 0, ""
         self._move(Input.CLAIMED)
-        self._subscription.threads = {tp: thread.thread for tp, thread in self._wanted.items()}
+        self._subscription.threads = FrozenMapping({tp: thread.thread for tp, thread in self._wanted.items()})
         added = self._subscription.set_partitions(self._wanted, await_acceptance=True)
         self._token += 1
         self._notify(AssignmentReceived(self._token, added))
