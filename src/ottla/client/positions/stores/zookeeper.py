@@ -5,6 +5,8 @@ them. Invariants:
 
 - A commit is one multi (of at most ``CHUNK`` partitions) that checks the member's own node, and only for partitions whose owner
   nodes the member has created. A session's operations are executed in order, and none after its end: so only the owner commits.
+- Commits are written one after the other, since one whose offset nodes were not as expected is written again: by then a later one
+  could be stored, or the partitions could belong to another member.
 - A malformed offset is an error of its partition alone: its position must not be reset.
 
 Leader epochs and metadata of a commit are not stored, since 0.8's nodes have no place for them.
@@ -12,7 +14,8 @@ Leader epochs and metadata of a commit are not stored, since 0.8's nodes have no
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ottla.client.effects import Poll
@@ -26,7 +29,7 @@ from ottla.types import Now, OffsetAndMetadata, TopicPartition
 from ottla.zookeeper import paths
 from ottla.zookeeper.ask_queue import AskQueue, Outcome, first_error, has_code
 from ottla.zookeeper.malformed import MalformedNodes
-from ottla.zookeeper.nodes import decode_offset, encode_offset
+from ottla.zookeeper.nodes import ConsumerThread, decode_offset, encode_offset
 from ottla.zookeeper.operations import Check, Create, Exists, GetData, Multi, SetData, Write
 from ottla.zookeeper.session import Session, SessionState
 
@@ -45,8 +48,8 @@ class _Commit:
 
     request: CommitRequest
     done: CommitDone
-    fenced: bool
-    """Whether the member must own the partitions."""
+    claim: Mapping[TopicPartition, ConsumerThread] | None
+    """The partitions that the member owned when the commit began, and has to own until its end; ``None``: it need not own any."""
     left: list[TopicPartition]
     committed: frozenset[TopicPartition] = frozenset()
     surprises: int = 0
@@ -62,6 +65,9 @@ class ZooKeeperOffsetStore:
         self._subscription = subscription
         self._claims = claims
         self._asks = AskQueue(config.request_timeout_ms)
+        self._current: _Commit | None = None
+        """The commit that is being written."""
+        self._waiting: deque[_Commit] = deque()
         self._existing: set[TopicPartition] = set()
         """Partitions that are known to have an offset node."""
         self._malformed = MalformedNodes()
@@ -104,21 +110,49 @@ class ZooKeeperOffsetStore:
 
     def commit(self, request: CommitRequest, done: CommitDone) -> CommitOutcome | None:
         """See ``OffsetStore``. Fails for partitions that this member does not own."""
-        fenced = self._subscription.mode is Mode.TOPICS
+        fenced = self._subscription.mode is not Mode.MANUAL
         foreign = sorted(request.offsets.keys() - self._claims.owned.keys()) if fenced else []
         if foreign:
             names = ", ".join(map(str, foreign[:5])) + (f" and {len(foreign) - 5} more" if len(foreign) > 5 else "")
             text = f"nothing was committed: this member of group {self._group_id!r} does not own {names}"
             return CommitOutcome(error=CommitFailedError(text), retry=False)
-        self._write_chunk(_Commit(request, done, fenced, sorted(request.offsets)))
+        commit = _Commit(request, done, self._claims.owned if fenced else None, sorted(request.offsets))
+        if self._current is None:
+            self._current = commit
+            self._write_chunk(commit)
+        else:
+            self._waiting.append(commit)
         return None
+
+    def _end(self, outcome: CommitOutcome, now: Now) -> None:
+        """End the commit that is being written, and begin the next that the member may still write."""
+        commit, self._current = self._current, None
+        assert commit is not None
+        refused = []
+        while self._waiting and self._current is None:
+            following = self._waiting.popleft()
+            if self._is_claimed(following):
+                self._current = following
+                self._write_chunk(following)
+            else:
+                refused.append(following)
+        commit.done(outcome, now)
+        for one in refused:
+            one.done(self._not_claimed(one), now)
+
+    def _is_claimed(self, commit: _Commit) -> bool:
+        return commit.claim is None or commit.claim is self._claims.owned
+
+    def _not_claimed(self, commit: _Commit) -> CommitOutcome:
+        text = f"nothing was committed: this member of group {self._group_id!r} has given up the partitions"
+        return CommitOutcome(commit.committed, CommitFailedError(text), retry=False)
 
     def _write_chunk(self, commit: _Commit) -> None:
         """Write the next chunk of a commit."""
         chunk = commit.left[:CHUNK]
         # A check of each owner node as well would nearly double the time of a commit. The nodes of this session are deleted by this
         # member alone, before it gives its partitions up.
-        checks: list[Write] = [Check(self._claims.member_path)] if commit.fenced else []
+        checks: list[Write] = [Check(self._claims.member_path)] if commit.claim is not None else []
         offsets = {tp: encode_offset(commit.request.offsets[tp].offset) for tp in chunk}
         writes = [
             SetData(self._path(tp), data) if tp in self._existing else Create(self._path(tp), data) for tp, data in offsets.items()
@@ -134,10 +168,12 @@ class ZooKeeperOffsetStore:
             self._existing.update(chunk)
             commit.committed |= frozenset(chunk)
             commit.left = commit.left[len(chunk) :]
-            if commit.left:
+            if not commit.left:
+                self._end(CommitOutcome(commit.committed), now)
+            elif self._is_claimed(commit):
                 self._write_chunk(commit)
             else:
-                commit.done(CommitOutcome(commit.committed), now)
+                self._end(self._not_claimed(commit), now)
 
         def failed(error: OttlaError, now: Now) -> None:
             self._on_chunk_failed(commit, chunk, len(checks), error, now)
@@ -149,18 +185,20 @@ class ZooKeeperOffsetStore:
         unexpected = has_code(error, KeeperCode.NONODE, KeeperCode.NODEEXISTS)
         if isinstance(error, ZooKeeperError) and unexpected and error.index is not None and error.index < checks:
             text = f"nothing was committed: {error.path} is gone, so another member may own the partitions"
-            commit.done(CommitOutcome(commit.committed, CommitFailedError(text, cause=error), retry=False), now)
+            self._end(CommitOutcome(commit.committed, CommitFailedError(text, cause=error), retry=False), now)
         elif unexpected and commit.surprises < _MOST_SURPRISES:
             commit.surprises += 1
             looks = [Exists(self._path(tp)) for tp in chunk]
             self._asks.ask_all(looks, lambda outcomes, now: self._on_looked(commit, chunk, outcomes, now))
         else:
-            commit.done(CommitOutcome(commit.committed, error), now)
+            self._end(CommitOutcome(commit.committed, error), now)
 
     def _on_looked(self, commit: _Commit, chunk: list[TopicPartition], outcomes: list[Outcome], now: Now) -> None:
         error = first_error(outcomes)
         if error is not None:
-            return commit.done(CommitOutcome(commit.committed, error), now)
+            return self._end(CommitOutcome(commit.committed, error), now)
+        if not self._is_claimed(commit):
+            return self._end(self._not_claimed(commit), now)
         for tp, outcome in zip(chunk, outcomes, strict=True):
             if outcome is None:
                 self._existing.discard(tp)
