@@ -252,8 +252,6 @@ class OffsetsManager:
             )
             by_node.setdefault(leader.node.node_id, {}).setdefault(tp.topic, []).append(item)
             requested.setdefault(leader.node.node_id, {})[tp] = leader.epoch
-        if query.missing and not by_node:
-            self._back_off(query, now)
         for node_id, topics in by_node.items():
             message = list_offsets_request.ListOffsetsRequest(
                 replica_id=_CONSUMER,
@@ -265,6 +263,8 @@ class OffsetsManager:
             )
             query.in_flight |= requested[node_id].keys()
             self._unsent.append(self._send(node_id, message, query, requested[node_id]))
+        if query.missing:
+            self._back_off(query, now)
 
     def _send(
         self, node_id: int, message: list_offsets_request.ListOffsetsRequest, query: Query, requested: LeaderEpochs
