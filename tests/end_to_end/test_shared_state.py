@@ -12,6 +12,7 @@ from typing import Any
 from ottla import Consumer
 from ottla.client.calls.shared_state import SharedState
 from ottla.runtime.network_thread import NotificationQueue
+from ottla.types import FrozenMapping
 
 CONTAINERS = (dict, list, set, deque)
 METERS = ("PollMetrics", "Consumption", "Meter", "_Amount", "_Distances")
@@ -19,7 +20,7 @@ METERS = ("PollMetrics", "Consumption", "Meter", "_Amount", "_Distances")
 
 def parts(item: object) -> Iterator[object]:
     """The objects that an object refers to, as far as Python code can write to them or call them."""
-    if isinstance(item, dict):
+    if isinstance(item, (dict, FrozenMapping)):
         yield from item.values()
     elif isinstance(item, (list, tuple, set, frozenset, deque)):
         yield from item
@@ -41,6 +42,8 @@ def is_ottlas(item: object) -> bool:
 def is_mutable(item: object) -> bool:
     if isinstance(item, CONTAINERS):
         return True
+    if isinstance(item, FrozenMapping):
+        return False
     frozen = dataclasses.is_dataclass(type(item)) and type(item).__dataclass_params__.frozen  # type: ignore[attr-defined]
     return is_ottlas(item) and not frozen and not isinstance(item, tuple)
 

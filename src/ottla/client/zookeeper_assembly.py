@@ -58,7 +58,7 @@ class ZooKeeperAssembly:
 
         def leased(now: Now) -> bool:
             # Kafka does not know the owners: while the lease lasts, no other member can own a partition of this one.
-            return context.subscription.mode is not Mode.TOPICS or self.session.has_lease(now)
+            return context.subscription.mode is Mode.MANUAL or self.session.has_lease(now)
 
         kafka = KafkaOffsetStore(self._config, context.coordinator, membership, context.metadata, unreachable, leased)
         return ZooKeeperMember(membership, DualOffsetStore(kafka, zookeeper) if self._config.dual_commit_enabled else kafka)

@@ -82,7 +82,7 @@ class ZooKeeperOffsetStore:
 
     def may_commit(self, now: Now) -> bool:
         """See ``OffsetStore``. Without a lease another member may own the partitions."""
-        return self._subscription.mode is not Mode.TOPICS or self._session.has_lease(now)
+        return self._subscription.mode is Mode.MANUAL or self._session.has_lease(now)
 
     def is_about_topic(self, error: OttlaError) -> bool:
         """See ``OffsetStore``. ZooKeeper stores offsets of any topic."""
