@@ -283,7 +283,7 @@ class SubscriptionState:
     ) -> None:
         """Stop fetching these partitions, and return to the consumed ``positions``, each with its epoch.
 
-        A position of an older epoch is ignored: a seek of another task, or of the validation, came after it.
+        A position is ignored if a seek, of another task or of the validation, came after its epoch.
         """
         for tp in partitions:
             state = self.partitions.get(tp)
@@ -294,7 +294,7 @@ class SubscriptionState:
         self._changed()
 
     def rewind(self, positions: Mapping[TopicPartition, tuple[int, OffsetAndMetadata]]) -> None:
-        """Return to the consumed ``positions``, each with its epoch. One of an older epoch is ignored."""
+        """Return to the consumed ``positions``, each with its epoch. One from before a seek is ignored."""
         for tp, (epoch, position) in positions.items():
             state = self.partitions.get(tp)
             if state is not None:
@@ -405,7 +405,8 @@ class SubscriptionState:
         """Move a position back within the fetched records, so that it keeps its topic and leader."""
         if state.phase in (Phase.FETCHING, Phase.VALIDATING):
             known = (state.leader if state.phase is Phase.FETCHING else None), state.topic_id, state.since
-            self._set_position(state, position if epoch == state.epoch else state.position)
+            # After another pause or rewind the epoch is newer, but ``position`` is still in the same run of records.
+            self._set_position(state, position if state.since <= epoch else state.position)
             state.leader, state.topic_id, state.since = known
 
     def _renew(self, state: PartitionState) -> None:

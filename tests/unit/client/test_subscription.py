@@ -191,3 +191,14 @@ def test_an_equal_problem_is_no_news(subscription: SubscriptionState) -> None:
     assert subscription.version == version
     subscription.set_problem(T0, epoch, None)
     assert subscription.version > version
+
+
+def test_a_rewind_counts_after_a_pause_that_was_under_way_and_not_after_a_seek(subscription: SubscriptionState) -> None:
+    """1. The application pauses at 8. 2. Before it knows the new epoch, it returns to 5, in the epoch that it knows."""
+    subscription.seek({T0: AT_3, T1: AT_3})
+    known = epochs(subscription)
+    later, earlier = OffsetAndMetadata(8), OffsetAndMetadata(5)
+    subscription.pause([T0], {T0: (known[T0], later)})
+    subscription.seek({T1: later})
+    subscription.rewind({T0: (known[T0], earlier), T1: (known[T1], earlier)})
+    assert [subscription.partitions[tp].position for tp in (T0, T1)] == [earlier, later]
