@@ -16,6 +16,7 @@ import os
 import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextvars import ContextVar, Token
@@ -79,7 +80,7 @@ class ConsumerBase(Generic[K_co, V_co]):
         given = {name: value for name, value in deserializers.items() if value is not None}
         self._config = ConsumerConfig.parse(config, **given, **settings)
         self._notifications = NotificationQueue()
-        self._calls = ConsumerCalls(self._config, self._submit, self._notifications.news)
+        self._calls = ConsumerCalls(self._config, _weakly(self._submit), self._notifications.news)
         self._shared = self._calls.shared
         self._zookeeper = zookeeper_client(self._config)
         self._assembly = ConsumerAssembly(self._config, random_source(), self._shared, host_name())
@@ -172,6 +173,7 @@ class ConsumerBase(Generic[K_co, V_co]):
         ``IllegalStateError`` for a block inside another, as ``poll()`` does inside a block.
         """
         self._check_open()
+        self._calls.check_no_streams("processing()")
         silent = duration(limit, "limit")
         if not silent:
             raise ValueError("limit=0: it must be positive")
@@ -205,8 +207,9 @@ class ConsumerBase(Generic[K_co, V_co]):
         self._network_thread().submit(command)
 
     def _bound(self, listener: Callable[[Any, list[TopicPartition]], object] | None) -> Listener | None:
-        """A listener that is called with this consumer."""
-        return None if listener is None else lambda partitions: listener(self, partitions)
+        """A listener that is called with this consumer, and does not keep it alive."""
+        this = weakref.ref(self)
+        return None if listener is None else lambda partitions: listener(this(), partitions)
 
     def _poll_timeout(self, timeout: float | timedelta) -> int:
         """Milliseconds that a poll may wait. Warns of a very large number of seconds, which may be meant as milliseconds."""
@@ -265,6 +268,19 @@ class _Monitor:
     def metrics(self, network: NetworkThread | None) -> dict[MetricName, float]:
         view = _view(network)
         return {} if view is None else {**view.metrics, **self._shared.metrics(view.at)}
+
+
+def _weakly(method: Callable[[object], None]) -> Callable[[object], None]:
+    """A method of a consumer, which does not keep the consumer alive: the thread that runs its calls may be another one's."""
+    reference = weakref.WeakMethod(method)
+
+    def call(argument: object) -> None:
+        bound = reference()
+        if bound is None:
+            raise ClosedError("the consumer was garbage collected")
+        bound(argument)
+
+    return call
 
 
 def _view(network: NetworkThread | None) -> NetworkView | None:
