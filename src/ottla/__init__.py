@@ -21,6 +21,7 @@ _HOMES = {
     "Rebalance": "ottla.client.groups.rebalances",
     "Record": "ottla.records",
     "Records": "ottla.records",
+    "Stream": "ottla.streams",
     "ConsumerGroupMetadata": "ottla.types",
     "IsolationLevel": "ottla.types",
     "Node": "ottla.types",
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from ottla.errors import OttlaError as OttlaError
     from ottla.records import Record as Record, Records as Records
     from ottla.signals import stop_on_signals as stop_on_signals
+    from ottla.streams import Stream as Stream
     from ottla.types import (
         ConsumerGroupMetadata as ConsumerGroupMetadata,
         GroupMembershipOperation as GroupMembershipOperation,

@@ -289,10 +289,7 @@ def topics(given: Iterable[str], pattern: str | None) -> frozenset[str]:
     if isinstance(given, str):
         raise TypeError(f"subscribe() takes a collection of topics: subscribe([{short_repr(given)}])")
     wanted = frozenset(names(given, "topics"))
-    for name in wanted:
-        if _PATTERN_CHARACTERS.intersection(name):
-            regex = name.removeprefix("^").removesuffix("$")
-            raise ConfigError(f"topics: {name!r} is not a topic name; for a regular expression call subscribe(pattern={regex!r})")
+    _check_topics(wanted)
     if hasattr(pattern, "pattern"):
         raise TypeError(f"pattern must be a string, not {short_repr(pattern)}: pass its .pattern")
     if pattern is not None:
@@ -300,6 +297,36 @@ def topics(given: Iterable[str], pattern: str | None) -> frozenset[str]:
     if wanted and pattern is not None:
         raise ConfigError("subscribe() takes topics or a pattern, not both: subscribe(topics) or subscribe(pattern=...)")
     return wanted
+
+
+def _check_topics(wanted: Iterable[str]) -> None:
+    for name in wanted:
+        if _PATTERN_CHARACTERS.intersection(name):
+            regex = name.removeprefix("^").removesuffix("$")
+            raise ConfigError(f"topics: {name!r} is not a topic name; for a regular expression pass pattern={regex!r}")
+
+
+def streams(
+    topics: Mapping[str, int] | None, pattern: str | None, blacklist: str | None, number: int | None, group_protocol: str
+) -> tuple[dict[str, int] | int, str | None]:
+    """The numbers of streams by topic; or, with a pattern, the number of all streams, by default one, and the pattern."""
+    common = 1 if number is None else integer(number, "n", 1, _INT32)
+    if topics is None:
+        if pattern is None and blacklist is None:
+            raise ConfigError("streams() takes topics or a pattern: streams({'orders': 4}) or streams(pattern='orders-.*', n=4)")
+        _, regex = subscription((), pattern, blacklist, group_protocol)
+        return common, regex
+    if pattern is not None or blacklist is not None:
+        raise ConfigError(
+            "streams() takes topics or a pattern, not both: streams({'orders': 4}) or streams(pattern='orders-.*', n=4)"
+        )
+    if number is not None:
+        raise ConfigError("n is for streams(pattern=..., n=4); topics have numbers of their own: streams({'orders': 4})")
+    wanted = counts(topics, "topics")
+    if not wanted:
+        raise ConfigError("topics is empty: streams({'orders': 4}) returns four streams of the topic")
+    _check_topics(wanted)
+    return wanted, None
 
 
 def partition(value: object, what: str = "partition") -> TopicPartition:

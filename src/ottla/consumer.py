@@ -7,10 +7,11 @@ Owns the signatures, the iteration over records, and the order of ``close()``. M
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, overload
 
 from ottla import arguments
 from ottla.arguments import Offset, Partitions, Timeout
@@ -18,10 +19,11 @@ from ottla.client.calls.calls import POST_INTERVAL
 from ottla.client.calls.commits import CommitCallback
 from ottla.client.calls.listeners import Listener, Listeners
 from ottla.client.subscription import EARLIEST, LATEST
-from ottla.consumer_base import CLOSE_TIMEOUT, END_GRACE, Caller, ConsumerBase
-from ottla.errors import OttlaError
+from ottla.consumer_base import CLOSE_TIMEOUT, Caller, ConsumerBase
+from ottla.errors import IllegalStateError, OttlaError
 from ottla.records import Record, Records, Walk
 from ottla.runtime import clock
+from ottla.streams import Stream, StreamsDriver
 from ottla.thread_driver import ThreadDriver
 from ottla.types import (
     GroupMembershipOperation,
@@ -58,10 +60,13 @@ class Consumer(ConsumerBase[K_co, V_co]):
     ``OttlaError``s; an invalid argument raises a ``TypeError`` or a ``ValueError``.
     """
 
+    _streams: StreamsDriver | None = None
+
     def _prepare(self) -> None:
-        self._driver = ThreadDriver(
+        self._thread_driver = ThreadDriver(
             self._calls, self._network_thread, self._check_open, self._check_running, self._last_poll.on_interrupted
         )
+        self._driver: ThreadDriver | StreamsDriver = self._thread_driver
 
     def __enter__(self) -> Self:
         return self
@@ -104,9 +109,7 @@ class Consumer(ConsumerBase[K_co, V_co]):
         ``on_revoke``) when they are lost already.
         """
         wanted, regex = arguments.subscription(topics, pattern, blacklist, self._config.group_protocol)
-        for name, listener in (("on_assign", on_assign), ("on_revoke", on_revoke), ("on_lost", on_lost)):
-            arguments.callback(listener, name)
-        listeners = Listeners(self._bind(on_assign), self._bind(on_revoke), self._bind(on_lost))
+        listeners = self._listeners(on_assign, on_revoke, on_lost)
         is_black_list = blacklist is not None
         self._driver.run(lambda now: self._calls.subscribe(wanted, listeners, now, regex, is_black_list=is_black_list))
 
@@ -187,6 +190,79 @@ class Consumer(ConsumerBase[K_co, V_co]):
             self._calls.interrupted = True
             raise
 
+    # -- streams ----------------------------------------------------------------------------------------------------------
+
+    @overload
+    def streams(
+        self,
+        topics: Mapping[str, int],
+        *,
+        on_assign: RebalanceListener = None,
+        on_revoke: RebalanceListener = None,
+        on_lost: RebalanceListener = None,
+    ) -> dict[str, list[Stream[K_co, V_co]]]: ...
+
+    @overload
+    def streams(
+        self,
+        *,
+        pattern: str | None = None,
+        blacklist: str | None = None,
+        n: int = 1,
+        on_assign: RebalanceListener = None,
+        on_revoke: RebalanceListener = None,
+        on_lost: RebalanceListener = None,
+    ) -> list[Stream[K_co, V_co]]: ...
+
+    def streams(
+        self,
+        topics: Mapping[str, int] | None = None,
+        *,
+        pattern: str | None = None,
+        blacklist: str | None = None,
+        n: int | None = None,
+        on_assign: RebalanceListener = None,
+        on_revoke: RebalanceListener = None,
+        on_lost: RebalanceListener = None,
+    ) -> dict[str, list[Stream[K_co, V_co]]] | list[Stream[K_co, V_co]]:
+        """Subscribe, and return iterators over the records, each for a thread of its own.
+
+        ::
+
+            for stream in consumer.streams({"orders": 4})["orders"]:
+                threading.Thread(target=handle_all, args=(stream,)).start()
+
+        ``topics``: the number of streams of each topic; or ``n``: the number of streams of all topics that ``pattern`` matches, or
+        ``blacklist`` does not, as for ``subscribe()``. A partition belongs to one stream. Only finished records are committed:
+        those after which a stream has requested another one. A thread of the consumer polls, and calls the listeners, which are
+        those of ``subscribe()``. All threads may call the consumer then, but nothing else may read or subscribe. ``close()`` ends
+        the iterators. See docs/streams.md.
+
+        Raises ``IllegalStateError`` without a group, for a second call, and after another subscription.
+        """
+        self._check_open()
+        listeners = self._listeners(on_assign, on_revoke, on_lost)
+        wanted, regex = arguments.streams(topics, pattern, blacklist, n, self._config.group_protocol)
+        if self._config.group_id is None:
+            raise IllegalStateError("streams() needs a group", hint="set group_id")
+        self._calls.check_no_streams("streams()")
+        driver = StreamsDriver(self._config, self._calls, self._thread_driver, self._network_thread(), self._check_open, wanted)
+        driver.begin(regex, listeners, is_black_list=blacklist is not None)
+        self._driver = self._streams = driver
+        streams = {topic: [Stream[K_co, V_co](reader, self) for reader in readers] for topic, readers in driver.readers.items()}
+        return streams[""] if isinstance(wanted, int) else streams
+
+    def wakeup(self) -> None:
+        """Make the waiting call of the consumer, or its next one, raise ``WakeupError``. With streams, each of them raises it once.
+
+        May be called from any thread, and from a signal handler.
+        """
+        if self._streams is None:
+            super().wakeup()
+        else:
+            self._check_process()
+            self._streams.wakeup()
+
     # -- positions --------------------------------------------------------------------------------------------------------
 
     def seek(self, partition: TopicPartition, offset: Offset) -> None:
@@ -259,8 +335,8 @@ class Consumer(ConsumerBase[K_co, V_co]):
         Offsets of a topic that was deleted and recreated raise ``UnknownTopicIdError`` until the consumer reads the new topic. From
         then on they count for the new topic: an offset does not say which topic it belongs to.
         """
-        wanted, wait = arguments.offsets(offsets), self._timeout(timeout)
-        return self._driver.run(lambda now: self._calls.commits.commit(wanted, wait, now))
+        wanted, wait, thread = arguments.offsets(offsets), self._timeout(timeout), threading.current_thread()
+        return self._driver.run(lambda now: self._calls.commits.commit(wanted, wait, now, thread))
 
     def commit_async(self, offsets: Mapping[TopicPartition, Offset] | None = None, callback: CommitCallback | None = None) -> None:
         """Commit ``offsets``, or the positions after all records that were returned, without waiting or retrying.
@@ -269,8 +345,8 @@ class Consumer(ConsumerBase[K_co, V_co]):
         success. Without a callback an error is logged.
         """
         arguments.callback(callback, "callback")
-        wanted = arguments.offsets(offsets)
-        self._driver.run(lambda now: self._calls.commits.commit_async(wanted, callback, now))
+        wanted, thread = arguments.offsets(offsets), threading.current_thread()
+        self._driver.run(lambda now: self._calls.commits.commit_async(wanted, callback, now, thread))
 
     def committed(self, *partitions: Partitions, timeout: Timeout = None) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """The committed offsets of these partitions, or of all assigned ones; ``None`` if there is no commit.
@@ -368,28 +444,20 @@ class Consumer(ConsumerBase[K_co, V_co]):
             if self._network is not None:
                 self._network.close(timeout)  # nothing to do, unless the first close was interrupted
             return
-        call = object()
-        try:
-            self._driver.enter(call)
-            if self._network is None:
-                self._shared.closed = True
-                return
-            started = clock.now()
-            try:
-                processed = self._last_poll.is_processed(error)
-                self._driver.drive(self._calls.close(round(timeout * 1000), started, operation, last_processed=processed))
-            finally:
-                self._shared.closed = True
-                self._calls.leave_at_once(operation)
-                self._network.close(max(END_GRACE, timeout - (clock.now().mono - started.mono) / 1000))
-        finally:
-            if self._driver.outermost is call:
-                self._driver.outermost = self._driver.calling_thread = None
+        if self._streams is not None:
+            self._streams.close(timeout, operation, error)
+        else:
+            self._thread_driver.close(timeout, operation, self._network, lambda: self._last_poll.is_processed(error))
 
     def _offsets(self, partitions: Iterable[TopicPartition], timestamp: int, timeout: Timeout) -> dict[TopicPartition, int]:
         wanted, wait = dict.fromkeys(arguments.partitions((partitions,)), timestamp), self._timeout(timeout)
         offsets = self._driver.run(lambda now: self._calls.positions.list_offsets(wanted, wait, now))
         return {tp: 0 if position is None else position.offset for tp, position in offsets.items()}
+
+    def _listeners(self, on_assign: RebalanceListener, on_revoke: RebalanceListener, on_lost: RebalanceListener) -> Listeners:
+        for name, listener in (("on_assign", on_assign), ("on_revoke", on_revoke), ("on_lost", on_lost)):
+            arguments.callback(listener, name)
+        return Listeners(self._bind(on_assign), self._bind(on_revoke), self._bind(on_lost))
 
     def _bind(self, listener: RebalanceListener) -> Listener | None:
         if inspect.iscoroutinefunction(listener):

@@ -13,10 +13,11 @@ from typing import Any
 
 from ottla.client.calls.calls import ConsumerCalls
 from ottla.client.calls.mailbox import Await, Call, T
+from ottla.consumer_base import END_GRACE
 from ottla.errors import ConcurrentAccessError, OttlaError, WakeupError
 from ottla.runtime import clock
 from ottla.runtime.network_thread import NetworkThread
-from ottla.types import Now
+from ottla.types import GroupMembershipOperation, Now
 
 _CHECK_INTERVAL = 0.5
 """Seconds between two checks that the network thread is still running."""
@@ -42,18 +43,18 @@ class ThreadDriver:
         self._check_open = check_open
         self._check_running = check_running
         self._on_interrupted = on_interrupted
-        # Re-entrant, since the handler of a signal may call the consumer while its own thread is in ``enter``.
+        # Re-entrant, since the handler of a signal may call the consumer while its own thread is in ``_enter``.
         self._guard = threading.RLock()
-        self.calling_thread: int | None = None
+        self._calling_thread: int | None = None
         """The thread that is inside a call."""
-        self.outermost: object | None = None
+        self._outermost: object | None = None
         """Identifies the outermost running call: a listener, or a signal handler, may call the consumer inside of it."""
 
     def run(self, call: Callable[[Now], Call[T]]) -> T:
         """Run one call from beginning to end on this thread. A signal handler may raise at any point of it."""
         this = object()
         try:
-            self.enter(this)
+            self._enter(this)
             return self.drive(call(clock.now()))
         except WakeupError:
             self._on_interrupted("a call of the consumer was interrupted by wakeup()")
@@ -65,19 +66,48 @@ class ThreadDriver:
             self._on_interrupted(f"{type(error).__name__} interrupted a call of the consumer")
             raise
         finally:
-            if self.outermost is this:
-                self.outermost = self.calling_thread = None
+            if self._outermost is this:
+                self._outermost = self._calling_thread = None
 
-    def enter(self, call: object) -> None:
+    def close(
+        self,
+        timeout: float,
+        operation: GroupMembershipOperation,
+        network: NetworkThread | None,
+        last_processed: Callable[[], bool],
+    ) -> None:
+        """Close the consumer within ``timeout`` (seconds), and ``network``, if it was started.
+
+        ``last_processed``: whether the records of the last poll count as processed.
+        """
+        this = object()
+        try:
+            self._enter(this)
+            if network is None:
+                self._calls.shared.closed = True
+                return
+            started = clock.now()
+            try:
+                processed = last_processed()
+                self.drive(self._calls.close(round(timeout * 1000), started, operation, last_processed=processed))
+            finally:
+                self._calls.shared.closed = True
+                self._calls.leave_at_once(operation)
+                network.close(max(END_GRACE, timeout - (clock.now().mono - started.mono) / 1000))
+        finally:
+            if self._outermost is this:
+                self._outermost = self._calling_thread = None
+
+    def _enter(self, call: object) -> None:
         """Note that this thread is inside a call. Raise ``ConcurrentAccessError`` if another thread is."""
         self._check_open()
         me = threading.get_ident()
         with self._guard:
-            if self.calling_thread not in (None, me):
-                raise ConcurrentAccessError(f"thread {me} calls a consumer that thread {self.calling_thread} is using")
-            if self.outermost is None:
-                self.outermost = call
-            self.calling_thread = me
+            if self._calling_thread not in (None, me):
+                raise ConcurrentAccessError(f"thread {me} calls a consumer that thread {self._calling_thread} is using")
+            if self._outermost is None:
+                self._outermost = call
+            self._calling_thread = me
 
     def drive(self, call: Call[T]) -> T:
         """Run a call without the guard."""

@@ -30,6 +30,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "position": (TP,),
     "resume": (TP,),
     "seek": (TP, 1),
+    "streams": ({"t": 1},),
     "subscribe": (["t"],),
 }
 KEYWORDS: dict[str, dict[str, Any]] = {"processing": {"limit": 1}}
@@ -119,7 +120,7 @@ def test_an_exception_that_leaves_a_with_in_a_child_is_not_replaced(started: Con
 
 
 def test_a_child_that_was_forked_while_a_lock_was_held_does_not_hang(started: Consumer) -> None:
-    with started._driver._guard, started._monitor.assessing:
+    with started._thread_driver._guard, started._monitor.assessing:
         for name in ("wakeup", "health", "metrics", "poll"):
             assert in_child(lambda name=name: use(started, name)) == 0  # type: ignore[misc]
 

@@ -40,7 +40,7 @@ from ottla.errors import OttlaError
 from ottla.types import Now
 
 _NOTHING: frozenset[type[object]] = frozenset()
-_REPORTS: frozenset[type[object]] = frozenset({events.Drained})
+_REPORTS: frozenset[type[object]] = frozenset({events.Drained, events.MovedToStreams})
 """Commands that have an effect only while a manager waits for them."""
 
 _NO_TOPICS: frozenset[str] = frozenset()
@@ -111,6 +111,7 @@ class ConsumerAssembly:
         handlers: dict[type[object], Callable[[Any, Now], None]] = {
             events.Polled: self._polled,
             events.Drained: lambda command, _: self.fetches.drained(command.numbers),
+            events.MovedToStreams: lambda command, _: self.fetches.memory.release(command.numbers),
             events.Subscribe: self._subscribe,
             events.Assign: self._assign,
             events.Unsubscribe: self._unsubscribe,
@@ -172,6 +173,7 @@ class ConsumerAssembly:
 
     def _polled(self, command: events.Polled, now: Now) -> None:
         if self.commits is not None and self.membership is not None:
+            self.polls.busy_since = command.busy_since
             self.commits.polled(command.positions, now)
             self.membership.polled(now)
 

@@ -68,15 +68,25 @@ class Command:
 class Polled:
     """The application is inside ``poll()``: the one sign of life.
 
-    ``positions`` are those after the processed records, that is, the records of a *previous* poll.
+    ``positions`` are those after the processed records, that is, the records of a *previous* poll. ``busy_since``: since when
+    (monotonic ms) the longest unfinished record of a stream is processed: the polls of streams say nothing about the threads that
+    process their records.
     """
 
     positions: Offsets
+    busy_since: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Drained:
     """The application no longer needs these fetch responses. This matters only while a fetch waits for their memory."""
+
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MovedToStreams:
+    """Only streams have records of these fetch responses: others may use their memory. The positions of their partitions stay."""
 
     numbers: tuple[int, ...]
 

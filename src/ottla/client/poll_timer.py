@@ -42,6 +42,8 @@ class PollTimer:
         self._last_sign = 0
         self._interval = config.max_poll_interval_ms
         self._limit: int | None = None
+        self.busy_since: int | None = None
+        """Since when a stream processes its current record: later polls do not move the deadline. See ``events.Polled``."""
         self.expired_once = False
         """Whether the latest membership ended because the application did not poll."""
 
@@ -62,7 +64,8 @@ class PollTimer:
 
     def polled(self, now: Now, interval: int) -> None:
         """The application polls, and may take ``interval`` ms until the next poll."""
-        self._last_sign, self._interval = now.mono, interval
+        busy_since = self.busy_since
+        self._last_sign, self._interval = now.mono if busy_since is None else min(now.mono, busy_since), interval
 
     def answered(self, now: Now) -> None:
         """The application has run a listener, so it is inside a poll.
@@ -98,21 +101,24 @@ class PollTimer:
     def explain(self, now: Now) -> None:
         """Log, in one line, why the member left the group."""
         config, spent = self._config, (now.mono - self._last_sign) / 1000
-        if self._limit is None:
-            setting = "max_poll_interval" if self._interval == config.max_poll_interval_ms else "session_timeout"
-            what = f"{spent:.1f} s since its last poll(), {setting} is {self._interval / 1000:.1f} s"
-            advice = (
-                f"Process fewer records per poll (max_poll_records is {config.max_poll_records}), process them faster, raise"
-                " max_poll_interval, or use processing() for long work."
-            )
-        else:
+        setting = "max_poll_interval" if self._interval == config.max_poll_interval_ms else "session_timeout"
+        what, again = f"{spent:.1f} s since its last poll(), {setting} is {self._interval / 1000:.1f} s", "with the next poll()"
+        advice = (
+            f"Process fewer records per poll (max_poll_records is {config.max_poll_records}), process them faster, raise"
+            " max_poll_interval, or use processing() for long work."
+        )
+        if self._limit is not None:
             what = f"{spent:.1f} s since processing() began or last reported progress, its limit is {self._limit / 1000:.1f} s"
             advice = "If the job does not hang, raise its limit or call progress() more often."
+        elif self.busy_since is not None:
+            what = f"{spent:.1f} s since a stream handed out a record, {setting} is {self._interval / 1000:.1f} s"
+            advice, again = "Process each record faster, or raise max_poll_interval.", "when the record is finished"
         _log.warning(
             "consumer of group %r left the group: %s. It is processing %s: other members get its partitions, and uncommitted"
-            " records are delivered again. %s It joins again with the next poll().",
+            " records are delivered again. %s It joins again %s.",
             config.group_id,
             what,
             self._in_hand(),
             advice,
+            again,
         )

@@ -10,6 +10,7 @@
     +-- ConcurrentAccessError       two threads called one Consumer
     +-- WakeupError                 another thread called wakeup()
     +-- OttlaTimeoutError           a deadline passed                                              (also a TimeoutError)
+    |   +-- ConsumerTimeoutError    a stream had no record for consumer_timeout
     +-- ConnectionFailedError       no broker could be reached; lists every address and why each failed
     +-- DisconnectedError           the connection to a broker broke, or could not be made
     +-- AuthenticationError         the broker did not accept the credentials, or could not prove its identity
@@ -55,6 +56,7 @@ from ottla.errors.tree import (
     ConfigError,
     ConnectionFailedError,
     ConsumerRebalanceFailedError,
+    ConsumerTimeoutError,
     CorruptRecordError,
     DisconnectedError,
     ForkedError,
@@ -87,6 +89,7 @@ __all__ = [
     "ConfigError",
     "ConnectionFailedError",
     "ConsumerRebalanceFailedError",
+    "ConsumerTimeoutError",
     "CoordinatorLoadInProgressError",
     "CoordinatorNotAvailableError",
     "CorruptMessageError",

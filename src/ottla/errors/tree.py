@@ -146,6 +146,10 @@ class OttlaTimeoutError(OttlaError, TimeoutError):
     retriable = True
 
 
+class ConsumerTimeoutError(OttlaTimeoutError):
+    """A stream of ``Consumer.streams()`` had no record for ``consumer_timeout``. The iteration may continue."""
+
+
 def timeout_error(what: str, reason: OttlaError | None, silent: str) -> OttlaTimeoutError:
     """The error for ``what`` was not done in time, with the underlying error and its hint; ``silent`` is the text without one."""
     text = silent if reason is None else reason.args[0]

@@ -91,6 +91,11 @@ class ConsumerCalls:
         """``close()`` has begun to leave the group."""
 
     @property
+    def mailbox(self) -> Mailbox:
+        """The application's end of the two queues."""
+        return self._mailbox
+
+    @property
     def snapshot(self) -> Snapshot:
         """The subscription as the network thread last published it."""
         return self.shared.snapshot
@@ -120,14 +125,24 @@ class ConsumerCalls:
 
     def deliver(self, timeout: int, now: Now) -> Call[Delivery | None]:
         """As ``poll``, but no record counts as returned: the caller marks the delivery when it returns the records."""
+        self.check_no_streams("poll()")
+        return (yield from self.deliver_to_streams(timeout, now, lambda: False))
+
+    def deliver_to_streams(self, timeout: int, now: Now, is_over: Callable[[], bool]) -> Call[Delivery | None]:
+        """As ``deliver``, but it also ends, without records, as soon as ``is_over`` returns true."""
         self.jobs.check_idle()
         self._begin_poll(now)
         try:
-            return (yield from self._delivery(now.mono + timeout))
+            return (yield from self._delivery(now.mono + timeout, is_over))
         finally:
             self._poll_metrics.poll_ended(self._mailbox.now)
 
-    def _delivery(self, deadline: int) -> Call[Delivery | None]:
+    def check_no_streams(self, what: str) -> None:
+        """Raise ``IllegalStateError`` if streams get the records."""
+        if self.collector.streams is not None:
+            raise IllegalStateError(f"{what}: this consumer has streams", hint="iterate over them, or create another consumer")
+
+    def _delivery(self, deadline: int, is_over: Callable[[], bool]) -> Call[Delivery | None]:
         self.collector.acknowledge()
         while True:
             ready = yield from self._ready()
@@ -140,6 +155,8 @@ class ConsumerCalls:
             if self._mailbox.now.mono >= deadline:
                 if ready:
                     self._errors.explain_nothing()
+                return None
+            if is_over():
                 return None
             yield from self._mailbox.wait_in_poll("records", min(deadline, self._look_again_at()))
 
@@ -175,7 +192,7 @@ class ConsumerCalls:
             return False  # the network thread has not executed the earlier commands yet
         if self._rebalancing.pending or self.commits.has_callback:
             # ``Polled`` goes first: listeners and callbacks run inside this poll, so their time is not time between two polls.
-            self._mailbox.submit(events.Polled({}))
+            self._mailbox.submit(events.Polled({}, self._busy_since()))
             yield from self.commits.run_callbacks()
             if self._rebalancing.pending:
                 self._polled_at = None
@@ -198,13 +215,18 @@ class ConsumerCalls:
 
     def _post(self) -> None:
         """Report drained responses and, at intervals, that the application polls and which positions may be committed."""
+        if moved := self.collector.buffer.take_moved():
+            self._mailbox.submit(events.MovedToStreams(moved))
         if self.collector.buffer.has_drained:
             self.collector.report_drained(lambda numbers: self._mailbox.submit(events.Drained(numbers)), self._mailbox.now)
         now = self._mailbox.now.mono
         if self._polled_at is None or now - self._polled_at >= POST_INTERVAL:
             self._polled_at = now
             positions = self.collector.positions_to_commit(with_current=False) if self._config.enable_auto_commit else {}
-            self._mailbox.submit(events.Polled(positions))
+            self._mailbox.submit(events.Polled(positions, self._busy_since()))
+
+    def _busy_since(self) -> int | None:
+        return None if self.collector.streams is None else self.collector.streams.busy_since(self._mailbox.now)
 
     def _longest_wait(self) -> int:
         """Milliseconds after which a waiting poll sends ``Polled`` again: it counts as polling while it waits."""
@@ -223,7 +245,7 @@ class ConsumerCalls:
 
     def _on_published(self, snapshot: Snapshot) -> None:
         self._polled_at = None
-        self.collector.on_snapshot(snapshot)
+        self._mailbox.rewind(self.collector.on_snapshot(snapshot))
         self._errors.on_published(snapshot)
         progress_at = self.shared.progress_at
         for tp in progress_at.keys() - snapshot.partitions.keys():
@@ -239,12 +261,14 @@ class ConsumerCalls:
         pattern: str | None = None,
         *,
         is_black_list: bool = False,
-        streams: Mapping[str, int] | None = None,
+        streams: Mapping[str, int] | int | None = None,
     ) -> Call[None]:
         """See ``Consumer.subscribe``. Topics by name, or those that ``pattern`` matches (``is_black_list``: does not match).
 
-        ``streams``: the number of streams of each topic or of the pattern, where it is not one.
+        ``streams``: the number of streams of each topic, or of the pattern; only ``streams()`` passes it.
         """
+        if streams is None:
+            self.check_no_streams("subscribe()")
         wanted = frozenset(topics)
         if not wanted and pattern is None:
             yield from self.unsubscribe(now)
@@ -261,7 +285,9 @@ class ConsumerCalls:
             raise IllegalStateError(f"topics are subscribed to by {before}, which does not mix with {after}", hint=hint)
         if pattern is not None:
             pattern = patterns.checked(pattern, self._config.group_protocol)
-        command = events.Subscribe(wanted, pattern, is_black_list, FrozenMapping(streams))
+        counts = {pattern: streams} if isinstance(streams, int) and pattern is not None else streams
+        frozen = FrozenMapping(counts if isinstance(counts, Mapping) else {})
+        command = events.Subscribe(wanted, pattern, is_black_list, frozen)
         self._rebalancing.subscribe(command, listeners)
         yield from self._begin(command, "subscribe()")
 
@@ -269,6 +295,7 @@ class ConsumerCalls:
         self, partitions: Iterable[TopicPartition], now: Now, last_processed: Callable[[], bool] = lambda: True
     ) -> Call[None]:
         """See ``Consumer.assign``. ``last_processed``: whether the records of the last poll count as processed."""
+        self.check_no_streams("assign()")
         wanted = frozenset(partitions)
         if not wanted:
             yield from self.unsubscribe(now)
@@ -310,6 +337,7 @@ class ConsumerCalls:
 
     def unsubscribe(self, now: Now, reason: str = "the consumer unsubscribed from all topics") -> Call[None]:
         """See ``Consumer.unsubscribe``."""
+        self.check_no_streams("unsubscribe()")
         self._mailbox.now = now
         yield from self._leave(reason)
 

@@ -11,12 +11,13 @@ the committed positions are computed, change by plain assignments without a call
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ottla.client.calls.delivery import Delivery, DeliveryPart
 from ottla.client.calls.shared_state import SharedState
+from ottla.client.calls.streams import Positions, Streams
 from ottla.client.events import FetchedPartition, FetchedResponse
 from ottla.client.health.metrics import Consumption
 from ottla.client.subscription import PartitionView, Snapshot
@@ -54,6 +55,10 @@ class FetchBuffer:
         self._waiting: deque[tuple[int, FetchedPartition]] = deque()
         self._remaining: dict[int, int] = {}
         self._drained: list[int] = []
+        self._in_streams: set[int] = set()
+        """The responses of which only streams have records."""
+        self._moved: list[int] = []
+        """Those of them that were not reported yet."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -65,6 +70,11 @@ class FetchBuffer:
     def has_drained(self) -> bool:
         """Whether a drained response was not reported yet."""
         return bool(self._drained)
+
+    @property
+    def responses(self) -> int:
+        """The number of responses that occupy the memory for fetched records."""
+        return len(self._remaining) - len(self._in_streams)
 
     def add(self, response: FetchedResponse) -> None:
         """Add the partitions of a response."""
@@ -83,7 +93,15 @@ class FetchBuffer:
         self._remaining[number] -= 1
         if not self._remaining[number]:
             del self._remaining[number]
+            self._in_streams.discard(number)
             self._drained.append(number)
+
+    def moved(self, read_out: Iterable[int]) -> None:
+        """Note that streams have the last records of some partitions; ``read_out``: for each, the number of its response."""
+        for number, count in Counter(read_out).items():
+            if self._remaining.get(number) == count and number not in self._in_streams:
+                self._in_streams.add(number)
+                self._moved.append(number)
 
     def holds(self, number: int) -> bool:
         """Whether a partition of this response is neither consumed nor dropped."""
@@ -93,6 +111,7 @@ class FetchBuffer:
         """Drop all partitions."""
         self._drained.extend(self._remaining)
         self._remaining.clear()
+        self._in_streams.clear()
         self._waiting.clear()
 
     def report_drained(self, report: Callable[[tuple[int, ...]], object]) -> None:
@@ -100,6 +119,11 @@ class FetchBuffer:
         drained = tuple(self._drained)
         report(drained)
         del self._drained[: len(drained)]
+
+    def take_moved(self) -> tuple[int, ...]:
+        """The numbers of the responses that have moved into streams since the last call."""
+        moved, self._moved = tuple(self._moved), []
+        return moved
 
 
 class FetchCollector:
@@ -126,6 +150,8 @@ class FetchCollector:
         """Parts of earlier deliveries that the application did not receive: it left an iteration, or they were not deliverable."""
         self._fully_read: list[int] = []
         """Numbers of the responses of fully read partitions. The application may still process the last records of them."""
+        self._blocked: frozenset[TopicPartition] = frozenset()
+        """The partitions whose streams had no room at the last ``collect``."""
 
     def __repr__(self) -> str:
         return f"<FetchCollector {len(self._shared.positions)} positions, {self.buffer}>"
@@ -136,14 +162,22 @@ class FetchCollector:
         return self._shared.snapshot
 
     @property
+    def streams(self) -> Streams | None:
+        """The streams that get the records, if the application uses ``streams()``."""
+        return self._shared.streams
+
+    @property
     def delivery(self) -> Delivery | None:
         """The records of the last poll, until the next one."""
         return self._shared.delivery
 
     # -- what arrives -----------------------------------------------------------------------------------------------------
 
-    def on_snapshot(self, snapshot: Snapshot) -> None:
-        """Take a new snapshot of the subscription. Positions of other epochs are void."""
+    def on_snapshot(self, snapshot: Snapshot) -> Positions:
+        """Take a new snapshot of the subscription. Positions of other epochs are void.
+
+        Returns what streams have to give back, as ``withdraw`` does, since the partitions are divided differently among them.
+        """
         self._shared.snapshot = snapshot
         self._rechecked.extendleft(reversed(self._set_aside))
         self._set_aside.clear()
@@ -153,6 +187,7 @@ class FetchCollector:
             for tp in [tp for tp, (epoch, _) in by_partition.items() if not self._is_current(tp, epoch)]:
                 del by_partition[tp]
         self._consumption.keep(snapshot.partitions)
+        return {} if self.streams is None else self._taken_back(self.streams.on_snapshot(snapshot))
 
     def on_fetched(self, response: FetchedResponse, now: Now) -> None:
         """Add a response to the buffer."""
@@ -171,14 +206,20 @@ class FetchCollector:
     def position(self, tp: TopicPartition) -> OffsetAndMetadata | None:
         """The position of the next record of a partition that the application receives; ``None``: not known."""
         view = self._shared.snapshot.partitions.get(tp)
-        return None if view is None else self._position_in(view, tp, self._unprocessed(with_current=True, with_last=True))
+        if view is None:
+            return None
+        unreturned = {} if self.streams is None else self.streams.handed_out()
+        return self._position_in(view, tp, self._unprocessed(with_current=True, with_last=True) | unreturned)
 
-    def positions(self, *, with_current: bool, with_last: bool = True) -> dict[TopicPartition, OffsetAndMetadata]:
+    def positions(
+        self, *, with_current: bool, with_last: bool = True, in_streams: Positions | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
         """The position of each partition that has one.
 
         ``with_current``: the current record of an iteration is processed. ``with_last``: so are the records of the last poll.
+        ``in_streams``: the positions of the first unprocessed records in streams; without it, all records in them are processed.
         """
-        unprocessed = self._unprocessed(with_current=with_current, with_last=with_last)
+        unprocessed = self._unprocessed(with_current=with_current, with_last=with_last) | (in_streams or {})
         positions = {tp: self._position_in(view, tp, unprocessed) for tp, view in self._shared.snapshot.partitions.items()}
         return {tp: position for tp, position in positions.items() if position is not None}
 
@@ -203,17 +244,22 @@ class FetchCollector:
     def positions_to_commit(self, *, with_current: bool, with_last: bool = True) -> dict[TopicPartition, OffsetAndMetadata]:
         """As ``positions``, for an automatic commit, which never takes back a later position that the application has committed
         since the last poll."""
-        positions, views = self.positions(with_current=with_current, with_last=with_last), self._shared.snapshot.partitions
+        unfinished = None if self.streams is None else self.streams.unfinished()
+        positions = self.positions(with_current=with_current, with_last=with_last, in_streams=unfinished)
+        views = self._shared.snapshot.partitions
         for tp, (epoch, committed) in self._committed.items():
             if tp in positions and views[tp].follows(epoch) and positions[tp].offset < committed.offset:
                 positions[tp] = committed
         return positions
 
-    def returned_positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+    def returned_positions(self, thread: object = None) -> dict[TopicPartition, OffsetAndMetadata]:
         """The positions after all returned records, which ``commit()`` without offsets commits.
 
-        While the consumer is being closed and the last records may be unprocessed, it is what ``close()`` commits.
+        While the consumer is being closed and the last records may be unprocessed, it is what ``close()`` commits. With streams it
+        is the positions after the finished records; the records that ``thread``, which commits, has in hand count as finished.
         """
+        if self.streams is not None:
+            return self.positions(with_current=True, in_streams=self.streams.unfinished(thread))
         delivery = self._shared.delivery
         if delivery is not None and delivery.unprocessed:
             return self.positions_to_commit(with_current=True)
@@ -245,13 +291,20 @@ class FetchCollector:
         """Whether there may be records to deliver before another response arrives."""
         return self._open is not None or bool(self._undelivered or self._rechecked or len(self.buffer))
 
+    @property
+    def raised_corrupt(self) -> TopicPartition | None:
+        """The partition of the damaged batch whose error was raised last."""
+        return self._corrupt[-1].part.tp if self._corrupt else None
+
     def acknowledge(self) -> None:
         """Count the received records as processed, since the application polls again. The rest of an iteration is undelivered."""
         delivery = self._shared.delivery
         if delivery is not None:
             undelivered = self._undelivered + deque(delivery.rest())
             self._interrupt_walk()
-            self._undelivered, self._shared.delivery, self._committed = undelivered, None, {}
+            # With streams a poll does not mean that records are processed, so it does not void the application's own commits.
+            committed = {} if self.streams is None else self._committed
+            self._undelivered, self._shared.delivery, self._committed = undelivered, None, committed
         self._release_fully_read()
 
     def start_over(self) -> dict[TopicPartition, tuple[int, OffsetAndMetadata]]:
@@ -277,6 +330,8 @@ class FetchCollector:
 
         Raises ``CorruptRecordError`` for a damaged batch if there are no other records, with each call until a seek.
         """
+        if self.streams is not None:
+            self._look_for_room(self.streams)
         parts, undelivered, left = self._divide_undelivered(limit)
         delivery = Delivery(parts)
         self._undelivered, self._shared.delivery = undelivered, delivery
@@ -290,6 +345,35 @@ class FetchCollector:
             self._raise_corrupt()
             return None
         return delivery
+
+    def _look_for_room(self, streams: Streams) -> None:
+        blocked = streams.blocked()
+        if self._blocked - blocked:
+            self._rechecked.extendleft(reversed(self._set_aside))
+            self._set_aside.clear()
+        self._blocked = blocked
+
+    def move_to_streams(self, delivery: Delivery, streams: Streams) -> None:
+        """Put the records of a poll into the queues of their streams. Those without room are delivered again, before newer ones."""
+        left = streams.put(delivery.parts)
+        self._undelivered.extendleft(reversed(left))
+        delivery.whole = True
+
+    def withdraw(self, partitions: Collection[TopicPartition], *, lost: bool = False) -> Positions:
+        """Take back the records of these partitions that streams have not handed out.
+
+        Returns epoch and position from which they have to be fetched again, if the partition stays.
+        """
+        return {} if self.streams is None else self._taken_back(self.streams.withdraw(partitions, void=lost))
+
+    def _taken_back(self, first: Positions) -> Positions:
+        """Return where to fetch again; ``first``: the first records that were not handed out, some of partitions that are gone."""
+        views = self._shared.snapshot.partitions
+        again = {tp: (views[tp].epoch, at) for tp, (epoch, at) in first.items() if tp in views and views[tp].follows(epoch)}
+        # These records follow those that were taken back, so they are fetched again, too.
+        self._undelivered = deque(part for part in self._undelivered if part.tp not in again)
+        self._shared.positions |= again
+        return again
 
     def walk(self, delivery: Delivery, walk: Walk | None = None) -> Walk:
         """Return an iterator over a delivery, or continue ``walk`` with it.
@@ -360,8 +444,10 @@ class FetchCollector:
         """Open the next data that is deliverable; False: there is none."""
         while (pending := self._next_pending()) is not None:
             number, part, reader = pending
-            if not part.data or not self._is_current(part.tp, part.epoch):
+            if not part.data:
                 self.buffer.release(number)
+            elif not self._is_current(part.tp, part.epoch):
+                self._drop(number, reader)
             elif not self._is_deliverable(part.tp, part.epoch):
                 self._set_aside.append(pending)
             elif reader is None and part.offset != self._offset(part.tp):
@@ -370,6 +456,13 @@ class FetchCollector:
                 self._open = _OpenFetch(number, part, self._reader(part) if reader is None else reader)
                 return True
         return False
+
+    def _drop(self, number: int, reader: PartitionReader | None) -> None:
+        """Drop data of an older epoch. If it was read in part, streams may still have those records: see ``_read``."""
+        if reader is not None and self.streams is not None:
+            self._fully_read.append(number)
+        else:
+            self.buffer.release(number)
 
     def _next_pending(self) -> _PendingFetch | None:
         if self._rechecked:
@@ -429,18 +522,22 @@ class FetchCollector:
 
     def _release_fully_read(self) -> None:
         """Release the fully read responses: their records are processed, except the undelivered ones."""
-        held = {part.number for part in self._undelivered}
+        undelivered = {part.number for part in self._undelivered}
+        in_streams = set() if self.streams is None else self.streams.numbers()
+        held = undelivered | in_streams
         read_out, self._fully_read = self._fully_read, [number for number in self._fully_read if number in held]
         for number in read_out:
             if number not in held:
                 self.buffer.release(number)
+        if in_streams:
+            self.buffer.moved(number for number in self._fully_read if number not in undelivered)
 
     def _raise_corrupt(self) -> None:
         """Raise the error of a damaged batch, of another partition each time."""
         for opened in list(self._corrupt):
             if not self._is_current(opened.part.tp, opened.part.epoch):
                 self._corrupt.remove(opened)
-                self.buffer.release(opened.number)
+                self._drop(opened.number, opened.reader)
             elif self._is_deliverable(opened.part.tp, opened.part.epoch):
                 self._corrupt.remove(opened)
                 self._corrupt.append(opened)
@@ -462,4 +559,4 @@ class FetchCollector:
 
     def _is_deliverable(self, tp: TopicPartition, epoch: int) -> bool:
         view = self._shared.snapshot.partitions.get(tp)
-        return view is not None and view.epoch == epoch and view.fetchable
+        return view is not None and view.epoch == epoch and view.fetchable and tp not in self._blocked

@@ -62,15 +62,17 @@ class CommitCalls:
         self._metrics = metrics
         self._async_commits: deque[_AsyncCommit] = deque()
 
-    def commit(self, offsets: Offsets | None, timeout: int, now: Now) -> Call[dict[TopicPartition, OffsetAndMetadata]]:
-        """See ``Consumer.commit``."""
+    def commit(
+        self, offsets: Offsets | None, timeout: int, now: Now, thread: object = None
+    ) -> Call[dict[TopicPartition, OffsetAndMetadata]]:
+        """See ``Consumer.commit``. ``thread`` calls it: without offsets this includes what it has in hand of its streams."""
         self._mailbox.now = now
         self._errors.require_group("commit()")
         deadline = now.mono + timeout
         yield from self._mailbox.require_caught_up("commit()", deadline)
         self._errors.raise_failure()
         if offsets is None:
-            offsets = self._collector.returned_positions()
+            offsets = self._collector.returned_positions(thread)
         command = events.Commit(dict(offsets), deadline)
         self._mailbox.submit(command)
         self._collector.on_commit(offsets)
@@ -88,15 +90,15 @@ class CommitCalls:
             self._metrics.in_commit += self._mailbox.now.mono - now.mono
         return dict(committed)
 
-    def commit_async(self, offsets: Offsets | None, callback: CommitCallback | None, now: Now) -> Call[None]:
-        """See ``Consumer.commit_async``."""
+    def commit_async(self, offsets: Offsets | None, callback: CommitCallback | None, now: Now, thread: object = None) -> Call[None]:
+        """See ``Consumer.commit_async``; ``thread`` as for ``commit``."""
         self._mailbox.now = now
         self._errors.require_group("commit_async()")
         yield from self._mailbox.require_caught_up("commit_async()", self._mailbox.default_deadline)
         self._errors.raise_failure()
         yield from self.run_callbacks()
         if offsets is None:
-            offsets = self._collector.returned_positions()
+            offsets = self._collector.returned_positions(thread)
         command = events.Commit(dict(offsets), now.mono + self._config.default_api_timeout_ms, retry=False)
         # In this order: if ``submit`` raises, there will be no answer, and a later commit() would wait for it.
         self._mailbox.submit(command)

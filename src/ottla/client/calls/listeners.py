@@ -146,6 +146,8 @@ class Rebalancing:
         """
         self._commit: _RevocationCommit | None = None
         """Sent for this rebalance or an earlier one. It outlives the poll that sent it, which may end at any time."""
+        self._finish_by = 0
+        """Until when the revocation waits for the streams to finish the records that they have in hand."""
         self.given_up = GivenUp()
         """The partitions that ``leave`` has given up."""
         self._in_listener: frozenset[TopicPartition] = frozenset()
@@ -161,12 +163,24 @@ class Rebalancing:
         """Whether ``serve`` has something to do now: not while the commit before a revocation is in flight."""
         if self._unanswered is not None or self._question is not None:
             return True
-        return not self._awaits_commit if self._rebalance is not None else self._assignment is not None
+        return self._may_give_up if self._rebalance is not None else self._assignment is not None
 
     @property
     def hold_until(self) -> int:
         """The time until which no records are returned, even of partitions that stay. See ``COMMIT_HOLD``."""
         return self._commit.hold_until if self._commit is not None and self._awaits_commit else 0
+
+    @property
+    def _may_give_up(self) -> bool:
+        """Whether partitions have to be revoked, and nothing has to end before that."""
+        return self._rebalance is not None and not self._awaits_commit and not self._awaits_streams(self._rebalance)
+
+    def _awaits_streams(self, rebalance: RebalanceNeeded) -> bool:
+        """Whether streams have not finished the records that they have in hand. Those would be delivered again."""
+        streams = self._collector.streams
+        if streams is None or rebalance.lost or self._mailbox.now.mono >= self._finish_by:
+            return False
+        return streams.has_in_hand(self.owned & rebalance.partitions)
 
     @property
     def _awaits_commit(self) -> bool:
@@ -201,6 +215,8 @@ class Rebalancing:
         if not self._is_subscribed:
             return
         self._rebalance, self._assignment = item, None
+        self._finish_by = self._commit_deadline(item)
+        self._mailbox.rewind(self._collector.withdraw(self.owned & item.partitions, lost=item.lost))
         if item.lost or (self._question is not None and self._question.protocol == "classic"):
             self._question = None
 
@@ -220,7 +236,7 @@ class Rebalancing:
             self._in_listeners = 0
             if self._unanswered is not None:
                 self._answer()
-            elif self._rebalance is not None and not self._awaits_commit:
+            elif self._rebalance is not None and self._may_give_up:
                 yield from self._give_up(self._rebalance)
             elif self._question is not None:
                 question = self._question

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from ottla.client.calls.collector import FetchCollector
-from ottla.client.events import Command, Completed, LookUpAgain, TopicErrorNotification, WakeupRequested
+from ottla.client.events import Command, Completed, LookUpAgain, Rewind, TopicErrorNotification, WakeupRequested
 from ottla.client.subscription import Mode, Snapshot
 from ottla.config import ConsumerConfig
 from ottla.errors import (
@@ -32,7 +32,7 @@ from ottla.errors import (
     OttlaTimeoutError,
     WakeupError,
 )
-from ottla.types import Now, TopicPartition
+from ottla.types import Now, OffsetAndMetadata, TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -143,6 +143,11 @@ class Mailbox:
         self.settled()
         self.submit(command)
         self._unsettled.append(command)
+
+    def rewind(self, positions: Mapping[TopicPartition, tuple[int, OffsetAndMetadata]]) -> None:
+        """Have the records from these positions on fetched again, if there are any."""
+        if positions:
+            self.submit_change(Rewind(positions))
 
     def settled(self) -> bool:
         """Whether the network thread has executed all commands that change the subscription.

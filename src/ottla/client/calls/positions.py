@@ -7,7 +7,7 @@ changes no position.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from ottla.client import events
 from ottla.client.calls.collector import FetchCollector
@@ -31,6 +31,7 @@ class PositionCalls:
         self._mailbox.now = now
         self._mailbox.take()
         self._errors.require_assigned(positions)
+        self._take_back(positions)
         yield from self._mailbox.ask(events.Seek(dict(positions)), "seek()", self._mailbox.default_deadline)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition], now: Now) -> Call[None]:
@@ -46,6 +47,7 @@ class PositionCalls:
         self._mailbox.take()
         wanted = frozenset(partitions) or frozenset(self._collector.snapshot.partitions)
         self._errors.require_assigned(wanted)
+        self._take_back(wanted)
         yield from self._mailbox.ask(events.ResetPositions(wanted, timestamp), "seek()", self._mailbox.default_deadline)
 
     def pause(self, partitions: Iterable[TopicPartition], now: Now) -> Call[None]:
@@ -54,6 +56,9 @@ class PositionCalls:
         self._mailbox.take()
         wanted = frozenset(partitions)
         self._errors.require_assigned(wanted)
+        self._take_back(wanted)
+        if self._collector.streams is not None:
+            self._collector.streams.user_paused |= wanted
         views, positions = self._collector.snapshot.partitions, self._collector.positions(with_current=True)
         consumed = {tp: (views[tp].epoch, positions[tp]) for tp in wanted if tp in positions}
         yield from self._mailbox.ask(events.Pause(wanted, consumed), "pause()", self._mailbox.default_deadline)
@@ -64,7 +69,13 @@ class PositionCalls:
         self._mailbox.take()
         wanted = frozenset(partitions)
         self._errors.require_assigned(wanted)
+        if self._collector.streams is not None:
+            self._collector.streams.user_paused -= wanted
         yield from self._mailbox.ask(events.Resume(wanted), "resume()", self._mailbox.default_deadline)
+
+    def _take_back(self, partitions: Collection[TopicPartition]) -> None:
+        """Take back the records of these partitions that wait in streams: they would be handed out in spite of the call."""
+        self._mailbox.rewind(self._collector.withdraw(partitions))
 
     def position(self, tp: TopicPartition, timeout: int, now: Now) -> Call[int]:
         """See ``Consumer.position``."""

@@ -13,6 +13,7 @@ from ottla.client.subscription import Consumed, Mode, Snapshot
 
 if TYPE_CHECKING:
     from ottla.client.calls.delivery import Delivery
+    from ottla.client.calls.streams import Streams
     from ottla.client.groups.rebalances import Rebalance
     from ottla.client.health.metrics import Consumption, MetricName, PollMetrics
     from ottla.types import Now, OffsetAndMetadata, TopicPartition
@@ -46,6 +47,7 @@ class SharedState:
         "rebalancing",
         "snapshot",
         "stopping",
+        "streams",
     )
 
     # Set by the calls of a consumer when they are created, and never replaced.
@@ -103,6 +105,11 @@ class SharedState:
 
         A reader copies the list of parts, which only grows, in one step; a part never changes; the progress is one number.
         """
+        self.streams: Streams | None = None
+        """The streams that get the records, if the application uses them. Read by the network thread as ``delivery`` is.
+
+        Set once, before the first poll. A reader copies the list of queues in one step; the progress of each is a few plain reads.
+        """
         self.positions: dict[TopicPartition, tuple[int, OffsetAndMetadata]] = {}
         """For each partition, epoch and position after the returned records. Read by the same threads as ``snapshot``.
 
@@ -122,6 +129,8 @@ class SharedState:
 
     def in_hand(self) -> InHand:
         """The records that the application has received and has not finished."""
+        if self.streams is not None:
+            return self.streams.in_hand()
         delivery = self.delivery
         return InHand() if delivery is None else delivery.in_hand()
 
