@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from ottla.client.groups.zookeeper.states import State
-from ottla.simulation.application import App, Thread, member
+from ottla.errors import CommitFailedError
+from ottla.simulation.application import App, Program, Thread, member
 from ottla.simulation.world import World
-from ottla.types import TopicPartition
+from ottla.types import OffsetAndMetadata, TopicPartition
 from ottla.zookeeper import paths
 
 PARTITIONS = 4
@@ -138,3 +139,39 @@ def test_a_member_that_reaches_zookeeper_no_more_stops_before_another_takes_over
     assert len(first.handled) == handled
     world.network.join("a", "zookeeper")
     settle(world, first, second)
+
+
+def test_the_same_pattern_again_changes_nothing(world: World) -> None:
+    app = world.app("a", group_id="g", group_protocol="zookeeper")
+    seen: list[int] = []
+
+    def program() -> Program:
+        yield from app.calls.subscribe((), app.listeners(), app.now, "t.*")
+        for number in range(40):
+            records = yield from app.calls.poll(500, app.now)
+            seen.append(len(records))
+            if number == 20:
+                yield from app.calls.subscribe((), app.listeners(), app.now, "t.*")
+
+    app.start(program())
+    world.run(30_000)
+    assert sum(seen) > 0
+    assert app.assembly.subscription.topics == {"t"}
+
+
+def test_a_commit_of_a_foreign_partition_reaches_neither_store(world: World) -> None:
+    world.create_topic("u", 1)
+    app = world.app("a", group_id="g", group_protocol="zookeeper", offsets_storage="kafka", dual_commit_enabled=True)
+    foreign = {TopicPartition("u", 0): OffsetAndMetadata(7)}
+
+    def program() -> Program:
+        yield from app.calls.subscribe(("t",), app.listeners(), app.now)
+        for _ in range(10):
+            yield from app.calls.poll(500, app.now)
+        with pytest.raises(CommitFailedError, match="does not own u-0"):
+            yield from app.calls.commits.commit(foreign, 5_000, app.now)
+
+    app.start(program())
+    world.run(20_000)
+    assert app.error is None
+    assert world.committed("g", "u", 1) == {}

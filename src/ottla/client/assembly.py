@@ -179,8 +179,13 @@ class ConsumerAssembly:
 
     def _subscribe(self, command: events.Subscribe, now: Now) -> None:
         del now
+        before = self.subscription
+        same = command.pattern is not None and before.mode is Mode.TOPICS and self.core.session is not None
+        same = same and (before.pattern, before.is_black_list) == (command.pattern, command.is_black_list)
+        # A member of a ZooKeeper group learns the topics of a pattern in a rebalance, and the same pattern causes none.
+        topics = before.topics if same else command.topics
         self.subscription.streams, self.subscription.is_black_list = command.streams, command.is_black_list
-        self.subscription.subscribe(command.topics, command.pattern)
+        self.subscription.subscribe(topics, command.pattern)
         self._done(command)
 
     def _assign(self, command: events.Assign, now: Now) -> None:

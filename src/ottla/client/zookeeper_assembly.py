@@ -60,7 +60,9 @@ class ZooKeeperAssembly:
             # Kafka does not know the owners: while the lease lasts, no other member can own a partition of this one.
             return context.subscription.mode is Mode.MANUAL or self.session.has_lease(now)
 
-        kafka = KafkaOffsetStore(self._config, context.coordinator, membership, context.metadata, unreachable, leased)
+        kafka = KafkaOffsetStore(
+            self._config, context.coordinator, membership, context.metadata, unreachable, leased, knows_members=False
+        )
         return ZooKeeperMember(membership, DualOffsetStore(kafka, zookeeper) if self._config.dual_commit_enabled else kafka)
 
     def _member_id(self, host: str) -> str:

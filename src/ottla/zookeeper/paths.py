@@ -19,6 +19,11 @@ _REFUSED = re.compile("[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 """Characters that ZooKeeper allows in no name, and the separator."""
 
 
+def is_name(name: str) -> bool:
+    """Whether ``name`` can be part of a path."""
+    return bool(name) and name not in (".", "..") and _REFUSED.search(name) is None
+
+
 def check_name(name: str, what: str) -> str:
     """Return ``name`` if it can be part of a path. Raises ``ConfigError``; ``what`` says what it names."""
     refused = _REFUSED.search(name)

@@ -141,8 +141,14 @@ class CommitManager:
         self._queue.append(request)
 
     def gave_up(self, partitions: Iterable[TopicPartition]) -> None:
-        """Other members may read these partitions now: retries of earlier commits of them are void."""
+        """Other members may read these partitions now: retries of earlier commits of them are void.
+
+        So are first attempts that were not sent yet, if the store would not refuse them.
+        """
         self._order.gave_up(partitions)
+        if not self._store.knows_members:
+            for waiting in self._queue:
+                waiting.attempts = max(1, waiting.attempts)
 
     def fetch(self, partitions: frozenset[TopicPartition], deadline: int | None, reply: Reply) -> None:
         """Look up committed offsets. Calls for the same partitions share a request."""

@@ -51,6 +51,8 @@ class Claims:
         """Partitions whose owner nodes this member may have, since it tried to create or to delete them."""
         self.blocked_by: dict[str, Holder] = {}
         """Path -> the other owner, since the latest conflict. Each of these nodes is watched."""
+        self._fired: set[str] = set()
+        """The watches that have fired since the owners of partitions are being read: their answers may arrive later."""
         self.member_path = paths.member(config.group_id or "", member_id)
         self._group_id = config.group_id or ""
         self._session = session
@@ -61,6 +63,11 @@ class Claims:
     def owner_path(self, tp: TopicPartition) -> str:
         """The node of a partition's owner."""
         return paths.owner(self._group_id, tp.topic, tp.partition)
+
+    def on_fired(self, path: str) -> bool:
+        """Note that a watch has fired; return whether it was the last one of ``blocked_by``."""
+        self._fired.add(path)
+        return self.blocked_by.pop(path, None) is not None and not self.blocked_by
 
     def forget(self) -> None:
         """Drop everything, since the session has ended: its nodes disappear."""
@@ -84,7 +91,8 @@ class Claims:
         """Create the owner nodes of these partitions, all or none. After a conflict ``blocked_by`` has the other owners."""
         self.blocked_by = {}
         creates = {tp: Create(self.owner_path(tp), encode_owner(thread), ephemeral=True) for tp, thread in wanted.items()}
-        self.possible = frozenset(wanted)
+        before, self.possible = self.possible, self.possible | frozenset(wanted)
+        self.asks.ask(Create(paths.owners(self._group_id)), _ignore_result, _ignore_failure)
         for topic in sorted({tp.topic for tp in wanted}):
             # The operations of a session are executed in order. That the node exists already is as good.
             self.asks.ask(Create(paths.topic_owners(self._group_id, topic)), _ignore_result, _ignore_failure)
@@ -96,7 +104,8 @@ class Claims:
 
         def failed(error: OttlaError, now: Now) -> None:
             if not has_code(error, KeeperCode.CONNECTIONLOSS, KeeperCode.OPERATIONTIMEOUT):
-                self.possible = frozenset()
+                # An earlier attempt may have been executed all the same, with an answer that was lost.
+                self.possible = before
             if has_code(error, KeeperCode.NODEEXISTS):
                 return self._find_owners(list(creates), on_conflict, on_failure)
             return on_failure(error, now)
@@ -111,13 +120,15 @@ class Claims:
     ) -> None:
         """Read and watch the owner nodes of all partitions, since more than the first may be owned by others."""
         by_path = {self.owner_path(tp): tp for tp in wanted}
+        self._fired = set()
 
         def read(outcomes: list[Outcome], now: Now) -> None:
             error = first_error(outcomes, KeeperCode.NONODE)
             if error is not None:
                 return on_failure(error, now)
+            self.possible -= frozenset(wanted)
             for (path, tp), outcome in zip(by_path.items(), outcomes, strict=True):
-                if is_missing(outcome):
+                if is_missing(outcome) or path in self._fired:
                     continue
                 if outcome.stat.ephemeral_owner == self._session.session_id:
                     # Left over from an operation of this member whose outcome was unknown.

@@ -81,7 +81,7 @@ class ZooKeeperMembership:
         self._backoff = context.backoff
         self._session = session
         self._brokers = brokers
-        self._registrar = Registrar(config, member_id, session, self._on_registered, self._on_taken, self._on_failure)
+        self._registrar = Registrar(config, member_id, session, self._on_registered, self._on_taken, self._retry_later)
         self._reader = GroupReader(
             config,
             member_id,
@@ -102,6 +102,8 @@ class ZooKeeperMembership:
         self._in_step = False
         """Whether operations of the present state are in flight."""
         self._failures = self._not_before = 0
+        self._reported = ""
+        """The latest error that was reported at once."""
         self._retry_at = 0
         """When to leave WAITING; 0: at once, since the other owners are gone."""
         self._vain_waits = 0
@@ -202,9 +204,8 @@ class ZooKeeperMembership:
         del now
         if isinstance(event, SessionChanged):
             self._on_session_changed(event)
-        elif event.path in self.claims.blocked_by:
-            del self.claims.blocked_by[event.path]
-            self._retry_at = self._retry_at if self.claims.blocked_by else 0
+        elif self.claims.on_fired(event.path):
+            self._retry_at = 0
         elif event.path in self._reader.watched:
             self._changed = self._changed or _cause(event)
         elif event.path == self._registrar.path and self.state is State.REGISTERING:
@@ -386,7 +387,7 @@ class ZooKeeperMembership:
             self._notify(ErrorNotification(ConsumerRebalanceFailedError(f"{text}: {obstacle}", cause=cause)))
 
     def _succeeded(self) -> None:
-        self._in_step, self._failures = False, 0
+        self._in_step, self._failures, self._reported = False, 0, ""
         self._refusals.accepted()
 
     # -- failures ---------------------------------------------------------------------------------------------------------
@@ -398,13 +399,19 @@ class ZooKeeperMembership:
             self._reply()
         if is_missing(error) and error.path in (self._registrar.path, paths.ids(self._config.group_id or "")):
             self._on_unregistered()
-            return
+        else:
+            self._retry_later(error, now)
+
+    def _retry_later(self, error: OttlaError, now: Now) -> None:
+        """Begin the step again after a back-off. An error that a retry does not fix is reported when it is a new one."""
+        self._in_step = False
         self._unwatched = self._unwatched or self.state is State.STABLE
         self._not_before = now.mono + self._backoff.delay(self._failures)
         self._failures += 1
-        if error.retriable:
+        if error.retriable or str(error) == self._reported:
             self._refusals.refused(error, now)
         else:
+            self._reported = str(error)
             self._notify(ErrorNotification(error))
 
     def _on_unregistered(self) -> None:
@@ -440,6 +447,7 @@ class ZooKeeperMembership:
             self._left()
 
     def _left_unless_registered(self) -> None:
+        self._reply()
         if not self._registrar.may_exist:
             self._left()
 

@@ -82,9 +82,15 @@ class Registrar:
         self.may_exist = self._creating = True
         if self.registered is not None:
             return self._replace(registration)
+        parents: list[OttlaError] = []
+
+        def note_parent(error: OttlaError, now: Now) -> None:
+            if not has_code(error, KeeperCode.NODEEXISTS):
+                parents.append(error)
+
         for parent in (*paths.parents(self.path), paths.owners(self._group_id), paths.offsets(self._group_id)):
             # That a node exists already is as good, and any other error is one of the operation that follows, too.
-            self.asks.ask(Create(parent), lambda result, now: None, lambda error, now: None)
+            self.asks.ask(Create(parent), lambda result, now: None, note_parent)
 
         def failed(error: OttlaError, now: Now) -> None:
             self._creating = error.retriable
@@ -93,7 +99,7 @@ class Registrar:
                     Exists(self.path, watch=True), lambda stat, now: self._on_existing(registration, stat, now), self._on_failure
                 )
             else:
-                self._on_failure(error, now)
+                self._on_failure(parents[0] if parents and is_missing(error) else error, now)
 
         return self.asks.ask(
             Create(self.path, registration.encode(), ephemeral=True), lambda result, now: self._on_done(registration, now), failed

@@ -115,12 +115,11 @@ class GroupReader:
     ) -> None:
         try:
             own = frozenset(self._streams(self._member_id, registration, topics))
-            threads = self._threads(
-                members, topics if self._reads_all_topics else own, only=None if self._reads_all_topics else own
-            )
+            only = None if self._reads_all_topics else own
+            threads = self._threads(members, topics if only is None else only, only)
+            by_path = {paths.topic(name): name for name in sorted(threads.keys() | own)}
         except ConfigError as error:
             return self._on_unreadable(error, now)
-        by_path = {paths.topic(name): name for name in sorted(threads.keys() | own)}
         self.watched |= by_path.keys()
         if not by_path:
             return self._on_read(GroupView(epoch, members, own, threads, {}), now)
@@ -162,7 +161,8 @@ class GroupReader:
         threads: dict[str, list[ConsumerThread]] = {}
         for member_id, registration in members.items():
             for topic, count in self._streams(member_id, registration, topics).items():
-                if only is None or topic in only:
+                # No member can read a topic whose name is none, which another client may have registered.
+                if topic in only if only is not None else paths.is_name(topic):
                     threads.setdefault(topic, []).extend(ConsumerThread(member_id, number) for number in range(count))
         return threads
 

@@ -18,6 +18,9 @@ from ottla.types import Now, OffsetAndMetadata, TopicPartition
 class DualOffsetStore:
     """See the module."""
 
+    knows_members = False
+    """See ``OffsetStore``."""
+
     def __init__(self, kafka: OffsetStore, zookeeper: OffsetStore) -> None:
         self._kafka = kafka
         self._zookeeper = zookeeper
@@ -61,13 +64,12 @@ class DualOffsetStore:
             if len(outcomes) == 2:
                 done(_combined(*outcomes), now)
 
-        immediate = self._kafka.commit(request, ended)
-        if immediate is not None and immediate.error is not None:
-            return immediate
+        # First the store that refuses what the member does not own.
         refused = self._zookeeper.commit(request, ended)
-        if immediate is not None and refused is not None:
-            return _combined(immediate, refused)
-        outcomes += [outcome for outcome in (immediate, refused) if outcome is not None]
+        if refused is not None:
+            return refused
+        immediate = self._kafka.commit(request, ended)
+        outcomes += [] if immediate is None else [immediate]
         return None
 
     def fetch(

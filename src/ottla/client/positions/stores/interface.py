@@ -60,6 +60,10 @@ class Delay(NamedTuple):
 class OffsetStore(Protocol):
     """See the module. Requests are returned by ``poll``; if ``commit`` or ``fetch`` raises, nothing was requested."""
 
+    @property
+    def knows_members(self) -> bool:
+        """Whether it refuses a commit of a member that has given up the partitions since the commit was requested."""
+
     def is_ready(self, now: Now) -> bool:
         """Whether requests can be made now."""
 

@@ -76,7 +76,10 @@ _FETCH_REACTIONS: Mapping[int, CommitReaction] = {
 
 
 class KafkaOffsetStore:
-    """See the module. ``commits_allowed`` returns whether the member may commit now."""
+    """See the module. ``commits_allowed`` returns whether the member may commit now.
+
+    ``knows_members``: whether the coordinator knows the members of the group, by their generation or epoch.
+    """
 
     def __init__(
         self,
@@ -86,8 +89,11 @@ class KafkaOffsetStore:
         metadata: MetadataManager,
         unreachable: Unreachable,
         commits_allowed: Callable[[Now], bool] = lambda now: True,
+        *,
+        knows_members: bool = True,
     ) -> None:
         self.may_commit = commits_allowed
+        self.knows_members = knows_members
         self._config = config
         self._coordinator = coordinator
         self._membership = membership

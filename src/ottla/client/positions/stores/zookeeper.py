@@ -24,7 +24,7 @@ from ottla.client.groups.zookeeper.claims import Claims
 from ottla.client.positions.stores.interface import CommitOutcome, CommitRequest, Delay, FetchOutcome
 from ottla.client.subscription import Mode, SubscriptionState
 from ottla.config import ConsumerConfig
-from ottla.errors import CommitFailedError, ConnectionFailedError, KeeperCode, OttlaError, ZooKeeperError
+from ottla.errors import CommitFailedError, ConfigError, ConnectionFailedError, KeeperCode, OttlaError, ZooKeeperError
 from ottla.types import Now, OffsetAndMetadata, TopicPartition
 from ottla.zookeeper import paths
 from ottla.zookeeper.ask_queue import AskQueue, Outcome, first_error, has_code
@@ -58,6 +58,9 @@ class _Commit:
 class ZooKeeperOffsetStore:
     """See the module. ``claims`` are those of the group's member. Partitions of ``assign()`` have no owners, and are not fenced."""
 
+    knows_members = False
+    """See ``OffsetStore``."""
+
     def __init__(self, config: ConsumerConfig, session: Session, subscription: SubscriptionState, claims: Claims) -> None:
         self._config = config
         self._group_id = config.group_id or ""
@@ -68,6 +71,8 @@ class ZooKeeperOffsetStore:
         self._current: _Commit | None = None
         """The commit that is being written."""
         self._waiting: deque[_Commit] = deque()
+        self._refused: list[tuple[Callable[[FetchOutcome, Now], None], FetchOutcome]] = []
+        """Look-ups of partitions that cannot exist, with their outcomes."""
         self._existing: set[TopicPartition] = set()
         """Partitions that are known to have an offset node."""
         self._malformed = MalformedNodes()
@@ -103,7 +108,9 @@ class ZooKeeperOffsetStore:
 
     def poll(self, now: Now) -> Poll:
         """See ``OffsetStore``."""
-        del now
+        refused, self._refused = self._refused, []
+        for done, outcome in refused:
+            done(outcome, now)
         return Poll(self._asks.take())
 
     # -- commits ----------------------------------------------------------------------------------------------------------
@@ -116,6 +123,11 @@ class ZooKeeperOffsetStore:
             names = ", ".join(map(str, foreign[:5])) + (f" and {len(foreign) - 5} more" if len(foreign) > 5 else "")
             text = f"nothing was committed: this member of group {self._group_id!r} does not own {names}"
             return CommitOutcome(error=CommitFailedError(text), retry=False)
+        try:
+            for tp in request.offsets:
+                self._path(tp)
+        except ConfigError as error:
+            return CommitOutcome(error=error, retry=False)
         commit = _Commit(request, done, self._claims.owned if fenced else None, sorted(request.offsets))
         if self._current is None:
             self._current = commit
@@ -211,7 +223,11 @@ class ZooKeeperOffsetStore:
     ) -> None:
         """See ``OffsetStore``."""
         del reader
-        by_path = {self._path(tp): tp for tp in sorted(partitions)}
+        try:
+            by_path = {self._path(tp): tp for tp in sorted(partitions)}
+        except ConfigError as error:
+            self._refused.append((done, FetchOutcome({}, error, retry=False)))
+            return
 
         def read(outcomes: list[Outcome], now: Now) -> None:
             error = first_error(outcomes, KeeperCode.NONODE)

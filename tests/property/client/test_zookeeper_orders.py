@@ -1,0 +1,163 @@
+"""Orders of events in which a member of a ZooKeeper group once got stuck, or left nodes behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ottla.client.groups.zookeeper.states import State
+from ottla.errors import KeeperCode, ZooKeeperError
+from ottla.simulation.zookeeper import Executed
+from ottla.zookeeper.operations import Create, Delete, GetData, Multi, Operation
+from tests.property.client.zookeeper_world import Member, World
+
+
+def rest(member: Member) -> None:
+    """Let everything happen that is due for a member, without time passing."""
+    idle = 0
+    for _ in range(400):
+        member.run_pass()
+        if member.topics:
+            member.poll()
+        busy = bool(member.outgoing or member.answers or member.watches or member.wake_at == member.world.now.mono)
+        deliver(member)
+        idle = 0 if busy or member.notifications else idle + 1
+        if idle > 2:
+            return
+    raise AssertionError(f"{member.membership} never comes to rest")
+
+
+def deliver(member: Member) -> None:
+    while member.outgoing:
+        member.execute()
+    while member.answers:
+        member.take_answer()
+    while member.watches:
+        member.take_watch()
+
+
+def run_until_asked(member: Member, wanted: Callable[[Operation[Any]], bool]) -> None:
+    """Run a member until the last operation that it has handed over is the wanted one."""
+    for _ in range(60):
+        member.run_pass()
+        if member.outgoing and wanted(member.outgoing[-1].operation):
+            return
+        deliver(member)
+    raise AssertionError(f"{member.membership} never asks for it")
+
+
+def is_claim(operation: Operation[Any]) -> bool:
+    return isinstance(operation, Multi) and "/owners/" in operation.operations[-1].path
+
+
+def reads_owners(operation: Operation[Any]) -> bool:
+    return isinstance(operation, GetData) and "/owners/" in operation.path
+
+
+def test_a_member_that_may_not_create_its_node_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World({"t": 3}, "a")
+    (member,) = world.members
+    execute, count = world.execute, 0
+
+    def refuse_consumers(of: Member, operation: Operation[Any]) -> Executed:
+        nonlocal count
+        count += 1
+        if isinstance(operation, Create) and operation.path == "/consumers":
+            return Executed(None, ZooKeeperError(KeeperCode.NOAUTH, operation.path))
+        return execute(of, operation)
+
+    monkeypatch.setattr(world, "execute", refuse_consumers)
+    member.connect()
+    member.subscribe("t")
+    rest(member)
+    assert count < 50
+    assert "NOAUTH at /consumers" in str(member.errors[0])
+
+
+@pytest.mark.parametrize("watches_first", [True, False])
+def test_an_owner_that_releases_while_it_is_looked_for_is_not_waited_for(watches_first: bool) -> None:
+    world = World({"t": 4}, "ab")
+    one, two = world.members
+    one.connect()
+    two.connect()
+    one.subscribe("t")
+    rest(one)
+    two.subscribe("t")
+    run_until_asked(two, reads_owners)
+    while two.outgoing:
+        two.execute()
+    rest(one)  # it releases, and claims its new share
+    for take, waiting in ((two.take_watch, two.watches), (two.take_answer, two.answers))[:: 1 if watches_first else -1]:
+        while waiting:
+            take()
+    rest(two)
+    assert two.membership.state is State.STABLE
+    assert len(two.owned) == 2
+
+
+def test_owner_nodes_of_a_lost_answer_are_deleted_by_a_member_that_leaves() -> None:
+    world = World({"t": 2}, "a")
+    (member,) = world.members
+    member.connect()
+    member.subscribe("t")
+    run_until_asked(member, is_claim)
+    member.disconnect(len(member.outgoing))
+    member.connect()
+    while member.answers:
+        member.take_answer()
+    member.run_pass()
+    world.pass_time(200)
+    run_until_asked(member, reads_owners)
+    member.unsubscribe()
+    for _ in range(20):
+        member.run_pass()
+        deliver(member)
+    assert world.owners() == {}
+    assert world.children("/consumers/g/ids") == []
+
+
+def test_a_subscription_that_cannot_be_leaves_the_member_alive() -> None:
+    world = World({"t": 2}, "a")
+    (member,) = world.members
+    member.connect()
+    member.subscribe("bad/name")
+    rest(member)
+    member.subscribe("t")
+    for _ in range(10):
+        world.pass_time(3_000)
+        rest(member)
+    assert len(member.owned) == 2
+
+
+def test_another_members_impossible_topic_does_not_stop_round_robin() -> None:
+    world = World({"t": 2}, "")
+    member = Member(world, "a", partition_assignment_strategy=["roundrobin"])
+    world.members.append(member)
+    fields = {"version": 1, "pattern": "static", "subscription": {"a/b": 1}, "timestamp": "1"}
+    member.connect()
+    member.subscribe("t")
+    rest(member)
+    world.write(Create("/consumers/g/ids/g_x", json.dumps(fields).encode()))
+    world.resize("t", 3)
+    for _ in range(5):
+        rest(member)
+        world.pass_time(1_000)
+    assert len(member.owned) == 3
+
+
+def test_deleted_owners_are_created_again() -> None:
+    world = World({"t": 2}, "a")
+    (member,) = world.members
+    member.connect()
+    member.subscribe("t")
+    rest(member)
+    for path in ("owners/t/0", "owners/t/1", "owners/t", "owners"):
+        world.write(Delete(f"/consumers/g/{path}"))
+    world.resize("t", 3)
+    for _ in range(10):
+        rest(member)
+        world.pass_time(1_000)
+    assert len(member.owned) == 3
