@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from ottla import AsyncConsumer, Broker, Consumer
+from ottla import AsyncConsumer, Broker, Consumer, Stream
 from ottla.errors import CommitFailedError, ConfigError, ConnectionFailedError, ConsumerRebalanceFailedError
 from ottla.runtime.zookeeper_server import ZooKeeperServer
 from ottla.types import OffsetAndMetadata, TopicPartition
@@ -336,6 +336,33 @@ def test_an_async_consumer(cluster: ZooKeeperCluster, topic: str) -> None:
 
     assert asyncio.run(handle_all()) == 20
     assert sum(cluster.offsets("g", topic).values()) >= 19
+
+
+def test_two_consumers_with_two_streams_each_share_five_partitions(cluster: ZooKeeperCluster, topic: str) -> None:
+    """The example of 0.8's design: 2, 1, 1 and 1 partitions; each record comes from the stream of the thread that owns it."""
+    settings = {"zookeeper_connect": cluster.connect, "group_id": "billing", "auto_offset_reset": "earliest"}
+    seen: dict[str, set[int]] = {}
+
+    def read(name: str, stream: Stream[bytes, bytes]) -> None:
+        for record in stream:
+            seen.setdefault(name, set()).add(record.partition)
+
+    with Consumer(settings, consumer_id="a") as one, Consumer(settings, consumer_id="b") as two:
+        streams = [
+            (f"{name}-{number}", stream)
+            for name, consumer in (("a", one), ("b", two))
+            for number, stream in enumerate(consumer.streams({topic: 2})[topic])
+        ]
+        threads = [threading.Thread(target=read, args=each) for each in streams]
+        for thread in threads:
+            thread.start()
+        expected = ["a-0", "a-0", "a-1", "b-0", "b-1"]
+        until(lambda: cluster.owners("billing", topic) == {number: f"billing_{name}" for number, name in enumerate(expected)})
+        produce(cluster, topic, 50)
+        until(lambda: seen == {"a-0": {0, 1}, "a-1": {2}, "b-0": {3}, "b-1": {4}})
+    for thread in threads:
+        thread.join(LIMIT)
+    assert sum(cluster.offsets("billing", topic).values()) >= 46  # the last record of each stream may be unfinished
 
 
 def test_after_sigkill_the_others_take_over_with_the_end_of_the_session(
