@@ -257,7 +257,7 @@ class Streams:
         Returns for the moved ones the first position that was not handed out: their new stream continues there.
         """
         views = snapshot.partitions
-        for queue, chunk in self._chunks():
+        for queue, chunk in self._from_last_to_first():
             view = views.get(chunk.part.tp)
             if view is None or not view.follows(chunk.part.epoch):
                 queue.withdraw(chunk, void=True)
@@ -314,12 +314,12 @@ class Streams:
         ``void``: they are lost, so their records in hand do not count any more.
         """
         continue_at: Positions = {}
-        for queue, chunk in self._chunks():
+        for queue, chunk in self._from_last_to_first():
             tp = chunk.part.tp
             if tp in partitions and not chunk.void:
                 position = queue.withdraw(chunk, void=void)
                 if position is not None:
-                    continue_at.setdefault(tp, (chunk.part.epoch, position))
+                    continue_at[tp] = chunk.part.epoch, position
         return continue_at
 
     def end(self) -> None:
@@ -348,6 +348,13 @@ class Streams:
 
     def _chunks(self) -> list[tuple[StreamQueue, Chunk]]:
         return [(queue, chunk) for queue in self._active for chunk in queue.chunks]
+
+    def _from_last_to_first(self) -> list[tuple[StreamQueue, Chunk]]:
+        """All chunks in the order in which they are withdrawn.
+
+        If the first one were withdrawn first, its stream could begin the next one before that is withdrawn, and leave records out.
+        """
+        return self._chunks()[::-1]
 
     def _prune(self) -> None:
         for queue in list(self._active):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ottla import Record
-from ottla.client.calls.streams import FULL_TIME, StreamQueue, Streams, divide
+from ottla.client.calls.streams import FULL_TIME, Chunk, StreamQueue, Streams, divide
 from ottla.client.subscription import Snapshot
 from ottla.errors import IllegalStateError, OttlaError
 from ottla.types import Now, OffsetAndMetadata, TopicPartition
@@ -162,6 +162,28 @@ def test_a_partition_that_moves_waits_until_its_former_stream_has_finished_the_r
     consumer.poll()
     assert consumer.take(0, 3) == 3
     consumer.check()
+
+
+def test_a_stream_that_goes_on_while_its_chunks_are_withdrawn_leaves_no_record_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    consumer = ConsumerWithStreams()
+    fill(consumer, P0)
+    consumer.take(0)
+    withdraw = StreamQueue.withdraw
+
+    def withdraw_and_go_on(queue: StreamQueue, chunk: Chunk, *, void: bool) -> OffsetAndMetadata | None:
+        position = withdraw(queue, chunk, void=void)
+        consumer.take(0, 2 * LIMIT)
+        return position
+
+    monkeypatch.setattr(StreamQueue, "withdraw", withdraw_and_go_on)
+    consumer.withdraw(P0)
+    monkeypatch.undo()
+    assert consumer.expected[P0] == LIMIT, "it has finished its chunk, and not begun the next one"
+    consumer.check()
+    consumer.execute()
+    consumer.fetch()
+    consumer.poll()
+    assert consumer.take(0, LIMIT) == LIMIT
 
 
 def test_a_record_in_hand_of_a_partition_that_was_lost_does_not_hide_the_progress_after_it_came_back() -> None:
