@@ -41,7 +41,7 @@ Positions = dict[TopicPartition, tuple[int, OffsetAndMetadata]]
 class Chunk:
     """The records of one partition from one poll, for one stream. ``serial`` grows from chunk to chunk of a consumer."""
 
-    __slots__ = ("_claimed", "part", "serial", "void", "withdrawn")
+    __slots__ = ("_claimed", "part", "serial", "stopped", "void", "withdrawn")
 
     def __init__(self, serial: int, part: DeliveryPart) -> None:
         self.serial = serial
@@ -50,6 +50,8 @@ class Chunk:
         """The stream may finish its current record, and hands out no other record of this chunk. Set by the pump."""
         self.void = False
         """The partition is lost, or continues elsewhere: the progress does not count any more. Set by the pump."""
+        self.stopped: OffsetAndMetadata | None = None
+        """Where the stream has stopped since the chunk was withdrawn. Set by the iterating thread, before ``StreamQueue.done``."""
         self._claimed: dict[str, bool] = {}
 
     def claim(self, *, to_iterate: bool) -> bool:
@@ -121,8 +123,10 @@ class StreamQueue:
         if chunk is not None and walk.at == chunk.serial:
             if walk.has_more and not chunk.withdrawn:
                 return True
+            if chunk.withdrawn:
+                chunk.stopped = chunk.part.start if walk.current is None else chunk.after(walk.current)
             # If a signal handler has raised in the middle of ``take``, there is neither a current record nor a next one.
-            if chunk.withdrawn or walk.current is not None:
+            if chunk.stopped is not None or walk.current is not None:
                 self.done = chunk.serial
             walk.take((), NO_CHUNK)
         for chunk in self.chunks if may_begin else ():
@@ -191,10 +195,11 @@ class StreamQueue:
         if chunk.claim(to_iterate=False):
             self.chunks = tuple([other for other in self.chunks if other is not chunk])
             return chunk.part.start
-        # In this order: the iterating thread is interrupted, and then looks at ``withdrawn``.
-        chunk.withdrawn = True
+        # In this order: the iterating thread is interrupted, and then looks at ``withdrawn``. It may stop at once.
+        was_withdrawn, chunk.withdrawn = chunk.withdrawn, True
         self.walk.interrupt()
-        return self.position(chunk, with_current=True)
+        position = self.position(chunk, with_current=True)
+        return chunk.stopped if position is None and not was_withdrawn else position
 
 
 class Changes(NamedTuple):

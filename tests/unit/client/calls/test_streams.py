@@ -186,6 +186,30 @@ def test_a_stream_that_goes_on_while_its_chunks_are_withdrawn_leaves_no_record_o
     assert consumer.take(0, LIMIT) == LIMIT
 
 
+def test_a_stream_that_stops_before_the_pump_has_looked_at_its_progress_leaves_no_record_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    consumer = ConsumerWithStreams()
+    fill(consumer, P0)
+    consumer.take(0, 2)
+    position = StreamQueue.position
+
+    def stop_before(queue: StreamQueue, chunk: Chunk, *, with_current: bool) -> OffsetAndMetadata | None:
+        assert consumer.take(0) == 0
+        return position(queue, chunk, with_current=with_current)
+
+    for _ in range(2):  # the second time there is nothing left to withdraw
+        monkeypatch.setattr(StreamQueue, "position", stop_before)
+        consumer.withdraw(P0)
+        monkeypatch.undo()
+        consumer.check()
+        assert consumer.expected[P0] == 2
+    consumer.execute()
+    consumer.fetch()
+    consumer.poll()
+    assert consumer.take(0, LIMIT) == LIMIT
+
+
 def test_a_record_in_hand_of_a_partition_that_was_lost_does_not_hide_the_progress_after_it_came_back() -> None:
     consumer = ConsumerWithStreams()
     fill(consumer, P0, 1)
