@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeGuard, TypeVar
 
 from ottla.errors import KeeperCode, OttlaError, ZooKeeperError
 from ottla.types import Now
-from ottla.zookeeper.operations import Operation
+from ottla.zookeeper.operations import Create, Operation
 from ottla.zookeeper.session import AnyAsk, Ask
 
 _ResultT = TypeVar("_ResultT")
@@ -49,6 +49,13 @@ class AskQueue:
                 on_failure(error, now)
 
         self._unsent.append(Ask(operation, self._timeout, result, failure))
+
+    def ensure(self, path: str) -> None:
+        """Create a node without data, unless it exists.
+
+        The outcome is ignored: the operations of a session are executed in order, and one that needs the node says what is missing.
+        """
+        self.ask(Create(path), lambda result, now: None, lambda error, now: None)
 
     def ask_all(self, operations: Sequence[Operation[Any]], done: Callable[[list[Outcome], Now], None]) -> None:
         """Perform operations at once, and call ``done`` with the outcome of each, in order. There must be at least one."""

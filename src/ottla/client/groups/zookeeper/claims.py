@@ -92,10 +92,9 @@ class Claims:
         self.blocked_by = {}
         creates = {tp: Create(self.owner_path(tp), encode_owner(thread), ephemeral=True) for tp, thread in wanted.items()}
         before, self.possible = self.possible, self.possible | frozenset(wanted)
-        self.asks.ask(Create(paths.owners(self._group_id)), _ignore_result, _ignore_failure)
+        self.asks.ensure(paths.owners(self._group_id))
         for topic in sorted({tp.topic for tp in wanted}):
-            # The operations of a session are executed in order. That the node exists already is as good.
-            self.asks.ask(Create(paths.topic_owners(self._group_id, topic)), _ignore_result, _ignore_failure)
+            self.asks.ensure(paths.topic_owners(self._group_id, topic))
 
         def claimed(result: object, now: Now) -> None:
             del result
@@ -201,11 +200,3 @@ def _owner_text(data: bytes, path: str) -> str:
         return str(decode_owner(data, path))
     except ProtocolError:
         return f"{data[:60]!r} (malformed)"
-
-
-def _ignore_result(result: object, now: Now) -> None:
-    """Do nothing: the operations that follow depend on the node and report what is missing."""
-
-
-def _ignore_failure(error: OttlaError, now: Now) -> None:
-    """Do nothing: the operations that follow depend on the node and report what is missing."""

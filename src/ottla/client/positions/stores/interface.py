@@ -46,6 +46,10 @@ class FetchOutcome(NamedTuple):
     """Whether a retriable error may be retried."""
 
 
+CommitDone = Callable[[CommitOutcome, Now], None]
+FetchDone = Callable[[FetchOutcome, Now], None]
+
+
 class Delay(NamedTuple):
     """Why a request was not answered in time, as far as it is known."""
 
@@ -70,12 +74,10 @@ class OffsetStore(Protocol):
     def may_commit(self, now: Now) -> bool:
         """Whether commits are allowed now; otherwise they wait."""
 
-    def commit(self, request: CommitRequest, done: Callable[[CommitOutcome, Now], None]) -> CommitOutcome | None:
+    def commit(self, request: CommitRequest, done: CommitDone) -> CommitOutcome | None:
         """Request a commit. Return the outcome, and do not call ``done``, if no request is needed."""
 
-    def fetch(
-        self, partitions: frozenset[TopicPartition], reader: MemberIdentity, done: Callable[[FetchOutcome, Now], None]
-    ) -> None:
+    def fetch(self, partitions: frozenset[TopicPartition], reader: MemberIdentity, done: FetchDone) -> None:
         """Request a look-up."""
 
     def is_about_topic(self, error: OttlaError) -> bool:

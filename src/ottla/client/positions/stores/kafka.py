@@ -15,7 +15,7 @@ from ottla.client.cluster.metadata import Metadata, MetadataManager
 from ottla.client.effects import AnySend, Poll, Send, ToCoordinator, Unreachable
 from ottla.client.groups.coordinator import COORDINATOR, CoordinatorManager
 from ottla.client.groups.membership import MemberIdentity, Membership
-from ottla.client.positions.stores.interface import CommitOutcome, CommitRequest, Delay, FetchOutcome
+from ottla.client.positions.stores.interface import CommitDone, CommitOutcome, CommitRequest, Delay, FetchDone, FetchOutcome
 from ottla.config import ConsumerConfig
 from ottla.errors import (
     BrokerError,
@@ -32,9 +32,6 @@ from ottla.protocol.messages import (
     offset_fetch_response,
 )
 from ottla.types import Now, OffsetAndMetadata, TopicPartition
-
-CommitDone = Callable[[CommitOutcome, Now], None]
-FetchDone = Callable[[FetchOutcome, Now], None]
 
 
 class CommitReaction(enum.Enum):

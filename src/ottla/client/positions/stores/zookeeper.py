@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from ottla.client.effects import Poll
 from ottla.client.groups.membership import MemberIdentity
 from ottla.client.groups.zookeeper.claims import Claims
-from ottla.client.positions.stores.interface import CommitOutcome, CommitRequest, Delay, FetchOutcome
+from ottla.client.positions.stores.interface import CommitDone, CommitOutcome, CommitRequest, Delay, FetchDone, FetchOutcome
 from ottla.client.subscription import Mode, SubscriptionState
 from ottla.config import ConsumerConfig
 from ottla.errors import CommitFailedError, ConfigError, ConnectionFailedError, KeeperCode, OttlaError, ZooKeeperError
@@ -38,8 +38,6 @@ CHUNK = 1_000
 
 _MOST_SURPRISES = 3
 """How often one commit looks again which offset nodes exist. Another client deletes them, if this does not suffice."""
-
-CommitDone = Callable[[CommitOutcome, Now], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -71,7 +69,7 @@ class ZooKeeperOffsetStore:
         self._current: _Commit | None = None
         """The commit that is being written."""
         self._waiting: deque[_Commit] = deque()
-        self._refused: list[tuple[Callable[[FetchOutcome, Now], None], FetchOutcome]] = []
+        self._refused: list[tuple[FetchDone, FetchOutcome]] = []
         """Look-ups of partitions that cannot exist, with their outcomes."""
         self._existing: set[TopicPartition] = set()
         """Partitions that are known to have an offset node."""
@@ -172,8 +170,7 @@ class ZooKeeperOffsetStore:
         for topic in sorted({tp.topic for tp in chunk if tp not in self._existing}):
             parent = paths.topic_offsets(self._group_id, topic)
             for path in (*paths.parents(parent), parent):
-                # That a node exists already is as good, and any other error is one of the multi, too.
-                self._asks.ask(Create(path), lambda result, now: None, lambda error, now: None)
+                self._asks.ensure(path)
 
         def written(result: object, now: Now) -> None:
             del result
@@ -218,9 +215,7 @@ class ZooKeeperOffsetStore:
                 self._existing.add(tp)
         return self._write_chunk(commit)
 
-    def fetch(
-        self, partitions: frozenset[TopicPartition], reader: MemberIdentity, done: Callable[[FetchOutcome, Now], None]
-    ) -> None:
+    def fetch(self, partitions: frozenset[TopicPartition], reader: MemberIdentity, done: FetchDone) -> None:
         """See ``OffsetStore``."""
         del reader
         try:
