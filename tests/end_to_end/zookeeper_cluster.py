@@ -28,7 +28,10 @@ class ZooKeeperCluster:
         self.broker = broker
         self.chroot = f"/cluster{next(_numbers)}"
         self.connect = f"{servers}{self.chroot}"
-        self.zookeeper = KazooClient(servers, timeout=20, connection_retry=KazooRetry(max_tries=-1, delay=0.02, max_delay=0.1))
+        # Tests restart ZooKeeper. On a busy machine that may take longer than the session, so a call that meets a lost connection
+        # or an expired session is repeated too.
+        retry = KazooRetry(max_tries=-1, delay=0.02, max_delay=0.1, ignore_expire=True)
+        self.zookeeper = KazooClient(servers, timeout=20, connection_retry=retry, command_retry=retry)
         self.zookeeper.start(60)
         self.zookeeper.ensure_path(f"{self.chroot}/brokers/topics")
         self.zookeeper.ensure_path(f"{self.chroot}/brokers/ids")
@@ -53,7 +56,7 @@ class ZooKeeperCluster:
     def grow_topic(self, topic: str, partitions: int) -> None:
         """Add partitions to a topic."""
         self._admin.create_partitions({topic: partitions})
-        self.zookeeper.set(f"{self.chroot}/brokers/topics/{topic}", _partitions(partitions))
+        self.zookeeper.retry(self.zookeeper.set, f"{self.chroot}/brokers/topics/{topic}", _partitions(partitions))
 
     def path(self, group: str, *names: object) -> str:
         """The path of a node of a group."""
@@ -62,7 +65,7 @@ class ZooKeeperCluster:
     def data(self, group: str, *names: object) -> str | None:
         """The data of a node of a group; ``None`` if it does not exist."""
         try:
-            data: bytes = self.zookeeper.get(self.path(group, *names))[0]
+            data: bytes = self.zookeeper.retry(self.zookeeper.get, self.path(group, *names))[0]
         except NoNodeError:
             return None
         return data.decode()
@@ -70,7 +73,7 @@ class ZooKeeperCluster:
     def children(self, group: str, *names: object) -> list[str]:
         """The children of a node of a group, in order."""
         try:
-            return sorted(self.zookeeper.get_children(self.path(group, *names)))
+            return sorted(self.zookeeper.retry(self.zookeeper.get_children, self.path(group, *names)))
         except NoNodeError:
             return []
 
