@@ -216,7 +216,7 @@ class CommitManager:
         while self._queue and self._queue[0].not_before <= now.mono and self._order.may_send(self._queue[0].number):
             request = self._queue[0]
             left = self._order.left(request.number, request.offsets)
-            error = self._renew_identity(request) if left and request.attempts else None
+            error = self._renew_identity(request, left) if left and request.attempts else None
             if not left or error is not None:
                 del self._queue[0]
                 request.done(None if left else request.offsets, error)
@@ -232,9 +232,9 @@ class CommitManager:
             self._order.sent(request.number)
             self._in_flight[request.number] = request
 
-    def _renew_identity(self, request: _OffsetCommit) -> OttlaError | None:
-        """Commit as the member that this is now; return the error if that is not allowed any more."""
-        gone = ", ".join(str(tp) for tp in sorted(self._order.given_up(request.number, request.offsets)))
+    def _renew_identity(self, request: _OffsetCommit, left: Offsets) -> OttlaError | None:
+        """Commit what is left as the member that this is now; return the error if that is not allowed any more."""
+        gone = ", ".join(str(tp) for tp in sorted(self._order.given_up(request.number, left)))
         if gone:
             text = f"nothing was committed: {gone} was revoked before the commit could be retried"
             return CommitFailedError(text, cause=request.last_error)

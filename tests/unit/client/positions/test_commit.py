@@ -604,3 +604,76 @@ def test_a_commit_that_could_not_be_made_is_made_later() -> None:
     with unmade(offset_commit_request, "OffsetCommitRequest", 1), pytest.raises(OSError, match="Too many open files"):
         commits.poll()
     commits.one(Api.OFFSET_COMMIT)
+
+
+class Breaking:
+    """Raises whatever it is asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(f"{name} is broken")
+
+
+@pytest.mark.parametrize("code", [ErrorCode.illegal_generation, ErrorCode.not_coordinator])
+def test_a_commit_whose_refusal_cannot_be_handled_ends_and_blocks_no_other(commits: Commits, code: int) -> None:
+    earlier, broken = commits.commit(), commits.commit({T0: OffsetAndMetadata(6), T1: OffsetAndMetadata(7)})
+    first, second = commits.poll()
+    commits.answer(first, committed((T0, ErrorCode.coordinator_load_in_progress)))
+    store = commits.manager._store
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "_membership", Breaking())
+        patch.setattr(store, "_coordinator", Breaking())
+        with pytest.raises(RuntimeError, match="is broken"):
+            commits.answer(second, committed((T0, code), (T1, ErrorCode.none)))
+    assert "is broken" in str(broken.error)
+    commits.answer(commits.one(Api.OFFSET_COMMIT, 100), committed((T0, ErrorCode.none)))
+    assert earlier.value == AT_5
+    assert commits.manager._order.left(1, {T1: OffsetAndMetadata(1)}) == {}, "the second one has committed it"
+
+
+def test_a_look_up_whose_refusal_cannot_be_handled_ends(commits: Commits) -> None:
+    replies = commits.fetch(T0)
+    send = commits.one(Api.OFFSET_FETCH)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(commits.manager._store, "_coordinator", Breaking())
+        with pytest.raises(RuntimeError, match="is broken"):
+            commits.answer(send, fetched(error=ErrorCode.not_coordinator))
+    assert "is broken" in str(replies.error)
+    again = commits.fetch(T0)
+    commits.answer(commits.one(Api.OFFSET_FETCH), fetched((T0, 9, 0)))
+    assert again.value == {T0: OffsetAndMetadata(9, "m", 2)}
+
+
+def test_a_request_without_a_response_ends_though_the_coordinator_cannot_be_doubted(commits: Commits) -> None:
+    replies, found = commits.commit(retry=False), commits.fetch(T0)
+    commit, fetch = commits.poll()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(commits.manager._store, "_coordinator", Breaking())
+        for send in (commit, fetch):
+            with pytest.raises(RuntimeError, match="is broken"):
+                commits.fail(send, DisconnectedError("gone"))
+    assert isinstance(replies.error, DisconnectedError)
+    commits.answer(commits.one(Api.OFFSET_FETCH, 100), fetched((T0, 9, 0)))
+    assert found.value == {T0: OffsetAndMetadata(9, "m", 2)}
+
+
+def test_a_retry_is_void_only_if_what_is_left_of_it_was_given_up(commits: Commits) -> None:
+    both = {T0: OffsetAndMetadata(5), T1: OffsetAndMetadata(6)}
+    replies = commits.commit(both)
+    loading = committed((T0, ErrorCode.none), (T1, ErrorCode.coordinator_load_in_progress))
+    commits.answer(commits.one(Api.OFFSET_COMMIT), loading)
+    commits.manager.gave_up([T0])
+    again = commits.one(Api.OFFSET_COMMIT, 100)
+    assert offsets_of(again) == {1: 6}
+    commits.answer(again, committed((T1, ErrorCode.none)))
+    assert replies.value == both
+
+
+def test_a_retry_of_what_was_given_up_says_so_though_the_topic_was_recreated_meanwhile(commits: Commits) -> None:
+    commits.read_in = {T0: TOPIC_ID}
+    replies = commits.commit()
+    commits.answer(commits.one(Api.OFFSET_COMMIT), committed((T0, ErrorCode.unknown_topic_id)))
+    commits.manager.gave_up([T0])
+    commits.cluster.tell(topic_id=uuid.UUID(int=9))
+    assert commits.poll(100) == []
+    assert isinstance(replies.error, CommitFailedError)
+    assert "t-0 was revoked" in str(replies.error)

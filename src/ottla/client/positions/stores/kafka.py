@@ -142,8 +142,8 @@ class KafkaOffsetStore:
             self._commit_message(request, recreated),
             target,
             self._config.request_timeout_ms,
-            lambda response, now: done(self._on_committed(request, recreated, response, now), now),
-            lambda error, now: done(CommitOutcome(error=self._not_answered(error, now)), now),
+            lambda response, now: self._on_committed(request, recreated, response, done, now),
+            lambda error, now: self._not_answered(error, lambda: done(CommitOutcome(error=error), now), now),
         )
         self._unsent.append(send)
         return None
@@ -198,18 +198,39 @@ class KafkaOffsetStore:
         request: CommitRequest,
         recreated: frozenset[TopicPartition],
         response: offset_commit_response.OffsetCommitResponse,
+        done: CommitDone,
         now: Now,
-    ) -> CommitOutcome:
-        """Return the outcome: the first error decides; missing authorizations are reported together."""
+    ) -> None:
+        """End the commit, also if a reaction to its errors raises: otherwise it would be in flight for ever."""
+        committed: frozenset[TopicPartition] = frozenset()
+        try:
+            codes = self._codes(request, response)
+            committed = frozenset(tp for tp, code in codes.items() if not code)
+            failed = {tp: code for tp, code in codes.items() if code} | dict.fromkeys(recreated, ErrorCode.unknown_topic_id)
+            outcome = self._commit_outcome(request, recreated, committed, failed, now)
+        except Exception as bug:
+            done(CommitOutcome(committed, self._interrupted(f"a commit of group {self._config.group_id!r}", bug), retry=False), now)
+            raise
+        done(outcome, now)
+
+    def _codes(self, request: CommitRequest, response: offset_commit_response.OffsetCommitResponse) -> dict[TopicPartition, int]:
         names = {topic_id: tp.topic for tp, topic_id in request.topic_ids.items()}
         current = self._metadata.current
-        codes = {
+        return {
             TopicPartition(topic.name or _name_of(topic.topic_id, names, current), part.partition_index): int(part.error_code)
             for topic in response.topics
             for part in topic.partitions
         }
-        committed = frozenset(tp for tp, code in codes.items() if not code)
-        failed = {tp: code for tp, code in codes.items() if code} | dict.fromkeys(recreated, ErrorCode.unknown_topic_id)
+
+    def _commit_outcome(
+        self,
+        request: CommitRequest,
+        recreated: frozenset[TopicPartition],
+        committed: frozenset[TopicPartition],
+        failed: Mapping[TopicPartition, int],
+        now: Now,
+    ) -> CommitOutcome:
+        """Return the outcome: the first error decides; missing authorizations are reported together."""
         denied = [tp.topic for tp, code in failed.items() if code == ErrorCode.topic_authorization_failed]
         for tp, code in failed.items():
             if code != ErrorCode.topic_authorization_failed:
@@ -238,8 +259,8 @@ class KafkaOffsetStore:
             self._fetch_message(partitions, reader),
             target,
             self._config.request_timeout_ms,
-            lambda response, now: done(self._on_fetched(partitions, response), now),
-            lambda error, now: done(FetchOutcome({}, self._not_answered(error, now)), now),
+            lambda response, now: self._on_fetched(partitions, response, done, now),
+            lambda error, now: self._not_answered(error, lambda: done(FetchOutcome({}, error), now), now),
         )
         self._unsent.append(send)
 
@@ -263,6 +284,22 @@ class KafkaOffsetStore:
         return offset_fetch_request.OffsetFetchRequest(groups=(group,), require_stable=True)
 
     def _on_fetched(
+        self,
+        partitions: frozenset[TopicPartition],
+        response: offset_fetch_response.OffsetFetchResponse,
+        done: FetchDone,
+        now: Now,
+    ) -> None:
+        """End the look-up, also if a reaction to its error raises."""
+        try:
+            outcome = self._fetch_outcome(partitions, response)
+        except Exception as bug:
+            what = f"a look-up of committed offsets of group {self._config.group_id!r}"
+            done(FetchOutcome({}, self._interrupted(what, bug), retry=False), now)
+            raise
+        done(outcome, now)
+
+    def _fetch_outcome(
         self, partitions: frozenset[TopicPartition], response: offset_fetch_response.OffsetFetchResponse
     ) -> FetchOutcome:
         """Return the offsets of all partitions, or the error of one of them."""
@@ -292,9 +329,17 @@ class KafkaOffsetStore:
 
     # -- errors -----------------------------------------------------------------------------------------------------------
 
-    def _not_answered(self, error: OttlaError, now: Now) -> OttlaError:
-        self._coordinator.request_failed(error, now)
-        return error
+    def _not_answered(self, error: OttlaError, end: Callable[[], None], now: Now) -> None:
+        """End the request, whatever the coordinator manager does with the error."""
+        try:
+            self._coordinator.request_failed(error, now)
+        finally:
+            end()
+
+    @staticmethod
+    def _interrupted(what: str, bug: Exception) -> OttlaError:
+        """The outcome of a request whose response could not be handled. The exception itself goes on to the core."""
+        return bug if isinstance(bug, OttlaError) else OttlaError(f"{what} failed: {bug!r}", cause=bug)
 
     def _react(self, reaction: CommitReaction, error: OttlaError) -> OttlaError:
         if reaction is CommitReaction.FIND_COORDINATOR:
