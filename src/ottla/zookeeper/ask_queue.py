@@ -1,7 +1,8 @@
 """The operations that a manager wants performed: collected in callbacks, returned by its next poll.
 
 Owns the queue, and the wait for the outcomes of several operations. Must not know why a node is read or written. Invariants: an
-outcome that arrives after ``abandon`` calls nothing; ``ask_all`` calls its function once, after the last outcome.
+outcome that arrives after ``abandon`` calls nothing; ``ask_all`` calls its function after the last outcome; if a function raises,
+the manager gets the exception as a failure of the operation, so that it does not wait for it for ever.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from ottla.zookeeper.operations import Create, Operation
 from ottla.zookeeper.session import AnyAsk, Ask
 
 _ResultT = TypeVar("_ResultT")
+_OutcomeT = TypeVar("_OutcomeT")
 
 Outcome: TypeAlias = Any
 """The result of an operation, or its ``OttlaError``. The operations of one call have results of several types."""
@@ -37,18 +39,25 @@ class AskQueue:
         on_result: Callable[[_ResultT, Now], None],
         on_failure: Callable[[OttlaError, Now], None],
     ) -> None:
-        """Perform an operation, and call one of the functions with its outcome."""
+        """Perform an operation, and call one of the functions with its outcome.
+
+        If that function raises, ``on_failure`` gets the exception, as an ``OttlaError``, and the exception goes on to the caller.
+        """
         asked_in = self._round
 
-        def result(value: _ResultT, now: Now) -> None:
-            if asked_in == self._round:
-                on_result(value, now)
+        def guarded(handle: Callable[[_OutcomeT, Now], None]) -> Callable[[_OutcomeT, Now], None]:
+            def handled(outcome: _OutcomeT, now: Now) -> None:
+                if asked_in != self._round:
+                    return
+                try:
+                    handle(outcome, now)
+                except Exception as bug:
+                    on_failure(_failure_of(operation, bug), now)
+                    raise
 
-        def failure(error: OttlaError, now: Now) -> None:
-            if asked_in == self._round:
-                on_failure(error, now)
+            return handled
 
-        self._unsent.append(Ask(operation, self._timeout, result, failure))
+        self._unsent.append(Ask(operation, self._timeout, guarded(on_result), guarded(on_failure)))
 
     def ensure(self, path: str) -> None:
         """Create a node without data, unless it exists.
@@ -58,7 +67,10 @@ class AskQueue:
         self.ask(Create(path), lambda result, now: None, lambda error, now: None)
 
     def ask_all(self, operations: Sequence[Operation[Any]], done: Callable[[list[Outcome], Now], None]) -> None:
-        """Perform operations at once, and call ``done`` with the outcome of each, in order. There must be at least one."""
+        """Perform operations at once, and call ``done`` with the outcome of each, in order. There must be at least one.
+
+        If ``done`` raises, it is called once more, with the exception as the outcome of the operation that was answered last.
+        """
         outcomes: dict[int, Outcome] = {}
 
         def arrive_at(index: int) -> Callable[[Outcome, Now], None]:
@@ -81,6 +93,12 @@ class AskQueue:
         """Ignore the outcomes of all operations so far; those that were not taken are not performed."""
         self._round += 1
         self._unsent.clear()
+
+
+def _failure_of(operation: Operation[Any], bug: Exception) -> OttlaError:
+    if isinstance(bug, OttlaError):
+        return bug
+    return OttlaError(f"handling the outcome of {type(operation).__name__} at {operation.path} failed: {bug!r}", cause=bug)
 
 
 def is_missing(outcome: Outcome) -> TypeGuard[ZooKeeperError]:

@@ -24,6 +24,9 @@ from ottla.zookeeper.session import Session, SessionChanged, SessionState, Watch
 
 _log = logging.getLogger(__name__)
 
+_ID_DIGITS = 10
+"""The digits of a broker's id: it is an int32. Another client's node may have more than Python converts."""
+
 
 class ZooKeeperBrokers:
     """See the module. ``on_brokers`` gets the addresses whenever they were read."""
@@ -103,7 +106,7 @@ class ZooKeeperBrokers:
         return times
 
     def _on_ids(self, children: Children, now: Now) -> None:
-        ids = sorted(int(name) for name in children.names if name.isascii() and name.isdigit())
+        ids = sorted(int(name) for name in children.names if name.isascii() and name.isdigit() and len(name) <= _ID_DIGITS)
         if not ids:
             return self._take({}, now)
 

@@ -102,7 +102,7 @@ class Claims:
             on_claimed(now)
 
         def failed(error: OttlaError, now: Now) -> None:
-            if not has_code(error, KeeperCode.CONNECTIONLOSS, KeeperCode.OPERATIONTIMEOUT):
+            if isinstance(error, ZooKeeperError) and not error.outcome_unknown:
                 # An earlier attempt may have been executed all the same, with an answer that was lost.
                 self.possible = before
             if has_code(error, KeeperCode.NODEEXISTS):

@@ -40,7 +40,14 @@ from ottla.client.groups.zookeeper.registration import Registrar, registration_o
 from ottla.client.groups.zookeeper.registry import GroupReader, GroupView
 from ottla.client.groups.zookeeper.states import MEMBER_STATES, OWNING, REBALANCING, TRANSITIONS, Input, State
 from ottla.client.subscription import Mode
-from ottla.errors import ConfigError, ConsumerRebalanceFailedError, OttlaError, RebalanceInProgressError, broker_error
+from ottla.errors import (
+    ConfigError,
+    ConsumerRebalanceFailedError,
+    OttlaError,
+    RebalanceInProgressError,
+    ZooKeeperError,
+    broker_error,
+)
 from ottla.types import ConsumerGroupMetadata, FrozenMapping, GroupMembershipOperation, Now, TopicPartition
 from ottla.zookeeper import paths
 from ottla.zookeeper.ask_queue import is_missing
@@ -239,7 +246,12 @@ class ZooKeeperMembership:
         if self.state in MEMBER_STATES and self._polls.expired(now):
             self._leave_after_poll_timeout(now)
         if self._session.state is SessionState.CONNECTED and self._not_before <= now.mono:
-            self._step(now)
+            try:
+                self._step(now)
+            except Exception:
+                # The core reports it and polls later. What the step has asked for already may come twice, but is not waited for.
+                self._in_step = False
+                raise
         asks = (*self._registrar.asks.take(), *self._reader.asks.take(), *self.claims.asks.take())
         times = [self._not_before]
         times += [self._polls.deadline] if self.state in MEMBER_STATES else []
@@ -300,8 +312,8 @@ class ZooKeeperMembership:
 
     def _begin_rebalance(self) -> None:
         self._reason = self._changed
-        self._move(Input.REBALANCE)
         self._ask_to_give_up(lost=False)
+        self._move(Input.REBALANCE)
 
     def _on_registered(self, now: Now) -> None:
         del now
@@ -405,7 +417,11 @@ class ZooKeeperMembership:
     def _retry_later(self, error: OttlaError, now: Now) -> None:
         """Begin the step again after a back-off. An error that a retry does not fix is reported when it is a new one."""
         self._in_step = False
-        self._unwatched = self._unwatched or self.state is State.STABLE
+        if self.state is State.STABLE:
+            self._unwatched = True
+            if not isinstance(error, ZooKeeperError):
+                # An exception has interrupted the end of a rebalance, so the application may not know its partitions.
+                self._changed = self._changed or str(error)
         self._not_before = now.mono + self._backoff.delay(self._failures)
         self._failures += 1
         if error.retriable or str(error) == self._reported:

@@ -14,6 +14,7 @@ Leader epochs and metadata of a commit are not stored, since 0.8's nodes have no
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -69,8 +70,8 @@ class ZooKeeperOffsetStore:
         self._current: _Commit | None = None
         """The commit that is being written."""
         self._waiting: deque[_Commit] = deque()
-        self._refused: list[tuple[FetchDone, FetchOutcome]] = []
-        """Look-ups of partitions that cannot exist, with their outcomes."""
+        self._refused: deque[Callable[[Now], None]] = deque()
+        """Ends what needs no operation: look-ups of partitions that cannot exist, commits of what was given up."""
         self._existing: set[TopicPartition] = set()
         """Partitions that are known to have an offset node."""
         self._malformed = MalformedNodes()
@@ -106,9 +107,7 @@ class ZooKeeperOffsetStore:
 
     def poll(self, now: Now) -> Poll:
         """See ``OffsetStore``."""
-        refused, self._refused = self._refused, []
-        for done, outcome in refused:
-            done(outcome, now)
+        self._end_refused(now)
         return Poll(self._asks.take())
 
     # -- commits ----------------------------------------------------------------------------------------------------------
@@ -134,21 +133,29 @@ class ZooKeeperOffsetStore:
             self._waiting.append(commit)
         return None
 
-    def _end(self, outcome: CommitOutcome, now: Now) -> None:
+    def _end(self, commit: _Commit, outcome: CommitOutcome, now: Now) -> None:
         """End the commit that is being written, and begin the next that the member may still write."""
-        commit, self._current = self._current, None
-        assert commit is not None
-        refused = []
+        if commit is not self._current:
+            return  # it has ended already, and its ``done`` has raised
+        try:
+            commit.done(outcome, now)
+        finally:
+            self._begin_next()
+        self._end_refused(now)
+
+    def _begin_next(self) -> None:
+        self._current = None
         while self._waiting and self._current is None:
             following = self._waiting.popleft()
             if self._is_claimed(following):
                 self._current = following
                 self._write_chunk(following)
             else:
-                refused.append(following)
-        commit.done(outcome, now)
-        for one in refused:
-            one.done(self._not_claimed(one), now)
+                self._refused.append(functools.partial(following.done, self._not_claimed(following)))
+
+    def _end_refused(self, now: Now) -> None:
+        while self._refused:
+            self._refused.popleft()(now)
 
     def _is_claimed(self, commit: _Commit) -> bool:
         return commit.claim is None or commit.claim is self._claims.owned
@@ -178,11 +185,11 @@ class ZooKeeperOffsetStore:
             commit.committed |= frozenset(chunk)
             commit.left = commit.left[len(chunk) :]
             if not commit.left:
-                self._end(CommitOutcome(commit.committed), now)
+                self._end(commit, CommitOutcome(commit.committed), now)
             elif self._is_claimed(commit):
                 self._write_chunk(commit)
             else:
-                self._end(self._not_claimed(commit), now)
+                self._end(commit, self._not_claimed(commit), now)
 
         def failed(error: OttlaError, now: Now) -> None:
             self._on_chunk_failed(commit, chunk, len(checks), error, now)
@@ -194,20 +201,20 @@ class ZooKeeperOffsetStore:
         unexpected = has_code(error, KeeperCode.NONODE, KeeperCode.NODEEXISTS)
         if isinstance(error, ZooKeeperError) and unexpected and error.index is not None and error.index < checks:
             text = f"nothing was committed: {error.path} is gone, so another member may own the partitions"
-            self._end(CommitOutcome(commit.committed, CommitFailedError(text, cause=error), retry=False), now)
+            self._end(commit, CommitOutcome(commit.committed, CommitFailedError(text, cause=error), retry=False), now)
         elif unexpected and commit.surprises < _MOST_SURPRISES:
             commit.surprises += 1
             looks = [Exists(self._path(tp)) for tp in chunk]
             self._asks.ask_all(looks, lambda outcomes, now: self._on_looked(commit, chunk, outcomes, now))
         else:
-            self._end(CommitOutcome(commit.committed, error), now)
+            self._end(commit, CommitOutcome(commit.committed, error), now)
 
     def _on_looked(self, commit: _Commit, chunk: list[TopicPartition], outcomes: list[Outcome], now: Now) -> None:
         error = first_error(outcomes)
         if error is not None:
-            return self._end(CommitOutcome(commit.committed, error), now)
+            return self._end(commit, CommitOutcome(commit.committed, error), now)
         if not self._is_claimed(commit):
-            return self._end(self._not_claimed(commit), now)
+            return self._end(commit, self._not_claimed(commit), now)
         for tp, outcome in zip(chunk, outcomes, strict=True):
             if outcome is None:
                 self._existing.discard(tp)
@@ -221,7 +228,7 @@ class ZooKeeperOffsetStore:
         try:
             by_path = {self._path(tp): tp for tp in sorted(partitions)}
         except ConfigError as error:
-            self._refused.append((done, FetchOutcome({}, error, retry=False)))
+            self._refused.append(functools.partial(done, FetchOutcome({}, error, retry=False)))
             return
 
         def read(outcomes: list[Outcome], now: Now) -> None:
