@@ -1,7 +1,8 @@
 """The errors of ZooKeeper, under ZooKeeper's own names.
 
 Owns ``KeeperCode``, the codes of ``KeeperException``, and ``ZooKeeperError``. Must not know the operations that fail. Invariant: a
-code that may come back although the operation was executed is in ``OUTCOME_UNKNOWN``.
+code that may come back although the operation was executed is in ``OUTCOME_UNKNOWN``; one that proves that the session was alive is
+in ``SENT_BY_SERVER``.
 """
 
 from __future__ import annotations
@@ -40,6 +41,20 @@ class KeeperCode(enum.Enum):
 OUTCOME_UNKNOWN = frozenset({KeeperCode.CONNECTIONLOSS, KeeperCode.OPERATIONTIMEOUT})
 """The server may have executed the operation, or may still do so."""
 
+SENT_BY_SERVER = frozenset(
+    {
+        KeeperCode.NONODE,
+        KeeperCode.NOAUTH,
+        KeeperCode.BADVERSION,
+        KeeperCode.NOCHILDRENFOREPHEMERALS,
+        KeeperCode.NODEEXISTS,
+        KeeperCode.NOTEMPTY,
+        KeeperCode.INVALIDACL,
+    }
+)
+"""Only a server that has the session refuses an operation so. The client itself may report any other code, as kazoo does with
+invalid arguments, after a failed authentication, and for its own exceptions; a read-only server does not keep the session alive."""
+
 _RETRIABLE = OUTCOME_UNKNOWN | {KeeperCode.SESSIONEXPIRED, KeeperCode.SESSIONMOVED}
 
 
@@ -67,3 +82,8 @@ class ZooKeeperError(OttlaError):
     def outcome_unknown(self) -> bool:
         """Whether the operation may have been executed all the same."""
         return self.code in OUTCOME_UNKNOWN
+
+    @property
+    def was_sent_by_server(self) -> bool:
+        """Whether a server that has the session has surely sent this error, so that the session was alive."""
+        return self.code in SENT_BY_SERVER

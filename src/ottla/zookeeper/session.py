@@ -168,6 +168,9 @@ class Session:
         self._timeout = timeout
         self._lease_until: int | None = None
         self._renewed_at = 0
+        """When the last operation was sent that may renew the lease."""
+        self._in_vain = False
+        """Whether an error was reported, since the lease was last renewed, that perhaps no server has sent."""
         self._numbers = 0
         self._connections = 0
         self._waiting: deque[_Pending] = deque()
@@ -289,8 +292,12 @@ class Session:
         del now
         pending = self._in_flight.pop(number, None)
         if pending is not None:
-            if not error.retriable:
+            if error.was_sent_by_server:
                 self._renew(pending)
+            elif pending.ask is not None and self._is_current(pending):
+                # Perhaps it was never sent, and neither are the next ones: they do not put off the read that renews the lease.
+                self._in_vain = True
+                self._renewed_at = min(self._renewed_at, (self._lease_until or 0) - self._timeout)
             if pending.ask is not None:
                 self._completed.append(CompletedAsk(pending.owner, pending.ask, None, error))
 
@@ -307,7 +314,8 @@ class Session:
         self._numbers += 1
         pending.sent_at, pending.session_id, pending.connection = now.mono, self.session_id, self._connections
         self._in_flight[self._numbers] = pending
-        self._renewed_at = now.mono
+        if pending.ask is None or not self._in_vain:
+            self._renewed_at = now.mono
         return Perform(self._numbers, pending.operation)
 
     def _is_current(self, pending: _Pending) -> bool:
@@ -321,6 +329,7 @@ class Session:
     def _renew(self, pending: _Pending) -> None:
         # An operation that the shell queued during a reconnect may be answered in the next session, and says nothing about its own.
         if pending.session_id == self.session_id and self.session_id is not None:
+            self._in_vain = False
             self._lease_until = max(self._lease_until or 0, pending.sent_at + self._timeout)
 
     def _expire(self, now: Now) -> None:

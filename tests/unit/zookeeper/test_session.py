@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -106,6 +107,39 @@ def test_a_refusal_renews_the_lease_but_a_lost_connection_does_not() -> None:
         (effect,) = session.poll(at(now)).effects
         session.on_failed(effect.number, ZooKeeperError(code, "/a"), at(now + 1))
         assert session.lease_until == until
+
+
+@pytest.mark.parametrize("code", KeeperCode)
+def test_only_what_a_server_sends_renews_the_lease(code: KeeperCode) -> None:
+    session, outcomes = connected(), Outcomes()
+    session.ask(None, outcomes.ask(GetData("/a")), at(100))
+    (effect,) = session.poll(at(100)).effects
+    session.on_failed(effect.number, ZooKeeperError(code, "/a"), at(101))
+    sent = {"NONODE", "NOAUTH", "BADVERSION", "NOCHILDRENFOREPHEMERALS", "NODEEXISTS", "NOTEMPTY", "INVALIDACL"}
+    assert session.lease_until == (100 if code.name in sent else 1) + TIMEOUT
+
+
+def test_operations_that_are_never_sent_do_not_put_off_the_renewal_of_the_lease() -> None:
+    session, outcomes = connected(), Outcomes()
+    renewals = []
+    for now in range(100, 12_000, 100):
+        session.ask(None, outcomes.ask(GetData("bad")), at(now))
+        for number, operation in session.poll(at(now)).effects:
+            if operation == GetData("bad"):
+                session.on_failed(number, ZooKeeperError(KeeperCode.BADARGUMENTS, "bad"), at(now))
+            else:
+                renewals.append(now)
+                session.on_answered(number, None, at(now))
+        assert session.has_lease(at(now))
+    assert len(renewals) == 5, "every third of the session time-out"
+
+
+def test_a_renewal_that_is_never_sent_is_not_repeated_at_once() -> None:
+    session = connected()
+    ((number, _),) = session.poll(at(3_000)).effects
+    session.on_failed(number, ZooKeeperError(KeeperCode.AUTHFAILED, "/"), at(3_000))
+    assert session.poll(at(3_001)).effects == []
+    assert session.poll(at(3_001)).wake_at == 5_000
 
 
 def test_an_answer_in_the_next_session_is_no_lease() -> None:
