@@ -16,7 +16,7 @@ from ottla.client.admin.zookeeper import writing
 from ottla.client.admin.zookeeper.calls import Call
 from ottla.errors import GroupIdNotFoundError, IllegalStateError, NonEmptyGroupError, UnknownTopicOrPartitionError
 from ottla.types import TopicPartition
-from ottla.zookeeper import paths
+from ottla.zookeeper import multis, paths
 from ottla.zookeeper.operations import Multi, Operation
 from tests.example_counts import examples
 from tests.simulation.old_groups import OldGroups
@@ -106,7 +106,7 @@ def test_a_change_among_others(name: str, before: dict[int, int], has_ids: bool,
         groups.put("/consumers/g/ids")
     seen: dict[TopicPartition, int | None] = {TopicPartition("t", number): offset for number, offset in before.items()}
     others, ended = Others(groups, data), None
-    with mock.patch.object(writing, "MULTI_OPERATIONS", size):
+    with mock.patch.object(multis, "MULTI_OPERATIONS", size):
         try:
             groups.run(change(name, seen), others)
         except (NonEmptyGroupError, IllegalStateError, *NOT_FOUND) as error:

@@ -21,6 +21,7 @@ from ottla.errors import (
 )
 from ottla.types import Node, TopicPartition
 from ottla.zookeeper import paths
+from ottla.zookeeper.multis import MULTI_BYTES
 from ottla.zookeeper.nodes import ConsumerThread
 from ottla.zookeeper.operations import GetChildren, GetData, Multi, Operation
 from tests.simulation.old_groups import NOW, SESSION_TIMEOUT, OldGroups
@@ -268,7 +269,7 @@ def test_long_names_make_smaller_parts(groups: OldGroups) -> None:
     groups.run(alter({TopicPartition(topic, number): number for number in range(2000)}))
     sizes = [sum(len(operation.path) for operation in multi.operations) for multi in groups.writes]
     assert len(sizes) > 2
-    assert max(sizes) < writing.MULTI_BYTES
+    assert max(sizes) < MULTI_BYTES
 
 
 def test_a_group_with_a_member_is_not_changed(groups: OldGroups) -> None:

@@ -10,7 +10,6 @@ Owns the order of the operations, and how many a multi has. Must not know who as
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeVar
 
 from ottla.client.admin.zookeeper.calls import Call, Steps, ask, catch_up, is_live, read_children, read_each
 from ottla.client.admin.zookeeper.reading import check_exists
@@ -24,21 +23,16 @@ from ottla.errors import (
 )
 from ottla.types import TopicPartition
 from ottla.zookeeper import paths
+from ottla.zookeeper.multis import parts
 from ottla.zookeeper.nodes import decode_offset, encode_offset
 from ottla.zookeeper.operations import Create, Delete, Exists, GetChildren, GetData, Multi, Node, SetData, Stat, Write
 
-MULTI_OPERATIONS, MULTI_BYTES = 1000, 400_000
-"""The limits of one multi: servers refuse requests over 1 MB (``jute.maxbuffer``)."""
-OPERATION_BYTES = 100
-"""What an operation takes in a request, at most, apart from its path."""
 ATTEMPTS = 5
 """How often a change is tried while other clients change the same nodes."""
 CONFLICTS = frozenset({KeeperCode.NONODE, KeeperCode.NODEEXISTS, KeeperCode.BADVERSION, KeeperCode.NOTEMPTY})
 """Another client has changed the nodes after they were read."""
 SHOWN = 5
 """The number of members that an error names."""
-
-ItemT = TypeVar("ItemT")
 
 Progress = Callable[[int, int], object]
 """Called after each multi, with the number of partitions or nodes that are done, and of all."""
@@ -60,11 +54,11 @@ def alter_group_offsets(
     ``expected``: the committed offsets that the caller has read, ``None`` for a partition without. Raises ``IllegalStateError`` if
     a partition has neither this nor the new offset by now, and ``NonEmptyGroupError``.
     """
-    parts = list(_parts([(paths.offset(group_id, *tp), tp) for tp in sorted(offsets)]))
+    left = list(parts([(paths.offset(group_id, *tp), tp) for tp in sorted(offsets)]))
     written = 0
 
     def write_part() -> Steps[None]:
-        wanted = {tp: offsets[tp] for _, tp in parts[0]}
+        wanted = {tp: offsets[tp] for _, tp in left[0]}
         operations = yield from _prepare(group_id, wanted, expected, written)
         if operations:
             yield from ask(Multi(tuple(operations)))
@@ -72,9 +66,9 @@ def alter_group_offsets(
     def attempt() -> Steps[None]:
         nonlocal written
         yield from catch_up()
-        while parts:
+        while left:
             yield from _despite_conflicts(group_id, write_part)
-            written += len(parts.pop(0))
+            written += len(left.pop(0))
             progress(written, len(offsets))
 
     return attempt
@@ -234,7 +228,7 @@ def _deletions(group_id: str, topic: str | None, tree: Tree, has_ids: bool) -> I
     if topic is None:
         yield from _group_deletions(group_id, tree) if tree else ()
         return
-    for part in _parts(list(reversed(tree))):
+    for part in parts(list(reversed(tree))):
         yield (*_no_member(group_id, has_ids), *_deletes(part)), len(part)
         has_ids = True
 
@@ -244,31 +238,16 @@ def _group_deletions(group_id: str, tree: Tree) -> Iterator[tuple[tuple[Write, .
     group, ids = paths.group(group_id), paths.ids(group_id)
     had_ids = has_ids = any(path == ids for path, _ in tree)
     # Nodes of no session below ids are no members. They go first, since a multi fails while ids has children.
-    for part in _parts([(path, stat) for path, stat in reversed(tree) if path.startswith(f"{ids}/")]):
+    for part in parts([(path, stat) for path, stat in reversed(tree) if path.startswith(f"{ids}/")]):
         yield _deletes(part), len(part)
     others = [(path, stat) for path, stat in reversed(tree) if path not in (group, ids) and not path.startswith(f"{ids}/")]
-    parts = list(_parts(others)) or [[]]
-    for part in parts[:-1]:
+    others_in_parts = list(parts(others)) or [[]]
+    for part in others_in_parts[:-1]:
         yield (*_no_member(group_id, has_ids), *_deletes(part)), len(part)
         has_ids = True
-    last: tuple[Write, ...] = (*_deletes(parts[-1]), *_no_member(group_id, has_ids), Delete(ids), Delete(group))
-    yield last, len(parts[-1]) + 1 + had_ids
+    last: tuple[Write, ...] = (*_deletes(others_in_parts[-1]), *_no_member(group_id, has_ids), Delete(ids), Delete(group))
+    yield last, len(others_in_parts[-1]) + 1 + had_ids
 
 
 def _deletes(part: Sequence[tuple[str, Stat]]) -> tuple[Write, ...]:
     return tuple(Delete(path) for path, _ in part)
-
-
-def _parts(items: Sequence[tuple[str, ItemT]]) -> Iterator[list[tuple[str, ItemT]]]:
-    """Divide what concerns these paths, in this order, into parts that each fit into a multi."""
-    part: list[tuple[str, ItemT]] = []
-    size = 0
-    for path, item in items:
-        more = OPERATION_BYTES + len(path.encode())
-        if part and (len(part) == MULTI_OPERATIONS or size + more > MULTI_BYTES):
-            yield part
-            part, size = [], 0
-        part.append((path, item))
-        size += more
-    if part:
-        yield part

@@ -3,8 +3,9 @@
 Owns the operations of commits and look-ups, and which offset nodes exist. Must not know the order of commits, nor who waits for
 them. Invariants:
 
-- A commit is one multi (of at most ``CHUNK`` partitions) that checks the member's own node, and only for partitions whose owner
-  nodes the member has created. A session's operations are executed in order, and none after its end: so only the owner commits.
+- A commit is one multi, or several if one would be too large. Each checks the member's own node, and is only for partitions whose
+  owner nodes the member has created. A session's operations are executed in order, and none after its end: so only the owner
+  commits.
 - Commits are written one after the other, since one whose offset nodes were not as expected is written again: by then a later one
   could be stored, or the partitions could belong to another member.
 - A malformed offset is an error of its partition alone: its position must not be reset.
@@ -30,12 +31,10 @@ from ottla.types import Now, OffsetAndMetadata, TopicPartition
 from ottla.zookeeper import paths
 from ottla.zookeeper.ask_queue import AskQueue, Outcome, first_error, has_code
 from ottla.zookeeper.malformed import MalformedNodes
+from ottla.zookeeper.multis import parts
 from ottla.zookeeper.nodes import ConsumerThread, decode_offset, encode_offset
 from ottla.zookeeper.operations import Check, Create, Exists, GetData, Multi, SetData, Write
 from ottla.zookeeper.session import Session, SessionState
-
-CHUNK = 1_000
-"""The number of partitions in one multi: a request to ZooKeeper has at most 1 MB (``jute.maxbuffer``)."""
 
 _MOST_SURPRISES = 3
 """How often one commit looks again which offset nodes exist. Another client deletes them, if this does not suffice."""
@@ -49,7 +48,8 @@ class _Commit:
     done: CommitDone
     claim: Mapping[TopicPartition, ConsumerThread] | None
     """The partitions that the member owned when the commit began, and has to own until its end; ``None``: it need not own any."""
-    left: list[TopicPartition]
+    chunks: deque[list[TopicPartition]]
+    """What is still to be written, a multi each."""
     committed: frozenset[TopicPartition] = frozenset()
     surprises: int = 0
 
@@ -121,11 +121,11 @@ class ZooKeeperOffsetStore:
             text = f"nothing was committed: this member of group {self._group_id!r} does not own {names}"
             return CommitOutcome(error=CommitFailedError(text), retry=False)
         try:
-            for tp in request.offsets:
-                self._path(tp)
+            by_path = [(self._path(tp), tp) for tp in sorted(request.offsets)]
         except ConfigError as error:
             return CommitOutcome(error=error, retry=False)
-        commit = _Commit(request, done, self._claims.owned if fenced else None, sorted(request.offsets))
+        chunks = deque([tp for _, tp in part] for part in parts(by_path))
+        commit = _Commit(request, done, self._claims.owned if fenced else None, chunks)
         if self._current is None:
             self._current = commit
             self._write_chunk(commit)
@@ -166,7 +166,7 @@ class ZooKeeperOffsetStore:
 
     def _write_chunk(self, commit: _Commit) -> None:
         """Write the next chunk of a commit."""
-        chunk = commit.left[:CHUNK]
+        chunk = commit.chunks[0]
         # A check of each owner node as well would nearly double the time of a commit. The nodes of this session are deleted by this
         # member alone, before it gives its partitions up.
         checks: list[Write] = [Check(self._claims.member_path)] if commit.claim is not None else []
@@ -183,8 +183,8 @@ class ZooKeeperOffsetStore:
             del result
             self._existing.update(chunk)
             commit.committed |= frozenset(chunk)
-            commit.left = commit.left[len(chunk) :]
-            if not commit.left:
+            commit.chunks.popleft()
+            if not commit.chunks:
                 self._end(commit, CommitOutcome(commit.committed), now)
             elif self._is_claimed(commit):
                 self._write_chunk(commit)
