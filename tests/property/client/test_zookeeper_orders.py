@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from ottla.client.groups.zookeeper import claims
 from ottla.client.groups.zookeeper.states import State
-from ottla.errors import KeeperCode, ZooKeeperError
+from ottla.errors import ConsumerRebalanceFailedError, KeeperCode, ZooKeeperError
 from ottla.simulation.zookeeper import Executed
 from ottla.zookeeper.operations import Create, Delete, GetData, Multi, Operation
 from tests.property.client.zookeeper_world import Member, World
@@ -161,3 +162,26 @@ def test_deleted_owners_are_created_again() -> None:
         rest(member)
         world.pass_time(1_000)
     assert len(member.owned) == 3
+
+
+def test_a_share_that_fits_into_no_request_is_not_claimed_until_others_take_a_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World({"t": 60}, "ab")
+    one, two = world.members
+    monkeypatch.setattr(claims, "REQUEST_BYTES", 4_000)
+    one.connect()
+    one.subscribe("t")
+    for _ in range(15):
+        rest(one)
+        world.pass_time(1_000)
+    assert world.owners() == {}
+    (error,) = one.errors
+    assert isinstance(error, ConsumerRebalanceFailedError)
+    assert "claiming 60 partitions takes a request of 4,695 bytes, and ZooKeeper accepts 1 MB (jute.maxbuffer)" in str(error)
+    assert "start more members" in str(error)
+    two.connect()
+    two.subscribe("t")
+    for _ in range(5):
+        rest(one)
+        rest(two)
+        world.pass_time(1_000)
+    assert [len(member.owned) for member in world.members] == [30, 30]

@@ -18,6 +18,7 @@ from ottla.errors import KeeperCode, OttlaError, ProtocolError, ZooKeeperError
 from ottla.types import Now, TopicPartition
 from ottla.zookeeper import paths
 from ottla.zookeeper.ask_queue import AskQueue, Outcome, first_error, has_code, is_missing
+from ottla.zookeeper.multis import REQUEST_BYTES, request_bytes
 from ottla.zookeeper.nodes import ConsumerThread, decode_owner, encode_owner
 from ottla.zookeeper.operations import Check, Create, Delete, GetData, Multi, Write
 from ottla.zookeeper.session import Session
@@ -56,6 +57,7 @@ class Claims:
         self.member_path = paths.member(config.group_id or "", member_id)
         self._group_id = config.group_id or ""
         self._session = session
+        self._chroot = "".join((config.zookeeper_connect or "").partition("/")[1:])
 
     def __repr__(self) -> str:
         return f"<Claims {len(self.owned)} owned, {len(self.possible)} possible>"
@@ -81,6 +83,18 @@ class Claims:
 
     # -- claiming ---------------------------------------------------------------------------------------------------------
 
+    def too_large(self, wanted: Mapping[TopicPartition, ConsumerThread]) -> OttlaError | None:
+        """Why these partitions cannot be claimed at once: a server would close the connection, again and again."""
+        size = request_bytes(self._claim_of(wanted), self._chroot)
+        if size <= REQUEST_BYTES:
+            return None
+        text = f"claiming {len(wanted):,} partitions takes a request of {size:,} bytes, and ZooKeeper accepts 1 MB (jute.maxbuffer)"
+        return OttlaError(text, hint="start more members, or subscribe to fewer topics")
+
+    def _claim_of(self, wanted: Mapping[TopicPartition, ConsumerThread]) -> Multi:
+        creates = [Create(self.owner_path(tp), encode_owner(thread), ephemeral=True) for tp, thread in wanted.items()]
+        return Multi((Check(self.member_path), *creates))
+
     def claim(
         self,
         wanted: Mapping[TopicPartition, ConsumerThread],
@@ -90,7 +104,6 @@ class Claims:
     ) -> None:
         """Create the owner nodes of these partitions, all or none. After a conflict ``blocked_by`` has the other owners."""
         self.blocked_by = {}
-        creates = {tp: Create(self.owner_path(tp), encode_owner(thread), ephemeral=True) for tp, thread in wanted.items()}
         before, self.possible = self.possible, self.possible | frozenset(wanted)
         self.asks.ensure(paths.owners(self._group_id))
         for topic in sorted({tp.topic for tp in wanted}):
@@ -106,10 +119,10 @@ class Claims:
                 # An earlier attempt may have been executed all the same, with an answer that was lost.
                 self.possible = before
             if has_code(error, KeeperCode.NODEEXISTS):
-                return self._find_owners(list(creates), on_conflict, on_failure)
+                return self._find_owners(list(wanted), on_conflict, on_failure)
             return on_failure(error, now)
 
-        self.asks.ask(Multi((Check(self.member_path), *creates.values())), claimed, failed)
+        self.asks.ask(self._claim_of(wanted), claimed, failed)
 
     def _find_owners(
         self,

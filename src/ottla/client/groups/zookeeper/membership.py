@@ -357,7 +357,11 @@ class ZooKeeperMembership:
             self._cannot_assign(error, now)
         else:
             self._wanted = {tp: thread for tp, thread in assignment.items() if thread.member_id == self.member_id}
-            self._move(Input.READ)
+            too_large = self.claims.too_large(self._wanted)
+            if too_large is None:
+                self._move(Input.READ)
+            else:
+                self._cannot_assign(too_large, now)
 
     def _on_unreadable(self, error: ConfigError, now: Now) -> None:
         self._succeeded()
@@ -368,7 +372,7 @@ class ZooKeeperMembership:
 
     def _cannot_assign(self, error: OttlaError, now: Now) -> None:
         self._move(Input.CONFLICT)
-        self._await(str(error), now, error)
+        self._await(str(error.args[0]), now, error)
 
     def _on_claimed(self, now: Now) -> None:
         del now
@@ -396,7 +400,8 @@ class ZooKeeperMembership:
         if self._vain_waits >= self._config.rebalance_max_retries:
             text = f"member {self.member_id} of group {self._config.group_id!r} could not claim its partitions, and goes on trying"
             self._vain_waits = 0
-            self._notify(ErrorNotification(ConsumerRebalanceFailedError(f"{text}: {obstacle}", cause=cause)))
+            hint = None if cause is None else cause.hint
+            self._notify(ErrorNotification(ConsumerRebalanceFailedError(f"{text}: {obstacle}", hint=hint, cause=cause)))
 
     def _succeeded(self) -> None:
         self._in_step, self._failures, self._reported = False, 0, ""
