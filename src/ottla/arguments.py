@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from ottla.assignors import ConsumerPartitionAssignor, PartitionAssignor
 from ottla.errors import ConfigError
 from ottla.types import (
+    MOST_STREAMS,
     GroupMembershipOperation,
     IsolationLevel,
     OffsetAndMetadata,
@@ -194,12 +195,12 @@ def integers(values: Iterable[int], what: str) -> list[int]:
     return [integer(value, f"each of {what}", 0, _INT32) for value in _iterable(values, "a collection of whole numbers", what)]
 
 
-def counts(given: Mapping[str, int], what: str, *, broker_may_choose: bool = False) -> dict[str, int]:
-    """Numbers of partitions by topic name; -1 is accepted with ``broker_may_choose``."""
+def counts(given: Mapping[str, int], what: str, *, broker_may_choose: bool = False, most: int = _INT32) -> dict[str, int]:
+    """Numbers of partitions or streams by topic name; -1 is accepted with ``broker_may_choose``."""
     result: dict[str, int] = {}
     for name, value in _items(given, "a mapping such as {'orders': 3}", what):
         where = f"{what}[{text(name, f'each name in {what}')!r}]"
-        result[name] = -1 if broker_may_choose and value == -1 else integer(value, where, 1, _INT32)
+        result[name] = -1 if broker_may_choose and value == -1 else integer(value, where, 1, most)
     return result
 
 
@@ -310,7 +311,7 @@ def streams(
     topics: Mapping[str, int] | None, pattern: str | None, blacklist: str | None, number: int | None, group_protocol: str
 ) -> tuple[dict[str, int] | int, str | None]:
     """The numbers of streams by topic; or, with a pattern, the number of all streams, by default one, and the pattern."""
-    common = 1 if number is None else integer(number, "n", 1, _INT32)
+    common = 1 if number is None else integer(number, "n", 1, MOST_STREAMS)
     if topics is None:
         if pattern is None and blacklist is None:
             raise ConfigError("streams() takes topics or a pattern: streams({'orders': 4}) or streams(pattern='orders-.*', n=4)")
@@ -322,7 +323,7 @@ def streams(
         )
     if number is not None:
         raise ConfigError("n is for streams(pattern=..., n=4); topics have numbers of their own: streams({'orders': 4})")
-    wanted = counts(topics, "topics")
+    wanted = counts(topics, "topics", most=MOST_STREAMS)
     if not wanted:
         raise ConfigError("topics is empty: streams({'orders': 4}) returns four streams of the topic")
     _check_topics(wanted)

@@ -54,6 +54,10 @@ class FrozenMapping(Mapping[_K, _V_co]):
         return type(self), (self._items,)
 
 
+MOST_STREAMS = 10_000
+"""The streams that a consumer has at most for a topic or a pattern. Each has a thread; those beyond the partitions get nothing."""
+
+
 class TopicPartition(NamedTuple):
     """One partition of a topic."""
 

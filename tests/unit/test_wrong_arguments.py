@@ -91,10 +91,10 @@ CONSUMER: dict[str, dict[str, list[Any]]] = {
         "on_lost": NOT_CALLABLES,
     },
     "streams": {
-        "topics": [*NOT_MAPPINGS, {}, *({"t": n} for n in [None, "1", True, 1.0, 0, -1, 2**31]), {"": 1}, {5: 1}, {"^t.*": 1}],
+        "topics": [*NOT_MAPPINGS, {}, *({"t": n} for n in [None, "1", True, 1.0, 0, -1, 10_001]), {"": 1}, {5: 1}, {"^t.*": 1}],
         "pattern": [5, b"t", ["t"], True, "\ud800", "", re.compile("t")],
         "blacklist": [5, b"t", ["t"], True, "\ud800", "", re.compile("t")],
-        "n": ["1", True, 1.0, 0, -1, 2**31],
+        "n": ["1", True, 1.0, 0, -1, 10_001],
         "on_assign": NOT_CALLABLES,
         "on_revoke": NOT_CALLABLES,
         "on_lost": NOT_CALLABLES,

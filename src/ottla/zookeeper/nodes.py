@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ottla.errors import ProtocolError
-from ottla.types import Node as BrokerAddress
+from ottla.types import MOST_STREAMS, Node as BrokerAddress
 
 STATIC, WHITE_LIST, BLACK_LIST = "static", "white_list", "black_list"
 PATTERNS = (STATIC, WHITE_LIST, BLACK_LIST)
 """The kinds of subscriptions, as they are written."""
 
+_MOST_STREAMS_OF_MEMBER = 1_000_000
+"""The streams of all topics. Each member computes the assignment of all, so one node could exhaust the memory of the group."""
 _MAX_INT32 = 2**31 - 1
 _MAX_INT64 = 2**63 - 1
 
@@ -57,7 +59,9 @@ class MemberRegistration:
             raise _malformed(path, "the subscription is missing or not an object")
         if pattern != STATIC and len(subscription) != 1:
             raise _malformed(path, f"a {pattern} has one regular expression, not {len(subscription)}")
-        streams = {topic: _number(count, path, f"the streams of {topic!r}", 1, _MAX_INT32) for topic, count in subscription.items()}
+        streams = {topic: _number(n, path, f"the streams of {topic!r}", 1, MOST_STREAMS) for topic, n in subscription.items()}
+        if sum(streams.values()) > _MOST_STREAMS_OF_MEMBER:
+            raise _malformed(path, f"it has {sum(streams.values()):,} streams, more than {_MOST_STREAMS_OF_MEMBER:,}")
         timestamp = fields.get("timestamp", 0)
         return cls(streams, pattern, _number(timestamp, path, "the timestamp", 0, _MAX_INT64))
 

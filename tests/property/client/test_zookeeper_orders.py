@@ -185,3 +185,23 @@ def test_a_share_that_fits_into_no_request_is_not_claimed_until_others_take_a_pa
         rest(two)
         world.pass_time(1_000)
     assert [len(member.owned) for member in world.members] == [30, 30]
+
+
+@pytest.mark.parametrize(("pattern", "subscription"), [("static", {"t": 2**31 - 1}), ("white_list", {".*": 2**31 - 1})])
+def test_another_members_billions_of_streams_are_skipped_and_logged_once(
+    pattern: str, subscription: dict[str, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World({"t": 2}, "a")
+    (member,) = world.members
+    fields = {"version": 1, "pattern": pattern, "subscription": subscription, "timestamp": "1"}
+    for path in ("/consumers", "/consumers/g", "/consumers/g/ids"):
+        world.write(Create(path))
+    world.write(Create("/consumers/g/ids/g_x", json.dumps(fields).encode()))
+    member.connect()
+    member.subscribe("t")
+    rest(member)
+    world.resize("t", 3)
+    rest(member)
+    assert len(member.owned) == 3
+    (line,) = [record for record in caplog.records if "/consumers/g/ids/g_x" in record.getMessage()]
+    assert "2147483647, not a whole number from 1 to 10000; it is skipped" in line.getMessage()

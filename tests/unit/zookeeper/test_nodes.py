@@ -80,6 +80,8 @@ def test_owners_and_offsets_are_read_as_written(member: str, thread: int, offset
         (b'{"subscription":{"a":1},"pattern":"grey_list"}', "the pattern is 'grey_list'"),
         (b'{"subscription":{"a":1,"b":1},"pattern":"black_list"}', "a black_list has one regular expression, not 2"),
         (b'{"subscription":{"a":1},"timestamp":true}', "the timestamp is True"),
+        (b'{"subscription":{"a":2147483647}}', "the streams of 'a' is 2147483647, not a whole number from 1 to 10000"),
+        (json.dumps({"subscription": dict.fromkeys(map(str, range(101)), 10_000)}).encode(), "it has 1,010,000 streams"),
     ],
 )
 def test_a_malformed_member_is_refused_with_its_path(data: bytes, why: str) -> None:

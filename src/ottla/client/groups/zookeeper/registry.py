@@ -160,10 +160,13 @@ class GroupReader:
         """The threads of all members for each topic that one of them reads; with ``only`` just for these."""
         threads: dict[str, list[ConsumerThread]] = {}
         for member_id, registration in members.items():
+            # The same objects for all topics: a pattern may match thousands.
+            most = max(registration.subscription.values(), default=0)
+            all_threads = [ConsumerThread(member_id, number) for number in range(most)]
             for topic, count in self._streams(member_id, registration, topics).items():
                 # No member can read a topic whose name is none, which another client may have registered.
                 if topic in only if only is not None else paths.is_name(topic):
-                    threads.setdefault(topic, []).extend(ConsumerThread(member_id, number) for number in range(count))
+                    threads.setdefault(topic, []).extend(all_threads[:count])
         return threads
 
     def _streams(self, member_id: str, registration: MemberRegistration, topics: Collection[str]) -> Mapping[str, int]:
