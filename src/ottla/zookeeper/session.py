@@ -8,11 +8,13 @@ lease. Must not know kazoo, nor why a node is read or written. Invariants:
 - After a disconnection no watch is set: a manager reads everything again that it wants to watch.
 - The lease never lasts longer than the session on the server: it ends one session time-out after the *sending* of the last
   operation that the server has answered in this session.
+- No step looks at all operations in flight: a member of a large group reads thousands of nodes at once.
 """
 
 from __future__ import annotations
 
 import enum
+import heapq
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -148,6 +150,9 @@ class _Pending:
     ask: AnyAsk | None
     operation: Operation[Any]
     deadline: int
+    number: int = 0
+    """The number with which it was performed; 0: it waits for a connection."""
+    has_ended: bool = False
     sent_at: int = 0
     session_id: int | None = None
     connection: int = 0
@@ -173,8 +178,14 @@ class Session:
         """Whether an error was reported, since the lease was last renewed, that perhaps no server has sent."""
         self._numbers = 0
         self._connections = 0
+        self._asks = 0
         self._waiting: deque[_Pending] = deque()
+        """Also some whose deadline has passed: they are skipped."""
         self._in_flight: dict[int, _Pending] = {}
+        self._setting: dict[tuple[WatchType, str], dict[int, _Pending]] = {}
+        """Watch -> the reads in flight that set it, by their numbers. Those whose watch has fired are not in it."""
+        self._deadlines: list[tuple[int, int, _Pending]] = []
+        """A heap; the second number makes each entry unique. Operations that have ended are dropped when they are at its top."""
         self._completed: list[CompletedAsk] = []
         self._events: list[WatchFired | SessionChanged] = []
 
@@ -199,6 +210,7 @@ class Session:
             self._fail(pending, KeeperCode.SESSIONEXPIRED)
         else:
             self._waiting.append(pending)
+            self._watch_deadline(pending)
 
     def poll(self, now: Now) -> SessionPoll:
         """Fail what is overdue, and return the operations to perform."""
@@ -206,12 +218,17 @@ class Session:
         effects: list[Perform] = []
         if self.state is SessionState.CONNECTED:
             while self._waiting:
-                effects.append(self._perform(self._waiting.popleft(), now))
+                pending = self._waiting.popleft()
+                if not pending.has_ended:
+                    effects.append(self._perform(pending, now))
             if now.mono - self._renewed_at >= self._timeout // 3:
                 # Any answer renews the lease; without work, the cheapest read does.
                 renewal = _Pending(self, None, Exists("/"), now.mono + self._timeout)
+                self._watch_deadline(renewal)
                 effects.append(self._perform(renewal, now))
-        return SessionPoll(effects, min(self._deadlines(), default=None))
+        times = [self._renewed_at + self._timeout // 3] if self.state is SessionState.CONNECTED else []
+        deadline = self._first_deadline()
+        return SessionPoll(effects, min(times if deadline is None else [deadline, *times], default=None))
 
     @property
     def has_completions(self) -> bool:
@@ -234,9 +251,10 @@ class Session:
         self._lease_until, self.session_id = None, None
         self.watches.clear()
         for pending in (*self._in_flight.values(), *self._waiting):
-            self._fail(pending, KeeperCode.CONNECTIONLOSS if pending.sent_at else KeeperCode.SESSIONEXPIRED)
-        self._in_flight.clear()
-        self._waiting.clear()
+            if not pending.has_ended:
+                self._fail(pending, KeeperCode.CONNECTIONLOSS if pending.number else KeeperCode.SESSIONEXPIRED)
+        for collection in (self._in_flight, self._waiting, self._setting, self._deadlines):
+            collection.clear()
 
     # -- reports of the shell ---------------------------------------------------------------------------------------------
 
@@ -270,15 +288,14 @@ class Session:
     def on_watch_fired(self, watch: WatchType, path: str) -> None:
         """Report a change, also if the answer of the read that set the watch is still under way."""
         self.watches.discard((watch, path))
-        for pending in self._in_flight.values():
-            if _watch_of(pending.operation) == (watch, path):
-                pending.fired = True
+        for pending in self._setting.pop((watch, path), {}).values():
+            pending.fired = True
         self._events.append(WatchFired(watch, path))
 
     def on_answered(self, number: int, result: object, now: Now) -> None:
         """Take the result of an operation."""
         del now
-        pending = self._in_flight.pop(number, None)
+        pending = self._take(number)
         if pending is not None:
             self._renew(pending)
             watch = _watch_of(pending.operation)
@@ -290,7 +307,7 @@ class Session:
     def on_failed(self, number: int, error: ZooKeeperError, now: Now) -> None:
         """Take the error of an operation. That a node is missing, or exists, is an answer of the server, too."""
         del now
-        pending = self._in_flight.pop(number, None)
+        pending = self._take(number)
         if pending is not None:
             if error.was_sent_by_server:
                 self._renew(pending)
@@ -312,11 +329,27 @@ class Session:
 
     def _perform(self, pending: _Pending, now: Now) -> Perform:
         self._numbers += 1
-        pending.sent_at, pending.session_id, pending.connection = now.mono, self.session_id, self._connections
-        self._in_flight[self._numbers] = pending
+        pending.number, pending.sent_at = self._numbers, now.mono
+        pending.session_id, pending.connection = self.session_id, self._connections
+        self._in_flight[pending.number] = pending
+        watch = _watch_of(pending.operation)
+        if watch is not None:
+            self._setting.setdefault(watch, {})[pending.number] = pending
         if pending.ask is None or not self._in_vain:
             self._renewed_at = now.mono
-        return Perform(self._numbers, pending.operation)
+        return Perform(pending.number, pending.operation)
+
+    def _take(self, number: int) -> _Pending | None:
+        """Remove an operation from those in flight."""
+        pending = self._in_flight.pop(number, None)
+        if pending is not None:
+            pending.has_ended = True
+            watch = _watch_of(pending.operation)
+            if watch is not None and not pending.fired:
+                del self._setting[watch][number]
+                if not self._setting[watch]:
+                    del self._setting[watch]
+        return pending
 
     def _is_current(self, pending: _Pending) -> bool:
         """Whether the connection over which the operation was sent is still open.
@@ -333,22 +366,24 @@ class Session:
             self._lease_until = max(self._lease_until or 0, pending.sent_at + self._timeout)
 
     def _expire(self, now: Now) -> None:
-        overdue = [number for number, pending in self._in_flight.items() if now.mono >= pending.deadline]
-        for number in overdue:
-            self._fail(self._in_flight.pop(number), KeeperCode.OPERATIONTIMEOUT)
-        waiting, self._waiting = self._waiting, deque()
-        for pending in waiting:
-            if now.mono >= pending.deadline:
-                # It was never performed, so its outcome is known.
-                self._fail(pending, KeeperCode.SESSIONEXPIRED)
-            else:
-                self._waiting.append(pending)
+        while (deadline := self._first_deadline()) is not None and now.mono >= deadline:
+            _, _, pending = heapq.heappop(self._deadlines)
+            # One that was never performed has a known outcome.
+            self._fail(pending, KeeperCode.OPERATIONTIMEOUT if pending.number else KeeperCode.SESSIONEXPIRED)
+            self._take(pending.number)
+            pending.has_ended = True
+        while self._waiting and self._waiting[0].has_ended:
+            self._waiting.popleft()
 
-    def _deadlines(self) -> list[int]:
-        times = [pending.deadline for pending in (*self._in_flight.values(), *self._waiting)]
-        if self.state is SessionState.CONNECTED:
-            times.append(self._renewed_at + self._timeout // 3)
-        return times
+    def _watch_deadline(self, pending: _Pending) -> None:
+        self._asks += 1
+        heapq.heappush(self._deadlines, (pending.deadline, self._asks, pending))
+
+    def _first_deadline(self) -> int | None:
+        """The earliest deadline of an operation without an outcome."""
+        while self._deadlines and self._deadlines[0][2].has_ended:
+            heapq.heappop(self._deadlines)
+        return self._deadlines[0][0] if self._deadlines else None
 
     def _fail(self, pending: _Pending, code: KeeperCode) -> None:
         if pending.ask is not None:

@@ -12,6 +12,7 @@ from ottla.errors import KeeperCode, OttlaError, ZooKeeperError
 from ottla.types import Now
 from ottla.zookeeper.operations import Create, Exists, GetChildren, GetData, Operation, Sync
 from ottla.zookeeper.session import Ask, Perform, Session, SessionChanged, SessionState, WatchFired, WatchType
+from tests.work_counter import work
 
 TIMEOUT = 6_000
 ANSWERED = [KeeperCode.NONODE, KeeperCode.NODEEXISTS]
@@ -185,6 +186,56 @@ def test_a_watch_that_fires_before_the_answer_of_its_read_is_reported_and_not_se
     session.on_answered(effect.number, None, at(3))
     assert session.watches == set()
     assert session.take_events() == [WatchFired(WatchType.DATA, "/a")]
+
+
+@pytest.mark.parametrize("steps", ["answer, fire", "fire, answer", "answer"])
+def test_the_work_grows_with_the_reads_in_flight_and_not_with_their_square(steps: str) -> None:
+    def lines(count: int) -> int:
+        def read_all() -> None:
+            session, outcomes = connected(), Outcomes()
+            for number in range(count):
+                session.ask(None, outcomes.ask(GetData(f"/{number // 2 if 'fire' in steps else 0}", watch=True)), at(2))
+            for effect in session.poll(at(2)).effects:
+                for step in steps.split(", "):
+                    if step == "answer":
+                        session.on_answered(effect.number, None, at(3))
+                    else:
+                        session.on_watch_fired(WatchType.DATA, effect.operation.path)
+                assert session.poll(at(3)).wake_at is not None
+            assert len(session.watches) == ("fire" not in steps)
+
+        return work(read_all).lines
+
+    assert lines(400) < 4.5 * lines(100)
+
+
+def test_operations_that_wait_in_vain_cost_nothing_later() -> None:
+    session, outcomes = Session(TIMEOUT), Outcomes()
+    for number in range(6):
+        session.ask(None, outcomes.ask(Create(f"/{number}"), timeout=100 if number % 2 else 200), at(0))
+    assert session.poll(at(99)).wake_at == 100
+    assert session.poll(at(100)).wake_at == 200
+    outcomes.take(session, at(100))
+    assert len(outcomes.errors) == 3
+    session.on_connected(1, at(150))
+    assert [effect.operation.path for effect in session.poll(at(150)).effects] == ["/0", "/2", "/4"]
+    session.poll(at(200))
+    outcomes.take(session, at(200))
+    codes = [error.code.name for error in outcomes.errors if isinstance(error, ZooKeeperError)]
+    assert codes == ["SESSIONEXPIRED"] * 3 + ["OPERATIONTIMEOUT"] * 3
+
+
+def test_a_watch_is_not_set_twice_by_reads_of_which_one_is_answered_before_it_fires() -> None:
+    session, outcomes = connected(), Outcomes()
+    for _ in range(3):
+        session.ask(None, outcomes.ask(GetData("/a", watch=True)), at(2))
+    first, second, third = session.poll(at(2)).effects
+    session.on_answered(first.number, None, at(3))
+    assert session.watches == {(WatchType.DATA, "/a")}
+    session.on_watch_fired(WatchType.DATA, "/a")
+    session.on_answered(second.number, None, at(4))
+    session.on_answered(third.number, None, at(4))
+    assert session.watches == set()
 
 
 def test_close_ends_everything_and_later_operations_fail() -> None:
