@@ -8,6 +8,7 @@ is logged once, and the other brokers count.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 
 from ottla.client.backoff import ExponentialBackoff
@@ -24,8 +25,8 @@ from ottla.zookeeper.session import Session, SessionChanged, SessionState, Watch
 
 _log = logging.getLogger(__name__)
 
-_ID_DIGITS = 10
-"""The digits of a broker's id: it is an int32. Another client's node may have more than Python converts."""
+_BROKER_ID = re.compile("0|[1-9][0-9]{0,9}")
+"""The name of a broker's node. Another client's node may have more digits than Python converts."""
 
 
 class ZooKeeperBrokers:
@@ -106,7 +107,7 @@ class ZooKeeperBrokers:
         return times
 
     def _on_ids(self, children: Children, now: Now) -> None:
-        ids = sorted(int(name) for name in children.names if name.isascii() and name.isdigit() and len(name) <= _ID_DIGITS)
+        ids = sorted(int(name) for name in children.names if _BROKER_ID.fullmatch(name))
         if not ids:
             return self._take({}, now)
 
@@ -115,7 +116,10 @@ class ZooKeeperBrokers:
             if error is not None:
                 return self._on_failure(error, now)
             found = {broker_id: self._decoded(broker_id, outcome) for broker_id, outcome in zip(ids, outcomes, strict=True)}
-            return self._take({broker_id: node for broker_id, node in found.items() if node is not None}, now)
+            brokers = {broker_id: node for broker_id, node in found.items() if node is not None}
+            if not brokers and any(map(is_missing, outcomes)):
+                return self._read_again()
+            return self._take(brokers, now)
 
         return self._asks.ask_all([GetData(paths.broker(broker_id)) for broker_id in ids], read)
 
@@ -145,5 +149,10 @@ class ZooKeeperBrokers:
         self._failures += 1
 
     def _on_missing(self, stat: object, now: Now) -> None:
-        self._due = stat is not None
-        self._take({}, now)
+        if stat is not None:
+            return self._read_again()
+        return self._take({}, now)
+
+    def _read_again(self) -> None:
+        """Read the list again at once, since it has changed: that no broker was found says nothing about the new one."""
+        self._in_flight, self._due = False, True
