@@ -205,3 +205,42 @@ def test_another_members_billions_of_streams_are_skipped_and_logged_once(
     assert len(member.owned) == 3
     (line,) = [record for record in caplog.records if "/consumers/g/ids/g_x" in record.getMessage()]
     assert "2147483647, not a whole number from 1 to 10000; it is skipped" in line.getMessage()
+
+
+def test_a_wait_that_has_ended_in_time_is_not_counted_among_the_vain_ones() -> None:
+    world = World({"t": 2}, "")
+    member = Member(world, "a", rebalance_max_retries=1)
+    world.members.append(member)
+    for path in ("/consumers", "/consumers/g", "/consumers/g/ids", "/consumers/g/owners", "/consumers/g/owners/t"):
+        world.write(Create(path))
+    world.write(Create("/consumers/g/ids/g_a", ephemeral=True))
+    world.write(Create("/consumers/g/owners/t/0", b"g_x-0", ephemeral=True))
+    member.connect()
+    member.subscribe("t")
+    rest(member)
+    assert member.membership.state is State.REGISTERING
+    world.write(Delete("/consumers/g/ids/g_a"))
+    rest(member)
+    assert member.membership.state is State.WAITING
+    assert member.errors == []
+    world.pass_time(2_500)
+    rest(member)
+    assert "t-0 is owned by g_x-0" in str(member.errors)
+
+
+def test_waits_for_the_own_node_are_reported_after_so_many_vain_ones() -> None:
+    world = World({"t": 2}, "")
+    member = Member(world, "a", rebalance_max_retries=2)
+    world.members.append(member)
+    for path in ("/consumers", "/consumers/g", "/consumers/g/ids"):
+        world.write(Create(path))
+    world.write(Create("/consumers/g/ids/g_a", ephemeral=True))
+    member.connect()
+    member.subscribe("t")
+    counts = []
+    for _ in range(5):
+        rest(member)
+        counts.append(len(member.errors))
+        world.pass_time(2_500)
+    assert counts == [0, 0, 1, 1, 2]
+    assert "/consumers/g/ids/g_a belongs to another session" in str(member.errors)

@@ -112,7 +112,7 @@ class ZooKeeperMembership:
         self._reported = ""
         """The latest error that was reported at once."""
         self._retry_at = 0
-        """When to leave WAITING; 0: at once, since the other owners are gone."""
+        """When to leave WAITING, or to try to register again; 0: at once, since the other owners are gone."""
         self._vain_waits = 0
         """The number of waits in this rebalance during which the obstacle did not disappear."""
         self._reason = ""
@@ -216,7 +216,7 @@ class ZooKeeperMembership:
         elif event.path in self._reader.watched:
             self._changed = self._changed or _cause(event)
         elif event.path == self._registrar.path and self.state is State.REGISTERING:
-            self._not_before = 0
+            self._not_before = self._retry_at = 0
 
     def _on_session_changed(self, event: SessionChanged) -> None:
         if event.state is SessionState.LOST or event.is_new:
@@ -261,7 +261,7 @@ class ZooKeeperMembership:
     def _step(self, now: Now) -> None:
         """Begin what the state requires, unless it is in flight."""
         if self.state is State.WAITING and (self._changed or self._retry_at <= now.mono):
-            self._vain_waits += 0 < self._retry_at <= now.mono
+            self._end_wait(now)
             self._move(Input.UNCERTAIN if self.claims.possible else Input.RETRY)
         if self._in_step:
             return
@@ -325,8 +325,9 @@ class ZooKeeperMembership:
     def _on_taken(self, now: Now) -> None:
         """An earlier session of the same member id has the node: wait for its end."""
         self._in_step = False
+        self._end_wait(now)
         self._await(f"{self._registrar.path} belongs to another session", now)
-        self._vain_waits, self._not_before = self._vain_waits + 1, self._retry_at
+        self._not_before = self._retry_at
 
     def _on_released(self, now: Now) -> None:
         del now
@@ -402,6 +403,11 @@ class ZooKeeperMembership:
             self._vain_waits = 0
             hint = None if cause is None else cause.hint
             self._notify(ErrorNotification(ConsumerRebalanceFailedError(f"{text}: {obstacle}", hint=hint, cause=cause)))
+
+    def _end_wait(self, now: Now) -> None:
+        """Count the wait that is over, if there was one, and it was in vain."""
+        self._vain_waits += 0 < self._retry_at <= now.mono
+        self._retry_at = 0
 
     def _succeeded(self) -> None:
         self._in_step, self._failures, self._reported = False, 0, ""
@@ -486,7 +492,7 @@ class ZooKeeperMembership:
         self._registrar.asks.abandon()
         self._reader.asks.abandon()
         self.claims.abandon()
-        self._in_step, self._not_before = False, 0
+        self._in_step, self._not_before, self._retry_at = False, 0, 0
 
     def _ask_to_give_up(self, *, lost: bool) -> None:
         self._subscription.suspend()
