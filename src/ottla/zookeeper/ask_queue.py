@@ -21,6 +21,9 @@ _OutcomeT = TypeVar("_OutcomeT")
 Outcome: TypeAlias = Any
 """The result of an operation, or its ``OttlaError``. The operations of one call have results of several types."""
 
+MOST_SURPRISES = 3
+"""How often a manager goes on at once after other clients have changed nodes under its hands. Then it fails, and backs off."""
+
 
 class AskQueue:
     """See the module. ``timeout`` (milliseconds) is that of each operation."""

@@ -118,7 +118,7 @@ class ZooKeeperBrokers:
             found = {broker_id: self._decoded(broker_id, outcome) for broker_id, outcome in zip(ids, outcomes, strict=True)}
             brokers = {broker_id: node for broker_id, node in found.items() if node is not None}
             if not brokers and any(map(is_missing, outcomes)):
-                return self._read_again()
+                return self._read_again(now)
             return self._take(brokers, now)
 
         return self._asks.ask_all([GetData(paths.broker(broker_id)) for broker_id in ids], read)
@@ -143,16 +143,16 @@ class ZooKeeperBrokers:
             # Kafka was never started below this chroot. Brokers create the node.
             self._asks.ask(Exists(paths.BROKER_IDS, watch=True), self._on_missing, self._on_failure)
             return
-        self._in_flight, self._due = False, True
         self._failure = None if error.retriable else error
-        self._not_before = now.mono + self._backoff.delay(self._failures)
-        self._failures += 1
+        self._read_again(now)
 
     def _on_missing(self, stat: object, now: Now) -> None:
         if stat is not None:
-            return self._read_again()
+            return self._read_again(now)
         return self._take({}, now)
 
-    def _read_again(self) -> None:
-        """Read the list again at once, since it has changed: that no broker was found says nothing about the new one."""
+    def _read_again(self, now: Now) -> None:
+        """Read the list after a back-off, since it has changed or could not be read. Until then the known brokers count."""
         self._in_flight, self._due = False, True
+        self._not_before = now.mono + self._backoff.delay(self._failures)
+        self._failures += 1

@@ -70,6 +70,8 @@ def test_brokers_that_vanish_while_they_are_read_are_not_reported_as_none(broker
     brokers.list("1", "2")
     brokers.read(None, None)
     assert sorted(brokers.manager.brokers) == [1, 2]
+    assert brokers.asks() == []
+    brokers.mono = 100
     brokers.list("3")
     brokers.read(3)
     assert brokers.reported[1:] == [(HostPort("h3", 9092),)]
@@ -88,6 +90,8 @@ def test_a_list_that_is_created_between_two_looks_is_read(brokers: Brokers) -> N
     assert ask.operation == Exists("/brokers/ids", watch=True)
     brokers.answer(ask, Stat())
     assert sorted(brokers.manager.brokers) == [1, 2]
+    assert brokers.asks() == []
+    brokers.mono = 100
     brokers.list("2")
     brokers.read(2)
     assert brokers.reported[1:] == [(HostPort("h2", 9092),)]

@@ -83,13 +83,13 @@ class Claims:
 
     # -- claiming ---------------------------------------------------------------------------------------------------------
 
-    def too_large(self, wanted: Mapping[TopicPartition, ConsumerThread]) -> OttlaError | None:
-        """Why these partitions cannot be claimed at once: a server would close the connection, again and again."""
+    def check_size(self, wanted: Mapping[TopicPartition, ConsumerThread]) -> None:
+        """Raise ``OttlaError`` if these partitions fit into no request: a server would close the connection, again and again."""
         size = request_bytes(self._claim_of(wanted), self._chroot)
-        if size <= REQUEST_BYTES:
-            return None
-        text = f"claiming {len(wanted):,} partitions takes a request of {size:,} bytes, and ZooKeeper accepts 1 MB (jute.maxbuffer)"
-        return OttlaError(text, hint="start more members, or subscribe to fewer topics")
+        if size > REQUEST_BYTES:
+            text = f"claiming {len(wanted):,} partitions takes a request of {size:,} bytes"
+            hint = "start more members, or subscribe to fewer topics"
+            raise OttlaError(f"{text}, and ZooKeeper accepts 1 MB (jute.maxbuffer)", hint=hint)
 
     def _claim_of(self, wanted: Mapping[TopicPartition, ConsumerThread]) -> Multi:
         creates = [Create(self.owner_path(tp), encode_owner(thread), ephemeral=True) for tp, thread in wanted.items()]

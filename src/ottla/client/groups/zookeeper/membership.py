@@ -39,15 +39,9 @@ from ottla.client.groups.zookeeper.claims import Claims
 from ottla.client.groups.zookeeper.registration import Registrar, registration_of
 from ottla.client.groups.zookeeper.registry import GroupReader, GroupView
 from ottla.client.groups.zookeeper.states import MEMBER_STATES, OWNING, REBALANCING, TRANSITIONS, Input, State
+from ottla.client.groups.zookeeper.waits import Waits
 from ottla.client.subscription import Mode
-from ottla.errors import (
-    ConfigError,
-    ConsumerRebalanceFailedError,
-    OttlaError,
-    RebalanceInProgressError,
-    ZooKeeperError,
-    broker_error,
-)
+from ottla.errors import ConfigError, OttlaError, RebalanceInProgressError, ZooKeeperError, broker_error
 from ottla.types import ConsumerGroupMetadata, FrozenMapping, GroupMembershipOperation, Now, TopicPartition
 from ottla.zookeeper import paths
 from ottla.zookeeper.ask_queue import is_missing
@@ -56,9 +50,6 @@ from ottla.zookeeper.operations import Delete
 from ottla.zookeeper.session import Session, SessionChanged, SessionState, WatchFired
 
 _log = logging.getLogger(__name__)
-
-_NAMED = 10
-"""The number of owners that an error names; it only counts the others."""
 
 
 class ZooKeeperMembership:
@@ -111,10 +102,7 @@ class ZooKeeperMembership:
         self._failures = self._not_before = 0
         self._reported = ""
         """The latest error that was reported at once."""
-        self._retry_at = 0
-        """When to leave WAITING, or to try to register again; 0: at once, since the other owners are gone."""
-        self._vain_waits = 0
-        """The number of waits in this rebalance during which the obstacle did not disappear."""
+        self._waits = Waits(config, member_id, context.backoff, lambda error: context.notify(ErrorNotification(error)))
         self._reason = ""
         self._token = 0
         self._leaves: list[Reply] = []
@@ -212,11 +200,11 @@ class ZooKeeperMembership:
         if isinstance(event, SessionChanged):
             self._on_session_changed(event)
         elif self.claims.on_fired(event.path):
-            self._retry_at = 0
+            self._waits.until = 0
         elif event.path in self._reader.watched:
             self._changed = self._changed or _cause(event)
         elif event.path == self._registrar.path and self.state is State.REGISTERING:
-            self._not_before = self._retry_at = 0
+            self._not_before = self._waits.until = 0
 
     def _on_session_changed(self, event: SessionChanged) -> None:
         if event.state is SessionState.LOST or event.is_new:
@@ -255,13 +243,13 @@ class ZooKeeperMembership:
         asks = (*self._registrar.asks.take(), *self._reader.asks.take(), *self.claims.asks.take())
         times = [self._not_before]
         times += [self._polls.deadline] if self.state in MEMBER_STATES else []
-        times += [self._retry_at] if self.state is State.WAITING else []
+        times += [self._waits.until] if self.state is State.WAITING else []
         return Poll(asks, min((at for at in times if at > now.mono), default=None))
 
     def _step(self, now: Now) -> None:
         """Begin what the state requires, unless it is in flight."""
-        if self.state is State.WAITING and (self._changed or self._retry_at <= now.mono):
-            self._end_wait(now)
+        if self.state is State.WAITING and (self._changed or self._waits.until <= now.mono):
+            self._waits.end(now)
             self._move(Input.UNCERTAIN if self.claims.possible else Input.RETRY)
         if self._in_step:
             return
@@ -325,9 +313,9 @@ class ZooKeeperMembership:
     def _on_taken(self, now: Now) -> None:
         """An earlier session of the same member id has the node: wait for its end."""
         self._in_step = False
-        self._end_wait(now)
-        self._await(f"{self._registrar.path} belongs to another session", now)
-        self._not_before = self._retry_at
+        self._waits.end(now)
+        self._waits.begin(f"{self._registrar.path} belongs to another session", now)
+        self._not_before = self._waits.until
 
     def _on_released(self, now: Now) -> None:
         del now
@@ -337,7 +325,7 @@ class ZooKeeperMembership:
     def _on_read(self, view: GroupView, now: Now) -> None:
         self._succeeded()
         if self.member_id not in view.members:
-            self._on_unregistered()
+            self._on_unregistered(now)
         elif self.state is State.STABLE:
             if self._view is None or not view.equals(self._view):
                 self._changed = self._changed or "the group has changed while ZooKeeper was not connected"
@@ -354,15 +342,12 @@ class ZooKeeperMembership:
             self._subscription.subscribe(view.topics, self._subscription.pattern)
         try:
             assignment = THREAD_ASSIGNORS[self._assignor](view.threads, view.partitions)
+            self._wanted = {tp: thread for tp, thread in assignment.items() if thread.member_id == self.member_id}
+            self.claims.check_size(self._wanted)
         except OttlaError as error:
             self._cannot_assign(error, now)
         else:
-            self._wanted = {tp: thread for tp, thread in assignment.items() if thread.member_id == self.member_id}
-            too_large = self.claims.too_large(self._wanted)
-            if too_large is None:
-                self._move(Input.READ)
-            else:
-                self._cannot_assign(too_large, now)
+            self._move(Input.READ)
 
     def _on_unreadable(self, error: ConfigError, now: Now) -> None:
         self._succeeded()
@@ -373,12 +358,13 @@ class ZooKeeperMembership:
 
     def _cannot_assign(self, error: OttlaError, now: Now) -> None:
         self._move(Input.CONFLICT)
-        self._await(str(error.args[0]), now, error)
+        self._waits.begin(str(error.args[0]), now, error)
 
     def _on_claimed(self, now: Now) -> None:
         del now
         self._succeeded()
-        self._vain_waits, self._reason = 0, ""
+        self._waits.succeeded()
+        self._reason = ""
         self._move(Input.CLAIMED)
         self._subscription.threads = FrozenMapping({tp: thread.thread for tp, thread in self._wanted.items()})
         added = self._subscription.set_partitions(self._wanted, await_acceptance=True)
@@ -389,25 +375,7 @@ class ZooKeeperMembership:
         """Wait until the other owners are gone; Java's member waits for the whole back-off."""
         self._succeeded()
         self._move(Input.CONFLICT)
-        holders = [str(holder) for holder in self.claims.blocked_by.values()]
-        more = f" and {len(holders) - _NAMED} more" if len(holders) > _NAMED else ""
-        self._await(", ".join(holders[:_NAMED]) + more, now)
-        self._retry_at = self._retry_at if holders else 0
-
-    def _await(self, obstacle: str, now: Now, cause: OttlaError | None = None) -> None:
-        """Wait for ``rebalance.backoff.ms`` at most. After ``rebalance.max.retries`` vain waits report it, and go on."""
-        self._retry_at = now.mono + self._config.rebalance_backoff_ms
-        _log.debug("group %r: waiting since %s", self._config.group_id, obstacle)
-        if self._vain_waits >= self._config.rebalance_max_retries:
-            text = f"member {self.member_id} of group {self._config.group_id!r} could not claim its partitions, and goes on trying"
-            self._vain_waits = 0
-            hint = None if cause is None else cause.hint
-            self._notify(ErrorNotification(ConsumerRebalanceFailedError(f"{text}: {obstacle}", hint=hint, cause=cause)))
-
-    def _end_wait(self, now: Now) -> None:
-        """Count the wait that is over, if there was one, and it was in vain."""
-        self._vain_waits += 0 < self._retry_at <= now.mono
-        self._retry_at = 0
+        self._waits.begin_for(self.claims.blocked_by.values(), now)
 
     def _succeeded(self) -> None:
         self._in_step, self._failures, self._reported = False, 0, ""
@@ -421,7 +389,7 @@ class ZooKeeperMembership:
         if self.state is State.LEAVING:
             self._reply()
         if is_missing(error) and error.path in (self._registrar.path, paths.ids(self._config.group_id or "")):
-            self._on_unregistered()
+            self._on_unregistered(now)
         else:
             self._retry_later(error, now)
 
@@ -441,11 +409,12 @@ class ZooKeeperMembership:
             self._reported = str(error)
             self._notify(ErrorNotification(error))
 
-    def _on_unregistered(self) -> None:
+    def _on_unregistered(self, now: Now) -> None:
         """Another client has deleted the node of this member, so the others do not count it any more."""
         self._registrar.forget()
         if self.state in MEMBER_STATES:
             self._lose(f"another client has deleted {self._registrar.path}")
+        self._not_before = self._waits.back_off(now)
 
     def _lose(self, why: str) -> None:
         """Register again, after ``on_lost`` if the application has partitions."""
@@ -492,7 +461,7 @@ class ZooKeeperMembership:
         self._registrar.asks.abandon()
         self._reader.asks.abandon()
         self.claims.abandon()
-        self._in_step, self._not_before, self._retry_at = False, 0, 0
+        self._in_step, self._not_before, self._waits.until = False, 0, 0
 
     def _ask_to_give_up(self, *, lost: bool) -> None:
         self._subscription.suspend()

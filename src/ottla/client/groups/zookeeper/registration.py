@@ -14,7 +14,7 @@ from ottla.config import ConsumerConfig
 from ottla.errors import KeeperCode, OttlaError
 from ottla.types import Now
 from ottla.zookeeper import paths
-from ottla.zookeeper.ask_queue import AskQueue, has_code, is_missing
+from ottla.zookeeper.ask_queue import MOST_SURPRISES, AskQueue, has_code, is_missing
 from ottla.zookeeper.nodes import BLACK_LIST, STATIC, WHITE_LIST, MemberRegistration
 from ottla.zookeeper.operations import Create, Delete, Exists, Multi, Stat
 from ottla.zookeeper.session import Session
@@ -50,6 +50,8 @@ class Registrar:
         """Whether the node may exist, since ZooKeeper was asked to create it."""
         self._creating = False
         """Whether the outcome of a creation is unknown."""
+        self._surprises = 0
+        """How often the node was not as expected since ``register`` was called."""
         self.path = paths.member(config.group_id or "", member_id)
         self._group_id = config.group_id or ""
         self._session = session
@@ -79,6 +81,10 @@ class Registrar:
 
     def register(self, registration: MemberRegistration) -> None:
         """Create the node; if it is there with another subscription, delete and create it, so that the other members notice."""
+        self._surprises = 0
+        self._write(registration)
+
+    def _write(self, registration: MemberRegistration) -> None:
         self.may_exist = self._creating = True
         if self.registered is not None:
             return self._replace(registration)
@@ -96,7 +102,9 @@ class Registrar:
             self._creating = error.retriable
             if has_code(error, KeeperCode.NODEEXISTS):
                 self.asks.ask(
-                    Exists(self.path, watch=True), lambda stat, now: self._on_existing(registration, stat, now), self._on_failure
+                    Exists(self.path, watch=True),
+                    lambda stat, now: self._on_existing(registration, stat, error, now),
+                    self._on_failure,
                 )
             else:
                 self._on_failure(parents[0] if parents and is_missing(error) else error, now)
@@ -105,9 +113,9 @@ class Registrar:
             Create(self.path, registration.encode(), ephemeral=True), lambda result, now: self._on_done(registration, now), failed
         )
 
-    def _on_existing(self, registration: MemberRegistration, stat: Stat | None, now: Now) -> None:
+    def _on_existing(self, registration: MemberRegistration, stat: Stat | None, error: OttlaError, now: Now) -> None:
         if stat is None:
-            self.register(registration)
+            self._write_again(registration, error, now)
         elif stat.ephemeral_owner == self._session.session_id:
             # Created with an unknown outcome, perhaps with another subscription, which the other members may have read.
             self._replace(registration)
@@ -118,12 +126,20 @@ class Registrar:
         def failed(error: OttlaError, now: Now) -> None:
             self.registered, self._creating = None, error.retriable
             if is_missing(error):
-                self.register(registration)
+                self._write_again(registration, error, now)
             else:
                 self._on_failure(error, now)
 
         operations = Delete(self.path), Create(self.path, registration.encode(), ephemeral=True)
         self.asks.ask(Multi(operations), lambda result, now: self._on_done(registration, now), failed)
+
+    def _write_again(self, registration: MemberRegistration, error: OttlaError, now: Now) -> None:
+        """Write the node although it was not as expected, since another client has changed it; later if that goes on."""
+        self._surprises += 1
+        if self._surprises > MOST_SURPRISES:
+            self._on_failure(error, now)
+        else:
+            self._write(registration)
 
     def _on_done(self, registration: MemberRegistration, now: Now) -> None:
         self.registered, self._creating = registration, False

@@ -14,7 +14,7 @@ from ottla.config import ConsumerConfig
 from ottla.errors import ConfigError, KeeperCode, OttlaError
 from ottla.types import Now
 from ottla.zookeeper import paths
-from ottla.zookeeper.ask_queue import AskQueue, Outcome, first_error, is_missing
+from ottla.zookeeper.ask_queue import MOST_SURPRISES, AskQueue, Outcome, first_error, is_missing
 from ottla.zookeeper.malformed import MalformedNodes
 from ottla.zookeeper.nodes import STATIC, ConsumerThread, MemberRegistration, decode_topic
 from ottla.zookeeper.operations import Children, Exists, GetChildren, GetData, Operation, Sync
@@ -65,9 +65,15 @@ class GroupReader:
         self._on_read, self._on_unreadable, self._on_failure = on_read, on_unreadable, on_failure
         self._reads_all_topics = reads_all_topics
         self._malformed = MalformedNodes()
+        self._surprises = 0
+        """How often topics were created and deleted since the reading began."""
 
     def begin(self, registration: MemberRegistration) -> None:
         """Read the group for a member that subscribes to this."""
+        self._surprises = 0
+        self._list(registration)
+
+    def _list(self, registration: MemberRegistration) -> None:
         self.asks.abandon()
         ids = paths.ids(self._group_id)
         self.watched = frozenset({ids})
@@ -134,13 +140,15 @@ class GroupReader:
                 if numbers is not None:
                     partitions[name] = numbers
             view = GroupView(epoch, members, own & partitions.keys(), threads, partitions)
-            missing = [path for path, outcome in zip(by_path, outcomes, strict=True) if is_missing(outcome)]
+            missing = {path: outcome for path, outcome in zip(by_path, outcomes, strict=True) if is_missing(outcome)}
             return self._await_missing(missing, view, registration, now)
 
         return self.asks.ask_all([GetData(path, watch=True) for path in by_path], read)
 
-    def _await_missing(self, missing: list[str], view: GroupView, registration: MemberRegistration, now: Now) -> None:
-        """Watch the creation of topics that do not exist; if one was created meanwhile, read again."""
+    def _await_missing(
+        self, missing: Mapping[str, OttlaError], view: GroupView, registration: MemberRegistration, now: Now
+    ) -> None:
+        """Watch the creation of topics that do not exist; if one was created meanwhile, read again; later if that goes on."""
         if not missing:
             return self._on_read(view, now)
 
@@ -148,9 +156,12 @@ class GroupReader:
             error = first_error(outcomes)
             if error is not None:
                 return self._on_failure(error, now)
-            if any(outcome is not None for outcome in outcomes):
-                return self.begin(registration)
-            return self._on_read(view, now)
+            if all(outcome is None for outcome in outcomes):
+                return self._on_read(view, now)
+            self._surprises += 1
+            if self._surprises > MOST_SURPRISES:
+                return self._on_failure(next(iter(missing.values())), now)
+            return self._list(registration)
 
         return self.asks.ask_all([Exists(path, watch=True) for path in missing], looked)
 

@@ -29,15 +29,12 @@ from ottla.config import ConsumerConfig
 from ottla.errors import CommitFailedError, ConfigError, ConnectionFailedError, KeeperCode, OttlaError, ZooKeeperError
 from ottla.types import Now, OffsetAndMetadata, TopicPartition
 from ottla.zookeeper import paths
-from ottla.zookeeper.ask_queue import AskQueue, Outcome, first_error, has_code
+from ottla.zookeeper.ask_queue import MOST_SURPRISES, AskQueue, Outcome, first_error, has_code
 from ottla.zookeeper.malformed import MalformedNodes
 from ottla.zookeeper.multis import parts
 from ottla.zookeeper.nodes import ConsumerThread, decode_offset, encode_offset
 from ottla.zookeeper.operations import Check, Create, Exists, GetData, Multi, SetData, Write
 from ottla.zookeeper.session import Session, SessionState
-
-_MOST_SURPRISES = 3
-"""How often one commit looks again which offset nodes exist. Another client deletes them, if this does not suffice."""
 
 
 @dataclass(slots=True, eq=False)
@@ -202,7 +199,7 @@ class ZooKeeperOffsetStore:
         if isinstance(error, ZooKeeperError) and unexpected and error.index is not None and error.index < checks:
             text = f"nothing was committed: {error.path} is gone, so another member may own the partitions"
             self._end(commit, CommitOutcome(commit.committed, CommitFailedError(text, cause=error), retry=False), now)
-        elif unexpected and commit.surprises < _MOST_SURPRISES:
+        elif unexpected and commit.surprises < MOST_SURPRISES:
             commit.surprises += 1
             looks = [Exists(self._path(tp)) for tp in chunk]
             self._asks.ask_all(looks, lambda outcomes, now: self._on_looked(commit, chunk, outcomes, now))

@@ -1,0 +1,74 @@
+"""How long a member waits before it tries again to claim its partitions.
+
+Owns the end of the wait, and how many waits were in vain. Must not know states, nor what the member waits for. Invariants: after
+``rebalance.max.retries`` vain waits the application learns the obstacle; no member tries without a pause.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+
+from ottla.client.backoff import ExponentialBackoff
+from ottla.config import ConsumerConfig
+from ottla.errors import ConsumerRebalanceFailedError, OttlaError
+from ottla.types import Now
+
+_log = logging.getLogger(__name__)
+
+_NAMED = 10
+"""The number of owners that an error names; it only counts the others."""
+
+
+class Waits:
+    """See the module. ``report`` gets the error for the application."""
+
+    def __init__(
+        self, config: ConsumerConfig, member_id: str, backoff: ExponentialBackoff, report: Callable[[OttlaError], None]
+    ) -> None:
+        self.until = 0
+        """When the wait ends (monotonic ms); 0: there is none, or what the member has waited for has happened."""
+        self._config = config
+        self._member_id = member_id
+        self._backoff = backoff
+        self._report = report
+        self._vain = 0
+        """The number of waits in this rebalance during which the obstacle did not disappear."""
+        self._setbacks = 0
+        """How often nodes have vanished in this rebalance."""
+
+    def __repr__(self) -> str:
+        return f"<Waits until {self.until}, {self._vain} in vain>"
+
+    def begin(self, obstacle: str, now: Now, cause: OttlaError | None = None) -> None:
+        """Wait for ``rebalance.backoff.ms`` at most. After ``rebalance.max.retries`` vain waits report the obstacle, and go on."""
+        self.until = now.mono + self._config.rebalance_backoff_ms
+        group = self._config.group_id
+        _log.debug("group %r: waiting since %s", group, obstacle)
+        if self._vain >= self._config.rebalance_max_retries:
+            self._vain = 0
+            text = f"member {self._member_id} of group {group!r} could not claim its partitions, and goes on trying: {obstacle}"
+            self._report(ConsumerRebalanceFailedError(text, hint=None if cause is None else cause.hint, cause=cause))
+
+    def begin_for(self, owners: Collection[object], now: Now) -> None:
+        """Wait until these owners have given up the partitions. If they have disappeared meanwhile, the wait is short or none."""
+        names = [str(owner) for owner in owners]
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        self.begin(", ".join(names[:_NAMED]) + more or "owners that disappear when they are looked for", now)
+        if not names:
+            self.until = now.mono + self._backoff.delay(self._setbacks - 1) if self._setbacks else 0
+            self._setbacks += 1
+
+    def end(self, now: Now) -> None:
+        """Count the wait that is over, if there was one, and it was in vain."""
+        self._vain += 0 < self.until <= now.mono
+        self.until = 0
+
+    def back_off(self, now: Now) -> int:
+        """The time of the next attempt after another client has deleted the member's node, perhaps again and again."""
+        self._setbacks += 1
+        return now.mono + self._backoff.delay(self._setbacks - 1)
+
+    def succeeded(self) -> None:
+        """Note that the member has its partitions."""
+        self.until = self._vain = self._setbacks = 0
