@@ -160,7 +160,7 @@ def leaves(config: ConsumerConfig, operation: GroupMembershipOperation) -> bool:
 
 def not_a_member(config: ConsumerConfig, *, expired: bool, cause: BrokerError | None = None) -> CommitFailedError:
     """Return the error of a commit after the end of the membership; ``expired``: because the application did not poll."""
-    text = f"nothing was committed: this consumer is no longer a member of group {config.group_id!r}"
+    text = f"this consumer is no longer a member of group {config.group_id!r}, so it commits nothing"
     hint = (
         "it did not poll() within max_poll_interval, or a processing() block was silent beyond its limit: poll() to rejoin,"
         " and handle fewer records per poll, announce long work, or raise the limit"

@@ -23,7 +23,7 @@ from ottla.client.backoff import ExponentialBackoff
 from ottla.client.effects import Poll
 from ottla.client.events import Offsets, Reply
 from ottla.client.groups.membership import MemberIdentity, Membership
-from ottla.client.positions.stores.interface import CommitOutcome, CommitRequest, FetchOutcome, OffsetStore
+from ottla.client.positions.stores.interface import CommitOutcome, CommitRequest, FetchOutcome, OffsetStore, stored
 from ottla.config import ConsumerConfig
 from ottla.errors import CommitFailedError, OttlaError, OttlaTimeoutError, timeout_error
 from ottla.types import Now, TopicPartition
@@ -222,7 +222,7 @@ class CommitManager:
                 request.done(None if left else request.offsets, error)
                 continue
             outcome = self._store.commit(
-                CommitRequest(left, request.identity, request.topic_ids, request.revoking),
+                CommitRequest(left, request.identity, request.topic_ids, request.revoking, len(request.offsets) - len(left)),
                 self._committed_of(request),
             )
             del self._queue[0]
@@ -236,7 +236,8 @@ class CommitManager:
         """Commit what is left as the member that this is now; return the error if that is not allowed any more."""
         gone = ", ".join(str(tp) for tp in sorted(self._order.given_up(request.number, left)))
         if gone:
-            text = f"nothing was committed: {gone} was revoked before the commit could be retried"
+            so_far = stored(len(request.offsets) - len(left), len(request.offsets))
+            text = f"{so_far}: {gone} was revoked before the commit could be retried"
             return CommitFailedError(text, cause=request.last_error)
         try:
             request.identity = self._membership.identity()

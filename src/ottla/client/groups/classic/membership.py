@@ -198,7 +198,7 @@ class ClassicMembership:
         if self.state in (State.STABLE, State.REVOKING, State.PREPARING) and self.generation.number >= 0:
             return MemberIdentity(self.generation.number, self.generation.member_id, self._config.group_instance_id)
         if self.state in (State.JOINING, State.ASSIGNING, State.SYNCING):
-            raise RebalanceInProgressError(f"group {self._config.group_id!r} is rebalancing: nothing was committed")
+            raise RebalanceInProgressError(f"group {self._config.group_id!r} is rebalancing, so nothing is committed now")
         raise not_a_member(self._config, expired=self._polls.expired_once)
 
     def reader(self) -> MemberIdentity:

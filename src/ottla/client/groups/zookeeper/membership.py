@@ -179,7 +179,7 @@ class ZooKeeperMembership:
         """See ``Membership``. There are no generations: the owner nodes and the lease fence commits."""
         if self._subscription.mode is Mode.TOPICS and self.state not in OWNING:
             if self.state in MEMBER_STATES:
-                raise RebalanceInProgressError(f"group {self._config.group_id!r} is rebalancing: nothing was committed")
+                raise RebalanceInProgressError(f"group {self._config.group_id!r} is rebalancing, so nothing is committed now")
             raise not_a_member(self._config, expired=self._polls.expired_once)
         return NO_MEMBER
 

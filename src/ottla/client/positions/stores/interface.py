@@ -26,6 +26,8 @@ class CommitRequest(NamedTuple):
     """The ids of the topics in which the positions were read, as far as they are known."""
     revoking: bool = False
     """Other members wait for the partitions, so a deleted topic is an error at once."""
+    before: int = 0
+    """The number of partitions that earlier attempts have committed."""
 
 
 class CommitOutcome(NamedTuple):
@@ -44,6 +46,11 @@ class FetchOutcome(NamedTuple):
     error: OttlaError | None = None
     retry: bool = True
     """Whether a retriable error may be retried."""
+
+
+def stored(committed: int, partitions: int, where: str = "") -> str:
+    """How much of a commit was stored when it failed: the beginning of its error."""
+    return f"{committed:,} of {partitions:,} partitions were committed{where}" if committed else f"nothing was committed{where}"
 
 
 CommitDone = Callable[[CommitOutcome, Now], None]

@@ -23,7 +23,15 @@ from dataclasses import dataclass
 from ottla.client.effects import Poll
 from ottla.client.groups.membership import MemberIdentity
 from ottla.client.groups.zookeeper.claims import Claims
-from ottla.client.positions.stores.interface import CommitDone, CommitOutcome, CommitRequest, Delay, FetchDone, FetchOutcome
+from ottla.client.positions.stores.interface import (
+    CommitDone,
+    CommitOutcome,
+    CommitRequest,
+    Delay,
+    FetchDone,
+    FetchOutcome,
+    stored,
+)
 from ottla.client.subscription import Mode, SubscriptionState
 from ottla.config import ConsumerConfig
 from ottla.errors import CommitFailedError, ConfigError, ConnectionFailedError, KeeperCode, OttlaError, ZooKeeperError
@@ -35,6 +43,8 @@ from ottla.zookeeper.multis import parts
 from ottla.zookeeper.nodes import ConsumerThread, decode_offset, encode_offset
 from ottla.zookeeper.operations import Check, Create, Exists, GetData, Multi, SetData, Write
 from ottla.zookeeper.session import Session, SessionState
+
+IN_ZOOKEEPER = " in ZooKeeper"
 
 
 @dataclass(slots=True, eq=False)
@@ -49,6 +59,12 @@ class _Commit:
     """What is still to be written, a multi each."""
     committed: frozenset[TopicPartition] = frozenset()
     surprises: int = 0
+
+    @property
+    def so_far(self) -> str:
+        """What of it was committed."""
+        before = self.request.before
+        return stored(before + len(self.committed), before + len(self.request.offsets), IN_ZOOKEEPER)
 
 
 class ZooKeeperOffsetStore:
@@ -115,8 +131,9 @@ class ZooKeeperOffsetStore:
         foreign = sorted(request.offsets.keys() - self._claims.owned.keys()) if fenced else []
         if foreign:
             names = ", ".join(map(str, foreign[:5])) + (f" and {len(foreign) - 5} more" if len(foreign) > 5 else "")
-            text = f"nothing was committed: this member of group {self._group_id!r} does not own {names}"
-            return CommitOutcome(error=CommitFailedError(text), retry=False)
+            so_far = stored(request.before, request.before + len(request.offsets), IN_ZOOKEEPER)
+            error = CommitFailedError(f"{so_far}: this member of group {self._group_id!r} does not own {names}")
+            return CommitOutcome(error=error, retry=False)
         try:
             by_path = [(self._path(tp), tp) for tp in sorted(request.offsets)]
         except ConfigError as error:
@@ -158,7 +175,7 @@ class ZooKeeperOffsetStore:
         return commit.claim is None or commit.claim is self._claims.owned
 
     def _not_claimed(self, commit: _Commit) -> CommitOutcome:
-        text = f"nothing was committed: this member of group {self._group_id!r} has given up the partitions"
+        text = f"{commit.so_far}: this member of group {self._group_id!r} has given up the partitions"
         return CommitOutcome(commit.committed, CommitFailedError(text), retry=False)
 
     def _write_chunk(self, commit: _Commit) -> None:
@@ -197,7 +214,7 @@ class ZooKeeperOffsetStore:
         """If the member owns the partitions, only the existence of an offset node was not as expected: look, and write again."""
         unexpected = has_code(error, KeeperCode.NONODE, KeeperCode.NODEEXISTS)
         if isinstance(error, ZooKeeperError) and unexpected and error.index is not None and error.index < checks:
-            text = f"nothing was committed: {error.path} is gone, so another member may own the partitions"
+            text = f"{commit.so_far}: {error.path} is gone, so another member may own the partitions"
             self._end(commit, CommitOutcome(commit.committed, CommitFailedError(text, cause=error), retry=False), now)
         elif unexpected and commit.surprises < MOST_SURPRISES:
             commit.surprises += 1
