@@ -6,7 +6,7 @@ none of which imports one above itself:
 
 - ``calls``: the public calls, on the application's thread
 - ``health``: the health and metrics of a consumer; ``positions``: commits, offsets and the validation of positions
-- ``admin``: the calls of an ``Admin``; ``groups``: a member of a group, of either protocol; ``fetch``: Fetch and its sessions
+- ``admin``: the calls of an ``Admin``; ``groups``: a member of a group, of any protocol; ``fetch``: Fetch and its sessions
 - ``cluster``, ``connections``: metadata, and the connections to brokers
 
 Must not know sockets, threads or clocks. Invariant: the same inputs at the same times make the same decisions.

@@ -1,6 +1,6 @@
 """The time by which the application has to poll, or to report progress of a ``processing()`` block.
 
-Owns the one deadline of user code (KIP-62), in both protocols. Must not know the member's states or requests, nor the consequences
+Owns the one deadline of user code (KIP-62), in every protocol. Must not know the member's states or requests, nor the consequences
 of a missed deadline. Invariant: only a poll, the end of a listener inside one, and the beginning, progress and end of a job move
 the deadline.
 """

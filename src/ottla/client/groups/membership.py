@@ -1,8 +1,8 @@
-"""The interface of a group membership, the same for both protocols.
+"""The interface of a group membership, the same for all three protocols.
 
 Owns the interface between a membership and the other managers (commits, positions, the application's calls), the context of a
 membership, and the count of refused requests. Must not know the implementations. Invariants: only the membership itself changes the
-member's identity and partitions; both implementations get the same context, so the choice of a protocol changes nothing else.
+member's identity and partitions; all implementations get the same context, so the choice of a protocol changes nothing else.
 """
 
 from __future__ import annotations

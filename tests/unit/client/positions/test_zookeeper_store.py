@@ -32,7 +32,7 @@ class Commits:
         self.session.on_connected(1, Now(0, 0))
         ((number, _),) = self.session.poll(Now(0, 0)).effects
         self.session.on_answered(number, None, Now(0, 0))
-        subscription = SubscriptionState(None)
+        self.subscription = subscription = SubscriptionState(None)
         subscription.subscribe(frozenset({"t"}), None)
         self.claims = Claims(config, "m", self.session)
         self.claims.owned = dict.fromkeys(OFFSETS, ConsumerThread("m", 0))
@@ -110,6 +110,18 @@ def test_the_error_of_a_commit_says_what_was_committed(commits: Commits, end: Ca
 def test_a_commit_that_fails_at_once_says_that_nothing_was_committed(commits: Commits) -> None:
     lose_the_member(commits)
     assert "nothing was committed in ZooKeeper: /consumers/g/ids/m is gone" in str(commits.replies.error)
+
+
+def test_a_consumer_without_a_subscription_commits_nothing_and_one_that_assigns_is_not_fenced(commits: Commits) -> None:
+    commits.subscription.unsubscribe()
+    commits.claims.forget()
+    commits.manager.poll(Now(0, 0))
+    assert "nothing was committed in ZooKeeper: this member of group 'g' does not own t-0, t-1, t-2" in str(commits.replies.error)
+    commits.subscription.assign(frozenset(OFFSETS))
+    commits.manager.commit(OFFSETS, 60_000, True, Replies())
+    operation = commits.multi().operation
+    assert isinstance(operation, Multi)
+    assert operation.operations == (Create("/consumers/g/offsets/t/0", b"0"),)
 
 
 def test_a_large_commit_is_written_part_by_part(commits: Commits) -> None:
