@@ -26,16 +26,18 @@ demo: install ## send real flight data through the broker, consumer groups and S
 	@$(bin)/ottla demo
 
 # On Linux these tests write to memory (/dev/shm), because on a disk they mostly wait for fsync(). Python's caches of compiled modules and
-# rewritten tests are enabled even if the environment disables them: they save more time than they cost.
+# rewritten tests are enabled even if the environment disables them: they save more time than they cost, here and in `make test`, which
+# starts hundreds of processes.
 check: export PYTHONDONTWRITEBYTECODE =
 check: lint ## lint, and the tests that need no other programs, a few cases of each: two minutes, for work in progress
 	@memory=$$(test -w /dev/shm && echo /dev/shm); TMPDIR=$${memory:-$${TMPDIR:-/tmp}} HYPOTHESIS_PROFILE=check \
 	  $(bin)/pytest -m "not long and not slow and not interop and not torture and not endurance" -n 2 --dist loadfile \
 	  -o tmp_path_retention_policy=failed tests/architecture tests/unit tests/scenarios tests/property $(PYTEST_ARGS)
 
-# Kafka's jars are downloaded before the tests, since that may take longer than a test's time limit.
+# The jars of Kafka and of Spark's connector are downloaded before the tests, since that may take longer than a test's time limit.
+test: export PYTHONDONTWRITEBYTECODE =
 test: install ## the whole test suite except the tests that take minutes
-	@! command -v mvn >/dev/null || tools/kafka fetch || true
+	@! command -v mvn >/dev/null || { tools/kafka fetch; OTTLA_KAFKA_VERSION=1.1.1 tools/kafka fetch; tools/spark-jvm-connector >/dev/null; } || true
 	@$(bin)/pytest -m "not slow and not interop and not torture and not endurance" $(parallel) $(PYTEST_ARGS)
 
 # The seed of this run; the same seed generates the same examples.

@@ -200,8 +200,9 @@ def test_a_signal_ends_it_when_its_reader_has_stopped_reading(
         took = time.monotonic() - began
     assert took < 1.0 + BUSY, took
     if in_group:
-        document = json.loads(ottla("group", "describe", group, "--format", "json", bootstrap_servers=served).stdout)
-        assert document["members"] == []
+        described = ottla("group", "describe", group, "--format", "json", bootstrap_servers=served)
+        assert described.returncode == 0, described.stderr
+        assert json.loads(described.stdout)["members"] == []
         assert committed(group, served) % 500 == 0  # whole polls, and not the one whose records could not be written
 
 

@@ -18,6 +18,7 @@ sys.exit(pytest.main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_uncompiled_source_passes_the_same_tests() -> None:
     run = subprocess.run(

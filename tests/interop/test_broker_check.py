@@ -63,6 +63,7 @@ def flipped(path: Path, position: int) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.interop
 @pytest.mark.timeout(240)
 def test_what_a_real_kafka_leaves_is_not_damage(own_kafka: OwnKafka, tmp_path: Path) -> None:
     fill(own_kafka.address)

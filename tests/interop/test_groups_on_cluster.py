@@ -36,6 +36,7 @@ def cluster(kafka_tool: KafkaTool, session: int) -> Iterator[KafkaCluster]:
         cluster.stop()
 
 
+@pytest.mark.interop
 @pytest.mark.timeout(900)
 def test_a_minute_of_troubles(cluster: KafkaCluster, session: int, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     runner = ScenarioRunner(cluster, tmp_path, KINDS[1:], session)

@@ -79,6 +79,10 @@ PREPARE: dict[str, Callable[[str, str], AbstractContextManager[None]]] = {
 """What a session finds on the broker, where it is not an empty one; ``NAME`` is the session's."""
 
 
+EVERYDAY = ("consumer-groups", "records", "topics")
+"""The sessions that run with every change: each takes some starts of a JVM. ``make interop`` runs all."""
+
+
 @pytest.fixture(params=["embedded", pytest.param("apache-kafka", marks=pytest.mark.interop)])
 def servers(request: pytest.FixtureRequest) -> Iterator[str]:
     if request.param == "apache-kafka":
@@ -89,7 +93,10 @@ def servers(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("session", SESSIONS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "session",
+    [pytest.param(path, marks=() if path.stem in EVERYDAY else pytest.mark.interop, id=path.stem) for path in SESSIONS],
+)
 def test_a_session_reads_as_on_a_real_kafka(servers: str, kafka_tool: KafkaTool, session: Path, tmp_path: Path) -> None:
     with PREPARE.get(session.stem, lambda servers, name: nullcontext())(servers, session.stem):
         terminal_sessions.play(session, servers, tmp_path)

@@ -35,6 +35,7 @@ def play(scenario: Scenario, node: OwnKafka, folder: Path, request: pytest.Fixtu
     request.node.user_properties.append((scenario.name, runner.figures.row()))
 
 
+@pytest.mark.interop
 @pytest.mark.timeout(300)
 def test_a_consumer_group_of_all_who_speak_it(node: OwnKafka, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     play(coming_and_going("consumer"), node, tmp_path, request)

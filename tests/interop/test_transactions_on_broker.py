@@ -145,6 +145,7 @@ def test_a_second_producer_of_an_id_fences_the_first(servers: str) -> None:
     assert read_ours(servers, "out", 1) == [b"seen"]
 
 
+@pytest.mark.interop
 @pytest.mark.timeout(300)
 def test_kafka_s_own_tools_on_transactions(tmp_path: Path, kafka_tool: KafkaTool) -> None:
     """Java writes transactions (version 2), ``kafka-transactions`` looks at them, ``DumpLogSegments`` reads all files."""

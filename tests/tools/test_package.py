@@ -45,6 +45,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_wheel_is_built_from_the_sdist_and_runs_the_first_program_of_the_readme(dist: Path) -> None:
     (wheel,) = dist.glob("*.whl")
@@ -54,6 +55,7 @@ def test_a_wheel_is_built_from_the_sdist_and_runs_the_first_program_of_the_readm
     assert {"ottla/py.typed", "pyspark_ottla/__init__.py"} <= set(names)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_demo_in_the_wheel_is_small_and_without_data(dist: Path) -> None:
     (wheel,) = dist.glob("*.whl")
@@ -70,6 +72,7 @@ def test_only_its_command_loads_the_demo() -> None:
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_sdist_holds_the_source_and_nothing_that_was_generated(dist: Path) -> None:
     (sdist,) = dist.glob("*.tar.gz")
@@ -79,6 +82,7 @@ def test_the_sdist_holds_the_source_and_nothing_that_was_generated(dist: Path) -
     assert [name for name in names if name.endswith((".c", ".so"))] == []
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_metadata_say_where_it_runs_and_where_it_lives(dist: Path) -> None:
     (wheel,) = dist.glob("*.whl")

@@ -40,6 +40,7 @@ def verify(stage: Stage, group: str, topic: str) -> None:
     assert {int(row[1]): f"{row[-1]}-0" for row in listed} == stage.owners(group, topic), described
 
 
+@pytest.mark.interop
 def test_a_member_of_java_and_two_of_ours(stage: Stage) -> None:
     topic = stage.create_topic("orders", 5)
     java = Member(stage, "g1", "b", topic, java=VERSION)
