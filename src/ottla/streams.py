@@ -373,7 +373,8 @@ class StreamsDriver:
         self._network = network
         self._check_open = check_open
         self._wanted = wanted
-        self._state = PumpState(network.notifications.wake, lambda: calls.shared.may_return_records(clock.now()))
+        shared = calls.shared  # the streams do not refer to the calls, which belong to the pump thread
+        self._state = PumpState(network.notifications.wake, lambda: shared.may_return_records(clock.now()))
         timeout = config.consumer_timeout_ms
         names = {"": wanted} if isinstance(wanted, int) else wanted
         self.readers = {

@@ -82,3 +82,25 @@ def test_the_threads_of_a_consumer_share_one_mutable_object(served: str, topic: 
             assert [item for key, item in one.items() if key in other and key not in agreed] == []
         kinds = {type(item).__name__ for item in mutable(shared).values()} - {"dict", "list"}
         assert kinds <= {"SharedState", "Delivery", "PartitionRecords", "Batch", "FrozenMapping", "Caller", *METERS}
+
+
+def test_the_threads_of_a_consumer_with_streams_share_queues_beside_it(served: str, topic: Callable[..., str]) -> None:
+    name = topic(2, "k:0", "k:1")
+    with Consumer(bootstrap_servers=served, group_id=f"group-of-{name}", auto_offset_reset="earliest") as consumer:
+        (stream,) = consumer.streams({name: 1})[name]
+        assert [next(stream).offset, next(stream).offset] == [0, 1]
+        consumer.commit()
+        network, shared, driver = consumer._network, consumer._shared, consumer._streams
+        assert network is not None
+        assert driver is not None
+        of_network = mutable(network, without=(consumer,))
+        of_pump = mutable(consumer._calls, driver._thread, without=(consumer, network))
+        of_stream = mutable(stream, without=(consumer,))
+        others = mutable(consumer._monitor, without=(consumer,))
+        agreed = {**mutable(shared), **mutable(network.notifications), **mutable(consumer._config)}
+        for one, other in ((of_pump, of_network), (of_stream, of_network), (others, of_network), (others, of_pump)):
+            assert [item for key, item in one.items() if key in other and key not in agreed] == []
+        kinds = {type(item).__name__ for key, item in of_stream.items() if key in of_pump} - {"dict", "list", "set", "deque"}
+        queues = {"PumpState", "StreamReader", "Streams", "StreamQueue", "Chunk", "Walk", "Record"}
+        assert queues - {"Streams"} <= kinds
+        assert kinds <= {*queues, "SharedState", "NotificationQueue", "PartitionRecords", "Batch", "Caller", *METERS}

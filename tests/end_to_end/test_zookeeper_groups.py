@@ -365,6 +365,34 @@ def test_two_consumers_with_two_streams_each_share_five_partitions(cluster: ZooK
     assert sum(cluster.offsets("billing", topic).values()) >= 46  # the last record of each stream may be unfinished
 
 
+def test_the_streams_of_a_pattern_read_the_topics_that_match_also_later_ones(cluster: ZooKeeperCluster, topic: str) -> None:
+    produce(cluster, topic, 10)
+    settings = {"zookeeper_connect": cluster.connect, "group_id": "streams", "auto_offset_reset": "earliest"}
+    with Consumer(settings, consumer_id="a", zookeeper_session_timeout=SESSION) as consumer:
+        streams = consumer.streams(pattern=f"{topic}.*", n=2)
+        handled: list[set[tuple[str, int]]] = [set(), set()]
+
+        def read(number: int, stream: Stream) -> None:
+            for record in stream:
+                handled[number].add((record.topic, record.partition))
+
+        threads = [threading.Thread(target=read, args=each) for each in enumerate(streams)]
+        for thread in threads:
+            thread.start()
+        until(lambda: handled == [{(topic, 0), (topic, 1), (topic, 2)}, {(topic, 3), (topic, 4)}])
+        registration = json.loads(cluster.data("streams", "ids", "streams_a") or "")
+        assert (registration["subscription"], registration["pattern"]) == ({f"{topic}.*": 2}, "white_list")
+        later = cluster.create_topic(f"{topic}-later", 2)
+        produce(cluster, later, 2, partitions=2)
+        until(lambda: [(later, number) in handled[number] for number in range(2)] == [True, True])
+        assert cluster.owners("streams", later) == {0: "streams_a-0", 1: "streams_a-1"}
+    for thread in threads:
+        thread.join(LIMIT)
+        assert not thread.is_alive()
+    committed = [offset for name in (topic, later) for offset in cluster.offsets("streams", name).values()]
+    assert sum(committed) >= 10  # of 12: the last record of each stream may be unfinished
+
+
 def test_after_sigkill_the_others_take_over_with_the_end_of_the_session(
     cluster: ZooKeeperCluster, topic: str, tmp_path: Path
 ) -> None:
