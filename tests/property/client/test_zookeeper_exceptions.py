@@ -21,13 +21,15 @@ from ottla.zookeeper.operations import Create
 from tests.property.client.zookeeper_world import Member, World
 
 
-def break_once(monkeypatch: pytest.MonkeyPatch, owner: type[Any], name: str, *, at_end: bool) -> list[str]:
-    """Let the next call of a method raise, before or after it has done its work. Returns where it has raised, once it has."""
+def break_once(
+    monkeypatch: pytest.MonkeyPatch, owner: type[Any], name: str, *, at_end: bool, call: Callable[..., bool] = lambda *_: True
+) -> list[str]:
+    """Let the next ``call`` of a method raise, before or after it has done its work. Returns where it has raised, once it has."""
     method: Callable[..., Any] = getattr(owner, name)
     raised: list[str] = []
 
     def broken(self: Any, *arguments: Any, **keywords: Any) -> Any:
-        if raised:
+        if raised or not call(*arguments):
             return method(self, *arguments, **keywords)
         if at_end:
             method(self, *arguments, **keywords)
@@ -98,6 +100,18 @@ def test_a_member_goes_on_after_an_exception_and_reports_it(
     assert [member.membership.state for member in world.members] == [State.STABLE] * 2
     assert [len(member.owned & member.readable) for member in world.members] == [2, 2]
     assert any(f"{name} is broken" in str(error) for member in world.members for error in member.errors)
+
+
+@pytest.mark.parametrize("at_end", [False, True])
+def test_a_rebalance_goes_on_after_an_exception_at_the_end_of_the_revocation(at_end: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    raised = break_once(monkeypatch, SubscriptionState, "set_partitions", at_end=at_end, call=lambda partitions: partitions == ())
+    world = World({"t": 4}, "ab")
+    for member in world.members:
+        member.connect()
+        member.subscribe("t")
+        run(world)
+    assert raised == ["set_partitions"]
+    assert [len(member.owned & member.readable) for member in world.members] == [2, 2]
 
 
 @pytest.mark.parametrize("at_end", [False, True])

@@ -147,7 +147,11 @@ class ZooKeeperMembership:
         del now
         if token == self._token and self.state in (State.PREPARING, State.LOST, State.STALE):
             self._abandon()
-            self._subscription.set_partitions(())
+            try:
+                self._subscription.set_partitions(())
+            except Exception:
+                self._ask_to_give_up(lost=self.state is not State.PREPARING)  # the answer to this is handled again
+                raise
             self._move(Input.PREPARED)
 
     def accepted(self, token: int) -> None:
@@ -221,7 +225,9 @@ class ZooKeeperMembership:
         self.claims.forget()
         self._registrar.on_session_ended()
         if self.state is State.LEAVING:
-            self._left_unless_registered()
+            self._reply()
+            if not self._registrar.may_exist:
+                self._move(Input.LEFT)
         elif self.state in MEMBER_STATES and was_member:
             self._lose("the session with ZooKeeper has expired")
 
@@ -440,11 +446,6 @@ class ZooKeeperMembership:
         self._succeeded()
         self._registrar.forget()
         if self.state is State.LEAVING:
-            self._left()
-
-    def _left_unless_registered(self) -> None:
-        self._reply()
-        if not self._registrar.may_exist:
             self._left()
 
     def _left(self) -> None:
