@@ -24,6 +24,7 @@ PUBLIC = {
         "consumer",
         "consumer_base",
         "errors/codes",
+        "errors/zookeeper",
         "faults",
         "records/fetched",
         "runtime/zookeeper_server",
@@ -40,16 +41,6 @@ EXCEPTIONS: Mapping[str, str] = {
     "src/ottla/coordinator/transactions/coordinator.py:durable_state": "tests compare the states before and after a restart",
 }
 """What nothing in the package uses, as ``path:name``, and why it is there."""
-
-NEXT = (
-    "src/ottla/zookeeper/",
-    "src/ottla/assignors/threads.py",
-    "src/ottla/errors/zookeeper.py",
-    "src/ottla/runtime/zookeeper.py",
-    "src/ottla/client/core.py:use_zookeeper",
-    "src/ottla/simulation/",
-)
-"""What the ZooKeeper members will use, which are the next step; their tests are there already. Remove this with that step."""
 
 REGISTER = {"app", "atexit", "pytest", "serves"}
 """Decorators that have others call a function."""
@@ -111,7 +102,7 @@ def dead(sources: Sources) -> set[str]:
 
 
 def test_what_is_defined_is_used() -> None:
-    found = {one for one in dead({name(path): tree(path) for path in python_files("src")}) if not one.startswith(NEXT)}
+    found = dead({name(path): tree(path) for path in python_files("src")})
     assert found - EXCEPTIONS.keys() == set()
     assert EXCEPTIONS.keys() - found == set(), "these are used by now"
 

@@ -12,10 +12,9 @@ from ottla.assignors import Cluster, ConsumerPartitionAssignor, MemberAssignment
 from ottla.client.groups.consumer.client_assignors import RunState
 from ottla.protocol.apis import Api
 from ottla.simulation.application import App
-from ottla.simulation.broker import QUICK_GROUPS
 from ottla.types import ConsumerGroupMetadata, TopicPartition
 from tests.scenarios.groups import join, sent
-from tests.simulation.world import World
+from tests.simulation.world import QUICK_GROUPS, World
 
 PREPARE, INSTALL = Api.CONSUMER_GROUP_PREPARE_ASSIGNMENT, Api.CONSUMER_GROUP_INSTALL_ASSIGNMENT
 SETTINGS = {**QUICK_GROUPS, "group.consumer.client.assignors.enable": True}

@@ -14,9 +14,8 @@ import pytest
 from ottla.broker.faults.rules import Action, Delay, Drop, LoseReply, Moment
 from ottla.protocol.apis import Api
 from ottla.simulation.application import App, member
-from ottla.simulation.broker import QUICK_GROUPS
 from tests.scenarios.groups import ALL, PARTITIONS, filled
-from tests.simulation.world import World
+from tests.simulation.world import QUICK_GROUPS, World
 
 NO_ANSWER: dict[str, Action] = {
     "lost": LoseReply(),

@@ -16,7 +16,6 @@ from ottla.errors import AssignmentError, error_class
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.simulation.application import App, Program
-from ottla.simulation.broker import QUICK_GROUPS
 from ottla.types import TopicPartition
 from tests.scenarios.client_assignors import (
     INSTALL,
@@ -32,7 +31,7 @@ from tests.scenarios.client_assignors import (
     start,
 )
 from tests.scenarios.groups import ALL, check_listeners, filled, join, new, sent, settle
-from tests.simulation.world import World
+from tests.simulation.world import QUICK_GROUPS, World
 
 APIS = pytest.mark.parametrize("api", [PREPARE, INSTALL], ids=["prepare", "install"])
 

@@ -12,9 +12,8 @@ from ottla.errors import WakeupError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.simulation.application import App, Program, member
-from ottla.simulation.broker import QUICK_GROUPS
 from tests.scenarios.groups import ALL, PARTITIONS, filled, settle
-from tests.simulation.world import World
+from tests.simulation.world import QUICK_GROUPS, World
 
 KINDS = {
     "eager": {"group_protocol": "classic", "partition_assignment_strategy": "range"},

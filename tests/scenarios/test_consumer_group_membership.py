@@ -16,10 +16,9 @@ from ottla.errors import OttlaTimeoutError
 from ottla.protocol import milliseconds
 from ottla.protocol.apis import Api
 from ottla.simulation.application import App, Program, Sleep
-from ottla.simulation.broker import QUICK_GROUPS
 from ottla.types import OffsetAndMetadata, TopicPartition
 from tests.scenarios.groups import ALL, HEARTBEAT, filled, goodbyes, join, new, sent, settle
-from tests.simulation.world import World
+from tests.simulation.world import QUICK_GROUPS, World
 
 
 @pytest.fixture

@@ -17,11 +17,10 @@ from ottla.errors import UnreleasedInstanceIdError, UnsupportedAssignorError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.simulation.application import App, Program, offsets
-from ottla.simulation.broker import QUICK_GROUPS
 from ottla.types import TopicPartition
 from tests.scenarios import groups
 from tests.scenarios.groups import ALL, HEARTBEAT, PARTITIONS, check_listeners, filled, join, new, settle
-from tests.simulation.world import World
+from tests.simulation.world import QUICK_GROUPS, World
 
 
 @pytest.fixture

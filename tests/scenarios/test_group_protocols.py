@@ -15,9 +15,8 @@ from ottla.client.groups.consumer.membership import ConsumerMembership
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.simulation.application import App, member
-from ottla.simulation.broker import QUICK_GROUPS
 from ottla.types import TopicPartition
-from tests.simulation.world import World
+from tests.simulation.world import QUICK_GROUPS, World
 
 PARTITIONS = 4
 ALL = [TopicPartition("t", number) for number in range(PARTITIONS)]

@@ -14,7 +14,6 @@ import pytest
 from ottla.client.calls.listeners import Listeners
 from ottla.errors import CommitFailedError, IllegalStateError
 from ottla.simulation.application import App, Program, Sleep, offsets
-from ottla.simulation.broker import QUICK_GROUPS
 from ottla.types import OffsetAndMetadata, TopicPartition
 from tests.scenarios.groups import (
     ALL,
@@ -30,7 +29,7 @@ from tests.scenarios.groups import (
     settle,
     the_goodbye,
 )
-from tests.simulation.world import World
+from tests.simulation.world import QUICK_GROUPS, World
 
 
 @pytest.fixture(params=["classic", "consumer"])

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from ottla.simulation.application import App, offsets
-from ottla.simulation.broker import QUICK_GROUPS
 from ottla.types import TopicPartition
 from tests.scenarios.groups import STABLE, check_listeners, filled, join
-from tests.simulation.world import World
+from tests.simulation.world import QUICK_GROUPS, World
 
 pytestmark = pytest.mark.long
 

@@ -11,10 +11,9 @@ import pytest
 from ottla.client.calls.listeners import Listeners
 from ottla.errors import IllegalStateError, OttlaError, WakeupError
 from ottla.simulation.application import App, Program, Sleep
-from ottla.simulation.broker import QUICK_GROUPS
 from ottla.types import OffsetAndMetadata, TopicPartition
 from tests.scenarios.groups import ALL, PARTITIONS, filled, goodbyes, join, owned_by_listeners
-from tests.simulation.world import World
+from tests.simulation.world import QUICK_GROUPS, World
 
 KINDS: dict[str, dict[str, Any]] = {
     "eager": {"group_protocol": "classic", "partition_assignment_strategy": "range"},

@@ -10,10 +10,9 @@ import pytest
 
 from ottla.protocol.apis import Api
 from ottla.simulation.application import offsets
-from ottla.simulation.broker import QUICK_GROUPS
 from tests.scenarios.assigned_consumer import TP0, assigned, poll
 from tests.scenarios.groups import PARTITIONS, filled, join, settle
-from tests.simulation.world import World
+from tests.simulation.world import QUICK_GROUPS, World
 
 HOUR = 3_600_000
 RECORDS = 100

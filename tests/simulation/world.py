@@ -11,6 +11,15 @@ from typing import Any
 from ottla.simulation import world
 from tests.simulation.files import RealFiles
 
+QUICK_GROUPS: dict[str, Any] = {
+    "group.consumer.heartbeat.interval.ms": 1_000,
+    "group.consumer.min.heartbeat.interval.ms": 1_000,
+    "group.consumer.session.timeout.ms": 6_000,
+    "group.consumer.min.session.timeout.ms": 6_000,
+    "group.consumer.assignment.interval.ms": 0,
+}
+"""Settings of a broker whose consumer groups beat as quickly as the classic ones here."""
+
 
 class World(world.World):
     """One broker on a real folder, some applications, one clock."""

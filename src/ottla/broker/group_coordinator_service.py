@@ -26,7 +26,7 @@ from ottla.coordinator.consumer.regex import resolve_all
 from ottla.coordinator.coordinator import GroupCoordinator, GroupCoordinatorEffect
 from ottla.coordinator.effects import ApiError, Append, ProducerStamp, ResolvedRegexes, ResolveRegexes
 from ottla.coordinator.events import DurableEvent, GroupRecord, events_of
-from ottla.coordinator.state import PendingWrites
+from ottla.coordinator.state import Group, PendingWrites
 from ottla.errors import ConfigError, ProtocolError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
@@ -75,6 +75,11 @@ class GroupCoordinatorService:
     def reconfigure(self) -> None:
         """Apply the broker's current settings to groups."""
         self._coordinator.reconfigure(self._group_config())
+
+    @property
+    def groups(self) -> Mapping[str, Group]:
+        """All groups by id."""
+        return self._coordinator.groups()
 
     def offsets_partition_of(self, group_id: str) -> TopicPartition:
         """Return the partition of ``__consumer_offsets`` that stores a group."""

@@ -68,6 +68,8 @@ class App:
         """Whether the network thread looks at each command before the application takes another step."""
         self.pause = 0
         """Milliseconds between the notifications of a pass of the network thread and the rest of the pass."""
+        self.checked_passes = 1
+        """One in this many passes of the network thread is checked for work that it has left."""
         self.handled: list[Record] = []
         """Records that the program was done with."""
         self.listener_calls: list[tuple[str, list[TopicPartition]]] = []
@@ -78,8 +80,11 @@ class App:
         """The exceptions that ``member`` has caught."""
         self.numbers: dict[int, int] = {}
         """The client's id of each connection -> its number in the network."""
+        self.config = config
         self._sleeping = False
-        self._is_stopped = self._has_ended = False
+        self.is_stopped = False
+        self.has_ended = False
+        """Whether the consumer was closed."""
         self._held: list[tuple[Thread, Callable[[], None]]] = []
         """What happens when the process continues."""
         self._clock = clock
@@ -88,6 +93,7 @@ class App:
         self._inbox: list[object] = []
         self._notifications: list[Any] = []
         self._pass_due: int | None = None
+        self._passes = 0
         self._halfway = False
         self._program: Program | None = None
         self._wait_number = 0
@@ -164,6 +170,7 @@ class App:
         if program is None or not self.alive:
             return
         self._wait_number += 1
+        self._clock.acting = self.name
         try:
             wait = next(program) if first else program.send(self.now)
         except StopIteration as done:
@@ -184,7 +191,7 @@ class App:
             self._notified()
 
     def _resume_if(self, number: int) -> None:
-        if self._is_stopped:
+        if self.is_stopped:
             self._held.append((Thread.APPLICATION, partial(self._resume_if, number)))
         elif number == self._wait_number:
             self._resume()
@@ -209,7 +216,7 @@ class App:
     # -- the network thread -----------------------------------------------------------------------------------------------
 
     def _pass_soon(self, delay: int) -> None:
-        if self._has_ended:
+        if self.has_ended:
             return
         due = self.now.mono + delay
         if self._pass_due is None or due < self._pass_due:
@@ -217,12 +224,13 @@ class App:
             self._clock.after(delay, lambda: self._pass(due))
 
     def _pass(self, due: int) -> None:
-        if self._is_stopped:
+        if self.is_stopped:
             self._held.append((Thread.NETWORK, partial(self._pass, due)))
             return
         if due != self._pass_due or not self.alive:
             return
         self._pass_due = None
+        self._clock.acting = self.name
         if self._halfway:
             self._pass_soon(self.pause)
             return
@@ -238,17 +246,19 @@ class App:
             self._go_on()
 
     def _go_on(self) -> None:
-        if self._is_stopped:
+        if self.is_stopped:
             self._held.append((Thread.NETWORK, self._go_on))
             return
         self._halfway = False
-        if not self.alive or self._has_ended:
+        if not self.alive or self.has_ended:
             return
+        self._clock.acting = self.name
         effects, wake_at, self._shared.deferrable = self.assembly.core.poll(self.now)
         for effect in effects:
             self._perform(effect)
         self._pass_notifications()
-        if wake_at is None or wake_at > self.now.mono:
+        self._passes += 1
+        if self._passes % self.checked_passes == 0 and (wake_at is None or wake_at > self.now.mono):
             self._check_that_nothing_is_left(wake_at)
         if any(type(command) not in self._shared.deferrable for command in self._inbox):
             self._pass_soon(0)
@@ -318,20 +328,22 @@ class App:
 
     def deliver(self, number: int, data: bytes) -> None:
         """Receive bytes from the broker."""
-        if self._is_stopped:
+        if self.is_stopped:
             self._held.append((Thread.NETWORK, partial(self.deliver, number, data)))
             return
         connection_id = self._connection_id(number)
+        self._clock.acting = self.name
         if self.alive and connection_id is not None:
             self.assembly.core.connections.receive(connection_id, data, self.now)
             self._pass_soon(0)
 
     def lose(self, number: int, reason: str) -> None:
         """Handle the loss of a connection."""
-        if self._is_stopped:
+        if self.is_stopped:
             self._held.append((Thread.NETWORK, partial(self.lose, number, reason)))
             return
         connection_id = self._connection_id(number)
+        self._clock.acting = self.name
         if self.alive and connection_id is not None:
             del self.numbers[connection_id]
             self.assembly.core.connections.on_closed(connection_id, reason, self.now)
@@ -355,7 +367,7 @@ class App:
             self._perform(effect)
         if self._zookeeper is not None:
             self._zookeeper.close()
-        self._pass_due, self._has_ended = None, True
+        self._pass_due, self.has_ended = None, True
 
     # -- the process ------------------------------------------------------------------------------------------------------
 
@@ -371,18 +383,18 @@ class App:
 
     def sigstop(self) -> None:
         """Stop both threads, as SIGSTOP does. What arrives waits in buffers."""
-        self._is_stopped = True
+        self.is_stopped = True
 
     def sigcont(self, first: Thread) -> None:
         """Let the threads continue. ``first``: the one that runs before the other."""
-        self._is_stopped = False
+        self.is_stopped = False
         held, self._held = self._held, []
         for _, action in sorted(held, key=lambda one: one[0] is not first):
             self._clock.after(0, action)
 
     def _when_running(self, thread: Thread, action: Callable[[], None]) -> None:
         """Run an action of a thread now, or when the process continues."""
-        if self._is_stopped:
+        if self.is_stopped:
             self._held.append((thread, partial(self._when_running, thread, action)))
         elif self.alive:
             action()

@@ -10,7 +10,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ottla.broker.catalog import Endpoint
 from ottla.broker.config import broker_config
@@ -38,15 +38,6 @@ from ottla.simulation.files import OpenStore
 from ottla.simulation.network import Network
 from ottla.simulation.registrations import Registrations
 from ottla.types import Now
-
-QUICK_GROUPS: dict[str, Any] = {
-    "group.consumer.heartbeat.interval.ms": 1_000,
-    "group.consumer.min.heartbeat.interval.ms": 1_000,
-    "group.consumer.session.timeout.ms": 6_000,
-    "group.consumer.min.session.timeout.ms": 6_000,
-    "group.consumer.assignment.interval.ms": 0,
-}
-"""Settings of a broker whose consumer groups beat as quickly as the classic ones here."""
 
 
 class BrokerProcess:
@@ -92,6 +83,7 @@ class BrokerProcess:
 
     def take(self, effects: list[BrokerEffect], *, turn_ends: bool = True) -> None:
         """Perform effects, and end the loop's turn unless more effects of the same turn follow."""
+        self.clock.acting = "broker"
         if turn_ends:
             effects = effects + self.core.write_batches(self.now)
         for effect in effects:
@@ -127,6 +119,16 @@ class BrokerProcess:
         self.store.release()
 
 
+class Exchange(NamedTuple):
+    """A request of a client, and the response to it."""
+
+    client: str
+    node_id: int
+    api: Api
+    request: Any
+    response: Any
+
+
 class ClientEnd(Protocol):
     """The client's end of a connection."""
 
@@ -150,7 +152,7 @@ class _Connection:
         self.node_id = node_id
         self.reader = FrameReader()
         self.requests: deque[tuple[RequestHeader, Any]] = deque()
-        self.busy: RequestHeader | None = None
+        self.busy: tuple[RequestHeader, Any] | None = None
 
 
 class SimBroker:
@@ -166,6 +168,8 @@ class SimBroker:
         """What is in ZooKeeper, if there is one."""
         self.seen: list[tuple[int, Api, Any]] = []
         """Every request, with the time at which it was handled."""
+        self.observers: list[Callable[[Exchange], None]] = []
+        """Called with every request that is answered, and its response."""
         self.connection_numbers = itertools.count(1)
         self.struck = 0
         self._network = network
@@ -189,6 +193,11 @@ class SimBroker:
     def up(self) -> bool:
         """Whether a node runs."""
         return bool(self.cluster.up)
+
+    @property
+    def answers(self) -> bool:
+        """Whether a request is answered at once."""
+        return self.up and not self.core.catalog.faults.frozen
 
     def start(self, node_id: int | None = None) -> None:
         """Start a node, the host by default; the first one starts on the files of an earlier process."""
@@ -243,9 +252,11 @@ class SimBroker:
             leaders = {topic.name: [self.cluster.leader(topic.name, number) for number in topic.partitions] for topic in topics}
             self.registrations.write_topics(leaders)
 
-    def set_fault(self, action: Action, *apis: Api, times: int | None = 1, after: int = 0, **match: str) -> None:
-        """Inject a fault; ``struck`` counts its occurrences."""
-        rule = Rule(next(self._faults), action, Match(frozenset(apis), **match), times, after)
+    def set_fault(
+        self, action: Action, *apis: Api, times: int | None = 1, after: int = 0, lasts: int | None = None, **match: str
+    ) -> None:
+        """Inject a fault, which ends by itself after ``lasts`` milliseconds; ``struck`` counts its occurrences."""
+        rule = Rule(next(self._faults), action, Match(frozenset(apis), **match), times, after, lasts)
         self._process.take(self.core.on_command(AddFault(rule), self._clock.now)[1])
 
     def expire(self, command: ExpireMember) -> int:
@@ -290,7 +301,7 @@ class SimBroker:
         if connection.busy is not None or not connection.requests:
             return
         header, message = connection.requests.popleft()
-        connection.busy = header
+        connection.busy = header, message
         self.seen.append((self._clock.now.mono, header.api, message))
         self._process.handle(header, message, self._ticket(connection), connection.number)
 
@@ -335,6 +346,10 @@ class SimBroker:
         while self._process.fire(self._clock.now.mono):
             pass
 
+    def break_connection(self, number: int) -> None:
+        """Break a connection, if it is open."""
+        self._drop(self._connections.get(number), "the connection was reset")
+
     def _drop(self, connection: _Connection | None, reason: str) -> None:
         if connection is not None:
             self._break(connection, reason)
@@ -355,9 +370,11 @@ class SimBroker:
         if connection is None:
             self._answers[ticket] = response
             return
-        header, connection.busy = connection.busy, None
-        assert header is not None
+        assert connection.busy is not None
+        (header, message), connection.busy = connection.busy, None
         response = self.cluster.rewrite(header.api, response)
+        for observe in self.observers:
+            observe(Exchange(connection.client.name, connection.node_id, header.api, message, response))
         data = b"".join(self._process.store.content(piece) for piece in encode_response(header, response))
         client, number = connection.client, connection.number
         channel = (number, "to the client")

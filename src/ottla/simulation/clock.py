@@ -21,6 +21,10 @@ class Clock:
 
     def __init__(self, start: Now = START) -> None:
         self.now = start
+        self.events = 0
+        """The number of events so far."""
+        self.acting = ""
+        """The host on which the present event happens, for traces."""
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._count = itertools.count()
 
@@ -35,6 +39,7 @@ class Clock:
         if not self._events or self._events[0][0] > until:
             self.move_to(until)
             return False
+        self.events += 1
         at, _, action = heapq.heappop(self._events)
         self.move_to(at)
         action()

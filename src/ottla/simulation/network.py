@@ -71,19 +71,16 @@ class Network:
         """Let no message pass to or from a host."""
         self._isolated.add(host)
 
+    def is_isolated(self, host: str) -> bool:
+        """Whether a host reaches no other."""
+        return host in self._isolated
+
     def rejoin(self, host: str) -> None:
         """End an isolation."""
         if host in self._isolated:
             self._isolated.remove(host)
             for other in [other for other in self._on_heal if other != host]:
                 self._break_connections(host, other)
-
-    def heal(self) -> None:
-        """End all separations and isolations."""
-        for host in sorted(self._isolated):
-            self.rejoin(host)
-        for one, other in sorted(tuple(sorted(pair)) for pair in self._separated):
-            self.join(one, other)
 
     def _break_connections(self, one: str, other: str) -> None:
         if self.reaches(one, other):

@@ -156,6 +156,11 @@ class ZooKeeperModel:
         node = self._nodes.get(path)
         return None if node is None else node.data
 
+    def owner(self, path: str) -> int | None:
+        """The session whose node this is, 0 for that of none; ``None``: it does not exist."""
+        node = self._nodes.get(path)
+        return None if node is None else node.ephemeral_owner
+
     def children(self, path: str) -> tuple[str, ...]:
         """The names of a node's children; none if it does not exist."""
         node = self._nodes.get(path)

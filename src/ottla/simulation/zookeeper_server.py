@@ -40,8 +40,10 @@ class SimZooKeeper:
     def __init__(self, clock: Clock, network: Network, chance: random.Random | None = None) -> None:
         self.model = ZooKeeperModel()
         self.up = True
-        self.executed: list[tuple[int, int, Operation[Any], Executed]] = []
-        """Every operation, with its time, its session and its outcome."""
+        self.ended_early: set[int] = set()
+        """Sessions that were ended before their time."""
+        self.observers: list[Callable[[int, Operation[Any], Executed], None]] = []
+        """Called with every operation that was executed, its session and its outcome."""
         self.clock = clock
         self.network = network
         self.chance = chance
@@ -69,7 +71,11 @@ class SimZooKeeper:
         self._check_soon()
 
     def expire(self, session_id: int) -> None:
-        """End a session, as if its client had not been heard."""
+        """End a session before its time, as an operator can."""
+        self.ended_early.add(session_id)
+        self._end(session_id)
+
+    def _end(self, session_id: int) -> None:
         client = self._clients.pop(session_id, None)
         self.fire(self.model.close(session_id))
         if client is not None:
@@ -94,7 +100,8 @@ class SimZooKeeper:
     def execute(self, session_id: int, operation: Operation[Any]) -> Executed:
         """Execute an operation, and pass on the watches that it fires."""
         executed = self.model.execute(session_id, operation, self.clock.now)
-        self.executed.append((self.clock.now.mono, session_id, operation, executed))
+        for observe in self.observers:
+            observe(session_id, operation, executed)
         self.fire(executed.fired)
         return executed
 
@@ -135,7 +142,7 @@ class SimZooKeeper:
         self._check_due = None
         if self.up:
             for session_id in self.model.overdue(self.clock.now):
-                self.expire(session_id)
+                self._end(session_id)
             self._check_soon()
 
 

@@ -93,12 +93,6 @@ def decode_topic(data: bytes, path: str) -> tuple[int, ...]:
     return tuple(sorted(_number(partition, path, "a partition", 0, _MAX_INT32) for partition in partitions))
 
 
-def decode_leader(data: bytes, path: str) -> int | None:
-    """Read the leader of a partition from its state; ``None`` if there is none now. Raises ``ProtocolError``."""
-    leader = _number(_object(data, path).get("leader"), path, "the leader", -2, _MAX_INT32)
-    return leader if leader >= 0 else None
-
-
 def decode_cluster_id(data: bytes, path: str) -> str:
     """Read the id of the cluster. Raises ``ProtocolError``."""
     cluster_id = _object(data, path).get("id")

@@ -52,10 +52,8 @@ def test_brokers_of_all_versions() -> None:
         nodes.decode_broker(1, tls, "/b")
 
 
-def test_topics_leaders_owners_and_offsets() -> None:
+def test_topics_owners_and_offsets() -> None:
     assert nodes.decode_topic(TOPIC, "/t") == (0, 1, 2, 3, 4, 10)
-    assert nodes.decode_leader(STATE, "/s") == 1
-    assert nodes.decode_leader(STATE.replace(b'"leader":1', b'"leader":-1'), "/s") is None
     assert nodes.decode_owner(b"bar_vm-1795377382328-12a618e8-0", "/o") == ConsumerThread("bar_vm-1795377382328-12a618e8", 0)
     assert nodes.decode_offset(b"10", "/o") == 10
 
@@ -109,7 +107,6 @@ def test_no_data_raises_anything_else(data: bytes) -> None:
         MemberRegistration.decode,
         lambda data, path: nodes.decode_broker(1, data, path),
         nodes.decode_topic,
-        nodes.decode_leader,
         nodes.decode_owner,
         nodes.decode_offset,
     ]

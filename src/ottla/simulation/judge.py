@@ -1,0 +1,220 @@
+"""The judge of a run: what has to hold at any time, whatever goes wrong, and what has to hold in the end.
+
+Owns the invariants, and what was handled and committed. Must not know faults or workloads. Invariant: it only looks; a broken
+invariant raises ``BrokenInvariant``, with the facts that contradict it.
+
+- Records of a partition are returned in order, without a gap or a repetition, and only to an owner.
+- A partition has one owner: no member gets it while another one may still read it.
+- Committed offsets never pass a record that was not handled, and never go back. The offsets in Kafka of a ZooKeeper group are the
+  exception: brokers do not know its members, so a former owner can still commit. Such commits are counted.
+- A commit in ZooKeeper is that of the owner.
+- The coordinator's groups obey their own rules (``group_rules``).
+- Each call of a listener fits the earlier ones: assigned, then revoked or lost.
+- In the end each record was handled at least once, all is committed, and the members share the partitions.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator
+
+from ottla.client.groups.zookeeper.states import State
+from ottla.errors import OttlaError
+from ottla.protocol import ErrorCode
+from ottla.protocol.apis import Api
+from ottla.records import Record
+from ottla.simulation.application import App
+from ottla.simulation.broker import Exchange
+from ottla.simulation.group_rules import GroupRules
+from ottla.simulation.world import World
+from ottla.simulation.zookeeper import Executed
+from ottla.types import TopicPartition
+from ottla.zookeeper import paths
+from ottla.zookeeper.nodes import decode_offset
+from ottla.zookeeper.operations import Create, Multi, Operation, SetData
+
+GROUP = "g"
+
+_OFFSETS = paths.offsets(GROUP) + "/"
+
+
+class BrokenInvariant(Exception):
+    """What has to hold did not."""
+
+
+class Store(enum.Enum):
+    """Where a group keeps its offsets."""
+
+    KAFKA = "Kafka"
+    ZOOKEEPER = "ZooKeeper"
+
+
+class Progress:
+    """Which records of one partition were handled."""
+
+    def __init__(self) -> None:
+        self.committed: dict[Store, int] = {}
+        self.next = 0
+        """All records below were handled."""
+        self._beyond: set[int] = set()
+
+    def handle(self, offset: int) -> None:
+        """Note that a record was handled."""
+        self._beyond.add(offset)
+        while self.next in self._beyond:
+            self._beyond.remove(self.next)
+            self.next += 1
+
+
+class Judge:
+    """See the module. All members are in one group."""
+
+    def __init__(self, world: World, stores: frozenset[Store], *, is_fenced: bool) -> None:
+        """``is_fenced``: whether brokers refuse the commits of former owners."""
+        self.stores = stores
+        self.is_fenced = is_fenced
+        self.set_back = 0
+        """The number of commits of former owners that brokers have accepted."""
+        self.progress: dict[TopicPartition, Progress] = {}
+        self.commits = 0
+        """The number of commits of a partition that were accepted."""
+        self._world = world
+        self._held: dict[str, set[TopicPartition]] = {}
+        """Member -> the partitions that the calls of its listeners add up to."""
+        self._positions: dict[tuple[str, TopicPartition], int] = {}
+        """Member and partition -> the offset of the next record."""
+        self._rules = GroupRules(world, GROUP)
+        world.broker.observers.append(self._on_exchange)
+        world.zookeeper.observers.append(self._on_operation)
+
+    # -- members ----------------------------------------------------------------------------------------------------------
+
+    def assigned(self, app: App, partitions: Iterable[TopicPartition]) -> None:
+        """A member gets partitions, in ``on_assign``."""
+        held = self._held.setdefault(app.name, set())
+        for tp in partitions:
+            if tp in held:
+                raise BrokenInvariant(f"{tp} was assigned to {app.name} twice")
+            held.add(tp)
+            self._positions.pop((app.name, tp), None)
+            for other in self._world.apps.values():
+                if other is not app and tp in other.calls.owned and self._may_read(other):
+                    raise BrokenInvariant(f"{tp} has two owners: {app.name} gets it, and {other.name} has not given it up")
+
+    def given_up(self, app: App, partitions: Iterable[TopicPartition]) -> None:
+        """A member gives up partitions, in ``on_revoke`` or ``on_lost``."""
+        held = self._held.setdefault(app.name, set())
+        for tp in partitions:
+            if tp not in held:
+                raise BrokenInvariant(f"{tp} was revoked from {app.name}, to which it was not assigned")
+            held.remove(tp)
+
+    def returned(self, app: App, records: Iterable[Record]) -> None:
+        """A poll has returned records."""
+        for record in records:
+            tp = TopicPartition(record.topic, record.partition)
+            if tp not in app.calls.owned:
+                raise BrokenInvariant(f"{app.name} was given a record of {tp}, which it does not own")
+            expected = self._positions.get((app.name, tp), record.offset)
+            if record.offset != expected:
+                raise BrokenInvariant(f"{app.name} was given offset {record.offset} of {tp} instead of {expected}")
+            self._positions[app.name, tp] = record.offset + 1
+
+    def handled(self, records: Iterable[Record]) -> None:
+        """A member is done with records."""
+        for record in records:
+            self._of(TopicPartition(record.topic, record.partition)).handle(record.offset)
+
+    def failed(self, app: App, error: OttlaError) -> None:
+        """A call has raised. An exception of another class in the core is a bug, and arrives as a plain ``OttlaError``."""
+        if type(error) is OttlaError:
+            raise BrokenInvariant(f"{app.name}: {error}") from error
+
+    def _may_read(self, app: App) -> bool:
+        """Whether a member that has not given up its partitions may still read them."""
+        if not app.alive or app.has_ended:
+            return False
+        session = app.assembly.core.session
+        if session is not None:
+            # One that has to run on_lost gets no records before that. A session that an operator ends has no lease to rely on.
+            must_lose = app.membership.state in (State.STALE, State.LOST)
+            ended = session.session_id in self._world.zookeeper.ended_early
+            return session.has_lease(self._world.now) and not must_lose and not ended
+        group = self._world.broker.core.state.groups.groups.get(GROUP)
+        return group is not None and app.membership.metadata().member_id in group.members
+
+    # -- commits ----------------------------------------------------------------------------------------------------------
+
+    def _on_exchange(self, exchange: Exchange) -> None:
+        problem = self._rules.look()
+        if problem is not None:
+            raise BrokenInvariant(f"the coordinator's group after {exchange.api.name} of {exchange.client}: {problem}")
+        if exchange.api is not Api.OFFSET_COMMIT:
+            return
+        for topic, answer in zip(exchange.request.topics, exchange.response.topics, strict=True):
+            name = topic.name or self._world.broker.core.catalog.topics.name_of(topic.topic_id)
+            assert name is not None, "no topic is deleted"
+            for partition, outcome in zip(topic.partitions, answer.partitions, strict=True):
+                if outcome.error_code is ErrorCode.none:
+                    tp = TopicPartition(name, partition.partition_index)
+                    self._commit(Store.KAFKA, tp, partition.committed_offset, exchange.client)
+
+    def _on_operation(self, session_id: int, operation: Operation[object], executed: Executed) -> None:
+        if executed.error is not None:
+            return
+        for write in operation.operations if isinstance(operation, Multi) else (operation,):
+            if isinstance(write, Create | SetData) and write.path.startswith(_OFFSETS) and write.data:
+                topic, _, partition = write.path.removeprefix(_OFFSETS).rpartition("/")
+                tp = TopicPartition(topic, int(partition))
+                owner = self._world.zookeeper.model.owner(paths.owner(GROUP, *tp))
+                if owner != session_id:
+                    raise BrokenInvariant(f"session {session_id} has committed {tp}, whose owner is session {owner}")
+                self._commit(Store.ZOOKEEPER, tp, decode_offset(write.data, write.path), f"session {session_id}")
+
+    def _commit(self, store: Store, tp: TopicPartition, offset: int, who: str) -> None:
+        progress = self._of(tp)
+        self.commits += 1
+        before = progress.committed.get(store, 0)
+        if offset < before and store is Store.KAFKA and not self.is_fenced:
+            self.set_back += 1
+        elif offset < before:
+            raise BrokenInvariant(f"{who} has committed offset {offset} of {tp}, after {before}")
+        if offset > progress.next:
+            raise BrokenInvariant(f"{who} has committed offset {offset} of {tp}, but {progress.next} was not handled")
+        progress.committed[store] = offset
+
+    # -- the end ----------------------------------------------------------------------------------------------------------
+
+    def open_points(self) -> Iterator[str]:
+        """What is left to do before the run may end; nothing, in the end."""
+        world = self._world
+        running = [app for app in world.apps.values() if app.alive and app.running]
+        for app in running:
+            if app.membership.state.name != "STABLE":
+                yield f"{app.name} is {app.membership.state.name}"
+        owned = [tp for app in running for tp in app.calls.owned]
+        for tp, count in world.produced.items():
+            if owned.count(tp) != 1:
+                yield f"{tp} has {owned.count(tp)} owners"
+            progress = self._of(tp)
+            if progress.next < count:
+                yield f"offset {progress.next} of {tp} was not handled"
+            for store in self.stores:
+                if progress.committed.get(store, 0) < count:
+                    yield f"offset {progress.committed.get(store, 0)} of {tp} is committed in {store.value}, not {count}"
+
+    def check_stored(self) -> None:
+        """Check that what was committed is stored."""
+        world = self._world
+        for store in self.stores:
+            read = world.committed_in_zookeeper if store is Store.ZOOKEEPER else world.committed
+            for tp in world.produced:
+                stored, committed = (
+                    read(GROUP, tp.topic, tp.partition + 1).get(tp.partition, 0),
+                    self._of(tp).committed.get(store, 0),
+                )
+                if stored != committed:
+                    raise BrokenInvariant(f"offset {committed} of {tp} was committed, but {store.value} has {stored}")
+
+    def _of(self, tp: TopicPartition) -> Progress:
+        return self.progress.setdefault(tp, Progress())

@@ -1,0 +1,171 @@
+"""One run: a group under a random workload and random faults, from one seed, and the verdict on it.
+
+Owns the course of a run. Must not know how many runs there are. Invariant: generation and seed determine everything that happens,
+so a run that has failed fails again.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from ottla.simulation.faults import Faults
+from ottla.simulation.judge import BrokenInvariant, Judge
+from ottla.simulation.trace import LogLines, Trace
+from ottla.simulation.workload import BROKER_SETTINGS, MOST_MEMBERS, Generation, Workload, stores
+from ottla.simulation.world import World
+
+RECOVERY = 180_000
+"""Milliseconds after the end of all faults until all has to be read and committed."""
+
+STEP = 250
+"""Milliseconds between two looks at what is left to do."""
+
+MOST_EVENTS = 1_000_000
+"""A run with more events than this does not come to rest."""
+
+
+class Outcome(NamedTuple):
+    """What became of a run. ``failure``: why it has failed; ``None``: all invariants have held."""
+
+    generation: Generation
+    seed: int
+    failure: str | None
+    details: str
+    duration: int
+    """Simulated milliseconds."""
+    member_time: int
+    """The sum of the milliseconds for which each member has run."""
+    handled: int
+    """Records that were handled at least once."""
+    commits: int
+    """Commits of a partition that were accepted."""
+    set_back: int
+    """Those of them that a former owner sent, which brokers cannot know in a ZooKeeper group."""
+
+
+class Run:
+    """One run of one generation."""
+
+    def __init__(self, generation: Generation, seed: int, trace: Callable[[str], None] | None = None) -> None:
+        """``trace`` gets each line of the history."""
+        self.generation, self.seed = generation, seed
+        chance = random.Random(f"{generation} {seed}")
+        self.chance = chance
+        self.world = World(seed, brokers=chance.randint(1, 3), chance=random.Random(chance.random()), **BROKER_SETTINGS)
+        self.trace = Trace(self.world.clock, trace or _ignore)
+        if trace is not None:
+            self.trace.follow_brokers(self.world)
+            if generation == Generation.ZOOKEEPER:
+                self.trace.follow_zookeeper(self.world)
+        self.judge = Judge(self.world, stores(generation, chance), is_fenced=generation != Generation.ZOOKEEPER)
+        self.workload = Workload(self.world, self.judge, generation, chance, self.trace)
+        self.faults = Faults(self.world, self.workload, generation, chance, self.trace)
+        self._member_time = 0
+
+    def play(self) -> Outcome:
+        """Play the whole run; never raises because of what it finds."""
+        began, failure, details = self.world.now.mono, None, ""
+        try:
+            self._play()
+        except BrokenInvariant as broken:
+            failure = str(broken)
+        except Exception as error:
+            failure, details = f"{type(error).__name__}: {error}", traceback.format_exc()
+        handled = sum(progress.next for progress in self.judge.progress.values())
+        duration = self.world.now.mono - began
+        judge = self.judge
+        return Outcome(
+            self.generation, self.seed, failure, details, duration, self._member_time, handled, judge.commits, judge.set_back
+        )
+
+    def _play(self) -> None:
+        chance, workload = self.chance, self.workload
+        for _ in range(chance.randint(1, 3)):
+            workload.join()
+            self._pass_time(chance.randint(0, 2_000))
+        end = self.world.now.mono + chance.randint(8_000, 30_000)
+        while self.world.now.mono < end:
+            self._pass_time(int(chance.expovariate(1 / 1_000)))
+            self._act()
+        self.faults.end_all()
+        self.trace.line("", "all faults have ended")
+        if len(workload.live) < 2:
+            workload.join()
+        self._pass_time(STEP)
+        workload.produce_everywhere()
+        self._recover()
+
+    def _act(self) -> None:
+        """One thing happens."""
+        chance, workload = self.chance, self.workload
+        what = chance.random()
+        if what < 0.25 and self.world.broker.answers:
+            workload.produce()
+        elif what < 0.35 and len(workload.live) < MOST_MEMBERS:
+            self.trace.line(workload.join().app.name, "joins")
+        elif what < 0.40 and workload.live:
+            member = chance.choice(workload.live)
+            self.trace.line(member.app.name, "will leave")
+            member.app.stop = True
+        elif what < 0.45 and self.world.broker.answers:
+            self.trace.line("topics", workload.grow())
+        else:
+            self.faults.begin()
+
+    def _recover(self) -> None:
+        """Run until nothing is left to do."""
+        until = self.world.now.mono + RECOVERY
+        while (left := next(self.judge.open_points(), None)) is not None:
+            if self.world.now.mono >= until:
+                raise BrokenInvariant(f"{RECOVERY // 1000} s after the last fault: {left}")
+            self._pass_time(STEP)
+        self.judge.check_stored()
+
+    def _pass_time(self, duration: int) -> None:
+        until = self.world.now.mono + duration
+        self._member_time += duration * len(self.workload.live)
+        while self.world.clock.step(until):
+            pass
+        if self.world.clock.events > MOST_EVENTS:
+            raise BrokenInvariant(f"{MOST_EVENTS} events, and no end")
+        for member in self.workload.members:
+            if member.app.error is not None:
+                raise member.app.error
+        self.workload.supervise()
+
+
+def run(generation: Generation, seed: int) -> Outcome:
+    """Play one run without a trace."""
+    with _log_to(logging.NullHandler()):
+        return Run(generation, seed).play()
+
+
+def trace(generation: Generation, seed: int, write: Callable[[str], None]) -> Outcome:
+    """Play one run, and write its history."""
+    played = Run(generation, seed, write)
+    with _log_to(LogLines(played.trace, played.world.clock), logging.DEBUG):
+        return played.play()
+
+
+@contextmanager
+def _log_to(handler: logging.Handler, level: int = logging.CRITICAL) -> Iterator[None]:
+    """Let nothing but ``handler`` get what the cores log: in a run, failures are no news."""
+    logger = logging.getLogger("ottla")
+    before = logger.level, logger.propagate
+    logger.setLevel(level)
+    logger.propagate = False
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.level, logger.propagate = before
+
+
+def _ignore(line: str) -> None:
+    """There is no trace."""
