@@ -13,7 +13,7 @@ installed := $(venv)/.installed
 compiled := src/ottla/records
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo check test test-random test-slow interop torture endurance bench lint format pins clean
+.PHONY: help install demo check test test-random test-slow interop torture endurance simulate bench lint format pins clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -60,6 +60,12 @@ torture: install ## kill clients and brokers repeatedly, damage data directories
 
 endurance: install ## groups on three Apache Kafka nodes that are restarted and killed, for ten minutes
 	@$(bin)/pytest -m endurance $(slow_options) $(PYTEST_ARGS)
+
+# The seed of the first run.
+FIRST ?= 1
+
+simulate: install ## 10,000 random runs of each group protocol in the simulator; FIRST=NUMBER is the first seed
+	@$(bin)/ottla simulate --seeds 10000 --seed $(FIRST)
 
 bench: install ## check each performance claim in the README; exits 1 at the end if one fails
 	@missed=; for script in $(sort $(wildcard benchmarks/[a-z]*.py)); do \
