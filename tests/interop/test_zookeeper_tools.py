@@ -263,57 +263,6 @@ def test_a_group_moves_to_kafka_and_back(kafka: Kafka, topic: str, group: str, t
     assert {row["action"] for row in ahead} == {"keep"}
 
 
-def test_a_group_is_moved_step_by_step(kafka: Kafka, topic: str, group: str, tmp_path: Path) -> None:
-    """The steps A of docs/leaving-0.8.md, with records before each: every one is read, and none of them twice."""
-    both = {"offsets.storage": "kafka", "dual.commit.enabled": "true"}
-    read: list[str] = []
-
-    def lines(process: subprocess.Popen[str], wanted: int) -> None:
-        assert process.stdout is not None
-        read.extend(process.stdout.readline().strip() for _ in range(wanted))
-        until(lambda: committed(kafka, group) == len(read))
-
-    def records(consumer: Consumer, wanted: int) -> None:
-        deadline = time.monotonic() + LIMIT
-        until_now = len(read)
-        while len(read) < until_now + wanted:
-            assert time.monotonic() < deadline
-            read.extend(record.value.decode() for record in consumer.poll(1))
-        consumer.commit()
-
-    def stores() -> set[str]:
-        document = json.loads(ottla_group("describe", group, "--zookeeper", kafka.zookeeper, "--format", "json"))
-        return {" ".join(row["stored_in"]) for row in document["partitions"]}
-
-    with old_consumer(kafka, tmp_path, group, topic) as process:
-        lines(process, 100)
-    assert stores() == {"zookeeper"}
-    produce(kafka, topic, 10)
-    with old_consumer(kafka, tmp_path, group, topic, **both) as process:
-        lines(process, 10)
-        until(lambda: stores() == {"zookeeper kafka"})
-        ours = Consumer(both, zookeeper_connect=kafka.zookeeper, group_id=group)
-        with ours:
-            ours.subscribe([topic])
-            deadline = time.monotonic() + LIMIT
-            while len(ours.assignment()) not in range(1, PARTITIONS):
-                assert time.monotonic() < deadline
-                ours.poll(0.1)
-            process.terminate()
-            while len(ours.assignment()) < PARTITIONS:
-                assert time.monotonic() < deadline
-                ours.poll(0.1)
-            produce(kafka, topic, 20)
-            records(ours, 20)
-    assert stores() == {"zookeeper kafka"}
-    produce(kafka, topic, 10)
-    with Consumer(bootstrap_servers=kafka.broker, group_id=group) as consumer:
-        consumer.subscribe([topic])
-        records(consumer, 10)
-    ottla_group("delete", group, "--zookeeper", kafka.zookeeper, "--execute")
-    assert sorted(read) == sorted(f"v{index}" for number in (100, 10, 20, 10) for index in range(number))
-
-
 def test_java_members_that_join_during_changes_see_all_of_a_change_or_nothing(
     kafka: Kafka, topic: str, group: str, tmp_path: Path
 ) -> None:

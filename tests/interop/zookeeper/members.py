@@ -1,44 +1,59 @@
 """Members of one ZooKeeper group on a real Kafka 1.1.1: Java's old consumers and Ottla's, each in a process of its own.
 
-Owns the processes, and what the group's nodes say. Must not import the package: Ottla's members run as users run them. Invariant: a
-member that a test has started ends with the test.
+Owns the processes, and what they print. Must not import the package: Ottla's members run as users run them. Invariant: a member
+that a test has started ends with the test.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoNodeError
 
 from tests.interop.real_kafka import TOOL, OwnKafka, free_port_pair, run_tool
+from tests.interop.zookeeper.java_programs import JavaPrograms
 
 VERSION, OLDEST = "1.1.1", "0.8.2.2"
 SESSION = 6.0
 """Seconds: the time-out of each member's session."""
 LIMIT = 90.0
+OLD_CONSUMER = TOOL.with_name("OldConsumer.java")
 MEMBER = """
-import sys
+import json, os, signal, sys, threading
 from ottla import Consumer
-connect, group, name, strategy, storage, pattern, *topics = sys.argv[1:]
-settings = {"zookeeper_connect": connect, "consumer_id": name, "partition_assignment_strategy": strategy,
-            "offsets_storage": storage, "auto_offset_reset": "earliest", "auto_commit_interval": 0.5}
-with Consumer(settings, group_id=group) as consumer:
-    consumer.subscribe(topics, pattern=pattern or None)
-    while True:
-        for record in consumer.poll(0.2):
-            print(record.value.decode(), flush=True)
+
+ended = threading.Event()
+signal.signal(signal.SIGINT, lambda *_: ended.set())
+
+def show(records):
+    for record in records:
+        os.write(1, record.value + b"\\n")
+
+settings, subscription, streams = map(json.loads, sys.argv[1:])
+with Consumer(settings) as consumer:
+    if streams:
+        topics = {topic: streams for topic in subscription.pop("topics")}
+        found = consumer.streams(topics) if topics else {"": consumer.streams(**subscription, n=streams)}
+        readers = [threading.Thread(target=show, args=[stream]) for streams in found.values() for stream in streams]
+        for reader in readers:
+            reader.start()
+        ended.wait()
+    else:
+        consumer.subscribe(**subscription)
+        while not ended.is_set():
+            show(consumer.poll(0.2))
 """
 
 
 class Stage:
-    """Kafka 1.1.1 with its ZooKeeper, and the members that run on it."""
+    """Kafka 1.1.1 with its ZooKeeper, Kafka's programs, and the members that run on it."""
 
     def __init__(self, folder: Path) -> None:
         port = free_port_pair()
@@ -46,13 +61,17 @@ class Stage:
         self.broker, self.zookeeper = self._node.address, f"127.0.0.1:{port + 1}"
         self.folder = folder
         self.members: list[Member] = []
-        self._client = KazooClient(self.zookeeper, timeout=20)
-        self._client.start(60)
+        self.programs, self.oldest_programs = JavaPrograms(VERSION), JavaPrograms(OLDEST)
+        """Kafka's programs that describe groups, of both versions."""
+        self.client = KazooClient(self.zookeeper, timeout=20)
+        self.client.start(60)
 
     def close(self) -> None:
         self.stop_members()
-        self._client.stop()
-        self._client.close()
+        self.client.stop()
+        self.client.close()
+        self.programs.close()
+        self.oldest_programs.close()
         self._node.stop()
 
     def stop_members(self) -> None:
@@ -60,48 +79,15 @@ class Stage:
             member.kill()
         self.members.clear()
 
-    def tool(self, name: str, *arguments: str, stdin: str = "", version: str = VERSION) -> str:
-        """Run one of Kafka's tools."""
-        return run_tool("run", name, *arguments, stdin=stdin, version=version, timeout=LIMIT)
-
     def create_topic(self, topic: str, partitions: int) -> str:
-        counts = ("--partitions", str(partitions), "--replication-factor", "1")
-        self.tool("kafka.admin.TopicCommand", "--zookeeper", self.zookeeper, "--create", "--topic", topic, *counts)
+        self._topics("--create", "--topic", topic, "--partitions", str(partitions), "--replication-factor", "1")
         return topic
 
     def grow_topic(self, topic: str, partitions: int) -> None:
-        counts = ("--partitions", str(partitions))
-        self.tool("kafka.admin.TopicCommand", "--zookeeper", self.zookeeper, "--alter", "--topic", topic, *counts)
+        self._topics("--alter", "--topic", topic, "--partitions", str(partitions))
 
-    def produce(self, topic: str, first: int, last: int) -> None:
-        """Produce the numbers from ``first`` to ``last``."""
-        lines = "".join(f"{number}\n" for number in range(first, last))
-        self.tool("kafka.tools.ConsoleProducer", "--broker-list", self.broker, "--topic", topic, stdin=lines)
-
-    def children(self, path: str) -> list[str]:
-        try:
-            return sorted(self._client.get_children(path))
-        except NoNodeError:
-            return []
-
-    def owners(self, group: str, topic: str) -> dict[int, str]:
-        """Partition -> the consumer thread that owns it."""
-        found = {}
-        for number in self.children(f"/consumers/{group}/owners/{topic}"):
-            try:
-                found[int(number)] = self._client.get(f"/consumers/{group}/owners/{topic}/{number}")[0].decode()
-            except NoNodeError:
-                continue
-        return found
-
-    def offsets(self, group: str, topic: str) -> int:
-        """The sum of the committed offsets in ZooKeeper."""
-        paths = [f"/consumers/{group}/offsets/{topic}/{number}" for number in self.children(f"/consumers/{group}/offsets/{topic}")]
-        return sum(int(self._client.get(path)[0]) for path in paths)
-
-    def wait_for_owners(self, group: str, expected: Mapping[str, Mapping[int, str]]) -> None:
-        """Wait until each topic has these owners."""
-        until(lambda: {topic: self.owners(group, topic) for topic in expected} == expected, lambda: str(expected))
+    def _topics(self, *arguments: str) -> None:
+        run_tool("run", "kafka.admin.TopicCommand", "--zookeeper", self.zookeeper, *arguments, version=VERSION, timeout=LIMIT)
 
 
 class Member:
@@ -112,38 +98,50 @@ class Member:
         stage: Stage,
         group: str,
         name: str,
-        *topics: str,
-        pattern: str = "",
+        topic: str = "",
+        *,
+        whitelist: str = "",
+        blacklist: str = "",
         java: str = "",
-        strategy: str = "range",
-        storage: str = "zookeeper",
+        streams: int = 0,
+        on_broker: bool = False,
+        **settings: object,
     ) -> None:
-        """``java``: the version of a Java member; empty: one of Ottla."""
-        self.id = f"{group}_{name}"
+        """``java``: the version of a Java member; empty: one of Ottla, which may be a member ``on_broker``, outside of ZooKeeper.
+
+        ``streams``: how many, each with its thread; 0: one, or ``poll()``. ``settings`` have 0.8's names, with underscores.
+        """
+        self.id, self.java = f"{group}_{name}", java
         self._output = stage.folder / f"{self.id}-{len(stage.members)}-{time.monotonic_ns()}.out"
         environment = dict(os.environ)
+        of_both = {"group.id": group, "auto.commit.interval.ms": 500}
+        in_zookeeper = {
+            "zookeeper.connect": stage.zookeeper,
+            "consumer.id": name,
+            "zookeeper.session.timeout.ms": round(SESSION * 1000),
+        }
+        more = {setting.replace("_", "."): value for setting, value in settings.items()}
         if java:
-            settings = {
-                "group.id": group,
-                "consumer.id": name,
-                "zookeeper.session.timeout.ms": f"{SESSION * 1000:.0f}",
-                "partition.assignment.strategy": strategy,
-                "auto.commit.interval.ms": "500",
-                # Java's member gives up after its retries; under load four are soon over.
-                "rebalance.max.retries": "20",
-                "offsets.storage": storage,
-            }
-            file = stage.folder / f"{self.id}.properties"
-            file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-            wanted = ["--whitelist", pattern] if pattern else ["--topic", topics[0]]
-            console = ["run", "kafka.tools.ConsoleConsumer", "--zookeeper", stage.zookeeper, *wanted]
-            command = [str(TOOL), *console, "--consumer.config", str(file)]
+            # Java's member gives up after its retries; under load four are soon over.
+            lines = {**of_both, **in_zookeeper, "auto.offset.reset": "smallest", "rebalance.max.retries": 20, **more}
+            file = self._output.with_suffix(".properties")
+            file.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+            wanted = [("topic", topic), ("whitelist", whitelist), ("blacklist", blacklist)]
+            kind, argument = next(pair for pair in wanted if pair[1])
+            command = [str(TOOL), "run", str(OLD_CONSUMER), str(file), kind, argument, str(streams or 1)]
             environment["OTTLA_KAFKA_VERSION"] = java
         else:
-            command = [sys.executable, "-c", MEMBER, stage.zookeeper, group, name, strategy, storage, pattern, *topics]
-        with self._output.open("w") as out:
+            where = {"bootstrap.servers": stage.broker} if on_broker else in_zookeeper
+            ours = {**of_both, **where, "auto.offset.reset": "earliest", **more}
+            subscription = {
+                "topics": [topic] if topic else [],
+                "pattern": whitelist or None,
+                "blacklist": blacklist or None,
+            }
+            command = [sys.executable, "-c", MEMBER, json.dumps(ours), json.dumps(subscription), str(streams)]
+        with self._output.open("w") as out, self._output.with_suffix(".err").open("w") as errors:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.DEVNULL, start_new_session=True, env=environment
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=errors, start_new_session=True, env=environment
             )
         stage.members.append(self)
 
@@ -171,15 +169,4 @@ def until(condition: Callable[[], object], what: Callable[[], str] = str) -> Non
     deadline = time.monotonic() + LIMIT
     while not condition():
         assert time.monotonic() < deadline, f"not in time: {what()}"
-        time.sleep(0.02)
-
-
-def by_range(partitions: int, *members: Member) -> dict[int, str]:
-    """The owners by 0.8's formula, for members with one stream of the topic."""
-    names = sorted(member.id for member in members)
-    size, more = divmod(partitions, len(names))
-    owners: dict[int, str] = {}
-    for place, name in enumerate(names):
-        first = place * size + min(place, more)
-        owners.update(dict.fromkeys(range(first, first + size + (place < more)), f"{name}-0"))
-    return owners
+        time.sleep(0.05)
