@@ -28,6 +28,7 @@ SMALL = {
     "consumer": ["--brokers", "ottla", "--records", "2000", "--rounds", "1", "--seconds", "0.5", "--rows", ROWS],
     "decode": ["--records", "100", "--rounds", "1"],
     "memory": ["--gigabytes", "0.001"],
+    "simulator": ["--minutes", "1", "--members", "2"],
     "startup": ["--rounds", "1"],
     "topics": ["--topics", "50", "--runs", "1"],
 }

@@ -57,7 +57,7 @@ class Total:
             f"{counts['member_time'] / 3_600_000:.1f} hours of members, {counts['handled']} records handled, "
             f"{pluralize(counts['commits'], 'commit')}"
         )
-        return text + (f", {counts['set_back']} of them by former owners" if counts["set_back"] else "")
+        return text + (f", {counts['set_back']} of them late" if counts["set_back"] else "")
 
 
 def simulate(

@@ -349,6 +349,10 @@ class App:
             self.assembly.core.connections.on_closed(connection_id, reason, self.now)
             self._pass_soon(0)
 
+    def has_open(self, number: int) -> bool:
+        """Whether the client has not closed its end of a connection."""
+        return self.alive and self._connection_id(number) is not None
+
     def _connection_id(self, number: int) -> int | None:
         return next((key for key, value in self.numbers.items() if value == number), None)
 

@@ -127,6 +127,8 @@ class Exchange(NamedTuple):
     api: Api
     request: Any
     response: Any
+    given_up: bool
+    """Whether the client has closed its end of the connection by now."""
 
 
 class ClientEnd(Protocol):
@@ -141,6 +143,9 @@ class ClientEnd(Protocol):
 
     def lose(self, number: int, reason: str) -> None:
         """Handle the loss of a connection."""
+
+    def has_open(self, number: int) -> bool:
+        """Whether it has not closed its end of a connection."""
 
 
 class _Connection:
@@ -373,8 +378,9 @@ class SimBroker:
         assert connection.busy is not None
         (header, message), connection.busy = connection.busy, None
         response = self.cluster.rewrite(header.api, response)
+        given_up = not connection.client.has_open(connection.number)
         for observe in self.observers:
-            observe(Exchange(connection.client.name, connection.node_id, header.api, message, response))
+            observe(Exchange(connection.client.name, connection.node_id, header.api, message, response, given_up))
         data = b"".join(self._process.store.content(piece) for piece in encode_response(header, response))
         client, number = connection.client, connection.number
         channel = (number, "to the client")

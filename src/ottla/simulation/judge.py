@@ -5,8 +5,9 @@ invariant raises ``BrokenInvariant``, with the facts that contradict it.
 
 - Records of a partition are returned in order, without a gap or a repetition, and only to an owner.
 - A partition has one owner: no member gets it while another one may still read it.
-- Committed offsets never pass a record that was not handled, and never go back. The offsets in Kafka of a ZooKeeper group are the
-  exception: brokers do not know its members, so a former owner can still commit. Such commits are counted.
+- Committed offsets never pass a record that was not handled, and never go back, with two exceptions, which are counted. In a
+  ZooKeeper group brokers do not know the members, so a former owner can still commit to Kafka. And a request that was under way for
+  so long that the member gave it up, and committed more over another connection, may arrive after all, as with any Kafka client.
 - A commit in ZooKeeper is that of the owner.
 - The coordinator's groups obey their own rules (``group_rules``).
 - Each call of a listener fits the earlier ones: assigned, then revoked or lost.
@@ -74,7 +75,7 @@ class Judge:
         self.stores = stores
         self.is_fenced = is_fenced
         self.set_back = 0
-        """The number of commits of former owners that brokers have accepted."""
+        """The number of commits with which an offset went back, of those that may."""
         self.progress: dict[TopicPartition, Progress] = {}
         self.commits = 0
         """The number of commits of a partition that were accepted."""
@@ -157,7 +158,8 @@ class Judge:
             for partition, outcome in zip(topic.partitions, answer.partitions, strict=True):
                 if outcome.error_code is ErrorCode.none:
                     tp = TopicPartition(name, partition.partition_index)
-                    self._commit(Store.KAFKA, tp, partition.committed_offset, exchange.client)
+                    may_go_back = exchange.given_up or not self.is_fenced
+                    self._commit(Store.KAFKA, tp, partition.committed_offset, exchange.client, may_go_back=may_go_back)
 
     def _on_operation(self, session_id: int, operation: Operation[object], executed: Executed) -> None:
         if executed.error is not None:
@@ -171,14 +173,13 @@ class Judge:
                     raise BrokenInvariant(f"session {session_id} has committed {tp}, whose owner is session {owner}")
                 self._commit(Store.ZOOKEEPER, tp, decode_offset(write.data, write.path), f"session {session_id}")
 
-    def _commit(self, store: Store, tp: TopicPartition, offset: int, who: str) -> None:
+    def _commit(self, store: Store, tp: TopicPartition, offset: int, who: str, *, may_go_back: bool = False) -> None:
         progress = self._of(tp)
         self.commits += 1
         before = progress.committed.get(store, 0)
-        if offset < before and store is Store.KAFKA and not self.is_fenced:
-            self.set_back += 1
-        elif offset < before:
+        if offset < before and not may_go_back:
             raise BrokenInvariant(f"{who} has committed offset {offset} of {tp}, after {before}")
+        self.set_back += offset < before
         if offset > progress.next:
             raise BrokenInvariant(f"{who} has committed offset {offset} of {tp}, but {progress.next} was not handled")
         progress.committed[store] = offset

@@ -22,6 +22,9 @@ from ottla.simulation.world import World
 RECOVERY = 180_000
 """Milliseconds after the end of all faults until all has to be read and committed."""
 
+MEAN_PAUSE = 600
+"""Milliseconds between two things that happen, on average."""
+
 STEP = 250
 """Milliseconds between two looks at what is left to do."""
 
@@ -45,7 +48,7 @@ class Outcome(NamedTuple):
     commits: int
     """Commits of a partition that were accepted."""
     set_back: int
-    """Those of them that a former owner sent, which brokers cannot know in a ZooKeeper group."""
+    """Those of them with which an offset went back, and may: see ``judge``."""
 
 
 class Run:
@@ -88,9 +91,9 @@ class Run:
         for _ in range(chance.randint(1, 3)):
             workload.join()
             self._pass_time(chance.randint(0, 2_000))
-        end = self.world.now.mono + chance.randint(8_000, 30_000)
+        end = self.world.now.mono + chance.randint(5_000, 18_000)
         while self.world.now.mono < end:
-            self._pass_time(int(chance.expovariate(1 / 1_000)))
+            self._pass_time(int(chance.expovariate(1 / MEAN_PAUSE)))
             self._act()
         self.faults.end_all()
         self.trace.line("", "all faults have ended")
