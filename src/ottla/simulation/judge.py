@@ -3,7 +3,8 @@
 Owns the invariants, and what was handled and committed. Must not know faults or workloads. Invariant: it only looks; a broken
 invariant raises ``BrokenInvariant``, with the facts that contradict it.
 
-- Records of a partition are returned in order, without a gap or a repetition, and only to an owner.
+- Records of a partition are returned in order, without a gap or a repetition, and only to an owner; in a ZooKeeper group its node
+  exists at that moment.
 - A partition has one owner: no member gets it while another one may still read it.
 - Committed offsets never pass a record that was not handled, and never go back, with two exceptions, which are counted. In a
   ZooKeeper group brokers do not know the members, so a former owner can still commit to Kafka. And a request that was under way for
@@ -93,13 +94,15 @@ class Judge:
     def assigned(self, app: App, partitions: Iterable[TopicPartition]) -> None:
         """A member gets partitions, in ``on_assign``."""
         held = self._held.setdefault(app.name, set())
+        # One that learns of its assignment only now may have lost it by then: the next call of a listener says so.
+        others = [other for other in self._world.apps.values() if other is not app] if self._may_read(app) else []
         for tp in partitions:
             if tp in held:
                 raise BrokenInvariant(f"{tp} was assigned to {app.name} twice")
             held.add(tp)
             self._positions.pop((app.name, tp), None)
-            for other in self._world.apps.values():
-                if other is not app and tp in other.calls.owned and self._may_read(other):
+            for other in others:
+                if tp in other.calls.owned and self._may_read(other):
                     raise BrokenInvariant(f"{tp} has two owners: {app.name} gets it, and {other.name} has not given it up")
 
     def given_up(self, app: App, partitions: Iterable[TopicPartition]) -> None:
@@ -112,10 +115,17 @@ class Judge:
 
     def returned(self, app: App, records: Iterable[Record]) -> None:
         """A poll has returned records."""
+        session = app.assembly.core.session
         for record in records:
             tp = TopicPartition(record.topic, record.partition)
             if tp not in app.calls.owned:
                 raise BrokenInvariant(f"{app.name} was given a record of {tp}, which it does not own")
+            if session is not None and session.session_id not in self._world.zookeeper.ended_early:
+                owner = self._world.zookeeper.model.owner(paths.owner(GROUP, *tp))
+                if owner != session.session_id:
+                    raise BrokenInvariant(
+                        f"{app.name}, session {session.session_id}, was given a record of {tp}, owned by session {owner}"
+                    )
             expected = self._positions.get((app.name, tp), record.offset)
             if record.offset != expected:
                 raise BrokenInvariant(f"{app.name} was given offset {record.offset} of {tp} instead of {expected}")
