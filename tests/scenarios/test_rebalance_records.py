@@ -9,7 +9,7 @@ import pytest
 
 from ottla import Rebalance
 from ottla.client.calls.listeners import Listeners
-from ottla.client.groups.rebalances import KEPT
+from ottla.client.groups.rebalances import KEPT, RebalanceRecorder
 from ottla.simulation.application import App, Program, Sleep, member
 from ottla.types import TopicPartition
 from tests.simulation.world import World
@@ -156,3 +156,18 @@ def test_only_the_latest_rebalances_are_kept(world: World) -> None:
         recorder.poll(world.now)
     assert len(recorder.records) == KEPT
     assert recorder.completed == KEPT + 6
+
+
+@pytest.mark.parametrize("name", ["gave_up", "took"])
+def test_a_rebalance_goes_on_if_it_cannot_be_recorded(world: World, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(RebalanceRecorder, name, broken)
+    one = app_of(world, "a")
+    one.start(member(one))
+    world.run(5_000)
+    other = app_of(world, "b")
+    other.start(member(other))
+    world.run_until(lambda: len(one.calls.owned) == len(other.calls.owned) == 1)
+    assert any("a bug" in str(error) for error in one.errors)

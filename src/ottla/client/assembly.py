@@ -218,9 +218,11 @@ class ConsumerAssembly:
     def _prepared(self, command: events.RebalancePrepared, now: Now) -> None:
         self.polls.answered(now)
         if self.membership is not None and self.commits is not None and self.recorder is not None:
-            self.recorder.gave_up(command.given_up, now)
-            self.commits.gave_up(command.given_up.partitions)
-            self.membership.prepared(command.token, now)
+            try:
+                self.recorder.gave_up(command.given_up, now)
+                self.commits.gave_up(command.given_up.partitions)
+            finally:  # without this the rebalance would wait for ever
+                self.membership.prepared(command.token, now)
             if command.given_up.partitions and not command.given_up.lost:
                 # The application has committed all processed records. With added partitions only, the interval goes on.
                 self.commits.restart_auto_commit(now)
@@ -228,8 +230,10 @@ class ConsumerAssembly:
     def _accepted(self, command: events.AssignmentAccepted, now: Now) -> None:
         self.polls.answered(now)
         if self.membership is not None and self.recorder is not None:
-            self.recorder.took(command.added, command.in_listeners, now)
-            self.membership.accepted(command.token)
+            try:
+                self.recorder.took(command.added, command.in_listeners, now)
+            finally:
+                self.membership.accepted(command.token)
 
     def _seek(self, command: events.Seek, now: Now) -> None:
         del now
