@@ -26,8 +26,11 @@ KINDS: dict[str, dict[str, Any]] = {
     "range": {"group_protocol": "classic", "partition_assignment_strategy": "range"},
     "cooperative": {"group_protocol": "classic", "partition_assignment_strategy": "cooperative-sticky"},
     "consumer": {"group_protocol": "consumer"},
+    "zookeeper": {"group_protocol": "zookeeper"},
 }
-SESSION: dict[str, dict[str, int]] = {kind: {} if kind == "consumer" else {"session_timeout_ms": 9_000} for kind in KINDS}
+SESSION: dict[str, dict[str, int]] = {
+    kind: {"session_timeout_ms": 9_000} if settings["group_protocol"] == "classic" else {} for kind, settings in KINDS.items()
+}
 """Not longer than the poll interval: a longer one would count instead."""
 
 RECORDS = 100
@@ -114,6 +117,12 @@ def world(tmp_path: Path) -> World:
 EVERYTHING = list(itertools.product(range(PARTITIONS), range(RECORDS)))
 
 
+def committed(world: World, kind: str) -> dict[int, int]:
+    """The committed offset of each partition that has one."""
+    read = world.committed_in_zookeeper if kind == "zookeeper" else world.committed
+    return read("g", "t", PARTITIONS)
+
+
 def settled(*members: Member) -> bool:
     owned = [tp for member in members for tp in member.app.calls.owned]
     return sorted(owned) == ALL and all(member.app.calls.owned for member in members)
@@ -162,9 +171,9 @@ def test_only_finished_records_are_committed(world: World, kind: str) -> None:
     for _ in range(60):
         world.run(50)
         done = Counter(partition for partition, _ in member.done)
-        for partition, offset in world.committed("g", "t", PARTITIONS).items():
+        for partition, offset in committed(world, kind).items():
             assert offset <= done[partition]
-    assert sum(world.committed("g", "t", PARTITIONS).values()) > 20
+    assert sum(committed(world, kind).values()) > 20
 
 
 @protocols
@@ -221,7 +230,7 @@ def test_a_rebalance_waits_for_a_record_in_hand_but_not_for_ever(world: World, k
     second = Member(world, "b", kind, [10], **settings)
     world.run_until(lambda: settled(first, second), limit=60_000)
     assert first.threads[0].done
-    assert world.committed("g", "t", PARTITIONS)[0] >= 1
+    assert committed(world, kind)[0] >= 1
     hung = first.threads[1].in_hand
     assert hung is not None
     if TopicPartition("t", hung.partition) in second.app.calls.owned:
@@ -237,7 +246,7 @@ def test_closing_commits_what_is_finished_and_waits_for_the_records_in_hand(worl
     assert member.app.error is None
     assert all(thread.ended for thread in member.threads)
     done = Counter(partition for partition, _ in member.done)
-    assert world.committed("g", "t", PARTITIONS) == {partition: done[partition] for partition in range(PARTITIONS)}
+    assert committed(world, kind) == {partition: done[partition] for partition in range(PARTITIONS)}
 
 
 def test_closing_does_not_wait_for_ever(world: World) -> None:
@@ -250,7 +259,7 @@ def test_closing_does_not_wait_for_ever(world: World) -> None:
     assert 5_000 <= world.now.mono - began <= 6_000
     assert hung.in_hand is not None
     done = Counter(partition for partition, _ in member.done)
-    assert world.committed("g", "t", PARTITIONS)[hung.in_hand.partition] == done[hung.in_hand.partition] == 0
+    assert committed(world, "consumer")[hung.in_hand.partition] == done[hung.in_hand.partition] == 0
 
 
 @pytest.mark.parametrize("counts", [True, False])
@@ -262,7 +271,7 @@ def test_the_record_in_hand_of_the_thread_that_closes_is_not_waited_for(world: W
     began = world.now.mono
     world.run_until(lambda: not member.app.running)
     assert world.now.mono - began < 1_000
-    assert world.committed("g", "t", PARTITIONS)[0] == int(counts)
+    assert committed(world, "consumer")[0] == int(counts)
 
 
 def test_without_a_lease_nothing_is_handed_out(world: World) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+from ottla.broker.faults.rules import Delay
 from ottla.client.groups.zookeeper.states import State
 from ottla.errors import CommitFailedError
+from ottla.protocol.apis import Api
 from ottla.simulation.application import App, Program, Thread, member
 from ottla.simulation.world import World
 from ottla.types import OffsetAndMetadata, TopicPartition
@@ -43,8 +47,9 @@ def settle(world: World, *apps: App, limit: int = 60_000) -> None:
     world.run_until(settled, limit)
 
 
-def all_is_read(world: World) -> bool:
-    return world.committed_in_zookeeper("g", "t", PARTITIONS) == {tp.partition: count for tp, count in world.produced.items()}
+def all_is_read(world: World, settings: Mapping[str, Any] | None = None) -> bool:
+    stored = world.committed if "offsets_storage" in (settings or {}) else world.committed_in_zookeeper
+    return stored("g", "t", PARTITIONS) == {tp.partition: count for tp, count in world.produced.items()}
 
 
 def test_the_brokers_are_in_zookeeper_as_kafka_1_1_1_writes_them(world: World) -> None:
@@ -126,19 +131,49 @@ def test_a_restart_of_zookeeper_within_the_session_moves_no_partition(world: Wor
     assert first.listener_calls == calls
 
 
-def test_a_member_that_reaches_zookeeper_no_more_stops_before_another_takes_over(world: World) -> None:
-    first, second = join(world, "a"), join(world, "b")
+STORES: dict[str, dict[str, Any]] = {
+    "zookeeper": {},
+    "kafka": {"offsets_storage": "kafka", "dual_commit_enabled": False},
+    "both": {"offsets_storage": "kafka"},
+}
+
+
+@pytest.mark.parametrize("settings", STORES.values(), ids=STORES)
+def test_a_member_that_reaches_zookeeper_no_more_stops_before_another_takes_over(world: World, settings: dict[str, Any]) -> None:
+    first, second = join(world, "a", **settings), join(world, "b", **settings)
     settle(world, first, second)
-    world.run_until(lambda: all_is_read(world))
+    world.run_until(lambda: all_is_read(world, settings))
+    world.broker.set_fault(Delay(0), Api.OFFSET_COMMIT, times=None, client_id="a")
     world.network.separate("a", "zookeeper")
+    world.run_until(lambda: not first.assembly.core.session.has_lease(world.now))
+    before = world.broker.struck
+    assert (before > 0) == ("offsets_storage" in settings)
     settle(world, second, limit=SESSION + 2_000)
     handled = len(first.handled)
     for number in range(PARTITIONS):
         world.produce("t", number, 10)
-    world.run_until(lambda: all_is_read(world))
+    world.run_until(lambda: all_is_read(world, settings))
+    world.run(3_000)  # it tries to commit after each poll
     assert len(first.handled) == handled
+    assert world.broker.struck == before, "it commits after its lease, when others may own the partitions"
     world.network.join("a", "zookeeper")
     settle(world, first, second)
+
+
+def test_the_consumed_offsets_are_committed_periodically(world: World) -> None:
+    app = world.app("a", group_id="g", group_protocol="zookeeper", auto_commit_interval_ms=100, max_poll_records=5)
+    app.start(member(app, work=50))
+    commits: list[int] = []
+    for _ in range(100):
+        world.run(50)
+        committed = world.committed_in_zookeeper("g", "t", PARTITIONS)
+        handled = Counter(record.partition for record in app.handled)
+        assert all(offset <= handled[partition] for partition, offset in committed.items())
+        commits.append(sum(committed.values()))
+    assert app.running
+    assert commits == sorted(commits)
+    assert len(set(commits)) > 10
+    assert commits[-1] == 50 * PARTITIONS
 
 
 def test_the_same_pattern_again_changes_nothing(world: World) -> None:

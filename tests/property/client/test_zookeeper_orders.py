@@ -1,8 +1,9 @@
-"""Orders of events in which a member of a ZooKeeper group once got stuck, or left nodes behind."""
+"""Orders of events in which a member of a ZooKeeper group once got stuck or left nodes behind, or may write in a later session."""
 
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from ottla.client.groups.zookeeper.states import State
 from ottla.errors import ConsumerRebalanceFailedError, KeeperCode, ZooKeeperError
 from ottla.simulation.zookeeper import Executed
 from ottla.zookeeper.operations import Create, Delete, GetData, Multi, Operation
-from tests.property.client.zookeeper_world import Member, World
+from tests.property.client.zookeeper_world import SESSION, Member, World
 
 
 def rest(member: Member) -> None:
@@ -50,8 +51,29 @@ def run_until_asked(member: Member, wanted: Callable[[Operation[Any]], bool]) ->
     raise AssertionError(f"{member.membership} never asks for it")
 
 
+def hand_over_between_sessions(member: Member) -> None:
+    """The connection had broken, and the session had ended, before the latest operations were handed over: the next executes them.
+
+    Their outcomes arrive before the member learns of the end of its session.
+    """
+    waiting, member.outgoing = member.outgoing, deque()
+    member.disconnect(0)
+    member.world.pass_time(SESSION)
+    member.outgoing = waiting
+    unknown, member.answers = member.answers, deque()
+    member.connect()
+    later, member.answers = member.answers, unknown
+    while member.outgoing:
+        member.execute()
+    member.answers += later
+
+
 def is_claim(operation: Operation[Any]) -> bool:
     return isinstance(operation, Multi) and "/owners/" in operation.operations[-1].path
+
+
+def is_commit(operation: Operation[Any]) -> bool:
+    return isinstance(operation, Multi) and "/offsets/" in operation.operations[-1].path
 
 
 def reads_owners(operation: Operation[Any]) -> bool:
@@ -244,3 +266,33 @@ def test_waits_for_the_own_node_are_reported_after_so_many_vain_ones() -> None:
         world.pass_time(2_500)
     assert counts == [0, 0, 1, 1, 2]
     assert "/consumers/g/ids/g_a belongs to another session" in str(member.errors)
+
+
+def test_a_claim_that_the_next_session_executes_creates_no_owners() -> None:
+    world = World({"t": 2}, "a")
+    (member,) = world.members
+    member.connect()
+    member.subscribe("t")
+    run_until_asked(member, is_claim)
+    hand_over_between_sessions(member)
+    assert world.owners() == {}
+    rest(member)
+    world.pass_time(1_000)
+    rest(member)
+    assert len(member.owned) == 2
+
+
+def test_a_commit_that_the_next_session_executes_writes_no_offset() -> None:
+    world = World({"t": 2}, "a")
+    (member,) = world.members
+    member.connect()
+    member.subscribe("t")
+    rest(member)
+    member.commit()
+    run_until_asked(member, is_commit)
+    hand_over_between_sessions(member)
+    assert world.children("/consumers/g/offsets/t") == []
+    rest(member)
+    world.pass_time(1_000)
+    rest(member)
+    assert len(member.owned) == 2
