@@ -49,9 +49,9 @@ def answer_one(ask: AnyAsk, model: ZooKeeperModel, session_id: int) -> None:
 
 
 def test_the_server_catches_up_before_anything_is_read() -> None:
-    """Otherwise a server of an ensemble that lags behind could answer with a list from before the change that caused the reading."""
-    reading = Reading()
     """Otherwise a server that lags behind could answer with a list from before the change that caused the reading."""
+    reading = Reading()
+    reading.reader.begin(EVERYTHING)
     first, second, *_ = (ask.operation for ask in reading.reader.asks.take())
     assert (first, second) == (Sync("/consumers/g/ids"), GetChildren("/consumers/g/ids", watch=True))
 
