@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from ottla import arguments
 from ottla.arguments import Offset, Partitions, Timeout
@@ -23,7 +23,6 @@ from ottla.consumer_base import CLOSE_TIMEOUT, Caller, ConsumerBase
 from ottla.errors import IllegalStateError, OttlaError
 from ottla.records import Record, Records, Walk
 from ottla.runtime import clock
-from ottla.streams import Stream, StreamsDriver
 from ottla.thread_driver import ThreadDriver
 from ottla.types import (
     GroupMembershipOperation,
@@ -34,6 +33,9 @@ from ottla.types import (
     TopicPartition,
     V_co,
 )
+
+if TYPE_CHECKING:
+    from ottla.streams import Stream, StreamsDriver
 
 RebalanceListener = Callable[["Consumer[Any, Any]", list[TopicPartition]], None] | None
 """``listener(consumer, partitions)``, or none."""
@@ -242,6 +244,9 @@ class Consumer(ConsumerBase[K_co, V_co]):
         """
         self._check_open()
         listeners = self._listeners(on_assign, on_revoke, on_lost)
+        # Imported here, since few consumers have streams.
+        from ottla.streams import Stream, StreamsDriver
+
         wanted, regex = arguments.streams(topics, pattern, blacklist, n, self._config.group_protocol)
         if self._config.group_id is None:
             raise IllegalStateError("streams() needs a group", hint="set group_id")

@@ -303,6 +303,22 @@ def test_malformed_nodes_are_logged_once_with_their_path(
         assert len([line for line in lines if path.removeprefix(cluster.chroot) in line and "skipped" in line]) == 1, lines
 
 
+def test_nodes_that_vanish_between_the_list_and_the_reading(cluster: ZooKeeperCluster, topic: str) -> None:
+    other = cluster.path("billing", "ids", "billing_x"), f'{{"subscription": {{"{topic}": 1}}, "pattern": "static"}}'.encode()
+    vanishing = [other, (f"{cluster.chroot}/brokers/topics/{topic}-x", b'{"partitions": {}}')]
+    with members(Member(cluster, pattern=f"{topic}.*", consumer_id="a")) as (member,):
+        until(lambda: len(member.owned) == 5)
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            for path, data in vanishing:
+                cluster.zookeeper.create(path, data)
+            for path, _ in vanishing:
+                cluster.zookeeper.delete(path)
+        until(lambda: len(member.owned) == 5 and len(cluster.owners("billing", topic)) == 5)
+        assert [name for name, _ in member.calls].count("assign") > 1
+    assert member.errors == []
+
+
 def test_offsets_in_kafka_and_in_both(cluster: ZooKeeperCluster, topic: str) -> None:
     produce(cluster, topic, 50)
     with members(Member(cluster, topic, offsets_storage="kafka")) as (member,):

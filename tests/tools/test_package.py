@@ -72,6 +72,18 @@ def test_only_its_command_loads_the_demo() -> None:
     assert done.stdout == "[]\n"
 
 
+def test_a_consumer_of_a_classic_group_loads_neither_zookeeper_nor_streams() -> None:
+    program = """
+import re, sys, ottla
+with ottla.Consumer(bootstrap_servers="127.0.0.1:1", group_id="g", group_protocol="classic") as consumer:
+    consumer.subscribe(["orders"])
+    unused = re.compile(r"kazoo|ottla\\..*(zookeeper|both|streams|pump)")
+    print([one for one in sys.modules if unused.match(one) and one != "ottla.errors.zookeeper"])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_sdist_holds_the_source_and_nothing_that_was_generated(dist: Path) -> None:

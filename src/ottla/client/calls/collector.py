@@ -13,11 +13,10 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.client.calls.delivery import Delivery, DeliveryPart
 from ottla.client.calls.shared_state import SharedState
-from ottla.client.calls.streams import Positions, Streams
 from ottla.client.events import FetchedPartition, FetchedResponse
 from ottla.client.health.metrics import Consumption
 from ottla.client.subscription import PartitionView, Snapshot
@@ -25,6 +24,9 @@ from ottla.config import ConsumerConfig
 from ottla.errors import CorruptRecordError
 from ottla.records import PartitionReader, Walk
 from ottla.types import Now, OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.client.calls.streams import Positions, Streams
 
 
 class _OpenFetch(NamedTuple):
