@@ -1,4 +1,7 @@
-"""Members of a ZooKeeper group that join, leave, are killed and stopped at random: nothing is lost, and no offset goes back."""
+"""Members of a ZooKeeper group that join, leave, are killed and stopped at random, and restarts of ZooKeeper.
+
+Nothing is lost, and no offset goes back.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +36,8 @@ def zookeeper() -> Iterator[ZooKeeperServer]:
 class Run:
     """One run: members of one group, and the events that a seed chooses."""
 
-    def __init__(self, cluster: ZooKeeperCluster, seed: int, folder: Path, running: ExitStack) -> None:
-        self._cluster, self._folder, self._running = cluster, folder, running
+    def __init__(self, cluster: ZooKeeperCluster, zookeeper: ZooKeeperServer, seed: int, folder: Path, running: ExitStack) -> None:
+        self._cluster, self._zookeeper, self._folder, self._running = cluster, zookeeper, folder, running
         self._chance = random.Random(seed)
         self._topic = cluster.create_topic(f"torture{seed}{cluster.chroot.removeprefix('/')}", 5)
         self._partitions = 5
@@ -49,7 +52,9 @@ class Run:
         self._join()
         for _ in range(EVENTS):
             self._produce()
-            self._chance.choice([self._join, self._join, self._leave, self._kill, self._stop, self._grow])()
+            self._chance.choice(
+                [self._join, self._join, self._leave, self._kill, self._stop, self._grow, self._zookeeper.restart]
+            )()
             until = time.monotonic() + self._chance.uniform(0, 2)
             while time.monotonic() < until:
                 self._check_offsets()
@@ -121,7 +126,7 @@ def wait(condition: Callable[[], bool], what: Callable[[], str]) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.torture) for seed in range(2, 100))])
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.torture) for seed in range(2, 102))])
 def test_random_members(seed: int, kafka_broker: Broker, zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
     with registered(kafka_broker, zookeeper.connect_string) as cluster, ExitStack() as running:
-        Run(cluster, seed, tmp_path, running).run()
+        Run(cluster, zookeeper, seed, tmp_path, running).run()

@@ -22,6 +22,7 @@ SESSION = 4.0
 MEMBER = """
 import json, sys, time
 from ottla import Consumer
+from ottla.errors import ConnectionFailedError
 
 def say(**what):
     print(json.dumps({**what, "at": time.time()}), flush=True)
@@ -34,7 +35,11 @@ with Consumer(zookeeper_connect=connect, group_id="billing", consumer_id=consume
               auto_offset_reset="earliest", enable_auto_commit=False, offsets_storage=storage, max_poll_records=1) as consumer:
     consumer.subscribe([topic], on_assign=listener("assigned"), on_revoke=listener("revoked"), on_lost=listener("lost"))
     while True:
-        records = consumer.poll(0.1)
+        try:
+            records = consumer.poll(0.1)
+        except ConnectionFailedError as error:
+            say(error=type(error).__name__)
+            continue
         for record in records:
             say(partition=record.partition, offset=record.offset)
             try:
