@@ -4,9 +4,10 @@ After each step the owners are those of 0.8's formula, and four tools agree abou
 VerifyConsumerRebalance and ``kafka-consumer-groups`` of 1.1.1, ConsumerOffsetChecker of 0.8.2.2, and ``ottla group describe``.
 Records are produced all the time, and each is read at least once.
 
-A walk takes one to two minutes. Its steps mostly wait: Java's member sleeps two seconds (``rebalance.backoff.ms``) after each
-conflict; a killed or stopped member owns its partitions until its session is over, six to nine seconds. The tools take one to two
-seconds for each step, because Kafka's run in JVMs that stay.
+A walk takes one to two minutes, and up to six on a busy machine. Its steps mostly wait: Java's member sleeps two seconds
+(``rebalance.backoff.ms``) after each conflict; a killed or stopped member owns its partitions until its session is over, six to
+nine seconds. The tools of Kafka run in JVMs that stay, so they take one to two seconds for each step, and longer with offsets in
+Kafka: ConsumerOffsetChecker prints nothing until each partition has a committed offset.
 """
 
 from __future__ import annotations
@@ -118,6 +119,7 @@ class Walk:
         self.load.topics.append(self.topics[-1])
 
 
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("size", "strategy", "store"),
     [
