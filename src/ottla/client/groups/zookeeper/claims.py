@@ -81,6 +81,11 @@ class Claims:
         self.asks.abandon()
         self.blocked_by = {}
 
+    def advice(self) -> str | None:
+        """What to do about an owner node of another that remains whatever its member does; ``None``: there is none."""
+        kept = next((path for path, holder in self.blocked_by.items() if not holder.is_ephemeral), None)
+        return None if kept is None else f"delete the node {kept}: no session deletes it"
+
     # -- claiming ---------------------------------------------------------------------------------------------------------
 
     def check_size(self, wanted: Mapping[TopicPartition, ConsumerThread]) -> None:

@@ -46,7 +46,6 @@ from ottla.types import ConsumerGroupMetadata, FrozenMapping, GroupMembershipOpe
 from ottla.zookeeper import paths
 from ottla.zookeeper.ask_queue import is_missing
 from ottla.zookeeper.nodes import ConsumerThread
-from ottla.zookeeper.operations import Delete
 from ottla.zookeeper.session import Session, SessionChanged, SessionState, WatchFired
 
 _log = logging.getLogger(__name__)
@@ -247,8 +246,7 @@ class ZooKeeperMembership:
                 self._in_step = False
                 raise
         asks = (*self._registrar.asks.take(), *self._reader.asks.take(), *self.claims.asks.take())
-        times = [self._not_before]
-        times += [self._polls.deadline] if self.state in MEMBER_STATES else []
+        times = [self._not_before, *([self._polls.deadline] if self.state in MEMBER_STATES else [])]
         times += [self._waits.until] if self.state is State.WAITING else []
         return Poll(asks, min((at for at in times if at > now.mono), default=None))
 
@@ -291,11 +289,11 @@ class ZooKeeperMembership:
         self._reader.begin(registration_of(self._subscription, now))
 
     def _delete_nodes(self, now: Now) -> None:
-        """Delete the owner nodes and the member's own node, in one multi."""
+        """Delete the owner nodes and the member's own node, in one multi, after a look at whose it is."""
         if self._registrar.may_exist:
-            # Also if its creation is in flight: the operations of a session are executed in order.
             self._in_step = True
-            self.claims.release((Delete(self._registrar.path),), self._on_nodes_deleted, self._on_failure)
+            done, failed = self._on_nodes_deleted, self._on_failure
+            self._registrar.prepare_deletion(lambda last, now: self.claims.release(last, done, failed), failed)
         elif self.claims.possible:
             # Another client has deleted the member's node. With it, the owner nodes can be deleted as always.
             self._register(now)
@@ -317,11 +315,12 @@ class ZooKeeperMembership:
             self._move(Input.UNCERTAIN if self.claims.possible else Input.REGISTERED)
 
     def _on_taken(self, now: Now) -> None:
-        """An earlier session of the same member id has the node: wait for its end."""
-        self._in_step = False
-        self._waits.end(now)
-        self._waits.begin(f"{self._registrar.path} belongs to another session", now)
-        self._not_before = self._waits.until
+        """Another session has the node of this member id: wait for its end, without owner nodes, which would be in its way."""
+        self._in_step = bool(self.claims.possible)
+        if self.claims.possible:
+            self.claims.release((), self._on_taken, self._on_failure)
+        elif self.state is State.REGISTERING:
+            self._not_before = self._waits.begin_for_session(self._registrar.path, now)
 
     def _on_released(self, now: Now) -> None:
         del now
@@ -364,7 +363,7 @@ class ZooKeeperMembership:
 
     def _cannot_assign(self, error: OttlaError, now: Now) -> None:
         self._move(Input.CONFLICT)
-        self._waits.begin(str(error.args[0]), now, error)
+        self._waits.begin(str(error.args[0]), now, cause=error, hint=error.hint)
 
     def _on_claimed(self, now: Now) -> None:
         del now
@@ -381,7 +380,7 @@ class ZooKeeperMembership:
         """Wait until the other owners are gone; Java's member waits for the whole back-off."""
         self._succeeded()
         self._move(Input.CONFLICT)
-        self._waits.begin_for(self.claims.blocked_by.values(), now)
+        self._waits.begin_for(self.claims.blocked_by.values(), now, hint=self.claims.advice())
 
     def _succeeded(self) -> None:
         self._in_step, self._failures, self._reported = False, 0, ""

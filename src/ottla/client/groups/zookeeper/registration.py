@@ -1,7 +1,7 @@
 """The node of a member below ``ids``.
 
-Owns its creation, and what is written in it. Must not know states, nor the other nodes of the group. Invariant: the node belongs to
-the present session; while an earlier session still has it, nothing is overwritten.
+Owns its creation, what is written in it, and whose it is. Must not know states, nor the other nodes of the group. Invariant: a node
+of another session is neither overwritten nor deleted, be it that of an earlier process or of a second member with the same id.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 from ottla.client.subscription import SubscriptionState
 from ottla.config import ConsumerConfig
-from ottla.errors import KeeperCode, OttlaError
+from ottla.errors import KeeperCode, OttlaError, ZooKeeperError
 from ottla.types import Now
 from ottla.zookeeper import paths
 from ottla.zookeeper.ask_queue import MOST_SURPRISES, AskQueue, has_code, is_missing
 from ottla.zookeeper.nodes import BLACK_LIST, STATIC, WHITE_LIST, MemberRegistration
-from ottla.zookeeper.operations import Create, Delete, Exists, Multi, Stat
+from ottla.zookeeper.operations import Create, Delete, Exists, Multi, Stat, Write
 from ottla.zookeeper.session import Session
 
 _log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ def registration_of(subscription: SubscriptionState, now: Now) -> MemberRegistra
 
 
 class Registrar:
-    """See the module. ``on_taken`` is called if an earlier session of the same member id still has the node, which is watched."""
+    """See the module. ``on_taken`` is called if another session has the node of this member id, which is watched."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Registrar:
         self.registered: MemberRegistration | None = None
         """What the node contains, as far as an outcome has told; ``None``: nothing."""
         self.may_exist = False
-        """Whether the node may exist, since ZooKeeper was asked to create it."""
+        """Whether a node of this session may exist, since ZooKeeper was asked to create it."""
         self._creating = False
         """Whether the outcome of a creation is unknown."""
         self._surprises = 0
@@ -85,9 +85,9 @@ class Registrar:
         self._write(registration)
 
     def _write(self, registration: MemberRegistration) -> None:
-        self.may_exist = self._creating = True
         if self.registered is not None:
-            return self._replace(registration)
+            return self._look(registration)
+        self.may_exist = self._creating = True
         parents: list[OttlaError] = []
 
         def note_parent(error: OttlaError, now: Now) -> None:
@@ -101,11 +101,7 @@ class Registrar:
         def failed(error: OttlaError, now: Now) -> None:
             self._creating = error.retriable
             if has_code(error, KeeperCode.NODEEXISTS):
-                self.asks.ask(
-                    Exists(self.path, watch=True),
-                    lambda stat, now: self._on_existing(registration, stat, error, now),
-                    self._on_failure,
-                )
+                self._look(registration)
             else:
                 self._on_failure(parents[0] if parents and is_missing(error) else error, now)
 
@@ -113,14 +109,37 @@ class Registrar:
             Create(self.path, registration.encode(), ephemeral=True), lambda result, now: self._on_done(registration, now), failed
         )
 
-    def _on_existing(self, registration: MemberRegistration, stat: Stat | None, error: OttlaError, now: Now) -> None:
-        if stat is None:
-            self._write_again(registration, error, now)
-        elif stat.ephemeral_owner == self._session.session_id:
-            # Created with an unknown outcome, perhaps with another subscription, which the other members may have read.
-            self._replace(registration)
-        else:
-            self._on_taken(now)
+    def prepare_deletion(
+        self, on_looked: Callable[[tuple[Write, ...], Now], None], on_failure: Callable[[OttlaError, Now], None]
+    ) -> None:
+        """Pass on the deletion of the node; none if it is not that of this session. Its creation may still be in flight.
+
+        Without the look: 1. A second member with the same id asks for the creation of its node, and gets no answer. 2. It leaves,
+        and deletes the node of the first, which loses its partitions.
+        """
+
+        def looked(stat: Stat | None, now: Now) -> None:
+            on_looked((Delete(self.path, stat.version),) if stat is not None and self._is_own(stat) else (), now)
+
+        self.asks.ask(Exists(self.path), looked, on_failure)
+
+    def _is_own(self, stat: Stat) -> bool:
+        return stat.ephemeral_owner == self._session.session_id
+
+    def _look(self, registration: MemberRegistration) -> None:
+        """Write the node that exists, unless it belongs to another session."""
+
+        def looked(stat: Stat | None, now: Now) -> None:
+            if stat is not None and self._is_own(stat):
+                # Perhaps created with an unknown outcome, and another subscription, which the other members may have read.
+                return self._replace(registration)
+            self.registered = None
+            if stat is None:
+                return self._write_again(registration, ZooKeeperError(KeeperCode.NONODE, self.path), now)
+            self.may_exist = False
+            return self._on_taken(now)
+
+        self.asks.ask(Exists(self.path, watch=True), looked, self._on_failure)
 
     def _replace(self, registration: MemberRegistration) -> None:
         def failed(error: OttlaError, now: Now) -> None:
@@ -130,6 +149,7 @@ class Registrar:
             else:
                 self._on_failure(error, now)
 
+        self._creating = True
         operations = Delete(self.path), Create(self.path, registration.encode(), ephemeral=True)
         self.asks.ask(Multi(operations), lambda result, now: self._on_done(registration, now), failed)
 

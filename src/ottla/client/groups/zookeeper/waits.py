@@ -40,7 +40,7 @@ class Waits:
     def __repr__(self) -> str:
         return f"<Waits until {self.until}, {self._vain} in vain>"
 
-    def begin(self, obstacle: str, now: Now, cause: OttlaError | None = None) -> None:
+    def begin(self, obstacle: str, now: Now, *, cause: OttlaError | None = None, hint: str | None = None) -> None:
         """Wait for ``rebalance.backoff.ms`` at most. After ``rebalance.max.retries`` vain waits report the obstacle, and go on."""
         self.until = now.mono + self._config.rebalance_backoff_ms
         group = self._config.group_id
@@ -48,16 +48,23 @@ class Waits:
         if self._vain >= self._config.rebalance_max_retries:
             self._vain = 0
             text = f"member {self._member_id} of group {group!r} could not claim its partitions, and goes on trying: {obstacle}"
-            self._report(ConsumerRebalanceFailedError(text, hint=None if cause is None else cause.hint, cause=cause))
+            self._report(ConsumerRebalanceFailedError(text, hint=hint, cause=cause))
 
-    def begin_for(self, owners: Collection[object], now: Now) -> None:
+    def begin_for(self, owners: Collection[object], now: Now, *, hint: str | None = None) -> None:
         """Wait until these owners have given up the partitions. If they have disappeared meanwhile, the wait is short or none."""
         names = [str(owner) for owner in owners]
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        self.begin(", ".join(names[:_NAMED]) + more or "owners that disappear when they are looked for", now)
+        self.begin(", ".join(names[:_NAMED]) + more or "owners that disappear when they are looked for", now, hint=hint)
         if not names:
             self.until = now.mono + self._backoff.delay(self._setbacks - 1) if self._setbacks else 0
             self._setbacks += 1
+
+    def begin_for_session(self, path: str, now: Now) -> int:
+        """Wait until another session has ended, or has deleted the member's node; return when the wait ends."""
+        self.end(now)
+        hint = "give each member its own consumer.id (or wait until the session of the earlier process has ended)"
+        self.begin(f"{path} belongs to another session", now, hint=hint)
+        return self.until
 
     def end(self, now: Now) -> None:
         """Count the wait that is over, if there was one, and it was in vain."""

@@ -1,0 +1,152 @@
+"""A member deletes nodes of its own session only, also if a second member has its id."""
+
+from __future__ import annotations
+
+import enum
+
+import pytest
+
+from ottla.client.groups.zookeeper.states import State
+from ottla.zookeeper.operations import Create, Delete
+from tests.property.client.zookeeper_world import POLL_INTERVAL, Member, World
+
+NODE = "/consumers/g/ids/g_a"
+
+
+def rest(*members: Member) -> None:
+    """Let everything happen that is due, without time passing."""
+    for _ in range(30):
+        for member in members:
+            member.run_pass()
+            if member.topics:
+                member.poll()
+            deliver(member)
+
+
+def deliver(member: Member) -> None:
+    while member.outgoing:
+        member.execute()
+    while member.answers:
+        member.take_answer()
+    while member.watches:
+        member.take_watch()
+
+
+def wait(*members: Member, milliseconds: int = 10_000) -> None:
+    for _ in range(milliseconds // 500):
+        members[0].world.pass_time(500)
+        rest(*members)
+
+
+def live_member_and_its_double() -> tuple[World, Member, Member]:
+    world = World({"t": 2}, "a")
+    (live,) = world.members
+    live.connect()
+    live.subscribe("t")
+    rest(live)
+    assert len(live.owned) == 2
+    double = Member(world, "a", rebalance_max_retries=1)
+    world.members.append(double)
+    double.connect()
+    double.subscribe("t")
+    return world, live, double
+
+
+def stayed(world: World, live: Member) -> bool:
+    owners = ["g_a-0", "g_a-0"]
+    return world.model.owner(NODE) == live.session_id and list(world.owners().values()) == owners and len(live.readable) == 2
+
+
+class Moment(enum.Enum):
+    """When the double leaves."""
+
+    TAKEN = "it waits for the end of the other session"
+    CREATING = "the creation of its node is in flight"
+    UNKNOWN = "the answer to the creation of its node was lost"
+    EXPIRED = "its application has not polled in time"
+
+
+@pytest.mark.parametrize("moment", Moment)
+def test_a_second_member_with_the_same_id_leaves_the_node_of_the_first_alone(moment: Moment) -> None:
+    world, live, double = live_member_and_its_double()
+    if moment in (Moment.TAKEN, Moment.EXPIRED):
+        rest(live, double)
+        assert double.membership.state is State.REGISTERING
+    else:
+        deliver(double)
+        double.run_pass()
+        assert [perform.operation for perform in double.outgoing if perform.operation.path == NODE]
+    if moment is Moment.UNKNOWN:
+        double.disconnect(len(double.outgoing))
+        deliver(double)
+        double.connect()
+        deliver(double)
+    if moment is Moment.EXPIRED:
+        world.pass_time(POLL_INTERVAL)
+        live.poll()
+        rest(live)
+        double.run_pass()
+        deliver(double)
+        double.run_pass()
+        deliver(double)
+        assert double.membership.state is State.STALE
+    double.unsubscribe()
+    rest(double)
+    assert double.membership.state is State.UNSUBSCRIBED
+    assert stayed(world, live)
+    wait(live, double)
+    assert stayed(world, live)
+
+
+def test_the_error_of_a_second_member_with_the_same_id_says_what_to_do() -> None:
+    _world, live, double = live_member_and_its_double()
+    rest(live, double)
+    wait(live, double, milliseconds=5_000)
+    assert f"{NODE} belongs to another session" in str(double.errors[0])
+    advice = "give each member its own consumer.id (or wait until the session of the earlier process has ended)"
+    assert double.errors[0].hint == advice
+
+
+def test_the_error_for_an_owner_node_that_no_session_deletes_says_what_to_do() -> None:
+    world = World({"t": 2}, "")
+    member = Member(world, "a", rebalance_max_retries=1)
+    world.members.append(member)
+    for path in ("/consumers", "/consumers/g", "/consumers/g/owners", "/consumers/g/owners/t"):
+        world.write(Create(path))
+    world.write(Create("/consumers/g/owners/t/1", b"g_x-0"))
+    member.connect()
+    member.subscribe("t")
+    rest(member)
+    wait(member, milliseconds=5_000)
+    assert "t-1 is owned by g_x-0, in a node that no session deletes" in str(member.errors[0])
+    assert member.errors[0].hint == "delete the node /consumers/g/owners/t/1: no session deletes it"
+
+
+def taken_over() -> tuple[World, Member, Member]:
+    """Somebody deletes the node of a member, and its double creates it before the member learns of it."""
+    world, live, double = live_member_and_its_double()
+    rest(live, double)
+    world.write(Delete(NODE))
+    rest(double)
+    assert world.model.owner(NODE) == double.session_id
+    return world, live, double
+
+
+def test_a_member_whose_node_was_taken_over_does_not_delete_it_when_it_leaves() -> None:
+    world, live, double = taken_over()
+    live.unsubscribe()
+    rest(live, double)
+    assert live.membership.state is State.UNSUBSCRIBED
+    assert world.model.owner(NODE) == double.session_id
+    wait(live, double)
+    assert len(double.readable) == 2
+
+
+def test_a_member_whose_node_was_taken_over_does_not_overwrite_it_for_another_subscription() -> None:
+    world, live, double = taken_over()
+    world.resize("u", 1)
+    live.subscribe("t", "u")
+    wait(live, double)
+    assert world.model.owner(NODE) == double.session_id
+    assert live.membership.state is State.REGISTERING
+    assert len(double.readable) == 2
