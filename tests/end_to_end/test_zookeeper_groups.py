@@ -299,8 +299,9 @@ def test_malformed_nodes_are_logged_once_with_their_path(
         assert {partition for partition, _ in member.handled} == {0, 1, 2, 4}
         assert "offset" in str(member.consumer.health())
     lines = [record.getMessage() for record in caplog.records if "malformed" in record.getMessage()]
-    for path in (cluster.path("billing", "ids", "broken"), "/brokers/ids/7", "/offsets/"):
-        assert len([line for line in lines if path.removeprefix(cluster.chroot) in line and "skipped" in line]) == 1, lines
+    ids, brokers = cluster.path("billing", "ids", "broken").removeprefix(cluster.chroot), "/brokers/ids/7"
+    for path, text in ((ids, "it is skipped"), (brokers, "it is skipped"), ("/offsets/", "the partition is not read")):
+        assert len([line for line in lines if path in line and text in line]) == 1, lines
 
 
 def test_nodes_that_vanish_between_the_list_and_the_reading(cluster: ZooKeeperCluster, topic: str) -> None:

@@ -95,6 +95,7 @@ def test_every_row_of_the_table_has_an_answer() -> None:
         ("ssl_cafile", "ssl_cafile is called ssl_truststore_location here"),
         ("sasl_plain_username", "sasl_plain_username is called sasl_username here"),
         ("fetch.wait.max.ms", "fetch.wait.max.ms is called fetch.max.wait.ms here"),
+        ("autocommit.enable", "autocommit.enable is called enable.auto.commit here"),
         ("fetch_wait_max_ms", "fetch_wait_max_ms is called fetch_max_wait_ms here"),
         ("ssl_check_hostname", "is called ssl_endpoint_identification_algorithm here .an empty string disables the check."),
         ("enable.auto.offset.store", "automatic commits cover only what previous polls returned"),

@@ -122,6 +122,7 @@ OTHER_CLIENTS: Mapping[str, Answer] = {
     "share.acknowledgement.mode": _NOT_YET,
     "topics": _TOPICS,
     # Kafka 0.8's consumer
+    "autocommit.enable": _called("enable_auto_commit", "this is the name in Kafka 0.7"),
     "refresh.leader.backoff.ms": _called("retry_backoff_ms"),
     "num.consumer.fetchers": _needless("the network thread fetches from all brokers at once"),
     "offsets.channel.backoff.ms": _needless("commits are retried with pauses from retry_backoff to retry_backoff_max"),

@@ -18,7 +18,6 @@ from ottla.client.admin.zookeeper.calls import Call, ResultT, Steps
 from ottla.errors import (
     ClosedError,
     ConcurrentAccessError,
-    ConfigError,
     ConnectionFailedError,
     ForkedError,
     KeeperCode,
@@ -30,6 +29,7 @@ from ottla.runtime import clock
 from ottla.runtime.zookeeper import ZooKeeperClient
 from ottla.runtime.zookeeper_probe import probe
 from ottla.types import Now
+from ottla.zookeeper import paths
 from ottla.zookeeper.operations import Exists, Operation
 from ottla.zookeeper.session import Ask, Session, SessionState
 
@@ -114,8 +114,7 @@ class ZooKeeperCalls:
         if isinstance(outcome, ZooKeeperError):
             raise outcome
         if outcome is None:
-            text = f"{self._connect!r}: ZooKeeper has no node {self._client.chroot!r}"
-            raise ConfigError(text, hint="what follows the servers must be as in zookeeper.connect of the brokers")
+            raise paths.missing_root(self._connect)
         self._has_root = True
 
     def _perform(self, operations: Sequence[Operation[Any]], timeout: int) -> list[Any]:

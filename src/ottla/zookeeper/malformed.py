@@ -19,9 +19,10 @@ _T = TypeVar("_T")
 
 
 class MalformedNodes:
-    """See the module."""
+    """See the module. ``what_follows``: what the reader does without the node, for the log."""
 
-    def __init__(self) -> None:
+    def __init__(self, what_follows: str = "it is skipped") -> None:
+        self._what_follows = what_follows
         self.errors: dict[str, ProtocolError] = {}
         """Path -> the error of the node when it was last read."""
 
@@ -34,7 +35,7 @@ class MalformedNodes:
             value = decode(outcome.data, path)
         except ProtocolError as error:
             if str(self.errors.get(path)) != str(error):
-                _log.warning("%s; it is skipped", error)
+                _log.warning("%s; %s", error, self._what_follows)
             self.errors[path] = error
             return None
         self.errors.pop(path, None)

@@ -19,6 +19,12 @@ _REFUSED = re.compile("[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 """Characters that ZooKeeper allows in no name, and the separator."""
 
 
+def missing_root(connect: str) -> ConfigError:
+    """Return the error for a chroot that does not exist; ``connect`` is ``zookeeper.connect``."""
+    text = f"{connect!r}: ZooKeeper has no node {'/' + connect.partition('/')[2]!r}"
+    return ConfigError(text, hint="what follows the servers must be as in zookeeper.connect of the brokers")
+
+
 def is_name(name: str) -> bool:
     """Whether ``name`` can be part of a path."""
     return bool(name) and name not in (".", "..") and _REFUSED.search(name) is None

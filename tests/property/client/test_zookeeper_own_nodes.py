@@ -7,6 +7,7 @@ import enum
 import pytest
 
 from ottla.client.groups.zookeeper.states import State
+from ottla.errors import ConfigError, KeeperCode, ZooKeeperError
 from ottla.zookeeper.operations import Create, Delete
 from tests.property.client.zookeeper_world import POLL_INTERVAL, Member, World
 
@@ -150,3 +151,38 @@ def test_a_member_whose_node_was_taken_over_does_not_overwrite_it_for_another_su
     assert world.model.owner(NODE) == double.session_id
     assert live.membership.state is State.REGISTERING
     assert len(double.readable) == 2
+
+
+def test_a_chroot_that_does_not_exist_is_named() -> None:
+    world = World({"t": 2}, "")
+    member = Member(world, "a", zookeeper_connect="zk:2181/nope")
+    member.connect()
+    member.subscribe("t")
+    deliver(member)
+    member.run_pass()
+    while member.outgoing:
+        number, operation = member.outgoing.popleft()
+        fail(member, number, ZooKeeperError(KeeperCode.NONODE, operation.path))
+    deliver(member)
+    member.run_pass()
+    member.poll()
+    (error,) = [error for error in member.errors if isinstance(error, ConfigError)]
+    assert error.args == ("'zk:2181/nope': ZooKeeper has no node '/nope'",)
+    assert error.hint == "what follows the servers must be as in zookeeper.connect of the brokers"
+
+
+def fail(member: Member, number: int, error: ZooKeeperError) -> None:
+    member.report(lambda session, now: session.on_failed(number, error, now))
+
+
+def test_the_log_says_what_follows_from_a_malformed_offset(caplog: pytest.LogCaptureFixture) -> None:
+    world = World({"t": 1}, "a")
+    (member,) = world.members
+    for path in ("/consumers", "/consumers/g", "/consumers/g/offsets", "/consumers/g/offsets/t"):
+        world.write(Create(path))
+    world.write(Create("/consumers/g/offsets/t/0", b"x"))
+    member.connect()
+    member.subscribe("t")
+    rest(member)
+    (line,) = [record.getMessage() for record in caplog.records if "/consumers/g/offsets/t/0" in record.getMessage()]
+    assert line.endswith("; the partition is not read")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ottla.client.cluster import patterns
 from ottla.errors import ConfigError
 from ottla.zookeeper.nodes import BLACK_LIST, WHITE_LIST
 from ottla.zookeeper.topic_filter import TopicFilter
@@ -45,3 +46,18 @@ def test_internal_topics_can_be_excluded(topic: str, pattern: str, kind: str) ->
 def test_a_rewritten_pattern_that_cannot_be_used_raises() -> None:
     with pytest.raises(ConfigError, match=r"the Java pattern 'a\|\|b\|\(' cannot be used: '\(' at position 5"):
         TopicFilter("a,,b,(")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "cause", "hint"),
+    [
+        ("orders{1,2}", "the Java pattern 'orders{1|2}' cannot be used: '{1|2}' at position 6", "write a|aa instead of a{1,2}"),
+        ("a,(b", "the Java pattern 'a|(b' cannot be used: '(' at position 2", "the parentheses do not match"),
+    ],
+)
+def test_the_error_shows_the_pattern_that_the_user_has_written(pattern: str, cause: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        patterns.checked(pattern, "zookeeper")
+    text = f"in the pattern {pattern!r} a comma separates alternatives, as in the topic filters of Kafka 0.8: {cause}"
+    assert raised.value.args == (text,)
+    assert raised.value.hint == hint

@@ -19,6 +19,8 @@ from ottla.types import TopicPartition
 
 _log = logging.getLogger(__name__)
 
+_COUNTS = re.compile(r"\{[0-9]+,[0-9]*\}")
+
 
 def checked(pattern: str, group_protocol: str) -> str:
     """Return the pattern as the group gets it. Raises ``ConfigError`` if it is not a regular expression, or none of this group.
@@ -28,7 +30,14 @@ def checked(pattern: str, group_protocol: str) -> str:
     if group_protocol == "zookeeper":
         from ottla.zookeeper.topic_filter import TopicFilter
 
-        return TopicFilter(pattern).pattern
+        try:
+            return TopicFilter(pattern).pattern
+        except ConfigError as error:
+            if "," not in pattern:
+                raise
+            text = f"in the pattern {pattern!r} a comma separates alternatives, as in the topic filters of Kafka 0.8"
+            hint = "write a|aa instead of a{1,2}" if _COUNTS.search(pattern) else error.hint
+            raise ConfigError(f"{text}: {error.args[0]}", hint=hint, cause=error) from error
     if group_protocol != "consumer":
         try:
             re.compile(pattern)

@@ -116,7 +116,8 @@ def test_a_consumer_without_a_subscription_commits_nothing_and_one_that_assigns_
     commits.subscription.unsubscribe()
     commits.claims.forget()
     commits.manager.poll(Now(0, 0))
-    assert "nothing was committed in ZooKeeper: this member of group 'g' does not own t-0, t-1, t-2" in str(commits.replies.error)
+    text = "nothing was committed in ZooKeeper: this consumer of group 'g' has neither subscribed nor assigned partitions"
+    assert f"{text} (assign() or subscribe() first: " in str(commits.replies.error)
     commits.subscription.assign(frozenset(OFFSETS))
     commits.manager.commit(OFFSETS, 60_000, True, Replies())
     operation = commits.multi().operation

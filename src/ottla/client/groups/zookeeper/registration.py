@@ -54,6 +54,7 @@ class Registrar:
         """How often the node was not as expected since ``register`` was called."""
         self.path = paths.member(config.group_id or "", member_id)
         self._group_id = config.group_id or ""
+        self._connect = config.zookeeper_connect or ""
         self._session = session
         self._on_registered, self._on_taken, self._on_failure = on_registered, on_taken, on_failure
 
@@ -103,11 +104,15 @@ class Registrar:
             if has_code(error, KeeperCode.NODEEXISTS):
                 self._look(registration)
             else:
-                self._on_failure(parents[0] if parents and is_missing(error) else error, now)
+                self._on_failure(self._cause(parents[0]) if parents and is_missing(error) else error, now)
 
         return self.asks.ask(
             Create(self.path, registration.encode(), ephemeral=True), lambda result, now: self._on_done(registration, now), failed
         )
+
+    def _cause(self, error: OttlaError) -> OttlaError:
+        """The error of a parent that could not be created; the topmost one is below the chroot."""
+        return paths.missing_root(self._connect) if is_missing(error) and error.path == paths.CONSUMERS else error
 
     def prepare_deletion(
         self, on_looked: Callable[[tuple[Write, ...], Now], None], on_failure: Callable[[OttlaError, Now], None]

@@ -87,7 +87,7 @@ class ZooKeeperOffsetStore:
         """Ends what needs no operation: look-ups of partitions that cannot exist, commits of what was given up."""
         self._existing: set[TopicPartition] = set()
         """Partitions that are known to have an offset node."""
-        self._malformed = MalformedNodes()
+        self._malformed = MalformedNodes("the partition is not read")
 
     def __repr__(self) -> str:
         return f"<ZooKeeperOffsetStore {self._group_id!r}>"
@@ -132,7 +132,11 @@ class ZooKeeperOffsetStore:
         if foreign:
             names = ", ".join(map(str, foreign[:5])) + (f" and {len(foreign) - 5} more" if len(foreign) > 5 else "")
             so_far = stored(request.before, request.before + len(request.offsets), IN_ZOOKEEPER)
-            error = CommitFailedError(f"{so_far}: this member of group {self._group_id!r} does not own {names}")
+            text, hint = f"{so_far}: this member of group {self._group_id!r} does not own {names}", None
+            if self._subscription.mode is Mode.NONE:
+                text = f"{so_far}: this consumer of group {self._group_id!r} has neither subscribed nor assigned partitions"
+                hint = "assign() or subscribe() first: offsets in ZooKeeper are those of the owner of a partition"
+            error = CommitFailedError(text, hint=hint)
             return CommitOutcome(error=error, retry=False)
         try:
             by_path = [(self._path(tp), tp) for tp in sorted(request.offsets)]
