@@ -153,6 +153,37 @@ def test_a_member_whose_node_was_taken_over_does_not_overwrite_it_for_another_su
     assert len(double.readable) == 2
 
 
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_member_whose_node_was_taken_over_gives_up_its_owner_nodes(leaves: bool) -> None:
+    world, live, double = live_member_and_its_double()
+    rest(live, double)
+    world.write(Delete(NODE))
+    rest(live)
+    assert list(world.owners().values()) == ["g_a-0", "g_a-0"]
+    rest(double)
+    assert world.model.owner(NODE) == double.session_id
+    if leaves:
+        live.unsubscribe()
+    wait(live, double)
+    assert live.membership.state is (State.UNSUBSCRIBED if leaves else State.REGISTERING)
+    assert world.model.owner(NODE) == double.session_id
+    assert len(double.readable) == 2
+
+
+def test_the_record_of_a_rebalance_says_that_the_own_node_was_deleted() -> None:
+    world = World({"t": 2}, "a")
+    (member,) = world.members
+    member.connect()
+    member.subscribe("t")
+    rest(member)
+    world.write(Delete(NODE))
+    wait(member)
+    assert len(member.readable) == 2
+    assert member.assembly.recorder is not None
+    reasons = [record.reason for record in member.assembly.recorder.records]
+    assert reasons == ["the member joins the group", f"another client has deleted {NODE}"]
+
+
 def test_a_chroot_that_does_not_exist_is_named() -> None:
     world = World({"t": 2}, "")
     member = Member(world, "a", zookeeper_connect="zk:2181/nope")

@@ -160,6 +160,10 @@ class RebalanceRecorder:
         if self._draft is None and status.rebalancing:
             self._open(now)
         if self._draft is not None:
+            if status.protocol == "zookeeper" and status.rebalancing and status.reason:
+                # 1. Another client deletes the member's node. 2. A watch says that the members have changed: a rebalance begins.
+                # 3. The member finds its node gone.
+                self._draft.reason = status.reason
             self._follow_fetching(self._draft, now)
             if not status.rebalancing and not self._blocked():
                 self._finish(now, completed=status.joined, failed=not status.joined)
