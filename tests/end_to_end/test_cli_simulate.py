@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.programs import ottla, started
+from tests.end_to_end.programs import OTTLA, environment, ottla, started
 
 BROKEN = """
 from ottla.client.positions.commit import CommitManager
@@ -67,29 +68,58 @@ def test_wrong_usage(arguments: list[str], text: str) -> None:
     assert text in " ".join(re.sub(r"[│\n]", " ", done.stderr).split())
 
 
+ENDLESS = ("simulate", "--generation", "classic", "--seeds", "100000", "--jobs", "2")
+
+
+def workers_of(process: subprocess.Popen[str]) -> list[int]:
+    """The processes that it has started, once both are there."""
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        listed = subprocess.run(["pgrep", "-P", str(process.pid), "-f", "spawn_main"], capture_output=True, text=True).stdout
+        if len(listed.split()) == 2:
+            return [int(line) for line in listed.split()]
+    raise AssertionError("it has not started two processes")
+
+
+def wait_until_gone(workers: list[int]) -> None:
+    until = time.monotonic() + 10
+    while any(Path(f"/proc/{worker}").exists() for worker in workers) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert [worker for worker in workers if Path(f"/proc/{worker}").exists()] == []
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signals_end_all_processes(number: signal.Signals) -> None:
-    with started("simulate", "--generation", "classic", "--seeds", "100000", "--jobs", "2") as process:
-        workers: list[int] = []
-        until = time.monotonic() + 30
-        while len(workers) < 2 and time.monotonic() < until:
-            listed = subprocess.run(["pgrep", "-P", str(process.pid), "-f", "spawn_main"], capture_output=True, text=True)
-            workers = [int(line) for line in listed.stdout.split()]
-        process.send_signal(number)
-        assert process.wait(30) == 128 + number
-        assert process.stderr is not None
-        assert process.stderr.read() == ""
-    for worker in workers:
-        assert not Path(f"/proc/{worker}").exists()
+@pytest.mark.parametrize("delay", [0.0, 1.0])
+def test_signals_end_all_processes(number: signal.Signals, delay: float) -> None:
+    """As a terminal sends them: to the processes of the command, too, which are still importing the package at first."""
+    with subprocess.Popen(
+        [OTTLA, *ENDLESS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), start_new_session=True
+    ) as process:
+        workers = workers_of(process)
+        time.sleep(delay)
+        os.killpg(process.pid, number)
+        _, errors = process.communicate(timeout=30)
+        assert (process.returncode, errors) == (128 + number, "")
+    wait_until_gone(workers)
+
+
+def test_no_process_outlives_a_command_that_is_killed() -> None:
+    with started(*ENDLESS) as process:
+        workers = workers_of(process)
+        process.kill()
+        wait_until_gone(workers)
 
 
 def test_a_killed_process_is_an_error() -> None:
-    with started("simulate", "--generation", "classic", "--seeds", "100000", "--jobs", "1") as process:
-        listed = ""
-        until = time.monotonic() + 30
-        while not listed and time.monotonic() < until:
-            listed = subprocess.run(["pgrep", "-P", str(process.pid), "-f", "spawn_main"], capture_output=True, text=True).stdout
-        subprocess.run(["kill", "-KILL", *listed.split()], check=True)
+    with started(*ENDLESS) as process:
+        os.kill(workers_of(process)[0], signal.SIGKILL)
         assert process.wait(30) == 1
         assert process.stderr is not None
         assert "error: a process that ran simulations has ended" in process.stderr.read()
+
+
+def test_it_ends_when_its_reader_has_stopped_reading() -> None:
+    command = f"{OTTLA} simulate --generation classic --seed 1 --trace | head -n 1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, env=environment())
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == 1

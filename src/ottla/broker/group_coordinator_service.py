@@ -26,7 +26,7 @@ from ottla.coordinator.consumer.regex import resolve_all
 from ottla.coordinator.coordinator import GroupCoordinator, GroupCoordinatorEffect
 from ottla.coordinator.effects import ApiError, Append, ProducerStamp, ResolvedRegexes, ResolveRegexes
 from ottla.coordinator.events import DurableEvent, GroupRecord, events_of
-from ottla.coordinator.state import Group, PendingWrites
+from ottla.coordinator.state import Group, Offsets, PendingWrites
 from ottla.errors import ConfigError, ProtocolError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
@@ -76,10 +76,9 @@ class GroupCoordinatorService:
         """Apply the broker's current settings to groups."""
         self._coordinator.reconfigure(self._group_config())
 
-    @property
-    def groups(self) -> Mapping[str, Group]:
-        """All groups by id."""
-        return self._coordinator.groups()
+    def state_of(self, group_id: str) -> tuple[Group | None, Offsets] | None:
+        """Return a group, ``None`` if there is none, and its committed offsets; ``None`` if its partition is not loaded."""
+        return self._coordinator.state_of(group_id)
 
     def offsets_partition_of(self, group_id: str) -> TopicPartition:
         """Return the partition of ``__consumer_offsets`` that stores a group."""

@@ -11,27 +11,32 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import islice
+from multiprocessing import resource_tracker
+from types import FrameType
 from typing import Annotated, TypeVar
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ottla.cli.output import CommandFailed, pluralize, print_line, visible
+from ottla.cli.output import CommandFailed, pluralize, visible
 from ottla.cli.standard_streams import interrupt_writes_on
-from ottla.signals import Interrupted, Stop, recorded_signals
+from ottla.signals import STOP_SIGNALS, Interrupted, Stop, recorded_signals
 from ottla.simulation.run import Outcome, run, trace
 from ottla.simulation.workload import Generation
 
 T = TypeVar("T")
 
 DEFAULT_SEEDS = 100
+LIMIT = 120
+"""Seconds of CPU time for a run; usual is less than one."""
 LOOK = 0.1
 """Seconds between two looks for a signal."""
 AHEAD = 2
@@ -90,7 +95,7 @@ def simulate(
             if traced and first is not None:
                 failed = _trace(chosen[0], first, stop)
             else:
-                failed = _run_all(chosen, 1 if first is None else first, count, jobs or os.cpu_count() or 1, stop)
+                failed = _run_all(chosen, 1 if first is None else first, count, min(count, jobs or os.cpu_count() or 1), stop)
         except BrokenProcessPool as broken:
             hint = "it was killed, or ran out of memory: fewer --jobs need less"
             raise CommandFailed(f"a process that ran simulations has ended ({hint})") from broken
@@ -103,8 +108,8 @@ def _trace(generation: Generation, seed: int, stop: Stop) -> bool:
     with _processes(1) as pool:
         outcome, lines = next(_results(iter([pool.submit(traced_run, generation, seed)]), 1, stop))
     for line in lines:
-        print(visible(line))
-    print_line("all invariants have held" if outcome.failure is None else f"failed: {outcome.failure}")
+        _print(line)
+    _print("all invariants have held" if outcome.failure is None else f"failed: {outcome.failure}")
     return outcome.failure is not None
 
 
@@ -120,9 +125,26 @@ def _run_all(generations: list[Generation], first: int, count: int, jobs: int, s
                 progress.advance(task)
                 if outcome.failure is not None:
                     any_failed = True
-                    print_line(_failure(outcome))
-            print_line(f"{generation}: {total.text()}")
+                    with _above(progress):
+                        _print(_failure(outcome))
+            with _above(progress):
+                _print(f"{generation}: {total.text()}")
     return any_failed
+
+
+def _print(text: str) -> None:
+    """Print one line at once. If its reader is gone, ``OutputFailed`` ends the command."""
+    print(visible(text), flush=True)
+
+
+@contextmanager
+def _above(progress: Progress) -> Iterator[None]:
+    """Remove the bar while a line is printed."""
+    progress.stop()
+    try:
+        yield
+    finally:
+        progress.start()
 
 
 def _failure(outcome: Outcome) -> str:
@@ -133,7 +155,7 @@ def _failure(outcome: Outcome) -> str:
 def _progress() -> Progress:
     """A progress bar on stderr, if that is a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty(), redirect_stdout=False)
+    return Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True)
 
 
 # -- processes ------------------------------------------------------------------------------------------------------------------
@@ -142,32 +164,88 @@ def _progress() -> Progress:
 @contextmanager
 def _processes(number: int) -> Iterator[ProcessPoolExecutor]:
     """Processes that run what they are given. At the end of the ``with`` they have ended, whatever they were doing."""
-    before = os.environ.get("PYTHONHASHSEED")
-    os.environ["PYTHONHASHSEED"] = "0"  # a run is the same in each process
     pool = ProcessPoolExecutor(number, multiprocessing.get_context("spawn"), _begin)
     try:
+        with _inherited():
+            wait([pool.submit(int) for _ in range(number)])  # each task starts a process, since there is none without one
         yield pool
         pool.shutdown()
     finally:
         for process in multiprocessing.active_children():
             process.kill()
         pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _inherited() -> Iterator[None]:
+    """What processes inherit that start during the ``with``.
+
+    The same order of sets in each process. And blocked signals: Ctrl-C reaches them, too, but the command ends them, and
+    while they import the package they print tracebacks.
+    """
+    before = os.environ.get("PYTHONHASHSEED")
+    os.environ["PYTHONHASHSEED"] = "0"
+    blocks = hasattr(signal, "pthread_sigmask")  # not on Windows
+    if blocks:
+        resource_tracker.ensure_running()  # if it starts later, it unblocks them
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS) if blocks else set()
+    try:
+        yield
+    finally:
+        if blocks:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.environ.pop("PYTHONHASHSEED")
         if before is not None:
             os.environ["PYTHONHASHSEED"] = before
 
 
 def _begin() -> None:
-    """Prepare a process: the command handles Ctrl-C, and garbage is collected between two runs, which saves a tenth of the time."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Prepare a process: it ends with the command, and collects garbage between two runs, which saves a tenth of the time."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     gc.freeze()
     gc.disable()
+
+
+def _end_with_parent() -> None:
+    # 1. The command is killed, and ends no process. 2. Each process holds an end of the pipe that the tasks come from, so none of
+    # them would notice.
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+class _TooLong(BaseException):
+    """A run does not come to an end. No ``except Exception`` of a core may catch it."""
+
+
+@contextmanager
+def _limited() -> Iterator[None]:
+    """Raise ``_TooLong`` after ``LIMIT`` seconds of CPU time: a core loops in one call. Not on Windows."""
+
+    def raise_too_long(number: int, frame: FrameType | None) -> None:
+        raise _TooLong
+
+    if not hasattr(signal, "SIGVTALRM"):
+        yield
+        return
+    signal.signal(signal.SIGVTALRM, raise_too_long)
+    signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
 
 def quiet_run(generation: Generation, seed: int) -> Outcome:
     """One run, in a process of the pool."""
     try:
-        return run(generation, seed)
+        with _limited():
+            return run(generation, seed)
+    except _TooLong:
+        return Outcome(generation, seed, f"no end after {LIMIT} s of CPU time")
     finally:
         gc.collect()
 

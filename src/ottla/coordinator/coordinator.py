@@ -39,7 +39,7 @@ from ottla.coordinator.runtime import (
     TimerFired,
 )
 from ottla.coordinator.shard import ROUTES, GroupShard, RegexesResolved
-from ottla.coordinator.state import Group, GroupTopicPartition
+from ottla.coordinator.state import Group, GroupTopicPartition, Offsets
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.group_records import OffsetCommitValue
@@ -179,6 +179,11 @@ class GroupCoordinator:
     def groups(self) -> dict[str, Group]:
         """Return all groups by id."""
         return {group_id: group for served in self._runtime.all_served() for group_id, group in served.shard.state.groups().items()}
+
+    def state_of(self, group_id: str) -> tuple[Group | None, Offsets] | None:
+        """Return a group, ``None`` if there is none, and its committed offsets; ``None`` if its partition is not loaded."""
+        served = self._runtime.served(self.partition_for(group_id))
+        return None if served is None else (served.shard.state.group(group_id), served.shard.state.offsets(group_id))
 
     def durable_state(self) -> dict[str, DurableGroup]:
         """Return the part of the state that the log holds: for each group its last record and its offsets."""

@@ -292,7 +292,7 @@ class App:
             case Write(connection_id, pieces):
                 data = b"".join(cast("list[bytes]", pieces))
                 number = self.numbers[connection_id]
-                self._send(number, broker.node_of(number), lambda: broker.receive(number, data) if self.alive else None)
+                self._send(number, broker.node_of(number), lambda: broker.receive(number, data))
             case Close(connection_id, _):
                 number = self.numbers.pop(connection_id, -1)
                 self._send(number, broker.node_of(number), lambda: broker.hang_up(number))
@@ -376,12 +376,10 @@ class App:
     # -- the process ------------------------------------------------------------------------------------------------------
 
     def kill(self) -> None:
-        """Kill the process: its connections break without a request to leave."""
+        """Kill the process: its connections break without a request to leave, after what it had sent before."""
         self.alive = False
         for number in self.numbers.values():
-            node_id = self._broker.node_of(number)
-            if node_id is not None and self._network.reaches(self.name, name_of(node_id)):
-                self._broker.hang_up(number)
+            self._send(number, self._broker.node_of(number), partial(self._broker.hang_up, number))
         if self._zookeeper is not None:
             self._zookeeper.kill()
 

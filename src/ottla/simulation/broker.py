@@ -127,8 +127,14 @@ class Exchange(NamedTuple):
     api: Api
     request: Any
     response: Any
-    given_up: bool
-    """Whether the client has closed its end of the connection by now."""
+
+
+class Sender(NamedTuple):
+    """The client of the request that is being executed."""
+
+    name: str
+    has_given_up: bool
+    """Whether it has closed its end of the connection by now."""
 
 
 class ClientEnd(Protocol):
@@ -175,6 +181,11 @@ class SimBroker:
         """Every request, with the time at which it was handled."""
         self.observers: list[Callable[[Exchange], None]] = []
         """Called with every request that is answered, and its response."""
+        self.turn_observers: list[Callable[[Sender | None], None]] = []
+        """Called at the end of each turn of the core, with the sender of the request that was executed in it, if there was one."""
+        self._sender: Sender | None = None
+        self._is_dying = False
+        """Whether the process has been killed, and its connections are being broken."""
         self.connection_numbers = itertools.count(1)
         self.struck = 0
         self._network = network
@@ -223,9 +234,11 @@ class SimBroker:
             self.registrations.killed(node_id)
         if node_id == self.cluster.host:
             self._process.kill()
+            self._is_dying = True
         for connection in list(self._connections.values()):
             if node_id in (connection.node_id, self.cluster.host):
                 self._break(connection, "the broker died")
+        self._is_dying = False
         if node_id == self.cluster.host and self.up:
             self.cluster.host = min(self.cluster.up)
             self._start_process()
@@ -247,6 +260,8 @@ class SimBroker:
         self._process.start()
 
     def _on_turn(self) -> None:
+        for observe in self.turn_observers:
+            observe(self._sender)
         if self.registrations is not None and self._registered != self.core.catalog.topics.version:
             self._register_topics()
 
@@ -291,7 +306,7 @@ class SimBroker:
 
     def hang_up(self, number: int) -> None:
         """Handle the end of a connection that the client has closed or lost."""
-        if self._connections.pop(number, None) is not None and self.up:
+        if self._connections.pop(number, None) is not None and self.up and not self._is_dying:
             self._process.take(self.core.on_disconnect(number, self._clock.now))
 
     def receive(self, number: int, data: bytes) -> None:
@@ -308,7 +323,11 @@ class SimBroker:
         header, message = connection.requests.popleft()
         connection.busy = header, message
         self.seen.append((self._clock.now.mono, header.api, message))
-        self._process.handle(header, message, self._ticket(connection), connection.number)
+        self._sender = Sender(connection.client.name, not connection.client.has_open(connection.number))
+        try:
+            self._process.handle(header, message, self._ticket(connection), connection.number)
+        finally:
+            self._sender = None
 
     def _ticket(self, connection: _Connection | None) -> int:
         ticket = next(self._last_tickets)
@@ -365,7 +384,7 @@ class SimBroker:
                 self._break(connection, "the network was away")
 
     def _break(self, connection: _Connection, reason: str) -> None:
-        """Close a connection. A client that cannot be reached learns of it later, from the network."""
+        """Close a connection. A client that cannot be reached notices only that nothing is answered."""
         self.hang_up(connection.number)
         if self._network.reaches(name_of(connection.node_id), connection.client.name):
             connection.client.lose(connection.number, reason)
@@ -378,9 +397,8 @@ class SimBroker:
         assert connection.busy is not None
         (header, message), connection.busy = connection.busy, None
         response = self.cluster.rewrite(header.api, response)
-        given_up = not connection.client.has_open(connection.number)
         for observe in self.observers:
-            observe(Exchange(connection.client.name, connection.node_id, header.api, message, response, given_up))
+            observe(Exchange(connection.client.name, connection.node_id, header.api, message, response))
         data = b"".join(self._process.store.content(piece) for piece in encode_response(header, response))
         client, number = connection.client, connection.number
         channel = (number, "to the client")

@@ -1,7 +1,7 @@
 """What goes wrong in a run: with the network, with brokers and ZooKeeper, and with the processes of members.
 
 Owns the faults, their duration and their end. Must not know what members do, nor what must hold. Invariant: after ``end_all``
-nothing is wrong any more.
+nothing begins to go wrong; a member that was about to stall, or a message that is held, may still take some seconds.
 """
 
 from __future__ import annotations

@@ -16,26 +16,20 @@ from uuid import UUID
 from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState
 from ottla.coordinator.consumer.group import LEAVE_GROUP_STATIC_EPOCH, ConsumerGroup, MemberState
 from ottla.coordinator.state import Group
-from ottla.simulation.world import World
 
 
 class GroupRules:
-    """See the module. ``look`` reads the group with this id."""
+    """See the module."""
 
-    def __init__(self, world: World, group_id: str) -> None:
-        self._world = world
-        self._group_id = group_id
-        self._seen: Group | None = None
+    def __init__(self) -> None:
+        self.group: Group | None = None
+        """The group as it was when it was last looked at."""
 
-    def look(self) -> str | None:
-        """Return what is wrong with the group, ``None`` if nothing is."""
-        broker = self._world.broker
-        if not broker.up:
+    def look(self, group: Group | None) -> str | None:
+        """Return what is wrong with the group as it is now, ``None`` if nothing is."""
+        if group is self.group:
             return None
-        group = broker.core.state.groups.groups.get(self._group_id)
-        if group is self._seen:
-            return None
-        before, self._seen = self._seen, group
+        before, self.group = self.group, group
         match group:
             case ConsumerGroup():
                 problems = consumer_problems(group, before if isinstance(before, ConsumerGroup) else None)

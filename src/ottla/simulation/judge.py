@@ -8,7 +8,7 @@ invariant raises ``BrokenInvariant``, with the facts that contradict it.
 - A partition has one owner: no member gets it while another one may still read it.
 - Committed offsets never pass a record that was not handled, and never go back, with two exceptions, which are counted. In a
   ZooKeeper group brokers do not know the members, so a former owner can still commit to Kafka. And a request that was under way for
-  so long that the member gave it up, and committed more over another connection, may arrive after all, as with any Kafka client.
+  so long that its member gave it up, and committed more over another connection, may arrive after all, as with any Kafka client.
 - A commit in ZooKeeper is that of the owner.
 - The coordinator's groups obey their own rules (``group_rules``).
 - Each call of a listener fits the earlier ones: assigned, then revoked or lost.
@@ -22,11 +22,9 @@ from collections.abc import Iterable, Iterator
 
 from ottla.client.groups.zookeeper.states import State
 from ottla.errors import OttlaError
-from ottla.protocol import ErrorCode
-from ottla.protocol.apis import Api
 from ottla.records import Record
 from ottla.simulation.application import App
-from ottla.simulation.broker import Exchange
+from ottla.simulation.broker import Sender
 from ottla.simulation.group_rules import GroupRules
 from ottla.simulation.world import World
 from ottla.simulation.zookeeper import Executed
@@ -79,14 +77,18 @@ class Judge:
         """The number of commits with which an offset went back, of those that may."""
         self.progress: dict[TopicPartition, Progress] = {}
         self.commits = 0
-        """The number of commits of a partition that were accepted."""
+        """The number of times that a committed offset of a partition has changed."""
         self._world = world
         self._held: dict[str, set[TopicPartition]] = {}
         """Member -> the partitions that the calls of its listeners add up to."""
         self._positions: dict[tuple[str, TopicPartition], int] = {}
         """Member and partition -> the offset of the next record."""
-        self._rules = GroupRules(world, GROUP)
-        world.broker.observers.append(self._on_exchange)
+        self._rules = GroupRules()
+        self._stored: dict[TopicPartition, int] = {}
+        """The offsets that the coordinator has stored."""
+        self._committed_by: dict[TopicPartition, str] = {}
+        """The member that has committed last."""
+        world.broker.turn_observers.append(self._on_turn)
         world.zookeeper.observers.append(self._on_operation)
 
     # -- members ----------------------------------------------------------------------------------------------------------
@@ -151,25 +153,32 @@ class Judge:
             must_lose = app.membership.state in (State.STALE, State.LOST)
             ended = session.session_id in self._world.zookeeper.ended_early
             return session.has_lease(self._world.now) and not must_lose and not ended
-        group = self._world.broker.core.state.groups.groups.get(GROUP)
+        group = self._rules.group
         return group is not None and app.membership.metadata().member_id in group.members
 
     # -- commits ----------------------------------------------------------------------------------------------------------
 
-    def _on_exchange(self, exchange: Exchange) -> None:
-        problem = self._rules.look()
-        if problem is not None:
-            raise BrokenInvariant(f"the coordinator's group after {exchange.api.name} of {exchange.client}: {problem}")
-        if exchange.api is not Api.OFFSET_COMMIT:
+    def _on_turn(self, sender: Sender | None) -> None:
+        """Look at what the coordinator has stored, whether its response arrives or not."""
+        state = self._world.broker.core.state.groups.state_of(GROUP)
+        if state is None:
             return
-        for topic, answer in zip(exchange.request.topics, exchange.response.topics, strict=True):
-            name = topic.name or self._world.broker.core.catalog.topics.name_of(topic.topic_id)
-            assert name is not None, "no topic is deleted"
-            for partition, outcome in zip(topic.partitions, answer.partitions, strict=True):
-                if outcome.error_code is ErrorCode.none:
-                    tp = TopicPartition(name, partition.partition_index)
-                    may_go_back = exchange.given_up or not self.is_fenced
-                    self._commit(Store.KAFKA, tp, partition.committed_offset, exchange.client, may_go_back=may_go_back)
+        group, offsets = state
+        problem = self._rules.look(group)
+        if problem is not None:
+            raise BrokenInvariant(
+                f"the coordinator's group, after a request of {'no client' if sender is None else sender.name}: {problem}"
+            )
+        for tp in self._stored.keys() - offsets.keys():
+            raise BrokenInvariant(f"the committed offset of {tp} has disappeared")
+        for tp, value in offsets.items():
+            if self._stored.get(tp) != value.offset:
+                self._stored[tp] = value.offset
+                who, before = "an unknown sender" if sender is None else sender.name, self._committed_by.get(tp)
+                own = sender is not None and sender.has_given_up and who == before
+                self._commit(Store.KAFKA, tp, value.offset, who, may_go_back=own or not self.is_fenced)
+                if not own:
+                    self._committed_by[tp] = who
 
     def _on_operation(self, session_id: int, operation: Operation[object], executed: Executed) -> None:
         if executed.error is not None:

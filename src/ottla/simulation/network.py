@@ -53,10 +53,6 @@ class Network:
         """Have no message of a channel arrive for ``duration`` milliseconds."""
         self._arrivals[channel] = max(self._arrivals.get(channel, 0), self._clock.now.mono + duration)
 
-    def forget(self, channel: Hashable) -> None:
-        """Note that a channel has no more messages."""
-        self._arrivals.pop(channel, None)
-
     def separate(self, one: str, other: str) -> None:
         """Let no message pass between two hosts."""
         self._separated.add(frozenset((one, other)))

@@ -10,7 +10,7 @@ import logging
 import random
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
 from ottla.simulation.faults import Faults
@@ -38,16 +38,14 @@ class Outcome(NamedTuple):
     generation: Generation
     seed: int
     failure: str | None
-    details: str
-    duration: int
-    """Simulated milliseconds."""
-    member_time: int
+    details: str = ""
+    member_time: int = 0
     """The sum of the milliseconds for which each member has run."""
-    handled: int
+    handled: int = 0
     """Records that were handled at least once."""
-    commits: int
-    """Commits of a partition that were accepted."""
-    set_back: int
+    commits: int = 0
+    """The number of times that a committed offset of a partition has changed."""
+    set_back: int = 0
     """Those of them with which an offset went back, and may: see ``judge``."""
 
 
@@ -72,7 +70,7 @@ class Run:
 
     def play(self) -> Outcome:
         """Play the whole run; never raises because of what it finds."""
-        began, failure, details = self.world.now.mono, None, ""
+        failure, details = None, ""
         try:
             self._play()
         except BrokenInvariant as broken:
@@ -80,11 +78,8 @@ class Run:
         except Exception as error:
             failure, details = f"{type(error).__name__}: {error}", traceback.format_exc()
         handled = sum(progress.next for progress in self.judge.progress.values())
-        duration = self.world.now.mono - began
-        judge = self.judge
-        return Outcome(
-            self.generation, self.seed, failure, details, duration, self._member_time, handled, judge.commits, judge.set_back
-        )
+        commits, set_back = self.judge.commits, self.judge.set_back
+        return Outcome(self.generation, self.seed, failure, details, self._member_time, handled, commits, set_back)
 
     def _play(self) -> None:
         chance, workload = self.chance, self.workload
@@ -144,20 +139,45 @@ class Run:
 
 def run(generation: Generation, seed: int) -> Outcome:
     """Play one run without a trace."""
-    with _log_to(logging.NullHandler()):
-        return Run(generation, seed).play()
+    return _play(generation, seed, None)
 
 
 def trace(generation: Generation, seed: int, write: Callable[[str], None]) -> Outcome:
     """Play one run, and write its history."""
-    played = Run(generation, seed, write)
-    with _log_to(LogLines(played.trace, played.world.clock), logging.DEBUG):
-        return played.play()
+    return _play(generation, seed, write)
+
+
+def _play(generation: Generation, seed: int, write: Callable[[str], None] | None) -> Outcome:
+    """Play one run; never raises because of what it finds."""
+    bugs = Bugs()
+    with _log_to(bugs, logging.ERROR):
+        try:
+            played = Run(generation, seed, write)
+        except Exception as error:
+            return Outcome(generation, seed, f"at the beginning: {type(error).__name__}: {error}", traceback.format_exc())
+        with _log_to(LogLines(played.trace, played.world.clock), logging.DEBUG) if write is not None else nullcontext():
+            outcome = played.play()
+    if outcome.failure is None and bugs.found:
+        return outcome._replace(failure=bugs.found[0].strip().splitlines()[-1], details=bugs.found[0])
+    return outcome
+
+
+class Bugs(logging.Handler):
+    """Keeps the tracebacks that the cores log: exceptions that they have survived, and that are bugs all the same."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a traceback."""
+        if record.exc_info:
+            self.found.append("".join(traceback.format_exception(*record.exc_info)))
 
 
 @contextmanager
-def _log_to(handler: logging.Handler, level: int = logging.CRITICAL) -> Iterator[None]:
-    """Let nothing but ``handler`` get what the cores log: in a run, failures are no news."""
+def _log_to(handler: logging.Handler, level: int) -> Iterator[None]:
+    """Let only handlers that are added in here get what the cores log: in a run, failures are no news."""
     logger = logging.getLogger("ottla")
     before = logger.level, logger.propagate
     logger.setLevel(level)

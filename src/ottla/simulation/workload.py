@@ -98,9 +98,14 @@ class Member:
         if app.config.enable_auto_commit or (self._commits == "some" and self._chance.random() < 0.7):
             return
         if self._commits == "async" and self._chance.random() < 0.9:
-            yield from app.calls.commits.commit_async(None, _ignore_outcome, app.now)
+            yield from app.calls.commits.commit_async(None, self._on_committed, app.now)
         else:
             yield from app.calls.commits.commit(None, 3_000, app.now)
+
+    def _on_committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], error: Exception | None) -> None:
+        """A commit in the background may fail: the next one contains more."""
+        if isinstance(error, OttlaError):
+            self._judge.failed(self.app, error)
 
 
 class Topics:
@@ -248,7 +253,3 @@ BROKER_SETTINGS: dict[str, Any] = {
     "offsets.topic.num.partitions": 1,
 }
 """Settings with which members are found dead as quickly in one generation as in the other."""
-
-
-def _ignore_outcome(offsets: Mapping[TopicPartition, OffsetAndMetadata], error: Exception | None) -> None:
-    """A commit in the background may fail: the next one contains more."""

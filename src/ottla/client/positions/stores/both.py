@@ -61,8 +61,8 @@ class DualOffsetStore:
 
         def ended(outcome: CommitOutcome, now: Now) -> None:
             outcomes.append(outcome)
-            if len(outcomes) == 2:
-                done(_combined(*outcomes), now)
+            if len(outcomes) >= 2:  # more if ``done`` has raised, and is called again
+                done(_combined(*outcomes[:2]), now)
 
         # First the store that refuses what the member does not own.
         refused = self._zookeeper.commit(request, ended)
@@ -80,8 +80,8 @@ class DualOffsetStore:
 
         def ended(outcome: FetchOutcome, now: Now) -> None:
             outcomes.append(outcome)
-            if len(outcomes) == 2:
-                done(_larger(*outcomes), now)
+            if len(outcomes) >= 2:
+                done(_larger(*outcomes[:2]), now)
 
         self._kafka.fetch(partitions, reader, ended)
         self._zookeeper.fetch(partitions, reader, ended)
