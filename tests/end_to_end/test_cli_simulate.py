@@ -25,6 +25,18 @@ CommitManager.polled = polled
 """
 """Python runs it at the start of each process: auto-commit then commits an offset too many."""
 
+ENDLESS_CORE = """
+from ottla.cli import simulate
+from ottla.client.positions.commit import CommitManager
+
+def polled(self, positions, now):
+    while True:
+        pass
+
+simulate.LIMIT = 1
+CommitManager.polled = polled
+"""
+
 
 def test_each_generation_has_one_line() -> None:
     done = ottla("simulate", "--seeds", "2", "--jobs", "2", timeout=120)
@@ -48,6 +60,17 @@ def test_the_command_of_a_failure_repeats_it(tmp_path: Path, monkeypatch: pytest
     assert repeated.returncode == 1
     assert repeated.stdout.splitlines()[-1] == f"failed: {found[1]}"
     assert "OFFSET_COMMIT to broker" in repeated.stdout
+
+
+def test_a_run_without_an_end_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text(ENDLESS_CORE)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    failed = ottla("simulate", "--generation", "consumer", "--seed", "1")
+    assert (failed.returncode, failed.stderr) == (1, "")
+    assert failed.stdout.startswith("consumer, seed 1: no end after 1 s of CPU time (ottla simulate ")
+    traced = ottla("simulate", "--generation", "consumer", "--seed", "1", "--trace")
+    assert traced.returncode == 1
+    assert "in polled" in traced.stdout
 
 
 @pytest.mark.parametrize(

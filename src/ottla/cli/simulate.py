@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -245,7 +246,7 @@ def quiet_run(generation: Generation, seed: int) -> Outcome:
         with _limited():
             return run(generation, seed)
     except _TooLong:
-        return Outcome(generation, seed, f"no end after {LIMIT} s of CPU time")
+        return _without_end(generation, seed)
     finally:
         gc.collect()
 
@@ -253,8 +254,16 @@ def quiet_run(generation: Generation, seed: int) -> Outcome:
 def traced_run(generation: Generation, seed: int) -> tuple[Outcome, list[str]]:
     """One run with its trace, in a process of the pool."""
     lines: list[str] = []
-    outcome = trace(generation, seed, lines.append)
+    try:
+        with _limited():
+            outcome = trace(generation, seed, lines.append)
+    except _TooLong:
+        outcome = _without_end(generation, seed)
     return outcome, [*lines, *outcome.details.splitlines()]
+
+
+def _without_end(generation: Generation, seed: int) -> Outcome:
+    return Outcome(generation, seed, f"no end after {LIMIT} s of CPU time", traceback.format_exc())
 
 
 def _results(started: Iterator[Future[T]], ahead: int, stop: Stop) -> Iterator[T]:
