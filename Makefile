@@ -36,7 +36,8 @@ check: lint ## lint, and the tests that need no other programs, a few cases of e
 
 # The jars of Kafka and of Spark's connector are downloaded before the tests, since that may take longer than a test's time limit.
 test: export PYTHONDONTWRITEBYTECODE =
-test: install ## the whole test suite except the tests that take minutes
+test: export OTTLA_TEST_CASES = 24
+test: install ## the test suite, up to 24 cases of each parametrized test, without the tests that take minutes
 	@! command -v mvn >/dev/null || { tools/kafka fetch; OTTLA_KAFKA_VERSION=1.1.1 tools/kafka fetch; tools/spark-jvm-connector >/dev/null; } || true
 	@$(bin)/pytest -m "not slow and not interop and not torture and not endurance" $(parallel) $(PYTEST_ARGS)
 
@@ -49,8 +50,9 @@ test-random: install ## the property tests with random examples; SEED=NUMBER rep
 	  --hypothesis-seed=$(SEED) $(PYTEST_ARGS) || { \
 	  echo "failed with SEED=$(SEED); make test-random SEED=$(SEED) repeats this run"; exit 1; }
 
-test-slow: install ## the tests that take minutes
-	@$(bin)/pytest -m slow $(slow_options) --timeout 1200 $(PYTEST_ARGS)
+test-slow: export PYTHONDONTWRITEBYTECODE =
+test-slow: install ## the test suite with all cases, and with the tests that take minutes: an hour
+	@$(bin)/pytest -m "not interop and not torture and not endurance" $(parallel) $(slow_options) --timeout 1200 $(PYTEST_ARGS)
 
 interop: install ## the full matrix of other clients and tools, on Ottla's broker and on Apache Kafka
 	@$(bin)/pytest -m "not torture and not endurance" $(slow_options) --timeout 600 $(parallel) tests/interop $(PYTEST_ARGS)

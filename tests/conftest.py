@@ -32,6 +32,9 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "fixed"
 FEW_CASES = 8
 """The cases of a parametrized test that ``make check`` runs. With all of them (11,550 tests) it took three to four minutes."""
 
+CASES = int(os.environ.get("OTTLA_TEST_CASES") or 0)
+"""The same number for ``make test``, for tests that need no other programs; 0: all cases, as ``make test-slow`` runs them."""
+
 
 def refuse_skip(report: pytest.TestReport | pytest.CollectReport, path: Path) -> None:
     """Turn a forbidden skip into a failure. An expected failure (``xfail``) is not a skip."""
@@ -49,8 +52,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     By default pytest-xdist begins with the files that have most tests, which compute: then all processes wait at the end.
     """
-    if hypothesis.settings.default is hypothesis.settings.get_profile("check"):
-        leave_out_cases(config, items)
+    few = FEW_CASES if hypothesis.settings.default is hypothesis.settings.get_profile("check") else CASES
+    if few:
+        leave_out_cases(config, items, few)
     if not hasattr(config, "workerinput"):
         return
     files: dict[Path, list[pytest.Item]] = {}
@@ -63,16 +67,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for _, path in sorted(placed) for item in files[path]]
 
 
-def leave_out_cases(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect all but ``FEW_CASES`` of each parametrized test, evenly over its cases and the same ones in each run."""
+def leave_out_cases(config: pytest.Config, items: list[pytest.Item], few: int) -> None:
+    """Deselect all but ``few`` cases of each parametrized test, evenly over its cases and the same ones in each run."""
     tests: dict[str, list[pytest.Item]] = {}
+    kept = set()
     for item in items:
-        tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    kept = {
-        id(cases[position * len(cases) // min(FEW_CASES, len(cases))])
-        for cases in tests.values()
-        for position in range(min(FEW_CASES, len(cases)))
-    }
+        if any(item.path.is_relative_to(folder) for folder in NEVER_SKIPPED):
+            kept.add(id(item))
+        else:
+            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in tests.values():
+        kept |= {id(cases[position * len(cases) // min(few, len(cases))]) for position in range(min(few, len(cases)))}
     config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
     items[:] = [item for item in items if id(item) in kept]
 

@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import confluent_kafka
+import pytest
 
 from ottla import Broker
 from ottla.protocol import ErrorCode
@@ -24,6 +25,8 @@ from tests.end_to_end.broker_process import PATIENCE, Writer, broker_process, ev
 from tests.interop.other_clients import MEMBER, closing_all, create_topic, poll_until
 from tests.malformed_frames import bad_frames
 from tests.raw_client import RawClient
+
+pytestmark = pytest.mark.slow
 
 
 def test_what_was_acknowledged_survives_kill_9_over_and_over(tmp_path: Path) -> None:

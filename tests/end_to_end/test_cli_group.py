@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from tests.end_to_end.programs import ottla, started
 
 GROUP_KEYS = ["group", "state", "protocol", "assignor", "coordinator", "members", "partitions"]
@@ -65,6 +67,7 @@ def test_a_group_at_work_and_at_rest(served: str, topic: Callable[..., str]) -> 
     assert group in ottla("group", "list", bootstrap_servers=served).stdout
 
 
+@pytest.mark.slow
 def test_a_group_is_sent_elsewhere_and_goes(served: str, topic: Callable[..., str]) -> None:
     name = topic(1, *(f"{number}:{number}" for number in range(8)))
     group = f"group-of-{name}"

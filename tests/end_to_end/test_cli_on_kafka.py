@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+import pytest
+
 from tests.end_to_end.programs import ottla
+
+pytestmark = pytest.mark.interop
 
 
 def test_a_topic_and_a_group_from_beginning_to_end(real_kafka: str) -> None:

@@ -64,6 +64,7 @@ COMMANDS = {
     "group reset-offsets": Command("group reset-offsets GROUP -o end"),
     "group delete": Command("group delete GROUP"),
     "group migrate": Command("group migrate GROUP --from kafka --to zookeeper --zookeeper ZK"),
+    "simulate": Command("simulate --generation classic --seed 1"),
     "demo": Command("demo --out /dev/full", False, 1),
     "zookeeper start": Command("zookeeper start --jars NEW", False, 1),
 }
@@ -166,6 +167,7 @@ def test_the_table_has_all_commands() -> None:
     assert set(COMMANDS) == named | {command.name for command in app.registered_commands}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("streams", "reason"), [({"stdout": "closed"}, "Bad file descriptor"), ({"stdout": "full"}, "No space left on device")]
 )
@@ -181,6 +183,7 @@ def test_output_that_cannot_be_written_is_one_line_and_exit_code_1(runs: Runs, s
         assert "ignored" not in ended.stderr, title
 
 
+@pytest.mark.slow
 def test_a_pipe_that_its_reader_has_closed_is_no_error(runs: Runs) -> None:
     commands = {title: command for title, command in {**COMMANDS, **MORE}.items() if command.prints}
     for title, ended in runs(lines_of(commands), {"stdout": "broken"}).items():
@@ -188,6 +191,7 @@ def test_a_pipe_that_its_reader_has_closed_is_no_error(runs: Runs) -> None:
         assert ended.stderr in ("", "nothing was changed; add --execute to do it\n"), title
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streams", [{"stdin": "closed", "stderr": "full"}, {"stderr": "closed"}])
 def test_no_command_needs_other_streams_than_those_it_uses(runs: Runs, streams: dict[str, str]) -> None:
     commands = {**COMMANDS, **MORE}
@@ -198,6 +202,7 @@ def test_no_command_needs_other_streams_than_those_it_uses(runs: Runs, streams: 
         assert "Traceback" not in ended.stderr, title
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", ["", NOT_UTF8], ids=["empty", "not UTF-8"])
 def test_a_name_that_cannot_be_is_bad_usage(runs: Runs, wrong: str) -> None:
     lines = {title: [word.replace("{}", wrong) for word in line.split()] for title, line in NAMED.items()}
@@ -207,6 +212,7 @@ def test_a_name_that_cannot_be_is_bad_usage(runs: Runs, wrong: str) -> None:
         assert "Kafka port" not in ended.stderr, title
 
 
+@pytest.mark.slow
 def test_streams_that_the_shell_has_closed(served: str, runs: Runs, name: str) -> None:
     """The same with a new process per command, as a user starts it."""
     for line, code, said in (

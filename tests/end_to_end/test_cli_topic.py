@@ -77,6 +77,7 @@ def test_a_bad_name_and_a_bad_config(served: str) -> None:
     assert ottla("topic", "create", "fine", "--config", "retention.ms", bootstrap_servers=served).returncode == 2
 
 
+@pytest.mark.slow
 def test_invalid_alterations_fail(served: str) -> None:
     assert ottla("topic", "create", "fixed", "-p", "2", bootstrap_servers=served).returncode == 0
     assert "nowhere" in failed("alter", "nowhere", "-p", "3", address=served)

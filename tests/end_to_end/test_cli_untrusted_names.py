@@ -11,6 +11,8 @@ import pytest
 from ottla import Admin, Consumer, TopicPartition
 from tests.end_to_end.programs import ottla
 
+pytestmark = pytest.mark.slow
+
 STRANGE = "prod:key:orders [red]x[/red]\n\x1b[31mnever\r\u202e\t[/] \x9b2J"
 SHOWN = "prod:key:orders [red]x[/red]\\n\\x1b[31mnever\\r\\u202e\\t[/] \\x9b2J"
 """The same without anything that a terminal obeys, rich replaces, or that cannot be seen."""

@@ -21,6 +21,8 @@ from tests.end_to_end.interruptions import Interruptions, Point
 from tests.raw_client import RawClient
 from tests.unit.runtime.requests import METADATA, batch, create, fetch_message, produce
 
+pytestmark = pytest.mark.slow
+
 TOPICS = ["a", "b", "c"]
 RECORDS = 3
 

@@ -141,6 +141,7 @@ def test_after_a_stop_there_is_no_process_until_the_next_start() -> None:
         server.start()
 
 
+@pytest.mark.slow
 def test_three_nodes_go_on_without_their_leader_and_with_other_ports_the_next_time(tmp_path: Path) -> None:
     with ZooKeeperServer(tmp_path, nodes=3, settings=FAST) as server:
         assert sorted(server.modes().values()) == ["follower", "follower", "leader"]
@@ -182,6 +183,7 @@ def damage(folder: Path) -> None:
     (folder / "node-1" / "data" / "version-2" / "snapshot.0").write_bytes(b"damaged")
 
 
+@pytest.mark.slow
 def test_a_damaged_data_directory_is_an_error_with_the_servers_reason(tmp_path: Path) -> None:
     damage(tmp_path)
     with pytest.raises(ZooKeeperFailed, match=r"ended with exit code 1: .*No snapshot found, but there are log entries"):
@@ -272,6 +274,7 @@ def test_a_signal_ends_the_command_and_its_server(tmp_path: Path, number: signal
         assert not is_listening(address)
 
 
+@pytest.mark.slow
 def test_sigkill_of_the_command_ends_all_servers_and_what_was_written_is_kept(tmp_path: Path) -> None:
     arguments = ("--data-dir", str(tmp_path), "--nodes", "3", "--set", "tickTime=500")
     with zookeeper(*arguments) as (process, addresses):
@@ -310,6 +313,7 @@ def test_bad_usage(arguments: tuple[str, ...]) -> None:
     assert ottla("zookeeper", "start", *arguments).returncode == 2
 
 
+@pytest.mark.slow
 def test_the_port_is_the_one_that_was_asked_for(tmp_path: Path) -> None:
     with ZooKeeperServer() as other:
         port = other.connect_string.rpartition(":")[2]

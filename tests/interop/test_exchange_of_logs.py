@@ -32,6 +32,8 @@ from tests.interop.other_clients import (
 )
 from tests.interop.real_kafka import QUICK_HEARTBEATS, OwnKafka
 
+pytestmark = pytest.mark.interop
+
 TOPIC, PARTITIONS, EACH = "exchanged", 4, 25
 OFFSETS = "__consumer_offsets"
 SETTINGS = {"offsets.topic.num.partitions": 5, **QUICK_HEARTBEATS}

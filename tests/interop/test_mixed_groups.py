@@ -17,6 +17,8 @@ from ottla import Broker
 from tests.interop.other_clients import MEMBER, PRODUCE, Member, Message, Row, closing_all, create_topic, poll_all, poll_until
 from tests.interop.ottla_client import OttlaMember
 
+pytestmark = pytest.mark.interop
+
 PARTITIONS = 4
 ROWS: list[Row] = [(index % PARTITIONS, None, b"%d" % index, 1_700_000_000_000, ()) for index in range(200)]
 RANGE: dict[str, dict[str, Any]] = {

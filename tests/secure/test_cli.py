@@ -13,6 +13,8 @@ from tests.end_to_end.programs import ottla
 from tests.secure.kafka import PASSWORD, USER, Secured
 from tests.secure.tokens import unsecured_token
 
+pytestmark = pytest.mark.slow
+
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 

@@ -16,6 +16,8 @@ from tests.secure.broken_settings import NO_TOPIC, PATIENCE, Settings, only_the_
 from tests.secure.kafka import READER, STRANGER, Secured
 from tests.secure.scripted_broker import TOPIC
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT = 0.6
 """Seconds that a call gets where the trouble may pass; on a busy machine it may take more to find out what is wrong.
 

@@ -31,6 +31,7 @@ def run(*command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", *command], cwd=folder, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_mypy_reports_exactly_the_errors_of_the_program(tmp_path: Path, cache: str) -> None:
     done = run("mypy", "--strict", "--warn-unused-ignores", "--cache-dir", cache, str(PROGRAM), str(STAR), folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
