@@ -16,6 +16,8 @@ from ottla import Broker
 from tests.end_to_end.programs import broker, ottla, started
 from tests.interop.other_clients import PRODUCE, create_topic
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -20,6 +20,8 @@ import pytest
 from ottla import Consumer, Record, TopicPartition
 from tests.end_to_end.programs import OTTLA, environment, ottla, started
 
+pytestmark = pytest.mark.slow
+
 Topic = Callable[..., str]
 BUSY = 5.0
 """Seconds that a busy machine may take in addition."""
@@ -78,7 +80,6 @@ def test_values_and_headers_are_sent_unchanged(served: str, topic: Topic) -> Non
     assert list(records[0].headers) == [("a", b"1"), ("a", b"2"), (" s ", b" x "), ("raw", b"\xff="), ("a", b"")]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("separator", "line", "key", "value"),
     [
@@ -117,7 +118,6 @@ def test_refused_records_are_counted(served: str, topic: Topic) -> None:
     assert ended.stderr.startswith(f"error: 1 record not produced to {name}: ")
 
 
-@pytest.mark.slow
 def test_where_reading_begins_and_ends(served: str, topic: Topic) -> None:
     name = topic(1, *(f"k:{number}" for number in range(10)))
     assert consumed("-t", name, "-e", "-f", "%s", address=served) == "0123456789"
@@ -138,7 +138,6 @@ def test_a_group_goes_on_where_it_was(served: str, topic: Topic) -> None:
     assert consumed("-t", name, "-g", group, "-e", address=served) == ""
 
 
-@pytest.mark.slow
 def test_partitions_that_a_killed_member_still_has_are_named(served: str, topic: Topic) -> None:
     name = topic(2, *(f"{number}:{number}" for number in range(9)))
     group = f"group-of-{name}"
@@ -224,7 +223,6 @@ def wait_until(there: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("in_group", [False, True])
 def test_reading_does_not_bring_back_a_topic_that_is_deleted(served: str, topic: Topic, in_group: bool) -> None:
     name = topic(2, "k:v")

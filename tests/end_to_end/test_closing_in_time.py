@@ -25,6 +25,8 @@ from ottla.faults import Fault
 from tests.end_to_end.programs import broker as broker_process
 from tests.interop.other_clients import create_topic
 
+pytestmark = pytest.mark.slow
+
 PATIENCE = 60.0
 DEFAULT = 5.0
 """The default timeout of ``close()`` in seconds."""

@@ -16,6 +16,8 @@ import pytest
 
 from tests.end_to_end.programs import broker, environment, free_port, ottla
 
+pytestmark = pytest.mark.slow
+
 LONG = 120.0
 """The session timeout in seconds: longer than any wait of a test."""
 MEMBER = """

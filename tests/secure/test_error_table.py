@@ -25,6 +25,8 @@ from tests.secure.broken_settings import NO_TOPIC, PATIENCE, Settings, only_the_
 from tests.secure.kafka import PASSWORD, READER, STRANGER, Secured
 from tests.secure.scripted_broker import FAR_TOO_LARGE, TOPIC, loading, pretending
 
+pytestmark = pytest.mark.slow
+
 PAGE = (Path(__file__).parents[2] / "docs" / "errors.md").read_text()
 
 
