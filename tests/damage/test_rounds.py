@@ -10,6 +10,8 @@ import pytest
 from tests.damage.faults import FILES, HOW, candidates, fault_of
 from tests.damage.rounds import Rounds
 
+pytestmark = pytest.mark.slow
+
 QUICK, MANY, BLOCK = 100, 5000, 250
 
 

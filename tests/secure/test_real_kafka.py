@@ -20,6 +20,8 @@ from ottla.runtime.sockets import Sockets
 from tests.secure.kafka import LATECOMER, LIFETIME, PASSWORD, USER, Secured
 from tests.secure.tokens import unsecured_token
 
+pytestmark = pytest.mark.interop
+
 COUNT = 50
 
 

@@ -22,6 +22,8 @@ from pyspark.sql.functions import udf
 from tests.interop.real_kafka import QUICK_JVM
 from tests.spark.conftest import SETTINGS, Kafka, Load, Message, Sink, connector_jars, numbered
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 60.0
 
 

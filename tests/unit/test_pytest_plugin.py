@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.slow]
 
 
 def test_every_test_gets_its_own_topic_on_one_broker(pytester: pytest.Pytester) -> None:

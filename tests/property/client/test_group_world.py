@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from ottla.client.groups.classic import states as classic_states
@@ -24,6 +25,9 @@ from tests.example_counts import examples
 from tests.scenarios.client_assignors import SETTINGS, Weighted
 from tests.scenarios.groups import owned_by_listeners
 from tests.simulation.world import World
+
+pytestmark = pytest.mark.slow
+
 
 PARTITIONS = 3
 ALL = [TopicPartition("t", number) for number in range(PARTITIONS)]

@@ -40,6 +40,8 @@ from tests.property.group_records import (
 from tests.property.protocol.versions import EVERY, NAMES
 from tests.unknown_tagged_fields import encode, one_tag, some_tags
 
+pytestmark = pytest.mark.slow
+
 FLEXIBLE = [
     (api, version, side)
     for api, (low, high) in SPOKEN.items()

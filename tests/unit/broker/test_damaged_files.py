@@ -25,6 +25,8 @@ from ottla.types import Now
 from tests.simulation.broker import CoreUnderTest
 from tests.unit.broker.harness import stored
 
+pytestmark = pytest.mark.slow
+
 DAY = 86_400_000
 TOPICS = {
     "compacted": {"cleanup.policy": "compact", "segment.ms": "60000"},

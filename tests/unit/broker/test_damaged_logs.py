@@ -21,6 +21,8 @@ from tests.simulation.broker import CoreUnderTest
 from tests.unit.broker.damage import ALL, BATCHES, bases, filled, flipped, with_bad_sector
 from tests.unit.broker.transactional import Producer, make_topic, read
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_folder_that_is_gone_does_not_bring_the_offsets_back_to_zero(tmp_path: Path, clean: bool) -> None:
