@@ -25,17 +25,18 @@ install: $(installed) ## install everything into .venv, and Java for Spark (demo
 demo: install ## send real flight data through the broker, consumer groups and Spark
 	@$(bin)/ottla demo
 
-# On Linux these tests write to memory (/dev/shm), because on a disk they mostly wait for fsync(). Python's caches of compiled modules and
-# rewritten tests are enabled even if the environment disables them: they save more time than they cost, here and in `make test`, which
-# starts hundreds of processes.
-check: export PYTHONDONTWRITEBYTECODE =
+# Python's caches of compiled modules and rewritten tests are enabled even if the environment disables them: they save more time than they
+# cost, since the tests start hundreds of processes.
+check test test-random test-slow interop torture endurance: export PYTHONDONTWRITEBYTECODE =
+
+# On Linux these tests write to memory (/dev/shm), because on a disk they mostly wait for fsync().
+check: export OTTLA_TEST_CASES = 8
 check: lint ## lint, and the tests that need no other programs, a few cases of each: two minutes, for work in progress
 	@memory=$$(test -w /dev/shm && echo /dev/shm); TMPDIR=$${memory:-$${TMPDIR:-/tmp}} HYPOTHESIS_PROFILE=check \
 	  $(bin)/pytest -m "not long and not slow and not interop and not torture and not endurance" -n 2 --dist loadfile \
 	  -o tmp_path_retention_policy=failed tests/architecture tests/unit tests/scenarios tests/property $(PYTEST_ARGS)
 
 # The jars of Kafka and of Spark's connector are downloaded before the tests, since that may take longer than a test's time limit.
-test: export PYTHONDONTWRITEBYTECODE =
 test: export OTTLA_TEST_CASES = 24
 test: install ## the test suite, up to 24 cases of each parametrized test, without the tests that take minutes
 	@! command -v mvn >/dev/null || { tools/kafka fetch; OTTLA_KAFKA_VERSION=1.1.1 tools/kafka fetch; tools/spark-jvm-connector >/dev/null; } || true
@@ -50,7 +51,6 @@ test-random: install ## the property tests with random examples; SEED=NUMBER rep
 	  --hypothesis-seed=$(SEED) $(PYTEST_ARGS) || { \
 	  echo "failed with SEED=$(SEED); make test-random SEED=$(SEED) repeats this run"; exit 1; }
 
-test-slow: export PYTHONDONTWRITEBYTECODE =
 test-slow: install ## the test suite with all cases, and with the tests that take minutes: an hour
 	@$(bin)/pytest -m "not interop and not torture and not endurance" $(parallel) $(slow_options) --timeout 1200 $(PYTEST_ARGS)
 

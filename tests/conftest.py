@@ -24,16 +24,15 @@ NO_SKIPS = os.environ.get("OTTLA_NO_SKIPS") == "1"
 # Unless asked for, nothing is drawn at random: the same checkout gives the same outcome to everyone (``make test-random``).
 hypothesis.settings.register_profile("fixed", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.register_profile("random", derandomize=False, deadline=None, print_blob=True)
-# ``make check``: a tenth of the examples, also of those tests that give a number of their own (``tests/example_counts.py``), and a
-# few cases of each parametrized test.
+# ``make check``: a tenth of the examples, also of those tests that give a number of their own (``tests/example_counts.py``).
 hypothesis.settings.register_profile("check", hypothesis.settings.get_profile("fixed"), max_examples=10)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "fixed")
 
-FEW_CASES = 8
-"""The cases of a parametrized test that ``make check`` runs. With all of them (11,550 tests) it took three to four minutes."""
-
 CASES = int(os.environ.get("OTTLA_TEST_CASES") or 0)
-"""The same number for ``make test``, for tests that need no other programs; 0: all cases, as ``make test-slow`` runs them."""
+"""The cases of a parametrized test that are run, of tests that need no other programs; 0: all, as in ``make test-slow``.
+
+``make check`` runs 8 (with all of them, 11,550 tests, it took three to four minutes), and ``make test`` 24.
+"""
 
 
 def refuse_skip(report: pytest.TestReport | pytest.CollectReport, path: Path) -> None:
@@ -52,9 +51,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     By default pytest-xdist begins with the files that have most tests, which compute: then all processes wait at the end.
     """
-    few = FEW_CASES if hypothesis.settings.default is hypothesis.settings.get_profile("check") else CASES
-    if few:
-        leave_out_cases(config, items, few)
+    if CASES:
+        leave_out_cases(config, items)
     if not hasattr(config, "workerinput"):
         return
     files: dict[Path, list[pytest.Item]] = {}
@@ -67,8 +65,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for _, path in sorted(placed) for item in files[path]]
 
 
-def leave_out_cases(config: pytest.Config, items: list[pytest.Item], few: int) -> None:
-    """Deselect all but ``few`` cases of each parametrized test, evenly over its cases and the same ones in each run."""
+def leave_out_cases(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect all but ``CASES`` cases of each parametrized test, evenly over its cases and the same ones in each run."""
     tests: dict[str, list[pytest.Item]] = {}
     kept = set()
     for item in items:
@@ -77,7 +75,7 @@ def leave_out_cases(config: pytest.Config, items: list[pytest.Item], few: int) -
         else:
             tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for cases in tests.values():
-        kept |= {id(cases[position * len(cases) // min(few, len(cases))]) for position in range(min(few, len(cases)))}
+        kept |= {id(cases[position * len(cases) // min(CASES, len(cases))]) for position in range(min(CASES, len(cases)))}
     config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
     items[:] = [item for item in items if id(item) in kept]
 

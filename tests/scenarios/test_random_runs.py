@@ -20,7 +20,7 @@ from ottla.client.groups.zookeeper.membership import ZooKeeperMembership
 from ottla.client.positions.commit import CommitManager
 from ottla.coordinator import offsets
 from ottla.coordinator.consumer import reconcile
-from ottla.simulation.run import run, trace
+from ottla.simulation.run import run
 from ottla.simulation.workload import Generation
 from ottla.types import Now, OffsetAndMetadata, TopicPartition
 from ottla.zookeeper.session import Session
@@ -135,7 +135,7 @@ FAULTS = {
 def test_all_kinds_of_faults_occur(generation: Generation) -> None:
     lines: list[str] = []
     for seed in range(1, 31):
-        trace(generation, seed, lines.append)
+        run(generation, seed, lines.append)
     history = "\n".join(lines)
     assert [text for text in FAULTS[generation] if text not in history] == []
 
@@ -143,7 +143,7 @@ def test_all_kinds_of_faults_occur(generation: Generation) -> None:
 @pytest.mark.parametrize("generation", Generation)
 def test_a_seed_determines_everything(generation: Generation) -> None:
     """Also in another process, in which sets have another order."""
-    program = f"from ottla.simulation.run import Generation, trace; trace(Generation('{generation}'), 5, print)"
+    program = f"from ottla.simulation.run import Generation, run; run(Generation('{generation}'), 5, print)"
     runs = [
         subprocess.run(
             [sys.executable, "-c", program], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True

@@ -30,7 +30,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ottla.cli.output import CommandFailed, pluralize, visible
 from ottla.cli.standard_streams import interrupt_writes_on
 from ottla.signals import STOP_SIGNALS, Interrupted, Stop, recorded_signals
-from ottla.simulation.run import Outcome, run, trace
+from ottla.simulation.run import Outcome, run
 from ottla.simulation.workload import Generation
 
 T = TypeVar("T")
@@ -256,7 +256,7 @@ def traced_run(generation: Generation, seed: int) -> tuple[Outcome, list[str]]:
     lines: list[str] = []
     try:
         with _limited():
-            outcome = trace(generation, seed, lines.append)
+            outcome = run(generation, seed, lines.append)
     except _TooLong:
         outcome = _without_end(generation, seed)
     return outcome, [*lines, *outcome.details.splitlines()]

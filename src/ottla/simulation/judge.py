@@ -84,8 +84,6 @@ class Judge:
         self._positions: dict[tuple[str, TopicPartition], int] = {}
         """Member and partition -> the offset of the next record."""
         self._rules = GroupRules()
-        self._stored: dict[TopicPartition, int] = {}
-        """The offsets that the coordinator has stored."""
         self._committed_by: dict[TopicPartition, str] = {}
         """The member that has committed last."""
         world.broker.turn_observers.append(self._on_turn)
@@ -169,11 +167,11 @@ class Judge:
             raise BrokenInvariant(
                 f"the coordinator's group, after a request of {'no client' if sender is None else sender.name}: {problem}"
             )
-        for tp in self._stored.keys() - offsets.keys():
-            raise BrokenInvariant(f"the committed offset of {tp} has disappeared")
+        for tp, progress in self.progress.items():
+            if Store.KAFKA in progress.committed and tp not in offsets:
+                raise BrokenInvariant(f"the committed offset of {tp} has disappeared")
         for tp, value in offsets.items():
-            if self._stored.get(tp) != value.offset:
-                self._stored[tp] = value.offset
+            if self._of(tp).committed.get(Store.KAFKA) != value.offset:
                 who, before = "an unknown sender" if sender is None else sender.name, self._committed_by.get(tp)
                 own = sender is not None and sender.has_given_up and who == before
                 self._commit(Store.KAFKA, tp, value.offset, who, may_go_back=own or not self.is_fenced)

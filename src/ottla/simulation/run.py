@@ -137,18 +137,8 @@ class Run:
         self.workload.supervise()
 
 
-def run(generation: Generation, seed: int) -> Outcome:
-    """Play one run without a trace."""
-    return _play(generation, seed, None)
-
-
-def trace(generation: Generation, seed: int, write: Callable[[str], None]) -> Outcome:
-    """Play one run, and write its history."""
-    return _play(generation, seed, write)
-
-
-def _play(generation: Generation, seed: int, write: Callable[[str], None] | None) -> Outcome:
-    """Play one run; never raises because of what it finds."""
+def run(generation: Generation, seed: int, write: Callable[[str], None] | None = None) -> Outcome:
+    """Play one run; never raises because of what it finds. ``write`` gets each line of its history."""
     bugs = Bugs()
     with _log_to(bugs, logging.ERROR):
         try:

@@ -54,12 +54,7 @@ def pass_and_deliver(member: Member) -> bool:
     member.run_pass()
     busy = bool(member.outgoing or member.answers or member.watches or member.notifications)
     member.poll()
-    while member.outgoing:
-        member.execute()
-    while member.answers:
-        member.take_answer()
-    while member.watches:
-        member.take_watch()
+    member.deliver()
     return busy or member.wake_at == member.world.now.mono
 
 

@@ -25,20 +25,11 @@ def rest(member: Member) -> None:
         if member.topics:
             member.poll()
         busy = bool(member.outgoing or member.answers or member.watches or member.wake_at == member.world.now.mono)
-        deliver(member)
+        member.deliver()
         idle = 0 if busy or member.notifications else idle + 1
         if idle > 2:
             return
     raise AssertionError(f"{member.membership} never comes to rest")
-
-
-def deliver(member: Member) -> None:
-    while member.outgoing:
-        member.execute()
-    while member.answers:
-        member.take_answer()
-    while member.watches:
-        member.take_watch()
 
 
 def run_until_asked(member: Member, wanted: Callable[[Operation[Any]], bool]) -> None:
@@ -47,7 +38,7 @@ def run_until_asked(member: Member, wanted: Callable[[Operation[Any]], bool]) ->
         member.run_pass()
         if member.outgoing and wanted(member.outgoing[-1].operation):
             return
-        deliver(member)
+        member.deliver()
     raise AssertionError(f"{member.membership} never asks for it")
 
 
@@ -137,7 +128,7 @@ def test_owner_nodes_of_a_lost_answer_are_deleted_by_a_member_that_leaves() -> N
     member.unsubscribe()
     for _ in range(20):
         member.run_pass()
-        deliver(member)
+        member.deliver()
     assert world.owners() == {}
     assert world.children("/consumers/g/ids") == []
 

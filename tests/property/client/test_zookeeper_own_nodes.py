@@ -21,16 +21,7 @@ def rest(*members: Member) -> None:
             member.run_pass()
             if member.topics:
                 member.poll()
-            deliver(member)
-
-
-def deliver(member: Member) -> None:
-    while member.outgoing:
-        member.execute()
-    while member.answers:
-        member.take_answer()
-    while member.watches:
-        member.take_watch()
+            member.deliver()
 
 
 def wait(*members: Member, milliseconds: int = 10_000) -> None:
@@ -74,22 +65,22 @@ def test_a_second_member_with_the_same_id_leaves_the_node_of_the_first_alone(mom
         rest(live, double)
         assert double.membership.state is State.REGISTERING
     else:
-        deliver(double)
+        double.deliver()
         double.run_pass()
         assert [perform.operation for perform in double.outgoing if perform.operation.path == NODE]
     if moment is Moment.UNKNOWN:
         double.disconnect(len(double.outgoing))
-        deliver(double)
+        double.deliver()
         double.connect()
-        deliver(double)
+        double.deliver()
     if moment is Moment.EXPIRED:
         world.pass_time(POLL_INTERVAL)
         live.poll()
         rest(live)
         double.run_pass()
-        deliver(double)
+        double.deliver()
         double.run_pass()
-        deliver(double)
+        double.deliver()
         assert double.membership.state is State.STALE
     double.unsubscribe()
     rest(double)
@@ -189,12 +180,12 @@ def test_a_chroot_that_does_not_exist_is_named() -> None:
     member = Member(world, "a", zookeeper_connect="zk:2181/nope")
     member.connect()
     member.subscribe("t")
-    deliver(member)
+    member.deliver()
     member.run_pass()
     while member.outgoing:
         number, operation = member.outgoing.popleft()
         fail(member, number, ZooKeeperError(KeeperCode.NONODE, operation.path))
-    deliver(member)
+    member.deliver()
     member.run_pass()
     member.poll()
     (error,) = [error for error in member.errors if isinstance(error, ConfigError)]

@@ -36,12 +36,7 @@ def rest(member: Member) -> int:
         member.run_pass()
         busy = bool(member.outgoing or member.answers or member.watches or member.notifications)
         member.poll()
-        while member.outgoing:
-            member.execute()
-        while member.answers:
-            member.take_answer()
-        while member.watches:
-            member.take_watch()
+        member.deliver()
         if not busy:
             return number
     return 60

@@ -88,6 +88,15 @@ class Member:
         """The next watch that has fired reaches the core."""
         self.core.handle_command(self.watches.popleft(), self.world.now)
 
+    def deliver(self) -> None:
+        """ZooKeeper executes all operations; their answers reach the core, then the watches that have fired."""
+        while self.outgoing:
+            self.execute()
+        while self.answers:
+            self.take_answer()
+        while self.watches:
+            self.take_watch()
+
     # -- the connection ---------------------------------------------------------------------------------------------------
 
     def execute(self) -> None:
@@ -300,12 +309,7 @@ class World:
                 member.run_pass()
                 if not (member.outgoing or member.notifications):
                     return
-            while member.outgoing:
-                member.execute()
-            while member.answers:
-                member.take_answer()
-            while member.watches:
-                member.take_watch()
+            member.deliver()
             self.check()
         raise AssertionError(f"{member.membership} never comes to rest")
 
