@@ -161,9 +161,10 @@ class ClientCore:
 
     def _ask(self, manager: RequestManager, now: Now) -> int | None:
         # A manager that has raised is not polled for a while: it may raise in every pass, and would fill the log.
-        suspended_until = self._suspended.get(id(manager), now.mono)
-        if suspended_until > now.mono:
-            return suspended_until
+        if self._suspended:
+            suspended_until = self._suspended.get(id(manager), now.mono)
+            if suspended_until > now.mono:
+                return suspended_until
         try:
             poll = manager.poll(now)
         except Exception as error:

@@ -229,8 +229,14 @@ class ConsumerCalls:
         return None if self.collector.streams is None else self.collector.streams.busy_since(self._mailbox.now)
 
     def _longest_wait(self) -> int:
-        """Milliseconds after which a waiting poll sends ``Polled`` again: it counts as polling while it waits."""
-        return max(1, min(self._config.max_poll_interval_ms // 3, self._config.auto_commit_interval_ms or 1_000, 1_000))
+        """Milliseconds after which a waiting poll sends ``Polled`` again: it counts as polling while it waits.
+
+        Besides, only a ``Polled`` commits automatically, and says since when a stream has been busy.
+        """
+        longest = self._config.max_poll_interval_ms // 3
+        if self._config.enable_auto_commit or self.collector.streams is not None:
+            longest = min(longest, self._config.auto_commit_interval_ms or 1_000, 1_000)
+        return max(1, longest)
 
     def _look_again_at(self) -> int:
         now, hold_until = self._mailbox.now.mono, self._rebalancing.hold_until
