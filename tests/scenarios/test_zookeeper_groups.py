@@ -10,6 +10,7 @@ import pytest
 
 from ottla.broker.faults.rules import Delay
 from ottla.client.groups.zookeeper.states import State
+from ottla.client.health.verdicts import WaitsFor
 from ottla.errors import CommitFailedError
 from ottla.protocol.apis import Api
 from ottla.simulation.application import App, Program, Thread, member
@@ -146,6 +147,8 @@ def test_a_member_that_reaches_zookeeper_no_more_stops_before_another_takes_over
     world.broker.set_fault(Delay(0), Api.OFFSET_COMMIT, times=None, client_id="a")
     world.network.separate("a", "zookeeper")
     world.run_until(lambda: not first.assembly.core.session.has_lease(world.now))
+    seen = first.assembly.inspection.view(world.now).partitions.values()
+    assert {part.waits_for for part in seen} == {WaitsFor.LEASE}
     before = world.broker.struck
     assert (before > 0) == ("offsets_storage" in settings)
     settle(world, second, limit=SESSION + 2_000)

@@ -50,16 +50,17 @@ class Inspection:
         """Return the current view."""
         membership, metadata = self._membership, self._core.metadata
         partitions = {}
+        unleased = self._without_lease(now)
         for tp, state in self._subscription.partitions.items():
             leader = metadata.leader(tp)
             node_id = None if leader is None else leader.node.node_id
             source = self._replicas.preferred(tp)
             source = node_id if source is None else source
             fetch_at = None if source is None else self._meters.fetch_at.get(source)
-            partitions[tp] = PartitionSeen.of(state, node_id, fetch_at)
+            partitions[tp] = PartitionSeen.of(state, node_id, fetch_at, leased=unleased is None)
         failure = None if membership is None else membership.failure
         unreachable = self._unreachable()
-        cut_off = self._without_lease(now) if unreachable is None else str(unreachable)
+        cut_off = unleased if unreachable is None else str(unreachable)
         return NetworkView(
             at=now,
             mode=self._subscription.mode,

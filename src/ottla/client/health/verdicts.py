@@ -41,6 +41,8 @@ class WaitsFor(enum.StrEnum):
     """The position is being validated: the log of a new leader may lack the records before it (KIP-320)."""
     LEADER = "leader"
     """No leader is known."""
+    LEASE = "lease"
+    """An answer of ZooKeeper: until then another member may own it, and no records are returned."""
     PROBLEM = "problem"
     """See ``PartitionHealth.problem``."""
 
@@ -124,7 +126,7 @@ class PartitionSeen:
     fetch_at: int | None
 
     @classmethod
-    def of(cls, state: PartitionState, leader: int | None, fetch_at: int | None) -> PartitionSeen:
+    def of(cls, state: PartitionState, leader: int | None, fetch_at: int | None, *, leased: bool) -> PartitionSeen:
         """Return the current view of a partition."""
         waits_for: WaitsFor | None = None
         if state.problem is not None:
@@ -133,6 +135,8 @@ class PartitionSeen:
             waits_for = WaitsFor.RESUME
         elif state.revoking or state.awaiting_acceptance:
             waits_for = WaitsFor.REBALANCE
+        elif not leased:
+            waits_for = WaitsFor.LEASE
         elif state.phase in _ON_THE_WAY:
             waits_for = _ON_THE_WAY[state.phase]
         elif leader is None:
