@@ -1,6 +1,6 @@
 """Members of a ZooKeeper group that join, leave, are killed and stopped at random, and restarts of ZooKeeper.
 
-Nothing is lost, and no offset goes back.
+Nothing is lost, no offset goes back, and none is committed but by the owner of its partition.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from confluent_kafka import Producer
 
 from ottla import Broker
 from ottla.runtime.zookeeper_server import ZooKeeperServer
-from ottla.types import TopicPartition
 from tests.end_to_end.zookeeper_cluster import ZooKeeperCluster, registered
+from tests.end_to_end.zookeeper_log import CLOSE_SESSION, DELETE, changes
 from tests.end_to_end.zookeeper_processes import Process, process
 
 pytestmark = pytest.mark.long
@@ -44,7 +44,6 @@ class Run:
         self._members: list[Process] = []
         self._all: list[Process] = []
         self._produced: dict[int, int] = {}
-        self._offsets: dict[TopicPartition, int] = {}
 
     def run(self) -> None:
         """Let events happen, then wait until the group has read everything."""
@@ -55,16 +54,14 @@ class Run:
             self._chance.choice(
                 [self._join, self._join, self._leave, self._kill, self._stop, self._grow, self._zookeeper.restart]
             )()
-            until = time.monotonic() + self._chance.uniform(0, 2)
-            while time.monotonic() < until:
-                self._check_offsets()
+            time.sleep(self._chance.uniform(0, 2))
         if not self._members:
             self._join()
         self._produce()
         wait(lambda: self._handled() >= self._expected(), lambda: f"missing: {sorted(self._expected() - self._handled())[:10]}")
         wait(lambda: sorted(self._cluster.owners("billing", self._topic)) == list(range(self._partitions)), lambda: "owners")
         wait(self._all_committed, lambda: str(self._cluster.offsets("billing", self._topic)))
-        self._check_offsets()
+        self._check_commits()
 
     def _produce(self) -> None:
         # A producer that is older than a partition does not know it.
@@ -112,11 +109,27 @@ class Run:
         committed = self._cluster.offsets("billing", self._topic)
         return {tp.partition: offset for tp, offset in committed.items() if offset} == self._produced
 
-    def _check_offsets(self) -> None:
-        """No committed offset has gone back."""
-        offsets = self._cluster.offsets("billing", self._topic)
-        assert {tp: (before, offsets.get(tp, 0)) for tp, before in self._offsets.items() if offsets.get(tp, 0) < before} == {}
-        self._offsets = offsets
+    def _check_commits(self) -> None:
+        """Each commit that ZooKeeper has executed was one of the owner's, and no offset has gone back."""
+        root = self._cluster.path("billing")
+        owners: dict[str, int] = {}
+        offsets: dict[str, int] = {}
+        for change in changes(self._zookeeper.data_dir / "node-1" / "data" / "version-2"):
+            _, is_owner, owned = change.path.partition(f"{root}/owners/{self._topic}/")
+            _, is_offset, committed = change.path.partition(f"{root}/offsets/{self._topic}/")
+            if change.type == CLOSE_SESSION:
+                owners = {partition: session for partition, session in owners.items() if session != change.session}
+            elif is_owner and change.type == DELETE:
+                del owners[owned]
+            elif is_owner:
+                assert change.ephemeral, change
+                assert owned not in owners, change
+                owners[owned] = change.session
+            elif is_offset:
+                assert owners.get(committed) == change.session, change
+                assert int(change.data) >= offsets.get(committed, 0), change
+                offsets[committed] = int(change.data)
+        assert {int(partition): offset for partition, offset in offsets.items() if offset} == self._produced
 
 
 def wait(condition: Callable[[], bool], what: Callable[[], str]) -> None:

@@ -19,13 +19,14 @@ from tests.end_to_end.zookeeper_cluster import ZooKeeperCluster
 LIMIT = 30.0
 SESSION = 4.0
 """Seconds: the time-out of each member's session."""
-MEMBER = """
-import json, sys, time
+MEMBER = r"""
+import json, os, sys, time
 from ottla import Consumer
 from ottla.errors import ConnectionFailedError
 
 def say(**what):
-    print(json.dumps({**what, "at": time.time()}), flush=True)
+    # One write, since Ctrl-C may interrupt print() between a line and its end.
+    os.write(1, json.dumps({**what, "at": time.time()}).encode() + b"\n")
 
 def listener(event):
     return lambda consumer, partitions: say(**{event: [tp.partition for tp in partitions]})
