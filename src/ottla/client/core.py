@@ -8,7 +8,7 @@ logged and reported to the application.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.client.backoff import RandomPort
@@ -137,7 +137,7 @@ class ClientCore:
         self._report(now)
         self._follow_metadata(now)
         self._watch_losses()
-        wake_at = [at for manager in (*self._managers, self.metadata_manager) if (at := self._ask(manager, now)) is not None]
+        wake_at = self._ask((*self._managers, self.metadata_manager), now)
         effects: list[ConnectionEffect | Perform] = []
         if self.session is not None:
             performed, session_at = self.session.poll(now)
@@ -146,7 +146,9 @@ class ClientCore:
             wake_at += [now.mono] if self.session.has_completions else []
         connection_effects, next_at = self.connections.poll(now)
         effects += connection_effects
-        wake_at += [at for at in (next_at, *(self._ask(watcher, now) for watcher in self._watchers)) if at is not None]
+        if next_at is not None:
+            wake_at.append(next_at)
+        wake_at += self._ask(self._watchers, now)
         if self.connections.has_completions or self.connections.failures != self._lost:
             wake_at.append(now.mono)
         return CorePoll(effects, min(wake_at, default=None), self.deferrable_commands())
@@ -159,25 +161,29 @@ class ClientCore:
         self.deliver(now)
         return self.connections.poll(now).effects
 
-    def _ask(self, manager: RequestManager, now: Now) -> int | None:
-        # A manager that has raised is not polled for a while: it may raise in every pass, and would fill the log.
-        if self._suspended:
-            suspended_until = self._suspended.get(id(manager), now.mono)
-            if suspended_until > now.mono:
-                return suspended_until
-        try:
-            poll = manager.poll(now)
-        except Exception as error:
-            self._surface(error, type(manager).__name__)
-            self._suspended[id(manager)] = now.mono + self.config.retry_backoff_max_ms
-            return self._suspended[id(manager)]
-        for send in poll.sends:
-            if isinstance(send, Send):
-                self.connections.enqueue(manager, send, now)
-            else:
-                assert self.session is not None, "use_zookeeper() comes before the first Ask"
-                self.session.ask(manager, send, now)
-        return poll.wake_at
+    def _ask(self, managers: Iterable[RequestManager], now: Now) -> list[int]:
+        """Poll these managers and take their requests; return the times at which they are due again."""
+        times = []
+        for manager in managers:
+            # A manager that has raised is not polled for a while: it may raise in every pass, and would fill the log.
+            if self._suspended and (suspended_until := self._suspended.get(id(manager), now.mono)) > now.mono:
+                times.append(suspended_until)
+                continue
+            try:
+                sends, wake_at = manager.poll(now)
+            except Exception as error:
+                self._surface(error, type(manager).__name__)
+                sends, wake_at = (), now.mono + self.config.retry_backoff_max_ms
+                self._suspended[id(manager)] = wake_at
+            for send in sends:
+                if isinstance(send, Send):
+                    self.connections.enqueue(manager, send, now)
+                else:
+                    assert self.session is not None, "use_zookeeper() comes before the first Ask"
+                    self.session.ask(manager, send, now)
+            if wake_at is not None:
+                times.append(wake_at)
+        return times
 
     def _deliver_from_zookeeper(self, session: Session, now: Now) -> None:
         """Pass the session's events to their handlers, then the outcomes to their managers.
