@@ -291,7 +291,7 @@ class App:
                 self._send(number, node.node_id, lambda: self._connect(connection_id, number, node.node_id))
             case Write(connection_id, pieces):
                 data = b"".join(cast("list[bytes]", pieces))
-                number = self.numbers[connection_id]
+                number = self.numbers.get(connection_id, -1)  # it may have broken since: then nothing is sent
                 self._send(number, broker.node_of(number), lambda: broker.receive(number, data))
             case Close(connection_id, _):
                 number = self.numbers.pop(connection_id, -1)

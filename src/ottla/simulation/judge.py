@@ -5,7 +5,8 @@ invariant raises ``BrokenInvariant``, with the facts that contradict it.
 
 - Records of a partition are returned in order, without a gap or a repetition, and only to an owner; in a ZooKeeper group its node
   exists at that moment.
-- A partition has one owner: no member gets it while another one may still read it.
+- A partition has one owner: no member gets it while another one may still read it. A static member that misses a join phase of a
+  classic group is an exception: it stays in the group, and its partitions may be given away (KIP-345).
 - Committed offsets never pass a record that was not handled, and never go back, with two exceptions, which are counted. In a
   ZooKeeper group brokers do not know the members, so a former owner can still commit to Kafka. And a request that was under way for
   so long that its member gave it up, and committed more over another connection, may arrive after all, as with any Kafka client.
@@ -21,6 +22,7 @@ import enum
 from collections.abc import Iterable, Iterator
 
 from ottla.client.groups.zookeeper.states import State
+from ottla.coordinator.classic.group import ClassicGroup
 from ottla.errors import OttlaError
 from ottla.records import Record
 from ottla.simulation.application import App
@@ -151,8 +153,11 @@ class Judge:
             must_lose = app.membership.state in (State.STALE, State.LOST)
             ended = session.session_id in self._world.zookeeper.ended_early
             return session.has_lease(self._world.now) and not must_lose and not ended
-        group = self._rules.group
-        return group is not None and app.membership.metadata().member_id in group.members
+        group, own = self._rules.group, app.membership.metadata()
+        if group is None or own.member_id not in group.members:
+            return False
+        is_late = isinstance(group, ClassicGroup) and own.generation_id != group.generation
+        return not is_late or own.group_instance_id is None
 
     # -- commits ----------------------------------------------------------------------------------------------------------
 

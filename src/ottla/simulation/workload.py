@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ottla.client.calls.listeners import Listeners
-from ottla.errors import OttlaError, UnreleasedInstanceIdError
+from ottla.errors import FencedInstanceIdError, OttlaError, UnreleasedInstanceIdError
 from ottla.simulation.application import App, Program, Sleep
 from ottla.simulation.judge import GROUP, Judge, Store
 from ottla.simulation.trace import Trace
@@ -84,7 +84,9 @@ class Member:
                 yield from self._commit()
             except OttlaError as error:
                 judge.failed(app, error)
-                if isinstance(error, UnreleasedInstanceIdError):  # the session of the killed process before it goes on
+                # 1. It starts while the session of its killed predecessor goes on. 2. It joins a classic group, and the coordinator
+                # loads the group again, as it was stored before: with the predecessor's member id.
+                if isinstance(error, UnreleasedInstanceIdError | FencedInstanceIdError):
                     self.gave_up = True
                     break
                 yield Sleep(50)
