@@ -1,7 +1,8 @@
 """How long a member waits before it tries again to claim its partitions.
 
 Owns the end of the wait, and how many waits were in vain. Must not know states, nor what the member waits for. Invariants: after
-``rebalance.max.retries`` vain waits the application learns the obstacle; no member tries without a pause.
+``rebalance.max.retries`` vain waits the application learns the obstacle, however often the group changes meanwhile; no member tries
+without a pause.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ class Waits:
         self._member_id = member_id
         self._backoff = backoff
         self._report = report
+        self._rest = 0
+        """What is left of a wait that a change interrupted (ms), for the next one; 0: nothing."""
         self._vain = 0
         """The number of waits in this rebalance during which the obstacle did not disappear."""
         self._setbacks = 0
@@ -41,8 +44,11 @@ class Waits:
         return f"<Waits until {self.until}, {self._vain} in vain>"
 
     def begin(self, obstacle: str, now: Now, *, cause: OttlaError | None = None, hint: str | None = None) -> None:
-        """Wait for ``rebalance.backoff.ms`` at most. After ``rebalance.max.retries`` vain waits report the obstacle, and go on."""
-        self.until = now.mono + self._config.rebalance_backoff_ms
+        """Wait for ``rebalance.backoff.ms`` at most. After ``rebalance.max.retries`` vain waits report the obstacle, and go on.
+
+        A wait that a change interrupted is continued: otherwise members that come and go would put off the report for ever.
+        """
+        self.until, self._rest = now.mono + (self._rest or self._config.rebalance_backoff_ms), 0
         group = self._config.group_id
         _log.debug("group %r: waiting since %s", group, obstacle)
         if self._vain >= self._config.rebalance_max_retries:
@@ -67,8 +73,9 @@ class Waits:
         return self.until
 
     def end(self, now: Now) -> None:
-        """Count the wait that is over, if there was one, and it was in vain."""
+        """Count the wait, if there was one, and it was in vain; if it is not over, keep the rest."""
         self._vain += 0 < self.until <= now.mono
+        self._rest = max(0, self.until - now.mono)
         self.until = 0
 
     def back_off(self, now: Now) -> int:
@@ -78,4 +85,4 @@ class Waits:
 
     def succeeded(self) -> None:
         """Note that the member has its partitions."""
-        self.until = self._vain = self._setbacks = 0
+        self.until = self._rest = self._vain = self._setbacks = 0
