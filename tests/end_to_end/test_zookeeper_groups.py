@@ -228,6 +228,8 @@ def test_a_member_without_brokers_waits_for_one(cluster: ZooKeeperCluster, topic
         consumer.subscribe([topic])
         with pytest.raises(ConnectionFailedError, match="no broker is registered in ZooKeeper"):
             consumer.poll(2)
+        with pytest.raises(ConnectionFailedError, match="no broker is registered in ZooKeeper"):
+            consumer.partitions_for(topic, timeout=0.2)
         cluster.register()
         until(lambda: [poll_quietly(consumer)] and len(consumer.assignment()) == 5)
 
@@ -243,6 +245,12 @@ def test_a_member_without_zookeeper_says_so(zookeeper: ZooKeeperServer) -> None:
         consumer.subscribe(["orders"])
         with pytest.raises(ConnectionFailedError, match=r"ZooKeeper could not be reached: 127\.0\.0\.1:1"):
             consumer.poll(3)
+        for call in (
+            lambda: consumer.partitions_for("orders", timeout=0.2),
+            lambda: consumer.end_offsets([TopicPartition("orders", 0)], timeout=0.2),
+        ):
+            with pytest.raises(ConnectionFailedError, match=r"ZooKeeper could not be reached: 127\.0\.0\.1:1: no session yet"):
+                call()
 
 
 def test_an_application_that_does_not_poll_leaves_and_comes_back(cluster: ZooKeeperCluster, topic: str) -> None:

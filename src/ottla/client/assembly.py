@@ -19,7 +19,7 @@ from ottla.client.calls.shared_state import SharedState
 from ottla.client.cluster.metadata import MetadataManager
 from ottla.client.cluster.topics import TopicsManager
 from ottla.client.core import ClientCore
-from ottla.client.effects import Poll
+from ottla.client.effects import Poll, Unreachable
 from ottla.client.events import Completed, Published, Reply
 from ottla.client.fetch.manager import FetchManager
 from ottla.client.groups.coordinator import CoordinatorManager
@@ -63,19 +63,19 @@ class ConsumerAssembly:
         problems = Problems(core, self.subscription)
         backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random)
         metadata = core.metadata_manager
-        unreachable = core.connections.brokers.unreachable
+        unreachable: Unreachable = core.connections.brokers.unreachable
         zookeeper = None
         if config.group_protocol == "zookeeper":
             from ottla.client.zookeeper_assembly import ZooKeeperAssembly
 
             zookeeper = ZooKeeperAssembly(core, config, backoff)
-            problems.zookeeper = zookeeper.brokers
+            problems.zookeeper, unreachable = zookeeper.brokers, zookeeper.unreachable
         if config.group_id is not None:
             self.coordinator = CoordinatorManager(config, backoff, core.learn_node, core.connections.disconnect)
             context = MembershipContext(config, self.subscription, self.coordinator, metadata, core.notify, backoff, self.polls)
             store: OffsetStore
             if zookeeper is not None:
-                self.membership, store = zookeeper.member(context, host, unreachable)
+                self.membership, store = zookeeper.member(context, host)
             else:
                 self.membership = membership_of(context, connection_to=core.connections.brokers.get)
                 store = KafkaOffsetStore(config, self.coordinator, self.membership, metadata, unreachable)
@@ -87,7 +87,13 @@ class ConsumerAssembly:
         self.validator = PositionValidator(config, self.subscription, metadata, backoff, self.fetches.is_held)
         self.topics = TopicsManager(config, backoff, unreachable)
         self.inspection = Inspection(
-            core, self.subscription, self.membership, self.polls, self.recorder, self.fetches.replicas, unreachable
+            core,
+            self.subscription,
+            self.membership,
+            self.polls,
+            self.recorder,
+            self.fetches.replicas,
+            core.connections.brokers.unreachable,
         )
         self.publisher = Publisher(core, self.subscription, self.membership, self.recorder, problems, shared)
         # A request that one manager causes in another must leave in the same pass, since no later event may start another pass:

@@ -6,12 +6,13 @@ Owns how these parts are connected. Must not know the other managers. Invariant:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from ottla.client.backoff import ExponentialBackoff
 from ottla.client.cluster.zookeeper_brokers import ZooKeeperBrokers
 from ottla.client.core import ClientCore
-from ottla.client.effects import Unreachable
+from ottla.client.effects import ToCoordinator, ToNode
 from ottla.client.groups.membership import MembershipContext
 from ottla.client.groups.zookeeper.membership import ZooKeeperMembership
 from ottla.client.positions.stores.both import DualOffsetStore
@@ -20,6 +21,7 @@ from ottla.client.positions.stores.kafka import KafkaOffsetStore
 from ottla.client.positions.stores.zookeeper import ZooKeeperOffsetStore
 from ottla.client.subscription import Mode
 from ottla.config import ConsumerConfig, HostPort
+from ottla.errors import OttlaError
 from ottla.types import Now
 from ottla.zookeeper.session import Session
 
@@ -48,7 +50,11 @@ class ZooKeeperAssembly:
         if servers:
             self._core.connections.brokers.bootstrap_servers = tuple(dict.fromkeys((*self._config.bootstrap_servers, *servers)))
 
-    def member(self, context: MembershipContext, host: str, unreachable: Unreachable) -> ZooKeeperMember:
+    def unreachable(self, who: str = "", targets: Iterable[ToNode | ToCoordinator] = (), /) -> OttlaError | None:
+        """Return the error for ``effects.Unreachable``: without ZooKeeper no broker is known, so none has failed."""
+        return self._core.connections.brokers.unreachable(who, targets) or self.brokers.none_known()
+
+    def member(self, context: MembershipContext, host: str) -> ZooKeeperMember:
         """Create the member of the group. ``host`` is a part of its id, as with Java's consumer."""
         membership = ZooKeeperMembership(context, self.session, self._member_id(host), self.brokers)
         zookeeper = ZooKeeperOffsetStore(self._config, self.session, context.subscription, membership.claims)
@@ -61,7 +67,7 @@ class ZooKeeperAssembly:
             return context.subscription.mode is Mode.MANUAL or self.session.has_lease(now)
 
         kafka = KafkaOffsetStore(
-            self._config, context.coordinator, membership, context.metadata, unreachable, leased, knows_members=False
+            self._config, context.coordinator, membership, context.metadata, self.unreachable, leased, knows_members=False
         )
         return ZooKeeperMember(membership, DualOffsetStore(kafka, zookeeper) if self._config.dual_commit_enabled else kafka)
 

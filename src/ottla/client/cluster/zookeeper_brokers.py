@@ -90,15 +90,27 @@ class ZooKeeperBrokers:
         """Why the client cannot work: ZooKeeper does not answer, or names no broker."""
         config = self._config
         if self._missing_since is not None and now.mono - self._missing_since >= config.zookeeper_connection_timeout_ms:
-            reason = f"not connected within {config.zookeeper_connection_timeout_ms / 1000:g} s"
-            hint = "check zookeeper_connect and that the servers are up"
-            return ConnectionFailedError("ZooKeeper could not be reached", {config.zookeeper_connect or "": reason}, hint=hint)
-        if self._failure is not None:
-            return self._failure
-        if self.is_empty and not self._config.bootstrap_servers:
-            where = f"{paths.BROKER_IDS} of {config.zookeeper_connect}"
-            return ConnectionFailedError("no broker is registered in ZooKeeper", {where: "empty"}, hint="check the chroot")
-        return None
+            return self._not_connected(f"not connected within {config.zookeeper_connection_timeout_ms / 1000:g} s")
+        return self._failure or self._none_registered()
+
+    def none_known(self) -> OttlaError | None:
+        """Why no broker is known, for a call that has timed out; ``None``: ZooKeeper or ``bootstrap.servers`` has named some."""
+        if self.brokers or self._config.bootstrap_servers:
+            return None
+        if self._session.state is not SessionState.CONNECTED:
+            return self._not_connected(self._session.state.value)
+        return self._failure or self._none_registered()
+
+    def _not_connected(self, reason: str) -> OttlaError:
+        servers = self._config.zookeeper_connect or ""
+        hint = "check zookeeper_connect and that the servers are up"
+        return ConnectionFailedError("ZooKeeper could not be reached", {servers: reason}, hint=hint)
+
+    def _none_registered(self) -> OttlaError | None:
+        if not self.is_empty or self._config.bootstrap_servers:
+            return None
+        where = f"{paths.BROKER_IDS} of {self._config.zookeeper_connect}"
+        return ConnectionFailedError("no broker is registered in ZooKeeper", {where: "empty"}, hint="check the chroot")
 
     def _deadlines(self) -> list[int]:
         times = [self._not_before] if self._due else []
