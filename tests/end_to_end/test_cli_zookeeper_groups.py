@@ -250,6 +250,21 @@ def test_brokers_of_another_cluster_are_refused(command: Run, old: Old) -> None:
     assert old.offsets("bar", "t") == {0: 5}
 
 
+def test_consume_finds_the_brokers_in_zookeeper(
+    command: Run, old: Old, topic: Callable[..., str], admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = topic(1, *(f"k:{number}" for number in range(3)))
+    old.put(f"/brokers/topics/{name}", b'{"version":1,"partitions":{"0":[1]}}')
+    group = f"reading-{next(NUMBERS)}"
+    line = f"consume -t {name} -e -X zookeeper.connect={old.connect}"
+    with closed_port() as port:
+        monkeypatch.setenv("OTTLA_BOOTSTRAP_SERVERS", f"127.0.0.1:{port}")
+        alone = command(line)
+        member = command(f"{line} -g {group} -X auto.commit.enable=false -X socket.timeout.ms=10000")
+    assert alone == member == Done(0, "0\n1\n2\n", "")
+    assert (old.offsets(group, name), stored_in_kafka(admin, group)) == ({0: 3}, {})
+
+
 # -- changes --------------------------------------------------------------------------------------------------------------
 
 

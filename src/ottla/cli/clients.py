@@ -13,6 +13,7 @@ import ottla
 from ottla.cli.options import DEFAULT_BOOTSTRAP, client_settings
 from ottla.cli.output import CommandFailed
 from ottla.config import AdminConfig, ClientConfig
+from ottla.config.old_consumer import NAMES
 from ottla.config.spelling import read, spellings, table
 
 DEFAULT_TIMEOUT_MS = 10_000
@@ -21,7 +22,7 @@ TIMEOUTS = ("request_timeout_ms", "default_api_timeout_ms")
 
 def with_default_timeouts(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``settings`` with the command line's default timeouts. If one of the two is set, the other one gets its value."""
-    known = spellings(ClientConfig)
+    known = {**spellings(ClientConfig), **{name: (field, False) for name, field in NAMES.items()}}
     given = {known[name][0]: name for name in settings if name in known and known[name][0] in TIMEOUTS}
     timeout_ms = DEFAULT_TIMEOUT_MS
     for field, name in given.items():

@@ -1,7 +1,7 @@
 """``ottla consume``: writes the records of a topic to stdout.
 
-Owns the start and the end of reading. Must not know how a record is rendered. Invariant: with a group, an offset is committed only
-after its record has been written and flushed.
+Owns the start and the end of reading. Must not know how a record is rendered. Invariants: with a group, an offset is committed only
+after its record has been written and flushed; ``zookeeper.connect`` disables the default of ``-b``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,16 @@ import typer
 import ottla
 from ottla import OffsetAndMetadata, TopicPartition
 from ottla.cli.clients import with_default_timeouts
-from ottla.cli.options import DEFAULT_BOOTSTRAP, OFFSET_RESETS, Bootstrap, Settings, check_name, client_settings, is_offset
+from ottla.cli.options import (
+    DEFAULT_BOOTSTRAP,
+    OFFSET_RESETS,
+    Bootstrap,
+    Settings,
+    check_name,
+    given_settings,
+    is_offset,
+    is_on_command_line,
+)
 from ottla.cli.output import CommandFailed
 from ottla.cli.record_format import BadFormat, Renderer, compile_format
 from ottla.cli.standard_streams import interrupt_writes_on
@@ -27,8 +36,8 @@ from ottla.signals import Interrupted, stop_on_signals
 POLL = 1.0
 """Seconds of one poll, and so the delay until ``-e`` notices the end of the topic."""
 
-DEFAULT_SETTINGS = {"enable.auto.commit": "false", "allow.auto.create.topics": "false"}
-"""Without auto-creation: it would also recreate a topic that is deleted while the command reads it."""
+AUTO_COMMIT = ("enable.auto.commit", "auto.commit.enable")
+"""The setting that the command needs for itself, and its name in Kafka 0.8."""
 
 
 class ConsoleConsumer:
@@ -131,6 +140,7 @@ def _format(value: str) -> str:
 
 
 def consume(
+    context: typer.Context,
     topic: Annotated[str, typer.Option("-t", "--topic", callback=check_name, help="Topic to consume from.")],
     group: Annotated[
         str | None,
@@ -167,13 +177,8 @@ def consume(
     """Write the records of a topic to stdout."""
     if group is not None and offset not in OFFSET_RESETS:
         raise typer.BadParameter("an offset cannot be combined with -g: a group has committed offsets", param_hint="-o")
-    config: dict[str, Any] = {**DEFAULT_SETTINGS, "auto.offset.reset": OFFSET_RESETS.get(offset, "earliest")}
-    config |= client_settings(bootstrap_servers, settings)
-    if "group.id" in config:
-        raise typer.BadParameter("group.id cannot be set: use -g", param_hint="-X")
-    if config["enable.auto.commit"].lower() != "false":
-        # Auto-commit commits all records of a poll, but -c or a full disk may end the command before all are written.
-        raise typer.BadParameter("enable.auto.commit cannot be set: -g commits the records that were written", param_hint="-X")
+    config: dict[str, Any] = {"auto.offset.reset": OFFSET_RESETS.get(offset, "earliest")}
+    config |= _client_settings(context, bootstrap_servers, settings)
     if group is not None:
         config["group.id"] = group
     config = with_default_timeouts(config)
@@ -189,6 +194,25 @@ def consume(
             reading.run()
     except Interrupted as interrupted:  # during a write, so some records of the last poll were not written
         raise typer.Exit(interrupted.exit_code) from None
+
+
+def _client_settings(context: typer.Context, bootstrap_servers: str, given: list[str] | None) -> dict[str, str]:
+    """Return the settings of ``-b`` and ``-X``, and the command's defaults for others. Raises ``typer.BadParameter``."""
+    settings = given_settings(given)
+    if "group.id" in settings:
+        raise typer.BadParameter("group.id cannot be set: use -g", param_hint="-X")
+    for name in AUTO_COMMIT:
+        if settings.get(name, "false").lower() != "false":
+            # Auto-commit commits all records of a poll, but -c or a full disk may end the command before all are written.
+            raise typer.BadParameter(f"{name} cannot be set: -g commits the records that were written", param_hint="-X")
+    # Auto-creation would also recreate a topic that is deleted while the command reads it.
+    defaults = {"allow.auto.create.topics": "false"}
+    if not settings.keys() & set(AUTO_COMMIT):
+        defaults["enable.auto.commit"] = "false"
+    if "zookeeper.connect" not in settings or is_on_command_line(context, "bootstrap_servers"):
+        # Otherwise ZooKeeper names the brokers. The default of -b, also that of the environment, may be another cluster.
+        defaults["bootstrap.servers"] = bootstrap_servers
+    return {**defaults, **settings}
 
 
 def _partitions(consumer: ottla.Consumer, topic: str) -> list[TopicPartition]:

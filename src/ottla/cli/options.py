@@ -81,6 +81,12 @@ def is_given(context: typer.Context, parameter: str) -> bool:
     return source is not None and source.name in ("COMMANDLINE", "ENVIRONMENT")
 
 
+def is_on_command_line(context: typer.Context, parameter: str) -> bool:
+    """Whether the user has given an option on the command line."""
+    source = context.get_parameter_source(parameter)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 def is_offset(text: str) -> bool:
     """Whether ``text`` is an offset, or a timestamp in milliseconds, in ASCII digits."""
     return text.isascii() and text.isdecimal() and len(text) <= len(str(MAX_OFFSET)) and int(text) <= MAX_OFFSET
@@ -132,6 +138,10 @@ def parse_pair(given: str, flag: str) -> tuple[str, str]:
 
 def client_settings(bootstrap_servers: str, given: Sequence[str] | None) -> dict[str, str]:
     """Return the settings of ``-b`` and ``-X``; ``-X`` takes precedence. Underscores in known names become dots."""
+    return {"bootstrap.servers": bootstrap_servers, **given_settings(given)}
+
+
+def given_settings(given: Sequence[str] | None) -> dict[str, str]:
+    """Return the settings of ``-X`` alone. Underscores in known names become dots."""
     known = spellings(ConsumerConfig)
-    settings = {dotted(name) if dotted(name) in known else name: value for name, value in parse_pairs(given, "-X").items()}
-    return {"bootstrap.servers": bootstrap_servers, **settings}
+    return {dotted(name) if dotted(name) in known else name: value for name, value in parse_pairs(given, "-X").items()}

@@ -8,7 +8,7 @@ import typer
 from ottla.cli.app import run
 from ottla.cli.clients import with_default_timeouts
 from ottla.cli.options import client_settings, is_offset, parse_pairs
-from ottla.config import AdminConfig
+from ottla.config import ConsumerConfig
 
 
 def test_pairs_split_at_the_first_equals_sign_and_the_last_of_a_name_wins() -> None:
@@ -66,11 +66,13 @@ def test_underscores_are_dots() -> None:
         ({"request.timeout.ms": "2000"}, 2_000, 2_000),
         ({"request_timeout": "2"}, 2_000, 2_000),
         ({"default_api_timeout_ms": "3000"}, 3_000, 3_000),
+        ({"zookeeper.connect": "z:1", "socket.timeout.ms": "4000"}, 4_000, 4_000),
         ({"request.timeout.ms": "1000", "default.api.timeout.ms": "5000"}, 1_000, 5_000),
     ],
 )
 def test_a_timeout_that_is_given_alone_counts_for_both(given: dict[str, str], request_ms: int, call_ms: int) -> None:
-    config = AdminConfig.parse(with_default_timeouts({"bootstrap.servers": "a:1", **given}))
+    settings = {**({} if "zookeeper.connect" in given else {"bootstrap.servers": "a:1"}), **given}
+    config = ConsumerConfig.parse(with_default_timeouts(settings))
     assert (config.request_timeout_ms, config.default_api_timeout_ms) == (request_ms, call_ms)
 
 
@@ -96,6 +98,8 @@ def test_consume_rejects_auto_commit(capsys: pytest.CaptureFixture[str]) -> None
     arguments = ["consume", "-t", "a", "-g", "g", "-c", "1", "-b", "127.0.0.1:1", "-X", "default.api.timeout.ms=500", "-X"]
     assert run([*arguments, "enable.auto.commit=true"]) == 2
     assert "-g commits the records that were written" in " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert run([*arguments, "auto.commit.enable=true"]) == 2
+    assert "auto.commit.enable cannot be set" in " ".join(capsys.readouterr().err.replace("│", " ").split())
     assert run([*arguments, "enable.auto.commit=False"]) == 1
     assert "127.0.0.1:1" in capsys.readouterr().err
 
@@ -124,3 +128,24 @@ def test_an_option_of_many_values_may_be_given_again(capsys: pytest.CaptureFixtu
         == 1
     )
     assert "retries is a setting of another client" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore:group.protocol=auto ignores")
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        (["-X", "zookeeper.connect=127.0.0.1:1"], "ZooKeeper could not be reached"),
+        (["-X", "zookeeper_connect=127.0.0.1:1", "-X", "auto.commit.enable=false"], "ZooKeeper could not be reached"),
+        (["-X", "zookeeper.connect=127.0.0.1:1", "-b", "127.0.0.1:1"], "127.0.0.1:1: Connection refused"),
+        (["-X", "zookeeper.connect=127.0.0.1:1", "-X", "group.protocol=classic"], "bootstrap.servers is missing"),
+    ],
+)
+def test_zookeeper_connect_takes_the_place_of_the_default_brokers(
+    given: list[str], shown: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTTLA_BOOTSTRAP_SERVERS", "127.0.0.1:2")
+    limits = [part for name in ("default.api.timeout.ms", "zookeeper.connection.timeout.ms") for part in ("-X", f"{name}=300")]
+    assert run(["consume", "-t", "a", "-g", "g", *limits, *given]) == 1
+    error = capsys.readouterr().err
+    assert shown in error
+    assert "127.0.0.1:2" not in error
