@@ -34,6 +34,11 @@ FORBIDDEN = [
     ("coordinator", "broker"),
     ("assignors", "client"),
     ("errors", "protocol"),
+    ("zookeeper", "assignors"),
+    ("zookeeper", "client"),
+    ("zookeeper", "config"),
+    ("zookeeper", "protocol"),
+    ("zookeeper", "records"),
     ("client.fetch", "client.groups"),
     ("client.groups.classic", "client.groups.consumer"),
 ]
