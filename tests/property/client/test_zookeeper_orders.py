@@ -133,6 +133,20 @@ def test_owner_nodes_of_a_lost_answer_are_deleted_by_a_member_that_leaves() -> N
     assert world.children("/consumers/g/ids") == []
 
 
+def test_a_member_that_leaves_while_its_node_is_created_leaves_no_node_behind() -> None:
+    world = World({"t": 2}, "a")
+    (member,) = world.members
+    member.connect()
+    member.subscribe("t")
+    run_until_asked(member, lambda operation: operation.path == "/consumers/g/ids/g_a")
+    member.unsubscribe()
+    for _ in range(5):
+        member.run_pass()
+        member.deliver()
+    assert member.membership.state is State.UNSUBSCRIBED
+    assert world.children("/consumers/g/ids") == []
+
+
 def test_a_subscription_that_cannot_be_leaves_the_member_alive() -> None:
     world = World({"t": 2}, "a")
     (member,) = world.members
