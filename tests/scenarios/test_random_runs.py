@@ -23,6 +23,8 @@ from ottla.coordinator.consumer import reconcile
 from ottla.simulation.run import run
 from ottla.simulation.workload import Generation
 from ottla.types import Now, OffsetAndMetadata, TopicPartition
+from ottla.zookeeper import session
+from ottla.zookeeper.operations import Exists
 from ottla.zookeeper.session import Session
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
@@ -70,6 +72,12 @@ def no_lease(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Session, "lease_until", property(lambda self: 1 << 62))
 
 
+def a_lease_from_reads(patch: pytest.MonkeyPatch) -> None:
+    """The session counts as confirmed when a server has answered a read, which it does without its leader."""
+    patch.setattr(session, "_needs_leader", lambda operation: True)
+    patch.setattr(session, "Sync", Exists)
+
+
 def no_lease_for_the_application(patch: pytest.MonkeyPatch) -> None:
     """The network thread knows that the lease is over, and the application's thread does not."""
     patch.setattr(Session, "lease_until", property(lambda self: 1 << 62))
@@ -91,6 +99,7 @@ MUTANTS: list[tuple[Generation, Patch]] = [
     (Generation.CONSUMER, partitions_with_an_owner),
     (Generation.CONSUMER, one_record_too_many),
     (Generation.ZOOKEEPER, no_lease),
+    (Generation.ZOOKEEPER, a_lease_from_reads),
     (Generation.ZOOKEEPER, no_lease_for_the_application),
     (Generation.ZOOKEEPER, missed_watches),
 ]
@@ -126,7 +135,7 @@ FAULTS = {
         "will leave",
         "grows to",
     ),
-    Generation.ZOOKEEPER: ("zookeeper    is stopped", "ends session"),
+    Generation.ZOOKEEPER: ("zookeeper    is stopped", "ends session", "is cut off from its leader"),
 }
 
 

@@ -26,9 +26,11 @@ from ottla.broker.effects import (
     SetTimer,
     TruncatedReply,
 )
+from ottla.broker.faults.messages import error_response
 from ottla.broker.faults.rules import Action, AddFault, ExpireMember, Match, RemoveFaults, Rule
 from ottla.broker.timers import Timers
 from ottla.errors import OttlaError
+from ottla.protocol import ErrorCode
 from ottla.protocol.apis import SPOKEN, Api
 from ottla.protocol.codec import RequestHeader, decode_request, encode_response
 from ottla.protocol.framing import FrameReader
@@ -38,6 +40,19 @@ from ottla.simulation.files import OpenStore
 from ottla.simulation.network import Network
 from ottla.simulation.registrations import Registrations
 from ottla.types import Now
+
+_COORDINATED = frozenset(
+    {
+        Api.JOIN_GROUP,
+        Api.SYNC_GROUP,
+        Api.HEARTBEAT,
+        Api.LEAVE_GROUP,
+        Api.CONSUMER_GROUP_HEARTBEAT,
+        Api.OFFSET_COMMIT,
+        Api.OFFSET_FETCH,
+    }
+)
+"""Requests that only the coordinator executes."""
 
 
 class BrokerProcess:
@@ -325,7 +340,10 @@ class SimBroker:
         self.seen.append((self._clock.now.mono, header.api, message))
         self._sender = Sender(connection.client.name, not connection.client.has_open(connection.number))
         try:
-            self._process.handle(header, message, self._ticket(connection), connection.number)
+            if header.api in _COORDINATED and connection.node_id != self.cluster.host:
+                self._reply(self._ticket(connection), error_response(header.api, message, ErrorCode.not_coordinator))
+            else:
+                self._process.handle(header, message, self._ticket(connection), connection.number)
         finally:
             self._sender = None
 

@@ -99,7 +99,7 @@ class Faults:
             (1, self._remove_member),
         ]
         if generation == Generation.ZOOKEEPER:
-            self._kinds += [(3, self._stop_zookeeper), (3, self._expire_session)]
+            self._kinds += [(3, self._stop_zookeeper), (3, self._expire_session), (3, self._outdate_zookeeper)]
 
     def begin(self) -> None:
         """Let something go wrong."""
@@ -238,6 +238,16 @@ class Faults:
         if zookeeper.up:
             zookeeper.stop()
             self._for_a_while(HOST, "is stopped", "is started", 8_000, zookeeper.start)
+
+    def _outdate_zookeeper(self) -> None:
+        """Cut the server with which a member is connected off from its leader."""
+        member, zookeeper = self._member(), self._world.zookeeper
+        session = member.app.assembly.core.session if member is not None else None
+        session_id = session.session_id if session is not None else None
+        if session_id is not None and zookeeper.is_connected(session_id):
+            zookeeper.fall_behind(session_id)
+            beginning, ending = f"the server of session {session_id} is cut off from its leader", "all servers reach their leader"
+            self._for_a_while(HOST, beginning, ending, 10_000, lambda: zookeeper.catch_up(session_id))
 
     def _move_wall_clock(self) -> None:
         by = self._chance.choice((-3_600_000, -1_000, 1_000, 3_600_000))

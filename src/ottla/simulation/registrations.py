@@ -92,8 +92,9 @@ class Registrations:
         self._do(self._controller, Delete(path))
 
     def _do(self, session_id: int, operation: Operation[object]) -> None:
-        error = self._zookeeper.execute(session_id, operation).error
-        assert error is None, error
+        executed = self._zookeeper.execute(session_id, operation)
+        assert executed is not None, "brokers are connected with the leader"
+        assert executed.error is None, executed.error
 
     def _end(self, node_id: int, session_id: int | None) -> None:
         if session_id is not None and self._sessions.get(node_id) == session_id:

@@ -75,6 +75,7 @@ class _Node:
 @dataclass(eq=False, slots=True)
 class _Session:
     timeout: int
+    heard_at: int
     expires_at: int
     ephemerals: dict[str, None] = field(default_factory=dict)
 
@@ -107,15 +108,23 @@ class ZooKeeperModel:
         """Open a session; returns its id."""
         self._zxid += 1
         self._last_session += 1
-        self._sessions[self._last_session] = _Session(timeout, now.mono + timeout)
+        self._sessions[self._last_session] = _Session(timeout, now.mono, now.mono + timeout)
         return self._last_session
 
     def touch(self, session_id: int, now: Now) -> bool:
         """Note that the client has been heard, also at a reconnect; returns whether the session exists."""
         session = self._sessions.get(session_id)
         if session is not None:
-            session.expires_at = now.mono + session.timeout
+            session.heard_at, session.expires_at = now.mono, now.mono + session.timeout
         return session is not None
+
+    def forget_last(self, session_id: int) -> None:
+        """Forget that the client has been heard in the last half tick: its server has not passed that on to the leader.
+
+        A session lasts two ticks at least.
+        """
+        session = self._sessions[session_id]
+        session.expires_at = session.heard_at + session.timeout - session.timeout // 4
 
     def drop_watches(self, session_id: int) -> None:
         """Forget the watches of a session whose connection broke, as a client on kazoo does."""

@@ -10,6 +10,7 @@ flight, queues what it gets while it reconnects, and may send that in its next s
 
 from __future__ import annotations
 
+import copy
 import random
 from collections import deque
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from ottla.simulation.clock import Clock
 from ottla.simulation.network import Network
 from ottla.simulation.zookeeper import Executed, Fired, ZooKeeperModel
 from ottla.types import Now
-from ottla.zookeeper.operations import Operation
+from ottla.zookeeper.operations import Exists, GetChildren, GetData, Operation
 from ottla.zookeeper.session import Session, SessionReport, WatchType
 
 HOST = "zookeeper"
@@ -32,6 +33,19 @@ Post = Callable[[SessionReport], None]
 
 WhenRunning = Callable[[Callable[[], None]], None]
 """Runs an action at once, or when the process continues, if it is stopped."""
+
+
+class _Outdated:
+    """A server that is cut off from its leader: it answers reads by itself, until one has to wait for an earlier operation."""
+
+    def __init__(self, model: ZooKeeperModel) -> None:
+        self._model = model
+        self._waits = False
+
+    def execute(self, session_id: int, operation: Operation[Any], now: Now) -> Executed | None:
+        """Execute a read; ``None``: it will not be answered."""
+        self._waits = self._waits or not isinstance(operation, GetData | Exists | GetChildren)
+        return None if self._waits else self._model.execute(session_id, operation, now)
 
 
 class SimZooKeeper:
@@ -49,6 +63,8 @@ class SimZooKeeper:
         self.chance = chance
         self._clients: dict[int, SimZooKeeperClient] = {}
         """Session -> the client that is connected with it."""
+        self._behind: dict[int, _Outdated] = {}
+        """Session whose client is connected with a server that is cut off from its leader -> that server."""
         self._check_due: int | None = None
         network.add_host(HOST, lambda peer: None)
 
@@ -59,6 +75,7 @@ class SimZooKeeper:
     def stop(self) -> None:
         """Break all connections, and accept no others."""
         self.up = False
+        self._behind.clear()
         clients, self._clients = self._clients, {}
         for client in clients.values():
             client.send_end()
@@ -75,10 +92,28 @@ class SimZooKeeper:
         self.ended_early.add(session_id)
         self._end(session_id)
 
+    def is_connected(self, session_id: int) -> bool:
+        """Whether the client of a session that exists is connected, with a server that reaches its leader."""
+        return session_id in self.model.sessions and session_id in self._clients and session_id not in self._behind
+
+    def fall_behind(self, session_id: int) -> None:
+        """Cut the server of a client off from its leader: it goes on answering pings and reads, with nodes that may be outdated.
+
+        What it heard last, it has not passed on to the leader.
+        """
+        self.model.forget_last(session_id)
+        self._behind[session_id] = _Outdated(copy.deepcopy(self.model))
+        self._check_soon()
+
+    def catch_up(self, session_id: int) -> None:
+        """End what ``fall_behind`` began: the server breaks the connections of its clients."""
+        client = self._clients.get(session_id)
+        if self._behind.pop(session_id, None) is not None and client is not None:
+            client.send_end()
+
     def _end(self, session_id: int) -> None:
-        client = self._clients.pop(session_id, None)
         self.fire(self.model.close(session_id))
-        if client is not None:
+        if session_id not in self._behind and (client := self._clients.pop(session_id, None)) is not None:
             client.send_end()
 
     # -- for clients ------------------------------------------------------------------------------------------------------
@@ -95,10 +130,12 @@ class SimZooKeeper:
 
     def has_session(self, session_id: int | None) -> TypeGuard[int]:
         """Whether a session exists here, and the server runs."""
-        return self.up and session_id in self.model.sessions
+        return self.up and (session_id in self.model.sessions or session_id in self._behind)
 
-    def execute(self, session_id: int, operation: Operation[Any]) -> Executed:
-        """Execute an operation, and pass on the watches that it fires."""
+    def execute(self, session_id: int, operation: Operation[Any]) -> Executed | None:
+        """Execute an operation, and pass on the watches that it fires. ``None``: it needs the leader, which cannot be reached."""
+        if session_id in self._behind:
+            return self._behind[session_id].execute(session_id, operation, self.clock.now)
         executed = self.model.execute(session_id, operation, self.clock.now)
         for observe in self.observers:
             observe(session_id, operation, executed)
@@ -107,16 +144,20 @@ class SimZooKeeper:
 
     def heard(self, session_id: int) -> None:
         """Take a ping."""
-        self.model.touch(session_id, self.clock.now)
+        if session_id not in self._behind:
+            self.model.touch(session_id, self.clock.now)
 
     def disconnected(self, session_id: int, client: SimZooKeeperClient) -> None:
         """Note that a client has lost its connection, and its watches."""
         if self._clients.get(session_id) is client:
             del self._clients[session_id]
+            self._behind.pop(session_id, None)
         self.model.drop_watches(session_id)
 
     def closed(self, session_id: int) -> None:
         """End a session that its client closes."""
+        if session_id in self._behind:
+            return
         self._clients.pop(session_id, None)
         self.fire(self.model.close(session_id))
 
@@ -124,7 +165,7 @@ class SimZooKeeper:
         """Send watches to the clients that have set them."""
         for fired in watches:
             client = self._clients.get(fired.session_id)
-            if client is not None:
+            if client is not None and fired.session_id not in self._behind:
                 client.send_watch(fired.watch, fired.path)
 
     # -- sessions ---------------------------------------------------------------------------------------------------------
@@ -194,6 +235,8 @@ class SimZooKeeperClient:
             # A server does not answer in a session that has expired: it closes the connection.
             if connection == self.connection and self._server.has_session(self.session_id):
                 executed = self._server.execute(self.session_id, operation)
+                if executed is None:
+                    return
                 self._receive(lambda: self._on_answer(number, executed))
 
         self._send(arrive)

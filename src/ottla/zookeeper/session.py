@@ -6,8 +6,8 @@ lease. Must not know kazoo, nor why a node is read or written. Invariants:
 - Exactly one of ``on_result`` and ``on_failure`` of each ``Ask`` is called, once.
 - Operations are performed in the order of the ``Ask``s, and only while the session is CONNECTED.
 - After a disconnection no watch is set: a manager reads everything again that it wants to watch.
-- The lease never lasts longer than the session on the server: it ends one session time-out after the *sending* of the last
-  operation that the server has answered in this session.
+- The lease never lasts longer than the session on the servers: it ends three quarters of the session time-out after the *sending*
+  of the last write or ``Sync`` that was answered in this session.
 - No step looks at all operations in flight: a member of a large group reads thousands of nodes at once.
 """
 
@@ -22,7 +22,15 @@ from typing import Any, Generic, NamedTuple
 
 from ottla.errors import KeeperCode, OttlaError, ZooKeeperError
 from ottla.types import Now
-from ottla.zookeeper.operations import Exists, GetChildren, GetData, Operation, ResultT
+from ottla.zookeeper.operations import Exists, GetChildren, GetData, Operation, ResultT, Sync
+
+LEASE = 3 / 4
+"""The part of the session time-out that a lease lasts; it is renewed each time a quarter has passed.
+
+The leader ends sessions. Of clients that are connected with another server it hears with the pings of that server, which come twice
+in a tick; if the server dies, the leader never learns of the clients' latest requests. A session lasts two ticks at least, so the
+leader knows of every request that is older than a quarter of its time-out.
+"""
 
 
 class SessionState(enum.Enum):
@@ -171,6 +179,9 @@ class Session:
         self.watches: set[tuple[WatchType, str]] = set()
         """The watches that are set."""
         self._timeout = timeout
+        self._lease = int(timeout * LEASE)
+        self._interval = timeout - self._lease
+        """Milliseconds between two renewals."""
         self._lease_until: int | None = None
         self._renewed_at = 0
         """When the last operation was sent that may renew the lease."""
@@ -221,12 +232,11 @@ class Session:
                 pending = self._waiting.popleft()
                 if not pending.has_ended:
                     effects.append(self._perform(pending, now))
-            if now.mono - self._renewed_at >= self._timeout // 3:
-                # Any answer renews the lease; without work, the cheapest read does.
-                renewal = _Pending(self, None, Exists("/"), now.mono + self._timeout)
+            if now.mono - self._renewed_at >= self._interval:
+                renewal = _Pending(self, None, Sync("/"), now.mono + self._timeout)
                 self._watch_deadline(renewal)
                 effects.append(self._perform(renewal, now))
-        times = [self._renewed_at + self._timeout // 3] if self.state is SessionState.CONNECTED else []
+        times = [self._renewed_at + self._interval] if self.state is SessionState.CONNECTED else []
         deadline = self._first_deadline()
         return SessionPoll(effects, min(times if deadline is None else [deadline, *times], default=None))
 
@@ -312,9 +322,9 @@ class Session:
             if error.was_sent_by_server:
                 self._renew(pending)
             elif pending.ask is not None and self._is_current(pending):
-                # Perhaps it was never sent, and neither are the next ones: they do not put off the read that renews the lease.
+                # Perhaps it was never sent, and neither are the next ones: they do not put off the renewal of the lease.
                 self._in_vain = True
-                self._renewed_at = min(self._renewed_at, (self._lease_until or 0) - self._timeout)
+                self._renewed_at = min(self._renewed_at, (self._lease_until or 0) - self._lease)
             if pending.ask is not None:
                 self._completed.append(CompletedAsk(pending.owner, pending.ask, None, error))
 
@@ -335,7 +345,7 @@ class Session:
         watch = _watch_of(pending.operation)
         if watch is not None:
             self._setting.setdefault(watch, {})[pending.number] = pending
-        if pending.ask is None or not self._in_vain:
+        if pending.ask is None or (_needs_leader(pending.operation) and not self._in_vain):
             self._renewed_at = now.mono
         return Perform(pending.number, pending.operation)
 
@@ -361,9 +371,10 @@ class Session:
 
     def _renew(self, pending: _Pending) -> None:
         # An operation that the shell queued during a reconnect may be answered in the next session, and says nothing about its own.
-        if pending.session_id == self.session_id and self.session_id is not None:
+        is_own = pending.session_id == self.session_id and self.session_id is not None
+        if is_own and _needs_leader(pending.operation):
             self._in_vain = False
-            self._lease_until = max(self._lease_until or 0, pending.sent_at + self._timeout)
+            self._lease_until = max(self._lease_until or 0, pending.sent_at + self._lease)
 
     def _expire(self, now: Now) -> None:
         while (deadline := self._first_deadline()) is not None and now.mono >= deadline:
@@ -389,6 +400,11 @@ class Session:
         if pending.ask is not None:
             error = ZooKeeperError(code, pending.operation.path)
             self._completed.append(CompletedAsk(pending.owner, pending.ask, None, error))
+
+
+def _needs_leader(operation: Operation[Any]) -> bool:
+    """Whether the answer proves that the leader knows the session: a server answers reads by itself, also when it is cut off."""
+    return not isinstance(operation, GetData | Exists | GetChildren)
 
 
 def _watch_of(operation: Operation[Any]) -> tuple[WatchType, str] | None:

@@ -10,11 +10,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from ottla.errors import KeeperCode, OttlaError, ZooKeeperError
 from ottla.types import Now
-from ottla.zookeeper.operations import Create, Exists, GetChildren, GetData, Operation, Sync
+from ottla.zookeeper.operations import Create, Delete, Exists, GetChildren, GetData, Operation, Sync
 from ottla.zookeeper.session import Ask, Perform, Session, SessionChanged, SessionState, WatchFired, WatchType
 from tests.work_counter import work
 
-TIMEOUT = 6_000
+TIMEOUT, LEASE = 6_000, 4_500
 ANSWERED = [KeeperCode.NONODE, KeeperCode.NODEEXISTS]
 UNANSWERED = [KeeperCode.CONNECTIONLOSS, KeeperCode.SESSIONEXPIRED]
 
@@ -91,20 +91,31 @@ def test_the_outcome_of_an_operation_without_an_answer_is_unknown_and_its_late_a
 
 def test_the_lease_counts_from_the_sending_and_is_renewed_without_work() -> None:
     session = connected()
-    assert session.lease_until == 1 + TIMEOUT
-    assert session.poll(at(2_000)).effects == []
-    ((number, operation),) = session.poll(at(2_001)).effects
-    assert operation == Exists("/")
-    session.on_answered(number, None, at(5_000))
-    assert session.lease_until == 2_001 + TIMEOUT
-    assert session.has_lease(at(8_000))
-    assert not session.has_lease(at(8_001))
+    assert session.lease_until == 1 + LEASE
+    assert session.poll(at(1_500)).effects == []
+    ((number, operation),) = session.poll(at(1_501)).effects
+    assert operation == Sync("/")
+    session.on_answered(number, None, at(4_000))
+    assert session.lease_until == 1_501 + LEASE
+    assert session.has_lease(at(6_000))
+    assert not session.has_lease(at(6_001))
+
+
+@pytest.mark.parametrize("read", [GetData("/a"), Exists("/a"), GetChildren("/a")], ids=repr)
+def test_reads_do_not_renew_the_lease_and_do_not_put_off_its_renewal(read: Operation[object]) -> None:
+    """A server that is cut off from its leader answers them, also after the leader has ended the session."""
+    session, outcomes = connected(), Outcomes()
+    session.ask(None, outcomes.ask(read), at(1_000))
+    (effect,) = session.poll(at(1_000)).effects
+    session.on_answered(effect.number, None, at(1_001))
+    assert session.lease_until == 1 + LEASE
+    assert session.poll(at(1_001)).wake_at == 1_501
 
 
 def test_a_refusal_renews_the_lease_but_a_lost_connection_does_not() -> None:
     session, outcomes = connected(), Outcomes()
-    for now, code, until in ((100, KeeperCode.NONODE, 100 + TIMEOUT), (200, KeeperCode.CONNECTIONLOSS, 100 + TIMEOUT)):
-        session.ask(None, outcomes.ask(GetData("/a")), at(now))
+    for now, code, until in ((100, KeeperCode.NONODE, 100 + LEASE), (200, KeeperCode.CONNECTIONLOSS, 100 + LEASE)):
+        session.ask(None, outcomes.ask(Delete("/a")), at(now))
         (effect,) = session.poll(at(now)).effects
         session.on_failed(effect.number, ZooKeeperError(code, "/a"), at(now + 1))
         assert session.lease_until == until
@@ -113,26 +124,26 @@ def test_a_refusal_renews_the_lease_but_a_lost_connection_does_not() -> None:
 @pytest.mark.parametrize("code", KeeperCode)
 def test_only_what_a_server_sends_renews_the_lease(code: KeeperCode) -> None:
     session, outcomes = connected(), Outcomes()
-    session.ask(None, outcomes.ask(GetData("/a")), at(100))
+    session.ask(None, outcomes.ask(Delete("/a")), at(100))
     (effect,) = session.poll(at(100)).effects
     session.on_failed(effect.number, ZooKeeperError(code, "/a"), at(101))
     sent = {"NONODE", "NOAUTH", "BADVERSION", "NOCHILDRENFOREPHEMERALS", "NODEEXISTS", "NOTEMPTY", "INVALIDACL"}
-    assert session.lease_until == (100 if code.name in sent else 1) + TIMEOUT
+    assert session.lease_until == (100 if code.name in sent else 1) + LEASE
 
 
 def test_operations_that_are_never_sent_do_not_put_off_the_renewal_of_the_lease() -> None:
     session, outcomes = connected(), Outcomes()
     renewals = []
     for now in range(100, 12_000, 100):
-        session.ask(None, outcomes.ask(GetData("bad")), at(now))
+        session.ask(None, outcomes.ask(Delete("bad")), at(now))
         for number, operation in session.poll(at(now)).effects:
-            if operation == GetData("bad"):
+            if operation == Delete("bad"):
                 session.on_failed(number, ZooKeeperError(KeeperCode.BADARGUMENTS, "bad"), at(now))
             else:
                 renewals.append(now)
                 session.on_answered(number, None, at(now))
         assert session.has_lease(at(now))
-    assert len(renewals) == 5, "every third of the session time-out"
+    assert len(renewals) == 7, "once in a quarter of the session time-out"
 
 
 def test_a_renewal_that_is_never_sent_is_not_repeated_at_once() -> None:
@@ -140,7 +151,7 @@ def test_a_renewal_that_is_never_sent_is_not_repeated_at_once() -> None:
     ((number, _),) = session.poll(at(3_000)).effects
     session.on_failed(number, ZooKeeperError(KeeperCode.AUTHFAILED, "/"), at(3_000))
     assert session.poll(at(3_001)).effects == []
-    assert session.poll(at(3_001)).wake_at == 5_000
+    assert session.poll(at(3_001)).wake_at == 4_500
 
 
 def test_an_answer_in_the_next_session_is_no_lease() -> None:
@@ -175,7 +186,6 @@ def test_an_answer_that_is_reported_after_a_reconnect_sets_no_watch() -> None:
     session.on_connected(1, at(3))
     session.on_answered(effect.number, None, at(4))
     assert session.watches == set()
-    assert session.lease_until == 2 + TIMEOUT
 
 
 def test_a_watch_that_fires_before_the_answer_of_its_read_is_reported_and_not_set() -> None:
@@ -320,7 +330,7 @@ class Sessions(RuleBasedStateMachine):
     def no_lease_lasts_longer_than_the_session(self) -> None:
         sent = [mono for mono, session_id in self.performed.values() if session_id == self.session.session_id is not None]
         until = self.session.lease_until
-        assert until is None or until - TIMEOUT in sent
+        assert until is None or until - LEASE in sent
 
     @invariant()
     def watches_are_set_only_while_connected(self) -> None:
