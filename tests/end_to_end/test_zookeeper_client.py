@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -188,6 +190,19 @@ def test_a_restarted_server_continues_the_session(member: Member, zookeeper_serv
         SessionChanged(SessionState.CONNECTED),
     ]
     assert member.ask(Exists("/kept")) is not None
+
+
+def test_a_server_that_hangs_is_left_and_the_session_goes_on(member: Member, zookeeper_server: ZooKeeperServer) -> None:
+    """Kazoo waits for a server that gets operations and answers none."""
+    member.until(lambda seen: SessionChanged(SessionState.CONNECTED, True) in seen)
+    os.kill(zookeeper_server.pid(), signal.SIGSTOP)
+    try:
+        stopped = time.monotonic()
+        member.until(lambda seen: SessionChanged(SessionState.SUSPENDED) in seen)
+        assert time.monotonic() - stopped < SESSION_TIMEOUT / 1000
+    finally:
+        os.kill(zookeeper_server.pid(), signal.SIGCONT)
+    member.until(lambda seen: SessionChanged(SessionState.CONNECTED) in seen)
 
 
 def test_a_list_of_servers_that_is_none_is_a_clear_error() -> None:

@@ -77,7 +77,7 @@ class Client:
         outcome = Ask(operation, 60_000, lambda result, now: self._outcomes.append(result), lambda e, now: self._outcomes.append(e))
         self.session.ask(self, outcome, NOW)
         for effect in self.session.poll(NOW).effects:
-            self._shell.perform(effect.number, effect.operation)
+            self._shell.perform(effect)
         while not self._outcomes:
             self._apply_next()
         return self._outcomes.pop()

@@ -24,7 +24,7 @@ from ottla.protocol.messages import api_versions_response
 from ottla.protocol.sasl import SaslChallenge, SaslResponse
 from ottla.simulation.clock import START, Clock
 from ottla.types import Now
-from ottla.zookeeper.session import Perform
+from ottla.zookeeper.session import Disconnect, Perform
 from tests.simulation.files import content
 
 Answer = Callable[[RequestHeader, Any], Any]
@@ -110,7 +110,7 @@ class VirtualNetwork:
             self._news = False
             effects, wake_at, *_ = self._poll(self.now)
             for effect in effects:
-                assert not isinstance(effect, Perform), "this network has no ZooKeeper"
+                assert not isinstance(effect, Perform | Disconnect), "this network has no ZooKeeper"
                 self._perform(effect)
             if not self._news and (wake_at is None or wake_at > self.mono):
                 left, *_ = self._poll(self.now)

@@ -21,7 +21,7 @@ from ottla.errors import OttlaError
 from ottla.types import Node, Now
 
 if TYPE_CHECKING:
-    from ottla.zookeeper.session import Perform, Session, SessionChanged, WatchFired
+    from ottla.zookeeper.session import Disconnect, Perform, Session, SessionChanged, WatchFired
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 class CorePoll(NamedTuple):
     """The effects for the shell to perform, and the time of the next poll (monotonic ms; ``None``: on the next event)."""
 
-    effects: list[ConnectionEffect | Perform]
+    effects: list[ConnectionEffect | Perform | Disconnect]
     wake_at: int | None
     deferrable: frozenset[type[object]] = frozenset()
     """The classes of commands that need not wake the shell before then, since they would have no effect."""
@@ -138,10 +138,10 @@ class ClientCore:
         self._follow_metadata(now)
         self._watch_losses()
         wake_at = self._ask((*self._managers, self.metadata_manager), now)
-        effects: list[ConnectionEffect | Perform] = []
+        effects: list[ConnectionEffect | Perform | Disconnect] = []
         if self.session is not None:
-            performed, session_at = self.session.poll(now)
-            effects += performed
+            performed, session_at, disconnect = self.session.poll(now)
+            effects += (*disconnect, *performed)
             wake_at += [] if session_at is None else [session_at]
             wake_at += [now.mono] if self.session.has_completions else []
         connection_effects, next_at = self.connections.poll(now)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import ssl
 
     from ottla.runtime.zookeeper import ZooKeeperClient
-    from ottla.zookeeper.session import Perform
+    from ottla.zookeeper.session import Disconnect, Perform
 
 _log = logging.getLogger(__name__)
 
@@ -295,7 +295,7 @@ class NetworkThread:
         else:
             self._core.handle_command(item, now)
 
-    def _perform(self, sockets: Sockets, effect: ConnectionEffect | Perform) -> None:
+    def _perform(self, sockets: Sockets, effect: ConnectionEffect | Perform | Disconnect) -> None:
         match effect:
             case Write(connection_id, pieces):
                 sockets.write(connection_id, pieces)
@@ -311,7 +311,7 @@ class NetworkThread:
                 resolve_in_background(host, port, self._post)
             case _:
                 assert self._zookeeper is not None
-                self._zookeeper.perform(effect.number, effect.operation)
+                self._zookeeper.perform(effect)
 
     def _publish(self) -> bool:
         """Pass the core's notifications to the application; return whether that woke it."""

@@ -11,11 +11,15 @@ What kazoo does, and what follows:
   only while it is connected, but learns of a disconnection later than kazoo. So a write that needs the session checks in a multi
   that the session's own node exists.
 - After the end of a session it opens the next one by itself.
+- It leaves a server that does not answer its own pings. Each operation counts as a ping, so while there are operations it sends
+  none of its own, and waits for a server that has hung. ``Session`` counts the time instead.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import socket
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -37,11 +41,12 @@ from ottla.zookeeper.operations import (
     Stat,
     Sync,
 )
-from ottla.zookeeper.session import Session, SessionReport, WatchType
+from ottla.zookeeper.session import Disconnect, Perform, Session, SessionReport, WatchType
 
 try:
     from kazoo import exceptions
     from kazoo.client import KazooClient
+    from kazoo.handlers.threading import SequentialThreadingHandler
     from kazoo.protocol.states import EventType, KazooState
     from kazoo.retry import KazooRetry
 except ImportError as missing:
@@ -95,9 +100,12 @@ class ZooKeeperClient:
     def __init__(self, hosts: str, timeout: int, post: Post) -> None:
         self._post = post
         self._started = False
+        self._handler = _Handler()
         retry = KazooRetry(max_tries=-1, delay=FIRST_DELAY, max_delay=LONGEST_DELAY)
         try:
-            self._kazoo = KazooClient(hosts, timeout=timeout / 1000, connection_retry=retry, logger=_KazooLogger())
+            self._kazoo = KazooClient(
+                hosts, timeout=timeout / 1000, handler=self._handler, connection_retry=retry, logger=_KazooLogger()
+            )
         except (ValueError, TypeError) as error:
             text = f"zookeeper.connect: {hosts!r} is not a list of servers: {error}"
             raise ConfigError(text, hint="write host:port,host:port, with a chroot at the end if there is one") from error
@@ -122,8 +130,12 @@ class ZooKeeperClient:
         stopping.start()
         stopping.join(CLOSE_TIMEOUT)
 
-    def perform(self, number: int, operation: Operation[Any]) -> None:
-        """Send one operation, and post its outcome."""
+    def perform(self, effect: Perform | Disconnect) -> None:
+        """Send one operation, and post its outcome; or break the connection."""
+        if isinstance(effect, Disconnect):
+            self._handler.disconnect()
+            return
+        number, operation = effect
         try:
             pending = self._send(operation)
         except Exception as error:  # kazoo raises ValueError and TypeError for paths that it refuses
@@ -249,6 +261,25 @@ def _plain(operation: Operation[Any], value: Any) -> object:
 
 def _stat(stat: Any) -> Stat:
     return Stat(stat.czxid, stat.version, stat.cversion, stat.ephemeralOwner)
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    """Kazoo's threads and sockets. It remembers the latest connection, so that it can be broken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._connection: socket.socket | None = None
+
+    def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+        """Open a connection to a server, for kazoo."""
+        self._connection = super().create_connection(*args, **kwargs)
+        return self._connection
+
+    def disconnect(self) -> None:
+        """Break the connection, if there is one: kazoo connects again."""
+        if self._connection is not None:
+            with contextlib.suppress(OSError):  # it has broken meanwhile
+                self._connection.shutdown(socket.SHUT_RDWR)
 
 
 class _KazooLogger(logging.Logger):

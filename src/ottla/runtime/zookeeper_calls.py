@@ -31,7 +31,7 @@ from ottla.runtime.zookeeper_probe import probe
 from ottla.types import Now
 from ottla.zookeeper import paths
 from ottla.zookeeper.operations import Exists, Operation
-from ottla.zookeeper.session import Ask, Session, SessionState
+from ottla.zookeeper.session import Ask, Disconnect, Perform, Session, SessionState
 
 SESSION_TIMEOUT = 6000
 """Milliseconds; 0.8's own. The calls create no ephemeral nodes, so nothing depends on it."""
@@ -141,9 +141,10 @@ class ZooKeeperCalls:
                 connect_by = self._connect_by(now, timeout)
             elif now.mono >= connect_by:
                 raise self._unconnected(timeout)
-            effects, wake_at = self._session.poll(now)
-            for effect in effects:
-                self._client.perform(effect.number, effect.operation)
+            effects, wake_at, disconnect = self._session.poll(now)
+            todo: tuple[Perform | Disconnect, ...] = (*disconnect, *effects)
+            for effect in todo:
+                self._client.perform(effect)
             for _, ask, result, error in self._session.take_completions():
                 if error is None:
                     ask.on_result(result, now)

@@ -27,7 +27,7 @@ from ottla.simulation.cluster import name_of
 from ottla.simulation.network import Network
 from ottla.simulation.zookeeper_server import HOST as ZOOKEEPER, SimZooKeeper, SimZooKeeperClient
 from ottla.types import Now, TopicPartition
-from ottla.zookeeper.session import Perform, SessionReport
+from ottla.zookeeper.session import Disconnect, Perform, SessionReport
 
 
 class Thread(enum.Enum):
@@ -299,6 +299,9 @@ class App:
             case Perform(number, operation):
                 assert self._zookeeper is not None
                 self._zookeeper.perform(number, operation)
+            case Disconnect():
+                assert self._zookeeper is not None
+                self._zookeeper.disconnect()
             case _:
                 raise AssertionError(effect)
 

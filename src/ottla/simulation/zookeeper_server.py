@@ -5,7 +5,8 @@ Invariants: each operation is reported exactly once; the reports of one of kazoo
 threads do not.
 
 A client here does what ``ottla.runtime.zookeeper`` says of kazoo: it drops all watches when the connection breaks, fails what is in
-flight, queues what it gets while it reconnects, and may send that in its next session.
+flight, queues what it gets while it reconnects, and may send that in its next session. It leaves a server that does not answer its
+own pings, which it sends only while there are no operations.
 """
 
 from __future__ import annotations
@@ -201,7 +202,9 @@ class SimZooKeeperClient:
         self._when_running = when_running
         self._in_flight: deque[tuple[int, Operation[Any]]] = deque()
         self._queue: deque[tuple[int, Operation[Any]]] = deque()
-        self._heard_at = 0
+        self._sent_at = 0
+        self._ping_is_due = False
+        """Whether a ping was not answered yet."""
         self._posted: dict[str, int] = {}
         self._started = self._closed = False
 
@@ -240,6 +243,10 @@ class SimZooKeeperClient:
                 self._receive(lambda: self._on_answer(number, executed))
 
         self._send(arrive)
+
+    def disconnect(self) -> None:
+        """Break the connection, and connect again."""
+        self.on_broken(self.connection)
 
     def kill(self) -> None:
         """End with the process: the session expires."""
@@ -286,7 +293,7 @@ class SimZooKeeperClient:
                 self._after(self._on_expired)
             else:
                 self.connection += 1
-                self._heard_at = server.clock.now.mono
+                self._ping_is_due = False
                 self.session_id = found
                 self._after(lambda: self._on_connected(found))
 
@@ -322,11 +329,10 @@ class SimZooKeeperClient:
         self._server.clock.after(RETRY, lambda: self._when_running(self._connect))
 
     def _ping(self, connection: int) -> None:
-        """Ping the server, and give the connection up if it has not answered for two thirds of the session time-out."""
+        """Ping the server if nothing was sent for a third of the session time-out, and leave it if that is not answered either."""
         if connection != self.connection or self._closed:
             return
-        now = self._server.clock.now.mono
-        if now - self._heard_at >= self.timeout * 2 // 3:
+        if self._ping_is_due:
             self._disconnect(connection)
             return
         session_id = self.session_id
@@ -337,10 +343,13 @@ class SimZooKeeperClient:
                 self._server.heard(session_id)
                 self._receive(lambda: None)
 
-        self._send(arrive)
+        if self._server.clock.now.mono - self._sent_at >= self.timeout // 3:
+            self._send(arrive)
+            self._ping_is_due = True
         self._server.clock.after(self.timeout // 3, lambda: self._when_running(lambda: self._ping(connection)))
 
     def _send(self, arrive: Callable[[], None]) -> None:
+        self._sent_at = self._server.clock.now.mono
         self._server.network.send(self._host, HOST, (self._host, HOST, self.connection), arrive)
 
     def _receive(self, action: Callable[[], None]) -> None:
@@ -349,7 +358,7 @@ class SimZooKeeperClient:
 
         def arrive() -> None:
             if connection == self.connection and not self._closed:
-                self._heard_at = self._server.clock.now.mono
+                self._ping_is_due = False
                 action()
 
         channel = (HOST, self._host, connection)

@@ -8,6 +8,7 @@ lease. Must not know kazoo, nor why a node is read or written. Invariants:
 - After a disconnection no watch is set: a manager reads everything again that it wants to watch.
 - The lease never lasts longer than the session on the servers: it ends three quarters of the session time-out after the *sending*
   of the last write or ``Sync`` that was answered in this session.
+- A server that answers nothing for two thirds of the session time-out is left, as ZooKeeper's own client leaves it.
 - No step looks at all operations in flight: a member of a large group reads thousands of nodes at once.
 """
 
@@ -127,6 +128,10 @@ class Perform(NamedTuple):
     operation: Operation[Any]
 
 
+class Disconnect(NamedTuple):
+    """Break the connection, and connect again, if possible with another server. Report ``on_disconnected``."""
+
+
 @dataclass(frozen=True, slots=True)
 class SessionReport:
     """A report of the shell, which its own threads post and the thread of the core applies."""
@@ -144,10 +149,12 @@ class CompletedAsk(NamedTuple):
 
 
 class SessionPoll(NamedTuple):
-    """The operations to perform now, and the time of the next poll at the latest (monotonic ms; ``None``: on the next event)."""
+    """What to do now, and the time of the next poll at the latest (monotonic ms; ``None``: on the next event)."""
 
     effects: list[Perform]
     wake_at: int | None
+    disconnect: tuple[Disconnect, ...] = ()
+    """What to do first if the server does not answer."""
 
 
 @dataclass(eq=False, slots=True)
@@ -185,9 +192,14 @@ class Session:
         self._lease_until: int | None = None
         self._renewed_at = 0
         """When the last operation was sent that may renew the lease."""
+        self._patience = timeout * 2 // 3
+        """Milliseconds for which a server may answer nothing."""
+        self._silent_since: int | None = None
+        """Since when the server owes an answer, and has sent none; ``None``: it owes none."""
         self._in_vain = False
         """Whether an error was reported, since the lease was last renewed, that perhaps no server has sent."""
-        self._numbers = 0
+        self._numbers = self._first_number = 0
+        """The number of the last operation, and of the first one of the present connection."""
         self._connections = 0
         self._asks = 0
         self._waiting: deque[_Pending] = deque()
@@ -212,6 +224,11 @@ class Session:
         """The time at which the lease ends (monotonic ms); ``None``: there is none."""
         return self._lease_until
 
+    @property
+    def doubt(self) -> str:
+        """Why there is no lease, if there is none."""
+        return "the server has not answered in time" if self.state is SessionState.CONNECTED else self.state.value
+
     # -- operations -------------------------------------------------------------------------------------------------------
 
     def ask(self, owner: object, ask: AnyAsk, now: Now) -> None:
@@ -227,6 +244,9 @@ class Session:
         """Fail what is overdue, and return the operations to perform."""
         self._expire(now)
         effects: list[Perform] = []
+        disconnect: tuple[Disconnect, ...] = ()
+        if self._silent_since is not None and now.mono - self._silent_since >= self._patience:
+            self._silent_since, disconnect = None, (Disconnect(),)
         if self.state is SessionState.CONNECTED:
             while self._waiting:
                 pending = self._waiting.popleft()
@@ -237,8 +257,11 @@ class Session:
                 self._watch_deadline(renewal)
                 effects.append(self._perform(renewal, now))
         times = [self._renewed_at + self._interval] if self.state is SessionState.CONNECTED else []
-        deadline = self._first_deadline()
-        return SessionPoll(effects, min(times if deadline is None else [deadline, *times], default=None))
+        if self._silent_since is not None:
+            times.append(self._silent_since + self._patience)
+        if (deadline := self._first_deadline()) is not None:
+            times.append(deadline)
+        return SessionPoll(effects, min(times, default=None), disconnect)
 
     @property
     def has_completions(self) -> bool:
@@ -278,6 +301,7 @@ class Session:
             self._lease_until, self.session_id = None, session_id
             self.watches.clear()
         self._connections += 1
+        self._silent_since, self._first_number = None, self._numbers + 1
         self._renewed_at = now.mono - self._timeout
         self._move(SessionEvent.CONNECT)
         self._events.append(SessionChanged(self.state, is_new))
@@ -285,13 +309,14 @@ class Session:
     def on_disconnected(self) -> None:
         """Note that the connection broke. The lease goes on, since the session does; the watches are dropped."""
         if self._move(SessionEvent.DISCONNECT):
+            self._silent_since = None
             self.watches.clear()
             self._events.append(SessionChanged(self.state))
 
     def on_expired(self) -> None:
         """Note that the server has ended the session."""
         if self._move(SessionEvent.EXPIRE):
-            self._lease_until, self.session_id = None, None
+            self._lease_until, self.session_id, self._silent_since = None, None, None
             self.watches.clear()
             self._events.append(SessionChanged(self.state))
 
@@ -304,8 +329,8 @@ class Session:
 
     def on_answered(self, number: int, result: object, now: Now) -> None:
         """Take the result of an operation."""
-        del now
         pending = self._take(number)
+        self._heard(number, now)
         if pending is not None:
             self._renew(pending)
             watch = _watch_of(pending.operation)
@@ -316,8 +341,9 @@ class Session:
 
     def on_failed(self, number: int, error: ZooKeeperError, now: Now) -> None:
         """Take the error of an operation. That a node is missing, or exists, is an answer of the server, too."""
-        del now
         pending = self._take(number)
+        if error.was_sent_by_server or not self._in_flight:
+            self._heard(number, now)
         if pending is not None:
             if error.was_sent_by_server:
                 self._renew(pending)
@@ -345,6 +371,8 @@ class Session:
         watch = _watch_of(pending.operation)
         if watch is not None:
             self._setting.setdefault(watch, {})[pending.number] = pending
+        if self._silent_since is None:
+            self._silent_since = now.mono
         if pending.ask is None or (_needs_leader(pending.operation) and not self._in_vain):
             self._renewed_at = now.mono
         return Perform(pending.number, pending.operation)
@@ -368,6 +396,11 @@ class Session:
         and is restored, and the shell reports both. 3. Another thread of the shell reports the answer.
         """
         return pending.connection == self._connections and self.state is SessionState.CONNECTED
+
+    def _heard(self, number: int, now: Now) -> None:
+        """Note that the server has answered, perhaps an operation that has failed because of its own time-out before."""
+        if number >= self._first_number and self.state is SessionState.CONNECTED:
+            self._silent_since = now.mono if self._in_flight else None
 
     def _renew(self, pending: _Pending) -> None:
         # An operation that the shell queued during a reconnect may be answered in the next session, and says nothing about its own.

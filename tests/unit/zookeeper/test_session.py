@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from ottla.errors import KeeperCode, OttlaError, ZooKeeperError
 from ottla.types import Now
 from ottla.zookeeper.operations import Create, Delete, Exists, GetChildren, GetData, Operation, Sync
-from ottla.zookeeper.session import Ask, Perform, Session, SessionChanged, SessionState, WatchFired, WatchType
+from ottla.zookeeper.session import Ask, Disconnect, Perform, Session, SessionChanged, SessionState, WatchFired, WatchType
 from tests.work_counter import work
 
 TIMEOUT, LEASE = 6_000, 4_500
@@ -152,6 +153,39 @@ def test_a_renewal_that_is_never_sent_is_not_repeated_at_once() -> None:
     session.on_failed(number, ZooKeeperError(KeeperCode.AUTHFAILED, "/"), at(3_000))
     assert session.poll(at(3_001)).effects == []
     assert session.poll(at(3_001)).wake_at == 4_500
+
+
+def test_a_server_that_answers_nothing_is_left() -> None:
+    session, outcomes = connected(), Outcomes()
+    for mono in (100, 1_000, 3_000):
+        session.ask(None, outcomes.ask(GetData("/a"), timeout=1_000), at(mono))
+        (effect, *_) = session.poll(at(mono)).effects
+        if mono == 100:
+            session.on_answered(effect.number, None, at(101))
+    # The operation of 1,000 was not answered, and its own time-out makes no difference.
+    assert session.poll(at(4_999)).disconnect == ()
+    assert session.poll(at(4_999)).wake_at == 5_000
+    assert session.poll(at(5_000)).disconnect == (Disconnect(),)
+    assert session.poll(at(5_000)).disconnect == ()
+    session.on_disconnected()
+    session.on_connected(1, at(5_100))
+    assert session.poll(at(5_100)).disconnect == ()
+
+
+def test_a_server_that_answers_slowly_or_owes_no_answer_is_not_left() -> None:
+    session, outcomes = connected(), Outcomes()
+    numbers = deque[int]()
+    for mono in range(100, 20_000, 500):
+        session.ask(None, outcomes.ask(GetData("/a"), timeout=30_000), at(mono))
+        effects, _, disconnect = session.poll(at(mono))
+        numbers += [effect.number for effect in effects]
+        assert disconnect == ()
+        if mono % 2_000 == 100:
+            session.on_answered(numbers.popleft(), None, at(mono))
+    while numbers:
+        session.on_answered(numbers.popleft(), None, at(20_000))
+    session.on_disconnected()
+    assert session.poll(at(90_000)).disconnect == ()
 
 
 def test_an_answer_in_the_next_session_is_no_lease() -> None:

@@ -84,7 +84,7 @@ class Inspection:
         session = self._core.session
         if session is None or self._subscription.mode is not Mode.TOPICS or session.has_lease(now):
             return None
-        return f"ZooKeeper has not confirmed the session: {session.state.value}"
+        return f"ZooKeeper has not confirmed the session: {session.doubt}"
 
     def _of_connections(self) -> dict[MetricName, float]:
         connections = self._core.connections
