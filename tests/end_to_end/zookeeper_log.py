@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 CREATE, DELETE, SET_DATA, MULTI, CREATE_2 = 1, 2, 5, 14, 15
-CREATE_SESSION, CLOSE_SESSION = -10, -11
+ERROR, CLOSE_SESSION = -1, -11
 _MAGIC = b"ZKLG"
 
 
@@ -63,9 +63,10 @@ def _transaction(entry: _Input) -> Iterator[Change]:
     if kind != MULTI:
         yield from _changes(Change(zxid, session, kind), entry)
         return
-    for _ in range(entry.take("i")):
-        part = entry.take("i")
-        yield from _changes(Change(zxid, session, part), _Input(entry.buffer()))
+    parts = [(entry.take("i"), entry.buffer()) for _ in range(entry.take("i"))]
+    if ERROR not in (part for part, _ in parts):  # the operations before the one that failed are in the log as well
+        for part, body in parts:
+            yield from _changes(Change(zxid, session, part), _Input(body))
 
 
 def _changes(change: Change, body: _Input) -> Iterator[Change]:

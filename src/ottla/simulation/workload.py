@@ -191,8 +191,9 @@ class Workload:
     def produce_everywhere(self) -> None:
         """Produce a record to each partition."""
         if self._is_static and self._generation == Generation.CLASSIC:
-            # 1. The leader, a static member, is killed. 2. A topic grows. 3. The leader returns, and must not assign again (KIP-814).
-            # It does not know that there were fewer partitions when it assigned them, nor does Java's: the next growth shows it.
+            # 1. The leader, a static member, is killed. 2. A topic grows. 3. The leader returns, and must not assign again
+            # (KIP-814). It does not know that there were fewer partitions when it assigned them, nor does Java's: the next growth
+            # shows it.
             topic = self.topics.names[0]
             self._world.grow(topic, sum(tp.topic == topic for tp in self._partitions()) + 1)
         for tp in self._partitions():
