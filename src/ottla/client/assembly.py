@@ -93,7 +93,7 @@ class ConsumerAssembly:
             self.polls,
             self.recorder,
             self.fetches.replicas,
-            core.connections.brokers.unreachable,
+            problems.unreachable,
         )
         self.publisher = Publisher(core, self.subscription, self.membership, self.recorder, problems, shared)
         # A request that one manager causes in another must leave in the same pass, since no later event may start another pass:
@@ -341,7 +341,7 @@ class Publisher:
             group=group,
             failure=failure,
             problem=self._problem,
-            was_connected=self._core.metadata.version > 0,
+            was_connected=self._problems.was_connected,
             threads=subscription.threads,
         )
         self._core.notify(Published(snapshot))

@@ -41,6 +41,7 @@ class Problems:
         return (
             self._of_no_use()
             or (self.zookeeper.problem(now) if self.zookeeper is not None else None)
+            or self._unregistered()
             or self._unreachable(now)
             or self._core.connections.brokers.refusal()
             or self._missing_topics()
@@ -48,6 +49,16 @@ class Problems:
             or self._leaderless()
             or self._cut_off()
         )
+
+    def unreachable(self) -> OttlaError | None:
+        """Why the consumer reaches no cluster, for its health; ``None`` if a broker is connected and, for a group, registered."""
+        return self._core.connections.brokers.unreachable() or self._unregistered()
+
+    @property
+    def was_connected(self) -> bool:
+        """Whether the cluster has answered at least once, and ZooKeeper has named it if a group needs that."""
+        named = self.zookeeper is None or self.zookeeper.has_named_any or self._subscription.mode is not Mode.TOPICS
+        return named and self._core.metadata.version > 0
 
     def wake_at(self, now: Now) -> int | None:
         """The time at which a problem may begin without an event."""
@@ -68,6 +79,13 @@ class Problems:
         since = None if failure is None else brokers.first_try_since
         self._patient_until = None if since is None else since + PATIENCE
         return failure if self._patient_until is None or now.mono >= self._patient_until else None
+
+    def _unregistered(self) -> OttlaError | None:
+        """The problem of a ZooKeeper that names no broker. A member that has partitions goes on reading them."""
+        in_group = self._subscription.mode is Mode.TOPICS
+        if self.zookeeper is None or (in_group and self._subscription.partitions):
+            return None
+        return self.zookeeper.none_registered(for_group=in_group)
 
     def _missing_topics(self) -> OttlaError | None:
         """The problem of a subscription whose topics do not exist."""

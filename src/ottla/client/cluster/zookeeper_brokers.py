@@ -41,6 +41,8 @@ class ZooKeeperBrokers:
     ) -> None:
         self.brokers: dict[int, Node] = {}
         """The brokers that were registered when they were last read."""
+        self.has_named_any = False
+        """Whether any broker was ever read."""
         self._config = config
         self._session = session
         self._backoff = backoff
@@ -87,11 +89,11 @@ class ZooKeeperBrokers:
         return Poll(self._asks.take(), min((at for at in self._deadlines() if at > now.mono), default=None))
 
     def problem(self, now: Now) -> OttlaError | None:
-        """Why the client cannot work: ZooKeeper does not answer, or names no broker."""
+        """Why the client cannot work: ZooKeeper does not answer."""
         config = self._config
         if self._missing_since is not None and now.mono - self._missing_since >= config.zookeeper_connection_timeout_ms:
             return self._not_connected(f"not connected within {config.zookeeper_connection_timeout_ms / 1000:g} s")
-        return self._failure or self._none_registered()
+        return self._failure
 
     def none_known(self) -> OttlaError | None:
         """Why no broker is known, for a call that has timed out; ``None``: ZooKeeper or ``bootstrap.servers`` has named some."""
@@ -99,18 +101,22 @@ class ZooKeeperBrokers:
             return None
         if self._session.state is not SessionState.CONNECTED:
             return self._not_connected(self._session.state.value)
-        return self._failure or self._none_registered()
+        return self._failure or self.none_registered()
+
+    def none_registered(self, *, for_group: bool = False) -> OttlaError | None:
+        """Why there is nothing to work with: ZooKeeper names no broker, and ``bootstrap.servers`` neither.
+
+        A group needs those of ZooKeeper, whatever finds the cluster: the topics beside them are what its members share.
+        """
+        if not self.is_empty or (self._config.bootstrap_servers and not for_group):
+            return None
+        where = f"{paths.BROKER_IDS} of {self._config.zookeeper_connect}"
+        return ConnectionFailedError("no broker is registered in ZooKeeper", {where: "empty"}, hint="check the chroot")
 
     def _not_connected(self, reason: str) -> OttlaError:
         servers = self._config.zookeeper_connect or ""
         hint = "check zookeeper_connect and that the servers are up"
         return ConnectionFailedError("ZooKeeper could not be reached", {servers: reason}, hint=hint)
-
-    def _none_registered(self) -> OttlaError | None:
-        if not self.is_empty or self._config.bootstrap_servers:
-            return None
-        where = f"{paths.BROKER_IDS} of {self._config.zookeeper_connect}"
-        return ConnectionFailedError("no broker is registered in ZooKeeper", {where: "empty"}, hint="check the chroot")
 
     def _deadlines(self) -> list[int]:
         times = [self._not_before] if self._due else []
@@ -147,7 +153,7 @@ class ZooKeeperBrokers:
         if brokers != self.brokers:
             names = ", ".join(f"{node.host}:{node.port}" for node in brokers.values())
             _log.info("ZooKeeper names the brokers %s", names or "none")
-        self.brokers = brokers
+        self.brokers, self.has_named_any = brokers, self.has_named_any or bool(brokers)
         self._on_brokers(tuple(HostPort(node.host, node.port) for node in brokers.values()))
 
     def _on_failure(self, error: OttlaError, now: Now) -> None:

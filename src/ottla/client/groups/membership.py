@@ -50,6 +50,8 @@ class MemberStatus(NamedTuple):
     """The reason of the rebalance."""
     assignor: str = ""
     """The assignor with which a member computed the assignment; empty: the coordinator computed it, or there is none."""
+    obstacle: str = ""
+    """What keeps the member from its partitions now, if it knows."""
 
 
 class MembershipContext(NamedTuple):

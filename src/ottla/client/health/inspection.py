@@ -6,11 +6,11 @@ never changes, and it costs nothing unless called.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import MappingProxyType
 
 from ottla.client.connections.node_connections import ESTABLISHED_STATES
 from ottla.client.core import ClientCore
-from ottla.client.effects import Unreachable
 from ottla.client.fetch.manager import ReadReplicas
 from ottla.client.groups.membership import Membership
 from ottla.client.groups.rebalances import RebalanceRecorder
@@ -18,6 +18,7 @@ from ottla.client.health.metrics import CONSUMER, COORDINATOR, FETCH, Meters, Me
 from ottla.client.health.verdicts import NetworkView, PartitionSeen
 from ottla.client.poll_timer import PollTimer
 from ottla.client.subscription import Mode, SubscriptionState
+from ottla.errors import OttlaError
 from ottla.types import Now
 
 HOUR = 3_600_000
@@ -34,7 +35,7 @@ class Inspection:
         polls: PollTimer,
         recorder: RebalanceRecorder | None,
         replicas: ReadReplicas,
-        unreachable: Unreachable,
+        unreachable: Callable[[], OttlaError | None],
     ) -> None:
         self._core = core
         self._subscription = subscription

@@ -251,10 +251,11 @@ class Assessor:
         if network.mode is Mode.NONE:
             reasons.append("it is neither subscribed nor assigned")
         elif network.mode is Mode.TOPICS and status is not None:
+            obstacle = f"; {status.obstacle}" if status.obstacle else ""
             if not status.joined:
-                reasons.append(f"it is not a member of group {self._group_id!r} now: {status.state}")
+                reasons.append(f"it is not a member of group {self._group_id!r} now: {status.state}{obstacle}")
             elif status.rebalancing:
-                reasons.append(f"group {self._group_id!r} is rebalancing: {status.reason or status.state}")
+                reasons.append(f"group {self._group_id!r} is rebalancing: {status.reason or status.state}{obstacle}")
         return reasons
 
     def _why_not_healthy(

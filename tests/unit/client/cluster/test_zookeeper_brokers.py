@@ -113,4 +113,5 @@ def test_a_missing_list_names_no_broker_until_it_is_created(brokers: Brokers) ->
     brokers.answer(ask, None)
     assert brokers.manager.is_empty
     assert brokers.asks() == []
-    assert "no broker is registered in ZooKeeper" in str(brokers.manager.problem(Now(0, 0)))
+    assert brokers.manager.problem(Now(0, 0)) is None
+    assert "no broker is registered in ZooKeeper" in str(brokers.manager.none_registered())

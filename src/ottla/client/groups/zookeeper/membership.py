@@ -111,18 +111,14 @@ class ZooKeeperMembership:
 
     @property
     def status(self) -> MemberStatus:
-        """See ``Membership``. A member that waits for a broker is not in a rebalance, which may never begin."""
+        """See ``Membership``. A member that waits for a broker is in a rebalance: it has no partitions yet."""
         joined = self.state in MEMBER_STATES and self._registrar.registered is not None
-        rebalancing = self.state in REBALANCING and not self._awaits_brokers
-        return MemberStatus("zookeeper", self.state.name, joined, rebalancing, self._reason, self._assignor)
+        rebalancing = self.state in REBALANCING
+        return MemberStatus("zookeeper", self.state.name, joined, rebalancing, self._reason, self._assignor, self._waits.obstacle)
 
     @property
     def _assignor(self) -> str:
         return str(self._config.partition_assignment_strategy[0])
-
-    @property
-    def _awaits_brokers(self) -> bool:
-        return self.state is State.READING and self._brokers.is_empty
 
     # -- commands of the application --------------------------------------------------------------------------------------
 

@@ -29,6 +29,8 @@ class Waits:
     ) -> None:
         self.until = 0
         """When the wait ends (monotonic ms); 0: there is none, or what the member has waited for has happened."""
+        self._obstacle = ""
+        """What the latest wait is or was for."""
         self._config = config
         self._member_id = member_id
         self._backoff = backoff
@@ -43,12 +45,18 @@ class Waits:
     def __repr__(self) -> str:
         return f"<Waits until {self.until}, {self._vain} in vain>"
 
+    @property
+    def obstacle(self) -> str:
+        """What the member waits for now; empty: it does not wait."""
+        return self._obstacle if self.until else ""
+
     def begin(self, obstacle: str, now: Now, *, cause: OttlaError | None = None, hint: str | None = None) -> None:
         """Wait for ``rebalance.backoff.ms`` at most. After ``rebalance.max.retries`` vain waits report the obstacle, and go on.
 
         A wait that a change interrupted is continued: otherwise members that come and go would put off the report for ever.
         """
         self.until, self._rest = now.mono + (self._rest or self._config.rebalance_backoff_ms), 0
+        self._obstacle = obstacle
         group = self._config.group_id
         _log.debug("group %r: waiting since %s", group, obstacle)
         if self._vain >= self._config.rebalance_max_retries:
