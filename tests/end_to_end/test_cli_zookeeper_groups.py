@@ -473,6 +473,35 @@ def test_there_must_be_something_to_migrate(command: Run, old: Old, topic: Calla
     assert command(f"group migrate {group} --from kafka --to zookeeper").exit_code == 2
 
 
+def test_malformed_offsets_are_named_and_refused_unless_left_out(
+    command: Run, old: Old, topic: Callable[..., str], admin: Admin
+) -> None:
+    name, group = topic(3, *(f"{number}:x" for number in range(40))), f"moving-{next(NUMBERS)}"
+    node = f"/consumers/{group}/offsets/{name}"
+    old.put(f"{node}/0", b"abc")
+    old.put(f"{node}/1")
+    line = f"group migrate {group} --from zookeeper --to kafka --zookeeper {old.connect}"
+    refused = f"2 committed offsets in zookeeper cannot be understood ({name}-0, {name}-1); reset these offsets, or leave them out"
+    warning = "warning: 2 malformed offsets in zookeeper: not copied\n"
+    done = command(f"{line} --format json")
+    assert [(row["source"], row["new_offset"], row["action"]) for row in done.document] == [(None, None, "malformed")] * 2
+    assert [row["note"] for row in done.document] == [
+        f"the node {node}/0 of ZooKeeper is malformed: the offset is 'abc', not a whole number from 0 to 9223372036854775807",
+        f"the node {node}/1 of ZooKeeper is malformed: the offset is '', not a whole number from 0 to 9223372036854775807",
+    ]
+    assert done.stderr == f"{warning}warning: --execute would refuse: {refused} with --skip-malformed\n{DRY_RUN}"
+    old.commit(group, name, {2: 1})
+    done = command(f"{line} --execute")
+    assert (done.exit_code, done.stderr) == (1, f"{warning}error: nothing was written: {refused} with --skip-malformed\n")
+    assert f"{node}/0" in done.stdout
+    assert stored_in_kafka(admin, group) == {}
+    assert command(f"{line} --skip-malformed").stderr == f"{warning}{DRY_RUN}"
+    done = command(f"{line} --execute --skip-malformed")
+    assert (done.exit_code, done.stderr) == (0, f"{warning}wrote 1 offset to kafka and read them back\n")
+    assert stored_in_kafka(admin, group) == {2: 1}
+    assert command(f"group migrate {group} --from kafka --to zookeeper --execute --zookeeper {old.connect}").exit_code == 0
+
+
 def test_a_commit_during_the_migration_is_an_error(
     command: Run, old: Old, topic: Callable[..., str], admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -207,6 +207,9 @@ def migrate(
     backwards: Annotated[
         bool, typer.Option("--allow-backwards", help="Replace offsets of the target that are greater than those of the source.")
     ] = False,
+    skip_malformed: Annotated[
+        bool, typer.Option("--skip-malformed", help="Leave out offsets of the source that cannot be understood.")
+    ] = False,
     execute: Execute = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: Settings = None,
@@ -216,7 +219,9 @@ def migrate(
     if source is target:
         raise typer.BadParameter(f"--from and --to are both {source}", param_hint="--to")
     servers = _servers(context, zookeeper, settings)
-    migration.migrate(servers, name, source, target, backwards=backwards, execute=execute, output=output)
+    migration.migrate(
+        servers, name, source, target, backwards=backwards, skip_malformed=skip_malformed, execute=execute, output=output
+    )
 
 
 def _servers(context: typer.Context, zookeeper: str, settings: list[str] | None) -> Servers:

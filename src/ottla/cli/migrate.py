@@ -1,14 +1,15 @@
 """``ottla group migrate``: copies a group's committed offsets from ZooKeeper to Kafka, or back.
 
 Owns the order of the checks, the writes and the verification. Must not know how a store keeps offsets. Invariants: nothing changes
-while the group has members in either store, nor without ``--execute``; what was written is read back; a migration that ended in the
-middle can be repeated.
+while the group has members in either store, nor without ``--execute``, nor while an offset of the source cannot be understood,
+unless the user leaves it out; what was written is read back; a migration that ended in the middle can be repeated.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import ottla
 from ottla import TopicPartition
@@ -24,6 +25,13 @@ SHOWN = 5
 """The number of partitions that an error names."""
 
 Offsets = Mapping[TopicPartition, int]
+
+
+class Committed(NamedTuple):
+    """What a store has of the group: its committed offsets, and the errors of those that cannot be understood."""
+
+    offsets: Offsets
+    malformed: Mapping[TopicPartition, str]
 
 
 class Stores:
@@ -49,10 +57,17 @@ class Stores:
         except GroupIdNotFoundError:
             return "Dead"
 
-    def offsets(self, store: Store) -> dict[TopicPartition, int]:
-        """The committed offsets in a store."""
-        found = (self._zookeeper if store is Store.ZOOKEEPER else self._admin).group_offsets(self._name)
-        return {each: committed.offset for each, committed in found.items()}
+    def committed(self, store: Store) -> Committed:
+        """What a store has of the group."""
+        if store is Store.KAFKA:
+            return Committed({each: found.offset for each, found in self._admin.group_offsets(self._name).items()}, {})
+        try:
+            partitions = self._zookeeper.describe_group(self._name).partitions
+        except GroupIdNotFoundError:
+            return Committed({}, {})
+        found = {TopicPartition(each.topic, each.partition): each for each in partitions}
+        offsets = {each: one.offset for each, one in found.items() if one.offset is not None}
+        return Committed(offsets, {each: one.offset_error for each, one in found.items() if one.offset_error is not None})
 
     def write(self, store: Store, offsets: Offsets, before: Offsets) -> None:
         """Commit offsets. In ZooKeeper, those before must still be the same."""
@@ -63,22 +78,38 @@ class Stores:
             self._zookeeper.alter_group_offsets(self._name, offsets, expected=before, progress=progress)
 
 
-def migrate(servers: Servers, name: str, source: Store, target: Store, *, backwards: bool, execute: bool, output: Format) -> None:
+def migrate(
+    servers: Servers,
+    name: str,
+    source: Store,
+    target: Store,
+    *,
+    backwards: bool,
+    skip_malformed: bool,
+    execute: bool,
+    output: Format,
+) -> None:
     """Copy the committed offsets of a group."""
     with servers.connected() as zookeeper, servers.brokers_of(zookeeper) as admin:
         stores = Stores(name, zookeeper, admin)
         stores.check_no_members()
-        from_source, in_target = stores.offsets(source), stores.offsets(target)
-        if not from_source:
+        (from_source, malformed), in_target = stores.committed(source), stores.committed(target).offsets
+        if not from_source and not malformed:
             there = f"; it has {pluralize(len(in_target), 'committed offset')} in {target}" if in_target else ""
             raise CommandFailed(f"group {name} has no committed offsets in {source}{there}")
-        steps = plan(from_source, in_target, logs_of(admin, from_source), target, backwards=backwards)
+        logs = logs_of(admin, {**from_source, **malformed})
+        steps = plan(from_source, malformed, in_target, logs, target, backwards=backwards)
         offsets = written(steps)
-        if execute and offsets:
+        refused = None if skip_malformed else _why_refused(steps, source)
+        if execute and offsets and refused is None:
             stores.write(target, offsets, in_target)
             _verify(stores, name, source, target, from_source, offsets)
     print_rows([_row(step) for step in steps], COLUMNS, output)
-    _warn(steps, target)
+    _warn(steps, source, target)
+    if execute and refused is not None:
+        raise CommandFailed(f"nothing was written: {refused}")
+    if refused is not None:
+        print_warning(f"--execute would refuse: {refused}")
     if not execute:
         print(DRY_RUN, file=sys.stderr)
     elif offsets:
@@ -90,11 +121,11 @@ def migrate(servers: Servers, name: str, source: Store, target: Store, *, backwa
 def _verify(stores: Stores, name: str, source: Store, target: Store, before: Offsets, wanted: Offsets) -> None:
     """Raise ``CommandFailed`` if the target has not what was written, or if the group was at work meanwhile."""
     again = "; look at the group, then migrate it again"
-    found = stores.offsets(target)
+    found = stores.committed(target).offsets
     wrong = [each for each in wanted if found.get(each) != wanted[each]]
     if wrong:
         raise CommandFailed(f"{target} has other offsets than those that were written: {_listed(wrong, wanted, found)}{again}")
-    now = stores.offsets(source)
+    now = stores.committed(source).offsets
     changed = [each for each in {**before, **now} if now.get(each) != before.get(each)]
     if changed:
         text = f"group {name} has committed to {source} during the migration: {_listed(changed, before, now)}"
@@ -119,13 +150,26 @@ def _row(step: Step) -> dict[str, object]:
     }
 
 
-def _warn(steps: list[Step], target: Store) -> None:
+def _why_refused(steps: list[Step], source: Store) -> str | None:
+    """Why nothing may be written: a consumer of the target would begin at another position. ``None``: it may."""
+    malformed = [str(step.partition) for step in steps if step.action is Action.MALFORMED]
+    if not malformed:
+        return None
+    shown = ", ".join(malformed[:SHOWN]) + (", ..." if len(malformed) > SHOWN else "")
+    offsets = f"{pluralize(len(malformed), 'committed offset')} in {source} cannot be understood ({shown})"
+    return f"{offsets}; reset these offsets, or leave them out with --skip-malformed"
+
+
+def _warn(steps: list[Step], source: Store, target: Store) -> None:
     skipped = sorted({step.partition.topic for step in steps if step.action is Action.SKIP})
     for topic in skipped:
         print_warning(f"partitions of topic {topic} do not exist any more: skipped")
     outside = sum(step.outside for step in steps)
     if outside:
         print_warning(f"{pluralize(outside, 'offset')} outside the log: a consumer applies auto.offset.reset there")
+    malformed = sum(step.action is Action.MALFORMED for step in steps)
+    if malformed:
+        print_warning(f"{pluralize(malformed, 'malformed offset')} in {source}: not copied")
     kept = sum(step.action is Action.KEEP for step in steps)
     if kept:
         text = f"{pluralize(kept, 'partition')} keep{'s' * (kept == 1)} the greater offset in {target}"

@@ -32,6 +32,8 @@ class Action(enum.StrEnum):
     """The target has a greater one, and keeps it."""
     SKIP = "skip"
     """The partition does not exist any more."""
+    MALFORMED = "malformed"
+    """The source's offset cannot be understood. The target keeps what it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class Step:
     """The offsets of one partition in both stores, and what happens. ``note``: what the user should look at."""
 
     partition: TopicPartition
-    source: int
+    source: int | None
     target: int | None
     action: Action
     note: str | None = None
@@ -54,19 +56,29 @@ class Step:
 
 def plan(
     source: Mapping[TopicPartition, int],
+    malformed: Mapping[TopicPartition, str],
     target: Mapping[TopicPartition, int],
     logs: Mapping[TopicPartition, Log],
     to: Store,
     *,
     backwards: bool,
 ) -> list[Step]:
-    """Return a step for each partition that has an offset in the source. ``logs`` has those partitions that exist."""
-    return [_step(each, source[each], target.get(each), logs.get(each), to, backwards) for each in sorted(source)]
+    """Return a step for each partition that has an offset in the source.
+
+    ``malformed``: why the offset in the source cannot be understood. ``logs`` has those partitions that exist.
+    """
+    steps = []
+    for each in sorted({*source, *malformed}):
+        if each not in logs:
+            steps.append(Step(each, source.get(each), target.get(each), Action.SKIP, "the partition does not exist any more"))
+        elif each in malformed:
+            steps.append(Step(each, None, target.get(each), Action.MALFORMED, malformed[each]))
+        else:
+            steps.append(_step(each, source[each], target.get(each), logs[each], to, backwards))
+    return steps
 
 
-def _step(partition: TopicPartition, source: int, target: int | None, log: Log | None, to: Store, backwards: bool) -> Step:
-    if log is None:
-        return Step(partition, source, target, Action.SKIP, "the partition does not exist any more")
+def _step(partition: TopicPartition, source: int, target: int | None, log: Log, to: Store, backwards: bool) -> Step:
     outside = _outside(source, log)
     if source == target:
         return Step(partition, source, target, Action.UNCHANGED, outside, outside is not None)
@@ -86,4 +98,4 @@ def _outside(offset: int, log: Log) -> str | None:
 
 def written(steps: Iterable[Step]) -> dict[TopicPartition, int]:
     """Return the offsets that are written."""
-    return {step.partition: step.source for step in steps if step.action is Action.WRITE}
+    return {step.partition: step.new_offset for step in steps if step.new_offset is not None}

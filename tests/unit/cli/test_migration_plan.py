@@ -14,7 +14,7 @@ LOG = Log(5, 10)
 
 def step(source: int, target: int | None, log: Log | None = LOG, *, backwards: bool = False) -> Step:
     targets = {} if target is None else {T0: target}
-    [found] = plan({T0: source}, targets, {} if log is None else {T0: log}, Store.KAFKA, backwards=backwards)
+    [found] = plan({T0: source}, {}, targets, {} if log is None else {T0: log}, Store.KAFKA, backwards=backwards)
     return found
 
 
@@ -64,7 +64,19 @@ def test_a_partition_that_does_not_exist_is_skipped() -> None:
 
 def test_partitions_are_in_order_and_only_what_is_written_is_written() -> None:
     other = TopicPartition("a", 3)
-    steps = plan({T0: 7, other: 1}, {other: 2}, {T0: LOG, other: Log(0, 9)}, Store.ZOOKEEPER, backwards=False)
+    steps = plan({T0: 7, other: 1}, {}, {other: 2}, {T0: LOG, other: Log(0, 9)}, Store.ZOOKEEPER, backwards=False)
     assert [each.partition for each in steps] == [other, T0]
     assert steps[0].note == "the offset in zookeeper is greater"
     assert written(steps) == {T0: 7}
+
+
+def test_a_malformed_offset_is_not_written_and_matters_only_while_its_partition_exists() -> None:
+    gone = TopicPartition("t", 9)
+    malformed = {T0: "the node is malformed", gone: "the node is malformed"}
+    steps = plan({}, malformed, {T0: 3}, {T0: LOG}, Store.KAFKA, backwards=True)
+    assert [(each.partition, each.source, each.target, each.action) for each in steps] == [
+        (T0, None, 3, Action.MALFORMED),
+        (gone, None, None, Action.SKIP),
+    ]
+    assert steps[0].note == "the node is malformed"
+    assert written(steps) == {}

@@ -94,11 +94,14 @@ def describe_group(group_id: str) -> Call[ZooKeeperGroupDescription]:
         topics = {tp.topic for tp in (*owners, *offsets)}
         topics |= {topic for _, _, one in members if one is not None and one.pattern == STATIC for topic in one.subscription}
         partitions = sorted({*(yield from _registered_partitions(topics, report)), *owners, *offsets})
+        malformed = {node.path: node.error for node in report.malformed()}
+        offsets_path = paths.offsets(group_id)
+        errors = {tp: malformed.get(f"{offsets_path}/{tp.topic}/{tp.partition}") for tp in partitions}
         return ZooKeeperGroupDescription(
             group_id,
             ACTIVE if any(live for _, live, _ in members) else EMPTY,
             tuple(_described(group_id, member_id, live, one, owners) for member_id, live, one in members),
-            tuple(ZooKeeperPartition(tp.topic, tp.partition, offsets.get(tp), owners.get(tp)) for tp in partitions),
+            tuple(ZooKeeperPartition(*tp, offsets.get(tp), owners.get(tp), errors[tp]) for tp in partitions),
             report.malformed(),
         )
 

@@ -51,12 +51,16 @@ class ZooKeeperGroupMember:
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperPartition:
-    """A partition of a group: its committed offset and the thread that owns it; ``None`` where there is none."""
+    """A partition of a group: its committed offset and the thread that owns it; ``None`` where there is none.
+
+    ``offset_error``: why the node of the committed offset cannot be understood.
+    """
 
     topic: str
     partition: int
     offset: int | None
     owner: ConsumerThread | None
+    offset_error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
