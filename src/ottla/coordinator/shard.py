@@ -170,7 +170,7 @@ class GroupShard:
         """Return the result of an operation whose records could not be appended; ``None``: only an error for the client."""
         match operation:
             case RegexesResolved():
-                return Result((RegexResolutionEnded(group_id),))
+                return Result((RegexResolutionEnded(group_id, None),))
             case RequestOperation(route, _, body) if route.not_stored is not None:
                 result: Result = route.not_stored(self._context, self.state, body, error, now)
                 assert not any(is_durable(event) for event in result.events), "after a failed append nothing is written"

@@ -14,7 +14,7 @@ from ottla.coordinator.consumer.group_epoch import metadata_hash
 from ottla.coordinator.coordinator import GroupCoordinator
 from ottla.coordinator.events import ResolvedRegexUpdated, TargetAssignmentEpochUpdated
 from ottla.protocol import ErrorCode, milliseconds
-from tests.unit.coordinator.harness import Harness, Topics
+from tests.unit.coordinator.harness import IMMEDIATE, Harness, Topics, failing
 
 # Topics.
 
@@ -122,6 +122,27 @@ def test_expressions_are_resolved_again_for_new_topics() -> None:
     assert len(harness.jobs) == 1
     assert harness.cg_heartbeat("m1", 2).assignment is None
     assert len(harness.jobs) == 1, "one at a time"
+    harness.run_jobs()
+    assert harness.share_of(harness.cg_heartbeat("m1", 2)) == {"bills": [0, 1], "bonds": [0]}
+
+
+@pytest.mark.parametrize("ends", ["it cannot be stored", "it fails"])
+def test_a_resolution_without_a_result_is_started_again(ends: str) -> None:
+    """Otherwise the group would not find the new topic until another one is created."""
+    harness = Harness()
+    harness.cg_join("m1", (), regex="b.*")
+    harness.run_jobs()
+    harness.cg_heartbeat("m1", 1)
+    harness.change_topics(bonds=1)
+    harness.cg_heartbeat("m1", 2)
+    if ends == "it fails":
+        harness.jobs.clear()
+        harness.tell("on_regexes_resolved", "c", None)
+    else:
+        harness.appends = failing(ErrorCode.kafka_storage_error)
+        harness.run_jobs()
+        harness.appends = IMMEDIATE
+    assert harness.cg_heartbeat("m1", 2).assignment is None
     harness.run_jobs()
     assert harness.share_of(harness.cg_heartbeat("m1", 2)) == {"bills": [0, 1], "bonds": [0]}
 

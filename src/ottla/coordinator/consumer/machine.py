@@ -56,14 +56,15 @@ class TopicMetadataRefreshed(VolatileEvent):
 
 @dataclass(frozen=True, slots=True)
 class RegexResolutionStarted(VolatileEvent):
-    """The group's regular expressions are being resolved against this version of the topic image."""
-
-    image_version: int
+    """The group's regular expressions are being resolved."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegexResolutionEnded(VolatileEvent):
-    """The resolution of regular expressions has ended or failed."""
+    """The resolution of regular expressions has ended."""
+
+    image_version: int | None
+    """The version of the topic image against which they were resolved; ``None``: it has failed, or could not be stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +150,10 @@ class ConsumerGroupUpdate:
                 self._put("regexes", regex, value)
             case TopicMetadataRefreshed(_, version):
                 self._changed["image_version"] = version
-            case RegexResolutionStarted(_, version):
-                self._changed |= {"regex_version": version, "resolving": True}
-            case RegexResolutionEnded():
-                self._changed["resolving"] = False
+            case RegexResolutionStarted():
+                self._changed["resolving"] = True
+            case RegexResolutionEnded(_, version):
+                self._changed |= {"regex_version": version, "resolving": False}
             case PartitionMetadataDeleted():
                 pass
             case AssignorRunStarted() | AssignorRunPrepared() | AssignorRunTimedOut() | AssignorRunEnded():

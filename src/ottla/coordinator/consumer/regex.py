@@ -60,7 +60,7 @@ def resolve_if_due(draft: ConsumerGroupDraft, coordinator: GroupContext) -> None
     group = draft.group
     if is_resolution_due(group, coordinator, draft.now):
         regexes = tuple(sorted(group.regex_subscribers))
-        draft.apply(RegexResolutionStarted(group.group_id, coordinator.topics.version))
+        draft.apply(RegexResolutionStarted(group.group_id))
         draft.resolve_regexes(
             ResolveRegexes(group.group_id, regexes, tuple(coordinator.topics.names()), coordinator.topics.version)
         )
@@ -69,7 +69,7 @@ def resolve_if_due(draft: ConsumerGroupDraft, coordinator: GroupContext) -> None
 def regexes_resolved(coordinator: GroupContext, group: ConsumerGroup, matches: ResolvedRegexes | None, now: Now) -> Result:
     """Store the topics that regular expressions match. ``None``: the resolution failed, and the next heartbeat starts it again."""
     draft = ConsumerGroupDraft(group, now)
-    draft.apply(RegexResolutionEnded(group.group_id))
+    draft.apply(RegexResolutionEnded(group.group_id, None if matches is None else matches.version))
     if matches is None:
         return draft.result()
     changed = False

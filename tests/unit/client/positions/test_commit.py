@@ -318,6 +318,21 @@ def test_look_ups_give_positions_or_none(commits: Commits) -> None:
     assert replies.value == {T0: OffsetAndMetadata(9, "m", 2), T1: None}
 
 
+def test_a_look_up_knows_the_topic_of_its_response_though_the_metadata_has_lost_it(commits: Commits) -> None:
+    """A topic without a leader is not in the next metadata. Without its name the position would be reset."""
+    replies = commits.fetch(T0)
+    send = commits.one(Api.OFFSET_FETCH)
+    commits.cluster.tell(topic_id=uuid.UUID(int=9))
+    commits.answer(send, fetched((T0, 5, 0), by_id=True))
+    assert replies.value == {T0: OffsetAndMetadata(5, "m", 2)}
+
+
+def test_a_partition_that_the_response_leaves_out_is_no_partition_without_a_commit(commits: Commits) -> None:
+    replies = commits.fetch(T0, T1)
+    commits.answer(commits.one(Api.OFFSET_FETCH), fetched((T0, 5, 0)))
+    assert "the response does not contain t-1" in str(replies.error)
+
+
 def test_the_same_look_up_is_made_once_for_all_who_ask(commits: Commits) -> None:
     first = commits.fetch(T0)
     send = commits.one(Api.OFFSET_FETCH)

@@ -254,12 +254,16 @@ class KafkaOffsetStore:
         """See ``OffsetStore``."""
         target = self._coordinator.target()
         assert target is not None, "is_ready() was false"
+        message = self._fetch_message(partitions, reader)
+        # The metadata may not have a topic any more when the response names it by its id alone.
+        topics = message.groups[0].topics or ()
+        names = {topic.topic_id: topic.name for topic in topics if topic.topic_id is not None}
         send = Send(
             rpcs.OFFSET_FETCH,
-            self._fetch_message(partitions, reader),
+            message,
             target,
             self._config.request_timeout_ms,
-            lambda response, now: self._on_fetched(partitions, response, done, now),
+            lambda response, now: self._on_fetched(partitions, names, response, done, now),
             lambda error, now: self._not_answered(error, lambda: done(FetchOutcome({}, error), now), now),
         )
         self._unsent.append(send)
@@ -286,13 +290,14 @@ class KafkaOffsetStore:
     def _on_fetched(
         self,
         partitions: frozenset[TopicPartition],
+        names: Mapping[uuid.UUID, str],
         response: offset_fetch_response.OffsetFetchResponse,
         done: FetchDone,
         now: Now,
     ) -> None:
         """End the look-up, also if a reaction to its error raises."""
         try:
-            outcome = self._fetch_outcome(partitions, response)
+            outcome = self._fetch_outcome(partitions, names, response)
         except Exception as bug:
             what = f"a look-up of committed offsets of group {self._config.group_id!r}"
             done(FetchOutcome({}, self._interrupted(what, bug), retry=False), now)
@@ -300,25 +305,34 @@ class KafkaOffsetStore:
         done(outcome, now)
 
     def _fetch_outcome(
-        self, partitions: frozenset[TopicPartition], response: offset_fetch_response.OffsetFetchResponse
+        self,
+        partitions: frozenset[TopicPartition],
+        names: Mapping[uuid.UUID, str],
+        response: offset_fetch_response.OffsetFetchResponse,
     ) -> FetchOutcome:
-        """Return the offsets of all partitions, or the error of one of them."""
+        """Return the offsets of all partitions, or the error of one of them.
+
+        A partition that is not in the response has an error, too: without a committed offset its position would be reset.
+        """
         group = next((item for item in response.groups if item.group_id in (self._config.group_id, "")), None)
         what = f"looking up the commits of group {self._config.group_id!r}"
         if group is None:
             return FetchOutcome({}, OttlaError(f"{what}: the response does not contain the group"))
         if group.error_code:
             return self._fetch_refused(int(group.error_code), what)
-        found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(partitions)
+        found: dict[TopicPartition, OffsetAndMetadata | None] = {}
         for topic in group.topics:
-            name = topic.name or _name_of(topic.topic_id, {}, self._metadata.current)
+            name = topic.name or _name_of(topic.topic_id, names, self._metadata.current)
             for part in topic.partitions:
                 if part.error_code:
                     return self._fetch_refused(int(part.error_code), f"{what} in {name}-{part.partition_index}")
                 epoch = part.committed_leader_epoch if part.committed_leader_epoch >= 0 else None
                 tp = TopicPartition(name, part.partition_index)
-                if part.committed_offset >= 0 and tp in found:
-                    found[tp] = OffsetAndMetadata(part.committed_offset, part.metadata or "", epoch)
+                if tp in partitions:
+                    offset = part.committed_offset
+                    found[tp] = OffsetAndMetadata(offset, part.metadata or "", epoch) if offset >= 0 else None
+        if missing := sorted(partitions - found.keys()):
+            return FetchOutcome({}, OttlaError(f"{what}: the response does not contain {', '.join(map(str, missing[:5]))}"))
         return FetchOutcome(found)
 
     def _fetch_refused(self, code: int, what: str) -> FetchOutcome:
