@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 CREATE, DELETE, SET_DATA, MULTI, CREATE_2 = 1, 2, 5, 14, 15
-ERROR, CLOSE_SESSION = -1, -11
+FAILED, CLOSE_SESSION = -1, -11
 _MAGIC = b"ZKLG"
 
 
@@ -64,7 +64,7 @@ def _transaction(entry: _Input) -> Iterator[Change]:
         yield from _changes(Change(zxid, session, kind), entry)
         return
     parts = [(entry.take("i"), entry.buffer()) for _ in range(entry.take("i"))]
-    if ERROR not in (part for part, _ in parts):  # the operations before the one that failed are in the log as well
+    if FAILED not in (part for part, _ in parts):  # the operations before the one that failed are in the log as well
         for part, body in parts:
             yield from _changes(Change(zxid, session, part), _Input(body))
 
