@@ -98,22 +98,35 @@ class ZooKeeperAdmin:
         """``"Active"``: the group has live members; ``"Empty"``: it has none; ``"Dead"``: there is no such group."""
         return self._run(reading.group_state(arguments.text(group, "group")), timeout)
 
-    def delete_group(self, group: str, *, progress: Progress | None = None, timeout: Timeout = None) -> None:
+    def delete_group(
+        self, group: str, *, validate_only: bool = False, progress: Progress | None = None, timeout: Timeout = None
+    ) -> None:
         """Delete a group and its committed offsets.
 
         Raises ``GroupIdNotFoundError``, and ``NonEmptyGroupError`` if the group has members. A group with more than 1,000 nodes is
         deleted in parts; a member that joins meanwhile ends that, and the call can be repeated. ``progress`` is called after each
-        part, with the number of nodes that are deleted, and of all.
+        part, with the number of nodes that are deleted, and of all. ``validate_only``: raise as the deletion would, and change
+        nothing.
         """
-        self._run(writing.delete_group(arguments.text(group, "group"), progress or _no_progress), timeout)
+        name, only_check = arguments.text(group, "group"), arguments.boolean(validate_only, "validate_only")
+        self._run(writing.delete_group(name, progress or _no_progress, validate_only=only_check), timeout)
 
-    def delete_group_topic(self, group: str, topic: str, *, progress: Progress | None = None, timeout: Timeout = None) -> None:
+    def delete_group_topic(
+        self,
+        group: str,
+        topic: str,
+        *,
+        validate_only: bool = False,
+        progress: Progress | None = None,
+        timeout: Timeout = None,
+    ) -> None:
         """Delete a group's committed offsets of one topic, as ``delete_group``.
 
         Raises ``UnknownTopicOrPartitionError``, too, if the group has none.
         """
         name, wanted = arguments.text(group, "group"), arguments.text(topic, "topic")
-        self._run(writing.delete_group_topic(name, wanted, progress or _no_progress), timeout)
+        only_check = arguments.boolean(validate_only, "validate_only")
+        self._run(writing.delete_group_topic(name, wanted, progress or _no_progress, validate_only=only_check), timeout)
 
     # -- offsets ----------------------------------------------------------------------------------------------------------
 

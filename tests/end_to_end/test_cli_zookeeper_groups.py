@@ -148,9 +148,11 @@ def test_groups_are_listed_and_stray_nodes_are_not(command: Run, old: Old) -> No
     assert command(f"group list --zookeeper {old.connect}").stdout.split() == ["GROUP", "STATE", "PROTOCOL"]
     old.commit("resting", "t", {0: 1})
     old.put("/consumers/config/stray")
+    old.put("/consumers/bare")
     with old.member("working", "m", {"t": [0]}):
         rows = command(f"group list --zookeeper {old.connect} --format json").document
     assert rows == [
+        {"group": "bare", "state": "Empty", "protocol": "zookeeper"},
         {"group": "resting", "state": "Empty", "protocol": "zookeeper"},
         {"group": "working", "state": "Active", "protocol": "zookeeper"},
     ]
@@ -303,7 +305,26 @@ def test_offsets_are_reset(command: Run, old: Old, topic: Callable[..., str], ad
     assert done == (1, "", "error: group none has no committed offsets in ZooKeeper; name the topics to reset with -t\n")
 
 
+def test_a_group_without_any_node_but_its_own_is_deleted(command: Run, old: Old) -> None:
+    at = f"--zookeeper {old.connect}"
+    old.put("/consumers/bare")
+    assert command(f"group describe bare {at}").stdout.startswith("group bare: Empty, protocol zookeeper\n")
+    asked = command(f"group delete bare {at}")
+    assert asked == (0, "would delete group bare with 0 committed offsets; add --execute to do it\n", "")
+    assert command(f"group delete bare --execute {at}") == (0, "deleted group bare\n", "")
+    assert not old.client.exists("/consumers/bare")
+
+
+@pytest.mark.parametrize("execute", ["", "--execute"], ids=["dry run", "execute"])
+def test_a_topic_that_the_group_has_nothing_of_is_refused(command: Run, old: Old, execute: str) -> None:
+    old.commit("bar", "t", {0: 5})
+    done = command(f"group delete bar -t unknown {execute} --zookeeper {old.connect}")
+    why = "group 'bar' in ZooKeeper has neither owners nor committed offsets of topic 'unknown' [UNKNOWN_TOPIC_OR_PARTITION]"
+    assert done == (1, "", f"error: {why} (see ottla group describe)\n")
+
+
 def test_a_group_or_a_topic_of_it_is_deleted(command: Run, old: Old) -> None:
+    old.put("/consumers/config/stray")
     old.commit("bar", "t", {0: 5, 1: 6})
     old.commit("bar", "u", {0: 5})
     at = f"--zookeeper {old.connect}"
@@ -319,6 +340,9 @@ def test_a_group_or_a_topic_of_it_is_deleted(command: Run, old: Old) -> None:
         done = command(f"group delete bar {execute} {at}")
         assert (done.exit_code, done.stdout) == (1, "")
         assert re.search("there is no group '?bar'? in ZooKeeper", done.stderr)
+    done = command(f"group delete config --execute {at}")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "there is no group 'config' in ZooKeeper: the node /consumers/config has neither" in done.stderr
     done = command("group delete bar -t t")
     assert (done.exit_code, done.stdout) == (2, "")
     assert "only with --zookeeper" in done.stderr

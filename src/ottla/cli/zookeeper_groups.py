@@ -208,15 +208,14 @@ def delete(servers: Servers, name: str, topic: str | None, *, execute: bool) -> 
     with servers.connected() as zookeeper:
         check_no_members(zookeeper, name)
         what = f"group {name}" if topic is None else f"topic {topic} of group {name}"
-        if execute and topic is None:
-            zookeeper.delete_group(name, progress=progress_of("deleted", "node"))
-        elif execute:
-            zookeeper.delete_group_topic(name, str(topic), progress=progress_of("deleted", "node"))
+        progress = progress_of("deleted", "node")
+        if topic is None:
+            zookeeper.delete_group(name, validate_only=not execute, progress=progress)
+        else:
+            zookeeper.delete_group_topic(name, topic, validate_only=not execute, progress=progress)
         if execute:
             print_line(f"deleted {what}")
             return
-        if zookeeper.group_state(name) == "Dead":
-            raise CommandFailed(f"there is no group {name} in ZooKeeper")
         committed = [each for each in zookeeper.group_offsets(name) if topic in (None, each.topic)]
         print_line(f"would delete {what} with {pluralize(len(committed), 'committed offset')}; add --execute to do it")
 

@@ -98,6 +98,16 @@ def test_other_nodes_below_consumers_are_no_groups(groups: OldGroups) -> None:
     assert groups.exists("/consumers/config/nested")
 
 
+def test_a_group_whose_first_member_was_interrupted_has_no_children(groups: OldGroups) -> None:
+    groups.put("/consumers/g")
+    assert [(one.group_id, one.state) for one in groups.run(reading.list_groups())] == [("g", "Empty")]
+    assert groups.run(reading.group_state("g")) == groups.run(reading.describe_group("g")).state == "Empty"
+    groups.run(writing.delete_group("g", progress(None), validate_only=True))
+    assert groups.exists("/consumers/g")
+    groups.run(delete())
+    assert not groups.exists("/consumers/g")
+
+
 def test_there_are_no_groups_without_a_node_for_them(groups: OldGroups) -> None:
     assert groups.run(reading.list_groups()) == ()
     assert groups.run(reading.group_offsets("g")) == ({}, ())

@@ -1,7 +1,8 @@
 """What the nodes of groups mean: lists, descriptions and committed offsets.
 
 Owns the reads of each call. Must not know who shows the results. Invariants: a node that disappears between two reads is skipped;
-a malformed node is reported and never ends a call; a node below ``/consumers`` without any of a group's directories is no group.
+a malformed node is reported and never ends a call; a node below ``/consumers`` that is ephemeral, or has children but none of a
+group's directories, is no group.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ottla.errors import ConfigError, GroupIdNotFoundError, ProtocolError
 from ottla.types import FrozenMapping, Node as BrokerAddress, TopicPartition
 from ottla.zookeeper import nodes, paths
 from ottla.zookeeper.nodes import STATIC, ConsumerThread, MemberRegistration
-from ottla.zookeeper.operations import Exists, GetChildren, GetData, Node
+from ottla.zookeeper.operations import Children, Exists, GetChildren, GetData, Node
 
 V = TypeVar("V")
 
@@ -71,7 +72,7 @@ def list_groups() -> Call[tuple[ZooKeeperGroupListing, ...]]:
         yield from catch_up()
         names = (yield from read_children(paths.CONSUMERS)) or ()
         directories = yield from read_each(GetChildren(paths.group(name)) for name in names)
-        groups = [name for name, found in zip(names, directories, strict=True) if found and DIRECTORIES & {*found.names}]
+        groups = [name for name, found in zip(names, directories, strict=True) if _is_group(found)]
         ids = yield from read_each(GetChildren(paths.ids(name)) for name in groups)
         members = [(name, one) for name, found in zip(groups, ids, strict=True) if found for one in found.names]
         stats = yield from read_each(Exists(paths.member(name, member_id)) for name, member_id in members)
@@ -113,12 +114,12 @@ def group_state(group_id: str) -> Call[str]:
 
     def attempt() -> Steps[str]:
         yield from catch_up()
-        names = yield from read_children(paths.group(group_id))
+        (node,) = yield from read_each([GetChildren(paths.group(group_id))])
         members = (yield from read_children(paths.ids(group_id))) or ()
         stats = yield from read_each(Exists(paths.member(group_id, member_id)) for member_id in members)
         if any(stat is not None and is_live(stat) for stat in stats):
             return ACTIVE
-        return EMPTY if DIRECTORIES & {*(names or ())} else DEAD
+        return EMPTY if _is_group(node) else DEAD
 
     return attempt
 
@@ -165,12 +166,17 @@ def cluster_id() -> Call[str | None]:
 
 def check_exists(group_id: str) -> Steps[None]:
     """Raise ``GroupIdNotFoundError`` if there is no such group."""
-    names = yield from read_children(paths.group(group_id))
-    if names is None:
+    (node,) = yield from read_each([GetChildren(paths.group(group_id))])
+    if node is None:
         raise GroupIdNotFoundError(f"there is no group {group_id!r} in ZooKeeper")
-    if not DIRECTORIES & {*names}:
+    if not _is_group(node):
         why = f"the node {paths.group(group_id)} has neither members nor owners nor offsets"
         raise GroupIdNotFoundError(f"there is no group {group_id!r} in ZooKeeper: {why}")
+
+
+def _is_group(node: Children | None) -> bool:
+    """Whether a node is that of a group. Without children it may be one whose first member was interrupted as it registered."""
+    return node is not None and (bool(DIRECTORIES & {*node.names}) or not (node.names or is_live(node.stat)))
 
 
 def _members(group_id: str, report: Report) -> Steps[list[tuple[str, bool, MemberRegistration | None]]]:

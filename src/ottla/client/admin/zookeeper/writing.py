@@ -148,21 +148,23 @@ def _refuse_live(group_id: str, live: Sequence[str], before: str) -> None:
 # -- deletion -------------------------------------------------------------------------------------------------------------
 
 
-def delete_group(group_id: str, progress: Progress) -> Call[None]:
+def delete_group(group_id: str, progress: Progress, *, validate_only: bool = False) -> Call[None]:
     """Delete all nodes of a group. Raises ``GroupIdNotFoundError`` and ``NonEmptyGroupError``."""
-    return _deletion(group_id, (paths.group(group_id),), progress)
+    return _deletion(group_id, (paths.group(group_id),), progress, validate_only=validate_only)
 
 
-def delete_group_topic(group_id: str, topic: str, progress: Progress) -> Call[None]:
+def delete_group_topic(group_id: str, topic: str, progress: Progress, *, validate_only: bool = False) -> Call[None]:
     """Delete the owners and the committed offsets of one topic.
 
     Raises ``GroupIdNotFoundError``, ``UnknownTopicOrPartitionError`` and ``NonEmptyGroupError``.
     """
     roots = (paths.topic_owners(group_id, topic), paths.topic_offsets(group_id, topic))
-    return _deletion(group_id, roots, progress, topic)
+    return _deletion(group_id, roots, progress, topic, validate_only=validate_only)
 
 
-def _deletion(group_id: str, roots: tuple[str, ...], progress: Progress, topic: str | None = None) -> Call[None]:
+def _deletion(
+    group_id: str, roots: tuple[str, ...], progress: Progress, topic: str | None = None, *, validate_only: bool
+) -> Call[None]:
     deleted, tried = 0, False
     """How many nodes were deleted, and whether any may have been."""
 
@@ -177,6 +179,8 @@ def _deletion(group_id: str, roots: tuple[str, ...], progress: Progress, topic: 
             text = f"group {group_id!r} in ZooKeeper has neither owners nor committed offsets of topic {topic!r}"
             raise UnknownTopicOrPartitionError(text, hint="see ottla group describe")
         _check_nothing_live(group_id, tree, before)
+        if validate_only:
+            return
         total = deleted + len(tree)
         for operations, size in _deletions(group_id, topic, tree, has_ids):
             tried = True
