@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from ottla.cli.simulate import Total
+from ottla.simulation.run import Outcome
+from ottla.simulation.workload import Generation
 from tests.end_to_end.programs import OTTLA, environment, ottla, started
 
 BROKEN = """
@@ -24,6 +27,16 @@ def polled(self, positions, now):
 CommitManager.polled = polled
 """
 """Python runs it at the start of each process: auto-commit then commits an offset too many."""
+
+EXITING_CORE = """
+import sys
+from ottla.client.positions.commit import CommitManager
+
+def polled(self, positions, now):
+    sys.exit(0)
+
+CommitManager.polled = polled
+"""
 
 ENDLESS_CORE = """
 from ottla.cli import simulate
@@ -44,7 +57,8 @@ def test_each_generation_has_one_line() -> None:
     lines = done.stdout.splitlines()
     assert [line.partition(":")[0] for line in lines] == ["zookeeper", "classic", "consumer"]
     for line in lines:
-        assert re.fullmatch(r"\w+: 2 runs, none failed: 0\.\d hours of members, \d+ records handled, \d+ commits.*", line)
+        numbers = r"\d+\.\d (minutes|seconds) of members, \d+ records handled, \d+ commits"
+        assert re.fullmatch(rf"\w+: 2 runs, none failed: {numbers}.*", line)
 
 
 def test_the_command_of_a_failure_repeats_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,12 +68,13 @@ def test_the_command_of_a_failure_repeats_it(tmp_path: Path, monkeypatch: pytest
     line, total = failed.stdout.splitlines()
     assert failed.returncode == 1
     assert total.startswith("consumer: 1 run, 1 failed: ")
-    found = re.fullmatch(r"consumer, seed 1: (.* has committed offset .*, but \d+ was not handled) \(ottla (.*)\)", line)
+    pattern = r"consumer, seed 1: (.* has committed offset (\d+) of (\S+), but \d+ was not handled) \(ottla (.*)\)"
+    found = re.fullmatch(pattern, line)
     assert found is not None, line
-    repeated = ottla(*found[2].split(), timeout=120)
+    repeated = ottla(*found[4].split(), timeout=120)
     assert repeated.returncode == 1
     assert repeated.stdout.splitlines()[-1] == f"failed: {found[1]}"
-    assert "OFFSET_COMMIT to broker" in repeated.stdout
+    assert f"OFFSET_COMMIT of {found[3]}={found[2]} to broker" in repeated.stdout
 
 
 def test_a_run_without_an_end_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,6 +88,28 @@ def test_a_run_without_an_end_has_failed(tmp_path: Path, monkeypatch: pytest.Mon
     assert "in polled" in traced.stdout
 
 
+def test_a_core_that_exits_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text(EXITING_CORE)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    failed = ottla("simulate", "--generation", "consumer", "--seed", "1")
+    assert (failed.returncode, failed.stderr) == (1, "")
+    assert failed.stdout.startswith("consumer, seed 1: SystemExit: 0 (ottla simulate ")
+    traced = ottla("simulate", "--generation", "consumer", "--seed", "1", "--trace")
+    assert (traced.returncode, traced.stderr) == (1, "")
+    assert "in polled" in traced.stdout
+    assert traced.stdout.splitlines()[-1] == "failed: SystemExit: 0"
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "text"),
+    [(0, "0.0 seconds"), (59_940, "59.9 seconds"), (90_000, "1.5 minutes"), (3_600_000, "1.0 hours"), (36_180_000, "10.1 hours")],
+)
+def test_the_time_of_members_has_a_unit_that_fits(milliseconds: int, text: str) -> None:
+    total = Total()
+    total.add(Outcome(Generation.CLASSIC, 1, None, member_time=milliseconds))
+    assert f"none failed: {text} of members" in total.text()
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -82,6 +119,10 @@ def test_a_run_without_an_end_has_failed(tmp_path: Path, monkeypatch: pytest.Mon
         (["--generation", "raft"], "'raft' is not one of"),
         (["--seeds", "0"], "should be greater than or equal to 1"),
         (["--seed", "-1"], "should be greater than or equal to 0"),
+        (["--seed", str(2**63)], "should be less than or equal to 9223372036854775807"),
+        (["--seed", "9" * 4300, "--seeds", "2"], "should be less than or equal to 9223372036854775807"),
+        (["--seed", str(2**63 - 1), "--seeds", "2"], "the last seed would be larger than 9223372036854775807"),
+        (["--seeds", str(2**63)], "should be less than or equal to 9223372036854775807"),
         (["--jobs", "many"], "a valid integer"),
     ],
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -19,6 +20,8 @@ from ottla.client.cluster.metadata import MetadataManager
 from ottla.client.groups.zookeeper.membership import ZooKeeperMembership
 from ottla.client.positions.commit import CommitManager
 from ottla.coordinator import offsets
+from ottla.coordinator.classic.machine import ClassicGroupDraft
+from ottla.coordinator.classic.rebalance import sync_received as correct_sync_received
 from ottla.coordinator.consumer import reconcile
 from ottla.simulation.run import run
 from ottla.simulation.workload import Generation
@@ -139,6 +142,14 @@ FAULTS = {
 }
 
 
+FAULTS_OF_BROKERS = {
+    "freeze": "answer again",
+    "cannot write offsets and groups": "can write offsets and groups again",
+    "do not coordinate the group": "coordinate the group again",
+}
+"""How these faults begin and end in a trace."""
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("generation", FAULTS)
 def test_all_kinds_of_faults_occur(generation: Generation) -> None:
@@ -147,6 +158,9 @@ def test_all_kinds_of_faults_occur(generation: Generation) -> None:
         run(generation, seed, lines.append)
     history = "\n".join(lines)
     assert [text for text in FAULTS[generation] if text not in history] == []
+    for beginning, ending in FAULTS_OF_BROKERS.items():
+        begun = history.count(f"brokers      {beginning} (")
+        assert 0 < begun == history.count(f"brokers      {ending}\n")
 
 
 @pytest.mark.parametrize("generation", Generation)
@@ -169,8 +183,8 @@ def test_a_bug_in_a_core_ends_a_run_with_its_traceback(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(CommitManager, "polled", polled)
     outcome = run(Generation.CONSUMER, 1)
-    assert outcome.failure is not None
-    assert "a bug" in outcome.failure + outcome.details
+    assert outcome.failure == "m1: ZeroDivisionError: a bug"
+    assert "in polled" in outcome.details
 
 
 def test_a_bug_that_a_core_survives_is_found_in_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,3 +199,80 @@ def test_a_bug_that_a_core_survives_is_found_in_its_log(monkeypatch: pytest.Monk
     monkeypatch.setattr(MetadataManager, "poll", poll)
     outcome = run(Generation.CLASSIC, 1)
     assert "a bug" in (outcome.failure or "")
+
+
+def test_a_bug_in_a_log_is_the_failure_whatever_fails_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coordinator fails in a classic group of three members, which then never becomes stable."""
+
+    def sync_received(draft: ClassicGroupDraft, member_id: str) -> None:
+        if len(draft.group.members) > 2:
+            raise ValueError("a bug\nwith two lines")
+        correct_sync_received(draft, member_id)
+
+    monkeypatch.setattr("ottla.coordinator.classic.sync.sync_received", sync_received)
+    monkeypatch.setattr("ottla.simulation.run.RECOVERY", 10_000)
+    lines: list[str] = []
+    quiet, traced = run(Generation.CLASSIC, 2), run(Generation.CLASSIC, 2, lines.append)
+    assert quiet.failure == traced.failure == r"broker-1: ValueError: a bug\nwith two lines"
+    for outcome in (quiet, traced):
+        assert "after that: 10 s after the last fault: " in outcome.details
+    assert "in sync_received" in quiet.details
+    first = next(number for number, line in enumerate(lines) if "in sync_received" in line)
+    rest = [line.split(maxsplit=1)[1] for line in lines[first + 1 : first + 4]]
+    assert [text.split(maxsplit=1) for text in rest] == [
+        ["broker-1", 'raise ValueError("a bug\\nwith two lines")'],
+        ["broker-1", "ValueError: a bug"],
+        ["broker-1", "with two lines"],
+    ]
+
+
+def test_a_core_that_exits_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def polled(self: CommitManager, positions: Offsets, now: Now) -> None:
+        raise SystemExit(0)
+
+    monkeypatch.setattr(CommitManager, "polled", polled)
+    outcome = run(Generation.CONSUMER, 1)
+    assert outcome.failure == "SystemExit: 0"
+    assert "in polled" in outcome.details
+
+
+def test_an_interrupt_ends_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def polled(self: CommitManager, positions: Offsets, now: Now) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(CommitManager, "polled", polled)
+    with pytest.raises(KeyboardInterrupt):
+        run(Generation.CONSUMER, 1)
+
+
+HEADS = [
+    (Generation.ZOOKEEPER, 3, ["t0 (3 partitions), subscribed to by name", "roundrobin", "in Kafka and ZooKeeper", "no"]),
+    (Generation.CLASSIC, 4, ["t0 (2 partitions), t1 (1 partition), subscribed to by name", "range", "in Kafka", "no"]),
+    (Generation.CONSUMER, 5, ["t0 (2 partitions), subscribed to by the pattern t.*", "uniform", "in Kafka", "yes"]),
+]
+
+
+@pytest.mark.parametrize(("generation", "seed", "chosen"), HEADS)
+def test_a_trace_begins_with_what_the_run_is(generation: Generation, seed: int, chosen: list[str]) -> None:
+    lines: list[str] = []
+    run(generation, seed, lines.append)
+    assert lines[:2] == [f"generation: {generation}", f"seed: {seed}"]
+    assert re.fullmatch(r"brokers: [1-3]", lines[2])
+    names = ("topics", "assignor", "offsets", "static members")
+    assert lines[3:7] == [f"{name}: {choice}" for name, choice in zip(names, chosen, strict=True)]
+    assert re.fullmatch(r"    0\.000 m1           joins \((auto-commit|manual commits), max_poll_records \d+\)", lines[7])
+
+
+def test_a_trace_names_the_members_of_sessions_and_what_they_commit() -> None:
+    lines: list[str] = []
+    run(Generation.ZOOKEEPER, 3, lines.append)
+    history = [line.split(maxsplit=1)[1] for line in lines[7:]]
+    begins = {text: number for number, text in enumerate(history) if re.fullmatch(r"m\d\S* +has session \d+", text)}
+    assert len({text.split()[0] for text in begins}) > 1
+    for text, begin in begins.items():
+        session = f"session {text.split()[-1]} "
+        assert all(not earlier.startswith(session) for earlier in history[:begin])
+        assert history[begin + 1].startswith(session)
+    offsets = r"t0-\d=\d+( t0-\d=\d+)*"
+    assert any(re.fullmatch(rf"m1 +OFFSET_COMMIT of {offsets} to broker \d: done", text) for text in history)
+    assert any(re.fullmatch(rf"session \d+ +Multi of \d+ /consumers/g/\S+ \({offsets}\): done", text) for text in history)

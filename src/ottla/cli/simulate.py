@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 import threading
-import traceback
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -30,7 +29,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ottla.cli.output import CommandFailed, pluralize, visible
 from ottla.cli.standard_streams import interrupt_writes_on
 from ottla.signals import STOP_SIGNALS, Interrupted, Stop, recorded_signals
-from ottla.simulation.run import Outcome, run
+from ottla.simulation.run import Outcome, TooLong, run
 from ottla.simulation.workload import Generation
 
 T = TypeVar("T")
@@ -38,6 +37,8 @@ T = TypeVar("T")
 DEFAULT_SEEDS = 100
 LIMIT = 120
 """Seconds of CPU time for a run; usual is less than one."""
+LARGEST_SEED = 2**63 - 1
+"""What other tools take as a number, too; Python writes no number of more than 4300 digits."""
 LOOK = 0.1
 """Seconds between two looks for a signal."""
 AHEAD = 2
@@ -60,10 +61,17 @@ class Total:
         counts = self.counts
         text = (
             f"{pluralize(counts['runs'], 'run')}, {counts['failed'] or 'none'} failed: "
-            f"{counts['member_time'] / 3_600_000:.1f} hours of members, {counts['handled']} records handled, "
+            f"{_time(counts['member_time'])} of members, {counts['handled']} records handled, "
             f"{pluralize(counts['commits'], 'commit')}"
         )
         return text + (f", {counts['set_back']} of them late" if counts["set_back"] else "")
+
+
+def _time(milliseconds: int) -> str:
+    for unit, length in (("hours", 3_600_000), ("minutes", 60_000)):
+        if milliseconds >= length:
+            return f"{milliseconds / length:.1f} {unit}"
+    return f"{milliseconds / 1_000:.1f} seconds"
 
 
 def simulate(
@@ -73,9 +81,13 @@ def simulate(
     ] = None,
     seeds: Annotated[
         int | None,
-        typer.Option("--seeds", min=1, help=f"Runs of each generation; default: {DEFAULT_SEEDS}, or 1 with --seed."),
+        typer.Option(
+            "--seeds", min=1, max=LARGEST_SEED, help=f"Runs of each generation; default: {DEFAULT_SEEDS}, or 1 with --seed."
+        ),
     ] = None,
-    first: Annotated[int | None, typer.Option("--seed", min=0, help="The seed of the first run; default: 1.")] = None,
+    first: Annotated[
+        int | None, typer.Option("--seed", min=0, max=LARGEST_SEED, help="The seed of the first run; default: 1.")
+    ] = None,
     traced: Annotated[bool, typer.Option("--trace", help="Print what happens in the run of --generation and --seed.")] = False,
     jobs: Annotated[
         int | None, typer.Option("--jobs", min=1, max=1024, help="Runs at the same time; default: the number of cores.")
@@ -90,6 +102,8 @@ def simulate(
     count = seeds if seeds is not None else DEFAULT_SEEDS if first is None else 1
     if traced and (len(chosen) != 1 or first is None or count != 1):
         raise typer.BadParameter("--trace prints one run: give one --generation and one --seed", param_hint="--trace")
+    if first is not None and first + count - 1 > LARGEST_SEED:
+        raise typer.BadParameter(f"the last seed would be larger than {LARGEST_SEED}", param_hint="--seeds")
     with recorded_signals() as stop:
         interrupt_writes_on(stop)
         try:
@@ -218,16 +232,12 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-class _TooLong(BaseException):
-    """A run does not come to an end. No ``except Exception`` of a core may catch it."""
-
-
 @contextmanager
 def _limited() -> Iterator[None]:
-    """Raise ``_TooLong`` after ``LIMIT`` seconds of CPU time: a core loops in one call. Not on Windows."""
+    """Raise ``TooLong`` after ``LIMIT`` seconds of CPU time: a core loops in one call. Not on Windows."""
 
     def raise_too_long(number: int, frame: FrameType | None) -> None:
-        raise _TooLong
+        raise TooLong(f"no end after {LIMIT} s of CPU time")
 
     if not hasattr(signal, "SIGVTALRM"):
         yield
@@ -245,8 +255,6 @@ def quiet_run(generation: Generation, seed: int) -> Outcome:
     try:
         with _limited():
             return run(generation, seed)
-    except _TooLong:
-        return _without_end(generation, seed)
     finally:
         gc.collect()
 
@@ -254,16 +262,9 @@ def quiet_run(generation: Generation, seed: int) -> Outcome:
 def traced_run(generation: Generation, seed: int) -> tuple[Outcome, list[str]]:
     """One run with its trace, in a process of the pool."""
     lines: list[str] = []
-    try:
-        with _limited():
-            outcome = run(generation, seed, lines.append)
-    except _TooLong:
-        outcome = _without_end(generation, seed)
+    with _limited():
+        outcome = run(generation, seed, lines.append)
     return outcome, [*lines, *outcome.details.splitlines()]
-
-
-def _without_end(generation: Generation, seed: int) -> Outcome:
-    return Outcome(generation, seed, f"no end after {LIMIT} s of CPU time", traceback.format_exc())
 
 
 def _results(started: Iterator[Future[T]], ahead: int, stop: Stop) -> Iterator[T]:

@@ -98,7 +98,6 @@ class BrokerProcess:
 
     def take(self, effects: list[BrokerEffect], *, turn_ends: bool = True) -> None:
         """Perform effects, and end the loop's turn unless more effects of the same turn follow."""
-        self.clock.acting = "broker"
         if turn_ends:
             effects = effects + self.core.write_batches(self.now)
         for effect in effects:
@@ -270,9 +269,14 @@ class SimBroker:
         self._connections: dict[int, _Connection] = {}
         self._tickets: dict[int, _Connection | None] = {}
         self._answers: dict[int, Any] = {}
+        self._acts()
         self._process = BrokerProcess(self._open_store(), self._clock, self._ids, self._perform, self._settings)
         self._process.on_turn = self._on_turn
         self._process.start()
+
+    def _acts(self, node_id: int | None = None) -> None:
+        """Note that what happens now happens on a node, the host by default."""
+        self._clock.acting = name_of(self.cluster.host if node_id is None else node_id)
 
     def _on_turn(self) -> None:
         for observe in self.turn_observers:
@@ -291,21 +295,25 @@ class SimBroker:
         self, action: Action, *apis: Api, times: int | None = 1, after: int = 0, lasts: int | None = None, **match: str
     ) -> None:
         """Inject a fault, which ends by itself after ``lasts`` milliseconds; ``struck`` counts its occurrences."""
+        self._acts()
         rule = Rule(next(self._faults), action, Match(frozenset(apis), **match), times, after, lasts)
         self._process.take(self.core.on_command(AddFault(rule), self._clock.now)[1])
 
     def expire(self, command: ExpireMember) -> int:
         """Expire members' sessions; returns their number."""
+        self._acts()
         count, effects = self.core.on_command(command, self._clock.now)
         self._process.take(effects)
         return count
 
     def clear_faults(self) -> None:
         """Remove all faults."""
+        self._acts()
         self._process.take(self.core.on_command(RemoveFaults(), self._clock.now)[1])
 
     def ask(self, api: Api, message: Any) -> Any:
         """Send a request of the test itself; returns the response."""
+        self._acts()
         ticket = self._ticket(None)
         self._process.handle(RequestHeader(api, SPOKEN[api].maximum, ticket, "test"), message, ticket, -1)
         return self._answers.pop(ticket)
@@ -322,6 +330,7 @@ class SimBroker:
     def hang_up(self, number: int) -> None:
         """Handle the end of a connection that the client has closed or lost."""
         if self._connections.pop(number, None) is not None and self.up and not self._is_dying:
+            self._acts()
             self._process.take(self.core.on_disconnect(number, self._clock.now))
 
     def receive(self, number: int, data: bytes) -> None:
@@ -335,6 +344,7 @@ class SimBroker:
     def _next_request(self, connection: _Connection) -> None:
         if connection.busy is not None or not connection.requests:
             return
+        self._acts(connection.node_id)
         header, message = connection.requests.popleft()
         connection.busy = header, message
         self.seen.append((self._clock.now.mono, header.api, message))
@@ -380,6 +390,7 @@ class SimBroker:
 
         def unless_dead() -> None:
             if self.up and process is self._process:
+                self._acts()
                 action()
 
         self._clock.after(delay, unless_dead)

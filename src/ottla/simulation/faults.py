@@ -80,6 +80,8 @@ class Faults:
         self._trace = trace
         self._ends: dict[int, Callable[[], None]] = {}
         """The ends of the faults that have begun."""
+        self._of_process: set[int] = set()
+        """The faults that the broker's process ends by itself, and that end with it."""
         self._count = 0
         self._kinds: list[tuple[int, Callable[[], None]]] = [
             (3, self._kill_member),
@@ -125,7 +127,7 @@ class Faults:
             self._world.clock.after(self._chance.randint(0, 9_000), lambda: self._restart(member))
 
     def _restart(self, member: Member) -> None:
-        self._trace.line(self._workload.restart(member).app.name, "is started in place of the killed process")
+        self._workload.restart(member, "is started in place of the killed process")
 
     def _stop_process(self) -> None:
         member = self._member()
@@ -196,8 +198,13 @@ class Faults:
         broker = self._world.broker
         if broker.up:
             node_id = self._chance.choice(sorted(broker.cluster.up))
+            was_host = node_id == broker.cluster.host
             broker.kill(node_id)
             self._for_a_while(name_of(node_id), "is killed", "is started", 5_000, lambda: broker.start(node_id))
+            if was_host:
+                for number in sorted(self._of_process):
+                    self._end(number)
+                self._of_process.clear()
 
     def _fail_requests(self) -> None:
         """Let some requests of one kind fail, or their replies be late or lost."""
@@ -212,19 +219,19 @@ class Faults:
             self._trace.line("brokers", f"{_text(action)} the next {times} {api.name} within {duration} ms")
 
     def _fill_disk(self) -> None:
-        self._broker_fault(FailAppends(OFFSETS_TOPIC), "cannot write offsets and groups")
+        self._broker_fault(FailAppends(OFFSETS_TOPIC), "cannot write offsets and groups", "can write offsets and groups again")
 
     def _freeze_broker(self) -> None:
-        self._broker_fault(Freeze(), "freeze")
+        self._broker_fault(Freeze(), "freeze", "answer again")
 
     def _move_coordinator(self) -> None:
-        self._broker_fault(MoveCoordinator(GROUP), "do not coordinate the group")
+        self._broker_fault(MoveCoordinator(GROUP), "do not coordinate the group", "coordinate the group again")
 
-    def _broker_fault(self, action: Action, text: str) -> None:
+    def _broker_fault(self, action: Action, beginning: str, ending: str) -> None:
         if self._world.broker.up:
-            duration = int(self._chance.triangular(50, 10_000, 1_000))
+            duration = self._for_a_while("brokers", beginning, ending, 10_000)
+            self._of_process.add(self._count)
             self._world.broker.set_fault(action, times=None, lasts=duration)
-            self._trace.line("brokers", f"{text} ({duration} ms)")
 
     def _remove_member(self) -> None:
         """Have the coordinator expire a member's session before its time."""
@@ -264,8 +271,8 @@ class Faults:
         peers = [name_of(node_id) for node_id in self._world.broker.cluster.nodes]
         return peers if app.assembly.core.session is None else [*peers, HOST, HOST]
 
-    def _for_a_while(self, who: str, beginning: str, ending: str, longest: int, end: Callable[[], None]) -> None:
-        """End a fault after some time."""
+    def _for_a_while(self, who: str, beginning: str, ending: str, longest: int, end: Callable[[], None] = lambda: None) -> int:
+        """End a fault after some time; returns it (milliseconds). Without ``end`` the fault ends by itself."""
         number = self._count = self._count + 1
         duration = int(self._chance.triangular(50, longest, 1_000))
         self._trace.line(who, f"{beginning} ({duration} ms)")
@@ -276,6 +283,7 @@ class Faults:
 
         self._ends[number] = ended
         self._world.clock.after(duration, lambda: self._end(number))
+        return duration
 
     def _end(self, number: int) -> None:
         end = self._ends.pop(number, None)

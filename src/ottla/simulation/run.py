@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
+from ottla.simulation.clock import Clock
 from ottla.simulation.faults import Faults
 from ottla.simulation.judge import BrokenInvariant, Judge
-from ottla.simulation.trace import LogLines, Trace
+from ottla.simulation.trace import LogLines, Trace, one_line
 from ottla.simulation.workload import BROKER_SETTINGS, MOST_MEMBERS, Generation, Workload, stores
 from ottla.simulation.world import World
 
@@ -32,13 +33,19 @@ MOST_EVENTS = 1_000_000
 """A run with more events than this does not come to rest."""
 
 
+class TooLong(BaseException):
+    """Raised in a run from outside, since it does not come to an end. No ``except Exception`` of a core may catch it."""
+
+
 class Outcome(NamedTuple):
-    """What became of a run. ``failure``: why it has failed; ``None``: all invariants have held."""
+    """What became of a run."""
 
     generation: Generation
     seed: int
     failure: str | None
+    """Why it has failed, in one line; ``None``: all invariants have held."""
     details: str = ""
+    """Tracebacks, and what else has failed, unless the trace has it."""
     member_time: int = 0
     """The sum of the milliseconds for which each member has run."""
     handled: int = 0
@@ -52,19 +59,18 @@ class Outcome(NamedTuple):
 class Run:
     """One run of one generation."""
 
-    def __init__(self, generation: Generation, seed: int, trace: Callable[[str], None] | None = None) -> None:
-        """``trace`` gets each line of the history."""
-        self.generation, self.seed = generation, seed
+    def __init__(self, generation: Generation, seed: int, clock: Clock, trace: Trace) -> None:
+        self.generation, self.seed, self.trace = generation, seed, trace
         chance = random.Random(f"{generation} {seed}")
         self.chance = chance
-        self.world = World(seed, brokers=chance.randint(1, 3), chance=random.Random(chance.random()), **BROKER_SETTINGS)
-        self.trace = Trace(self.world.clock, trace or _ignore)
-        if trace is not None:
-            self.trace.follow_brokers(self.world)
-            if generation == Generation.ZOOKEEPER:
-                self.trace.follow_zookeeper(self.world)
+        brokers = chance.randint(1, 3)
+        self.world = World(seed, brokers=brokers, chance=random.Random(chance.random()), clock=clock, **BROKER_SETTINGS)
         self.judge = Judge(self.world, stores(generation, chance), is_fenced=generation != Generation.ZOOKEEPER)
         self.workload = Workload(self.world, self.judge, generation, chance, self.trace)
+        trace.head([f"generation: {generation}", f"seed: {seed}", f"brokers: {brokers}", *self.workload.describe()])
+        trace.follow_brokers(self.world)
+        if generation == Generation.ZOOKEEPER:
+            trace.follow_zookeeper(self.world)
         self.faults = Faults(self.world, self.workload, generation, chance, self.trace)
         self._member_time = 0
 
@@ -74,9 +80,11 @@ class Run:
         try:
             self._play()
         except BrokenInvariant as broken:
-            failure = str(broken)
-        except Exception as error:
-            failure, details = f"{type(error).__name__}: {error}", traceback.format_exc()
+            failure = one_line(str(broken))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # also SystemExit, which would end the command as if all was well
+            failure, details = _in_one_line(error), traceback.format_exc()
         handled = sum(progress.next for progress in self.judge.progress.values())
         commits, set_back = self.judge.commits, self.judge.set_back
         return Outcome(self.generation, self.seed, failure, details, self._member_time, handled, commits, set_back)
@@ -105,7 +113,7 @@ class Run:
         if what < 0.25 and self.world.broker.answers:
             workload.produce()
         elif what < 0.35 and len(workload.live) < MOST_MEMBERS:
-            self.trace.line(workload.join().app.name, "joins")
+            workload.join()
         elif what < 0.40 and workload.live:
             member = chance.choice(workload.live)
             self.trace.line(member.app.name, "will leave")
@@ -139,30 +147,45 @@ class Run:
 
 def run(generation: Generation, seed: int, write: Callable[[str], None] | None = None) -> Outcome:
     """Play one run; never raises because of what it finds. ``write`` gets each line of its history."""
-    bugs = Bugs()
-    with _log_to(bugs, logging.ERROR):
+    clock = Clock()
+    trace, bug = Trace(clock, write), FirstBug(clock)
+    with _log_to(bug, logging.ERROR), _log_to(LogLines(trace, clock), logging.DEBUG) if write is not None else nullcontext():
         try:
-            played = Run(generation, seed, write)
-        except Exception as error:
-            return Outcome(generation, seed, f"at the beginning: {type(error).__name__}: {error}", traceback.format_exc())
-        with _log_to(LogLines(played.trace, played.world.clock), logging.DEBUG) if write is not None else nullcontext():
-            outcome = played.play()
-    if outcome.failure is None and bugs.found:
-        return outcome._replace(failure=bugs.found[0].strip().splitlines()[-1], details=bugs.found[0])
-    return outcome
+            outcome = Run(generation, seed, clock, trace).play()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            outcome = Outcome(generation, seed, f"at the beginning: {_in_one_line(error)}", traceback.format_exc())
+    if bug.failure is None:
+        return outcome
+    # What has failed after the bug may be its consequence.
+    later = "" if outcome.failure is None else f"after that: {outcome.failure}\n{outcome.details}"
+    return outcome._replace(failure=bug.failure, details=later if write is not None else bug.traceback + later)
 
 
-class Bugs(logging.Handler):
-    """Keeps the tracebacks that the cores log: exceptions that they have survived, and that are bugs all the same."""
+class FirstBug(logging.Handler):
+    """Keeps the first exception that a core logs: the core has survived it, and it is a bug all the same."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
         super().__init__(logging.ERROR)
-        self.found: list[str] = []
+        self.failure: str | None = None
+        """The host, and the exception in one line."""
+        self.traceback = ""
+        self._clock = clock
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a traceback."""
-        if record.exc_info:
-            self.found.append("".join(traceback.format_exception(*record.exc_info)))
+        """Keep an exception."""
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and self.failure is None:
+            self.failure = f"{self._clock.acting}: {_in_one_line(error)}"
+            self.traceback = "".join(traceback.format_exception(error))
+
+
+def _in_one_line(error: BaseException) -> str:
+    """The type and the message of an exception."""
+    if isinstance(error, TooLong):
+        return str(error)
+    return one_line("".join(traceback.format_exception_only(error)).strip())
 
 
 @contextmanager
@@ -178,7 +201,3 @@ def _log_to(handler: logging.Handler, level: int) -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         logger.level, logger.propagate = before
-
-
-def _ignore(line: str) -> None:
-    """There is no trace."""

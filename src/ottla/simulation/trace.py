@@ -1,13 +1,16 @@
-"""The history of a run as text: one line for each thing that happens.
+"""The history of a run as text: what the run is, then one line for each thing that happens.
 
-Owns the form of the lines, and which requests are worth one. Must not know why it happens. Invariant: a trace changes nothing.
+Owns the form of the lines, and which requests are worth one. Must not know why it happens. Invariants: a trace changes nothing;
+each line of what happens has a time and a host, or what stands for one.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
+import traceback
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -16,37 +19,52 @@ from ottla.protocol.apis import Api
 from ottla.records import Record
 from ottla.simulation.broker import Exchange
 from ottla.simulation.clock import Clock
+from ottla.simulation.judge import GROUP
 from ottla.simulation.world import World
 from ottla.simulation.zookeeper import Executed
 from ottla.types import TopicPartition
-from ottla.zookeeper.operations import Exists, Multi, Operation
+from ottla.zookeeper import paths
+from ottla.zookeeper.operations import Create, Exists, Multi, Operation, SetData
 
 Write = Callable[[str], None]
 
 _ROUTINE = frozenset({Api.API_VERSIONS, Api.FETCH, Api.HEARTBEAT, Api.METADATA, Api.CONSUMER_GROUP_HEARTBEAT})
 """Requests that are only worth a line if they have an error, or a new assignment."""
 
+_OFFSETS = paths.offsets(GROUP) + "/"
+
 
 class Trace:
-    """Writes lines with the time since the beginning."""
+    """Writes lines with the time since the beginning; without ``write`` it does nothing."""
 
-    def __init__(self, clock: Clock, write: Write) -> None:
+    def __init__(self, clock: Clock, write: Write | None) -> None:
         self._clock = clock
         self._write = write
         self._began = clock.now.mono
+        self._sessions: set[int] = set()
+        """The sessions with ZooKeeper whose members are known to the reader."""
+
+    def head(self, lines: Iterable[str]) -> None:
+        """Write what does not change in the run."""
+        if self._write is not None:
+            for line in lines:
+                self._write(line)
 
     def line(self, who: str, text: str) -> None:
         """Write that something happens to ``who``."""
-        since = self._clock.now.mono - self._began
-        self._write(f"{since // 1000:5}.{since % 1000:03} {who:12} {text}")
+        if self._write is not None:
+            since = self._clock.now.mono - self._began
+            self._write(f"{since // 1000:5}.{since % 1000:03} {who:12} {one_line(text)}")
 
     def follow_brokers(self, world: World) -> None:
         """Write what brokers answer."""
-        world.broker.observers.append(self._on_exchange)
+        if self._write is not None:
+            world.broker.observers.append(partial(self._on_exchange, world))
 
     def follow_zookeeper(self, world: World) -> None:
-        """Write what ZooKeeper answers."""
-        world.zookeeper.observers.append(self._on_operation)
+        """Write what ZooKeeper answers, before other observers judge it."""
+        if self._write is not None:
+            world.zookeeper.observers.insert(0, partial(self._on_operation, world))
 
     def records(self, who: str, records: Iterable[Record]) -> None:
         """Write which records a member is done with."""
@@ -54,16 +72,21 @@ class Trace:
             offsets = [record.offset for record in some]
             self.line(who, f"has handled {tp} {offsets[0]} to {offsets[-1]}")
 
-    def _on_exchange(self, exchange: Exchange) -> None:
+    def _on_exchange(self, world: World, exchange: Exchange) -> None:
         errors = sorted({code.name for code in _errors_in(exchange.response)})
         assignment = getattr(exchange.response, "assignment", None)
         if errors or assignment or exchange.api not in _ROUTINE:
             outcome = ", ".join(errors) or "done"
-            self.line(exchange.client, f"{exchange.api.name} to broker {exchange.node_id}: {outcome}")
+            name = exchange.api.name
+            if exchange.api is Api.OFFSET_COMMIT:
+                name += f" of {_text(_offsets_in(exchange.request, world))}"
+            self.line(exchange.client, f"{name} to broker {exchange.node_id}: {outcome}")
 
-    def _on_operation(self, session_id: int, operation: Operation[Any], executed: Executed) -> None:
+    def _on_operation(self, world: World, session_id: int, operation: Operation[Any], executed: Executed) -> None:
         if operation == Exists("/"):
             return
+        if session_id not in self._sessions:
+            self._name_session(world, session_id)
         outcome = "done" if executed.error is None else executed.error.code.name
         name = type(operation).__name__
         if isinstance(operation, Multi):
@@ -71,7 +94,16 @@ class Trace:
             where = executed.error.path if executed.error is not None else operation.operations[-1].path
         else:
             where = operation.path
-        self.line(f"session {session_id}", f"{name} {where}: {outcome}")
+        written = _text(_offsets_of(operation))
+        self.line(f"session {session_id}", f"{name} {where}{f' ({written})' if written else ''}: {outcome}")
+
+    def _name_session(self, world: World, session_id: int) -> None:
+        """Write whose session it is. Those of brokers have no member, and one whose member has not heard of it yet waits."""
+        for app in world.apps.values():
+            session = app.assembly.core.session
+            if session is not None and session.session_id == session_id:
+                self._sessions.add(session_id)
+                self.line(app.name, f"has session {session_id}")
 
 
 class LogLines(logging.Handler):
@@ -83,8 +115,36 @@ class LogLines(logging.Handler):
         self._clock = clock
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one line."""
+        """Write the message, and the traceback of an exception."""
         self._trace.line(self._clock.acting, record.getMessage())
+        if record.exc_info:
+            for line in "".join(traceback.format_exception(*record.exc_info)).splitlines():
+                self._trace.line(self._clock.acting, line)
+
+
+def one_line(text: str) -> str:
+    """Return ``text`` with ``\\n`` in place of its line breaks."""
+    return "\\n".join(text.splitlines())
+
+
+def _text(offsets: Iterable[tuple[TopicPartition, object]]) -> str:
+    return " ".join(f"{tp}={offset}" for tp, offset in offsets)
+
+
+def _offsets_in(commit: Any, world: World) -> Iterator[tuple[TopicPartition, int]]:
+    """The offsets that an OffsetCommit request contains. Newer versions name topics by their ids."""
+    for topic in commit.topics:
+        name = topic.name or world.broker.core.catalog.topics.name_of(topic.topic_id) or str(topic.topic_id)
+        for partition in topic.partitions:
+            yield TopicPartition(name, partition.partition_index), partition.committed_offset
+
+
+def _offsets_of(operation: Operation[Any]) -> Iterator[tuple[TopicPartition, str]]:
+    """The offsets that an operation in ZooKeeper writes."""
+    for write in operation.operations if isinstance(operation, Multi) else (operation,):
+        if isinstance(write, Create | SetData) and write.path.startswith(_OFFSETS) and write.data:
+            topic, _, partition = write.path.removeprefix(_OFFSETS).rpartition("/")
+            yield TopicPartition(topic, int(partition)), write.data.decode(errors="replace")
 
 
 def _errors_in(message: Any) -> Iterator[ErrorCode]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import enum
 import random
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ottla.client.calls.listeners import Listeners
@@ -142,7 +143,17 @@ class Workload:
         """The members that run."""
         return [member for member in self.members if member.app.alive and member.app.running and not member.app.stop]
 
-    def join(self) -> Member:
+    def describe(self) -> Iterator[str]:
+        """What was chosen for all members, for the head of the trace."""
+        counts = Counter(tp.topic for tp in self._partitions())
+        names = ", ".join(f"{topic} ({counts[topic]} {'partition' if counts[topic] == 1 else 'partitions'})" for topic in counts)
+        pattern, settings = self.topics.pattern, self._settings
+        yield f"topics: {names}, subscribed to {'by name' if pattern is None else f'by the pattern {pattern}'}"
+        yield f"assignor: {settings.get('group_remote_assignor') or settings['partition_assignment_strategy'][0]}"
+        yield f"offsets: in {' and '.join(store.value for store in Store if store in self._judge.stores)}"
+        yield f"static members: {'yes' if self._is_static else 'no'}"
+
+    def join(self) -> None:
         """Start a new member."""
         self._joined += 1
         name = f"m{self._joined}"
@@ -155,21 +166,23 @@ class Workload:
             settings["group_instance_id"] = name
         elif self._generation == Generation.ZOOKEEPER and self._chance.random() < 0.3:
             settings["consumer_id"] = name
-        return self._start(name, settings)
+        self._start(name, settings, "joins")
 
     def supervise(self) -> None:
         """Restart the members that have given up."""
         for member in self.members:
             if member.gave_up and not member.app.running:
                 member.gave_up = False
-                self._trace.line(self.restart(member).app.name, "is started again")
+                self.restart(member, "is started again")
 
-    def restart(self, member: Member) -> Member:
-        """Start a member whose process has ended again: the same settings, in a new process."""
+    def restart(self, member: Member, what: str) -> None:
+        """Start a member whose process has ended again: the same settings, in a new process. ``what`` happens, for the trace."""
         name, _, number = member.app.name.partition(".")
-        return self._start(f"{name}.{int(number or 1) + 1}", member.settings)
+        self._start(f"{name}.{int(number or 1) + 1}", member.settings, what)
 
-    def _start(self, name: str, settings: dict[str, Any]) -> Member:
+    def _start(self, name: str, settings: dict[str, Any], what: str) -> None:
+        commits = "auto-commit" if settings["enable_auto_commit"] else "manual commits"
+        self._trace.line(name, f"{what} ({commits}, max_poll_records {settings['max_poll_records']})")
         chance = self._chance
         app = self._world.app(name, **settings)
         app.checked_passes = CHECKED_PASSES
@@ -179,7 +192,6 @@ class Workload:
         member = Member(app, settings, self._judge, self._trace, chance, self.topics)
         self.members.append(member)
         member.start()
-        return member
 
     def produce(self, topic: str | None = None) -> None:
         """Produce to some partitions."""

@@ -37,12 +37,13 @@ class World:
         *,
         brokers: int = 1,
         chance: random.Random | None = None,
+        clock: Clock | None = None,
         **settings: Any,
     ) -> None:
         """``open_store`` opens the data directory of the brokers, at each start; by default its files are in memory. ``chance``
         decides about delays; without it all are the shortest."""
         self.seed = seed
-        self.clock = Clock()
+        self.clock = Clock() if clock is None else clock
         self.network = Network(self.clock, chance)
         self.zookeeper = SimZooKeeper(self.clock, self.network, chance)
         self.apps: dict[str, App] = {}
