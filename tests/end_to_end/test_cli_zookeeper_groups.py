@@ -214,7 +214,8 @@ def test_malformed_nodes_are_shown_with_their_paths(command: Run, old: Old) -> N
     assert lines[-3].split() == ["MALFORMED", "NODE", "ERROR"]
     assert [line.split()[0] for line in lines[-2:]] == ["/consumers/bar/ids/stray", "/consumers/bar/offsets/t/1"]
     assert "\x1b" not in done.stdout
-    assert "(no live member)" in done.stdout
+    assert "(persistent: no process stands behind it)" in done.stdout
+    assert "/consumers/bar/ids/stray is persistent: no process stands behind it" in done.stderr
     document = command(f"group describe bar --zookeeper {old.connect} --format json").document
     assert [node["path"] for node in document["malformed"]] == ["/consumers/bar/ids/stray", "/consumers/bar/offsets/t/1"]
     assert [row["committed"] for row in document["partitions"]] == [5, None]

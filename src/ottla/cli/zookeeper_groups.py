@@ -86,6 +86,10 @@ def describe(servers: Servers, name: str, output: Format) -> None:
     print_table([_member_cells(each) for each in document["members"]], MEMBER_COLUMNS)
     print()
     print_table([{**each, "stored_in": _stored_in_cell(each)} for each in document["partitions"]], PARTITION_COLUMNS)
+    for each in group.members:
+        if not each.is_live:
+            node = f"/consumers/{name}/ids/{each.member_id}"
+            print_warning(f"{node} is persistent: no process stands behind it, so nothing reads its partitions; delete it")
     if group.malformed:
         print()
         print_table([{"malformed_node": each.path, "error": each.error} for each in group.malformed], MALFORMED_COLUMNS)
@@ -155,7 +159,7 @@ def _partition_row(
 def _member_cells(member: Mapping[str, Any]) -> dict[str, Any]:
     subscription = [f"{topic}={streams}" for topic, streams in member["subscription"].items()]
     partitions = [f"{each['topic']}-{each['partition']}" for each in member["partitions"]]
-    pattern = member["pattern"] if member["is_live"] else "(no live member)"
+    pattern = member["pattern"] if member["is_live"] else "(persistent: no process stands behind it)"
     return {**member, "pattern": pattern, "subscription": subscription, "partitions": partitions}
 
 

@@ -2,11 +2,13 @@
 
 Owns one reading at a time, with the watches that it sets, and the reports of malformed nodes. Must not know states or owners.
 Invariants: what is read is watched before it is read, so no change is missed; a node that vanishes between the list and the
-reading counts as absent; a malformed node is logged once with its path, and counts as absent.
+reading counts as absent; a malformed node is logged once with its path, and counts as absent; a persistent one is logged
+as well, and counts as a member, as for Java's members.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
@@ -19,6 +21,8 @@ from ottla.zookeeper.malformed import MalformedNodes
 from ottla.zookeeper.nodes import STATIC, ConsumerThread, MemberRegistration, decode_topic
 from ottla.zookeeper.operations import Children, Exists, GetChildren, GetData, Operation, Sync
 from ottla.zookeeper.topic_filter import TopicFilter
+
+_log = logging.getLogger(__name__)
 
 
 class GroupView(NamedTuple):
@@ -65,6 +69,8 @@ class GroupReader:
         self._on_read, self._on_unreadable, self._on_failure = on_read, on_unreadable, on_failure
         self._reads_all_topics = reads_all_topics
         self._malformed = MalformedNodes()
+        self._persistent: frozenset[str] = frozenset()
+        """The members' nodes of the last reading that belong to no session."""
         self._surprises = 0
         """How often topics were created and deleted since the reading began."""
 
@@ -103,13 +109,24 @@ class GroupReader:
             error = first_error(outcomes, KeeperCode.NONODE)
             if error is not None:
                 return self._on_failure(error, now)
+            persistent = set()
             for (path, name), outcome in zip(by_path.items(), outcomes, strict=True):
                 member = self._malformed.decoded(path, outcome, MemberRegistration.decode)
                 if member is not None:
                     members[name] = member
+                    if not outcome.stat.ephemeral_owner:
+                        persistent.add(path)
+            self._note_persistent(frozenset(persistent))
             return self._read_topics(epoch, members, topics, registration, now)
 
         return self.asks.ask_all([GetData(path) for path in by_path], read)
+
+    def _note_persistent(self, found: frozenset[str]) -> None:
+        """Log the nodes that are new among those that remain without a process."""
+        for path in sorted(found - self._persistent):
+            what_follows = "no process stands behind it, so nothing reads its partitions; delete it"
+            _log.warning("the node %s of ZooKeeper is persistent: %s", path, what_follows)
+        self._persistent = found
 
     def _read_topics(
         self,

@@ -12,7 +12,7 @@ from ottla.errors import OttlaError
 from ottla.simulation.zookeeper import ZooKeeperModel
 from ottla.types import Now
 from ottla.zookeeper.nodes import WHITE_LIST, MemberRegistration
-from ottla.zookeeper.operations import Create, GetChildren, Sync
+from ottla.zookeeper.operations import Create, Delete, GetChildren, Sync
 from ottla.zookeeper.session import AnyAsk
 
 NOW = Now(0, 0)
@@ -71,3 +71,32 @@ def test_a_pattern_finds_internal_topics_unless_they_are_excluded(exclude: bool,
     reading.answer(model, session_id)
     (view,) = reading.views
     assert view.topics == expected
+
+
+def test_a_persistent_node_counts_as_a_member_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    model = ZooKeeperModel()
+    session_id = model.open(6_000, NOW)
+    for path in ("/brokers", "/brokers/topics", "/consumers", "/consumers/g", "/consumers/g/ids", "/consumers/g/ids/g_a"):
+        model.execute(session_id, Create(path), NOW)
+    model.execute(session_id, Create("/brokers/topics/t", b'{"partitions":{"0":[1]}}'), NOW)
+    member, persistent = b'{"subscription":{"t":1},"pattern":"static"}', "/consumers/g/ids/g_p"
+    model.execute(session_id, Create("/consumers/g/ids/g_b", member, ephemeral=True), NOW)
+    reading = Reading()
+
+    def read() -> list[str]:
+        """Read the group; return its members and the new lines of the log."""
+        caplog.clear()
+        reading.reader.begin(MemberRegistration({"t": 1}))
+        reading.answer(model, session_id)
+        return [*sorted(reading.views[-1].members), *(record.getMessage() for record in caplog.records)]
+
+    what = f"the node {persistent} of ZooKeeper is persistent"
+    why = f"{what}: no process stands behind it, so nothing reads its partitions; delete it"
+    assert read() == ["g_a", "g_b"]
+    model.execute(session_id, Create(persistent, member), NOW)
+    assert read() == ["g_a", "g_b", "g_p", why]
+    assert read() == ["g_a", "g_b", "g_p"]
+    model.execute(session_id, Delete(persistent), NOW)
+    assert read() == ["g_a", "g_b"]
+    model.execute(session_id, Create(persistent, member), NOW)
+    assert read() == ["g_a", "g_b", "g_p", why]
