@@ -31,7 +31,7 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "fixed"
 CASES = int(os.environ.get("OTTLA_TEST_CASES") or 0)
 """The cases of a parametrized test that are run, of tests that need no other programs; 0: all, as in ``make test-slow``.
 
-``make check`` runs 8 (with all of them, 11,550 tests, it took three to four minutes), and ``make test`` 24.
+``make check`` runs 8 (with all of them, 11,550 tests, it took three to four minutes), and ``make test`` 16.
 """
 
 
