@@ -273,6 +273,7 @@ def test_a_restarted_zookeeper_changes_nothing(zookeeper: ZooKeeperServer, clust
         zookeeper.restart()
         produce(cluster, topic, 50)
         until(lambda: len(set(one.handled + two.handled)) == 50)
+        until(lambda: one.owned == [0, 1, 2] and two.owned == [3, 4])
         # On a busy machine the restart may take longer than the session.
         expired = any("expired" in record.reason for member in both for record in member.consumer.rebalances)
         assert expired or (len(one.calls), len(two.calls)) == calls
