@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ def polled(self, positions, now):
 
 CommitManager.polled = polled
 """
-"""Python runs it at the start of each process: auto-commit then commits an offset too many."""
+"""Auto-commit commits an offset too many."""
 
 EXITING_CORE = """
 import sys
@@ -51,6 +52,17 @@ CommitManager.polled = polled
 """
 
 
+@pytest.fixture
+def use_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Returns a function that has each process run some code at its start, which changes a core."""
+
+    def use(code: str) -> None:
+        (tmp_path / "sitecustomize.py").write_text(code)
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+
+    return use
+
+
 def test_each_generation_has_one_line() -> None:
     done = ottla("simulate", "--seeds", "2", "--jobs", "2", timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
@@ -61,9 +73,8 @@ def test_each_generation_has_one_line() -> None:
         assert re.fullmatch(rf"\w+: 2 runs, none failed: {numbers}.*", line)
 
 
-def test_the_command_of_a_failure_repeats_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "sitecustomize.py").write_text(BROKEN)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+def test_the_command_of_a_failure_repeats_it(use_core: Callable[[str], None]) -> None:
+    use_core(BROKEN)
     failed = ottla("simulate", "--generation", "consumer", "--seed", "1", timeout=120)
     line, total = failed.stdout.splitlines()
     assert failed.returncode == 1
@@ -77,27 +88,20 @@ def test_the_command_of_a_failure_repeats_it(tmp_path: Path, monkeypatch: pytest
     assert f"OFFSET_COMMIT of {found[3]}={found[2]} to broker" in repeated.stdout
 
 
-def test_a_run_without_an_end_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "sitecustomize.py").write_text(ENDLESS_CORE)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+@pytest.mark.parametrize(
+    ("core", "failure"),
+    [(ENDLESS_CORE, "no end after 1 s of CPU time"), (EXITING_CORE, "SystemExit: 0")],
+    ids=["it loops in one call", "it exits"],
+)
+def test_a_core_that_does_not_return_is_a_failure(core: str, failure: str, use_core: Callable[[str], None]) -> None:
+    use_core(core)
     failed = ottla("simulate", "--generation", "consumer", "--seed", "1")
     assert (failed.returncode, failed.stderr) == (1, "")
-    assert failed.stdout.startswith("consumer, seed 1: no end after 1 s of CPU time (ottla simulate ")
-    traced = ottla("simulate", "--generation", "consumer", "--seed", "1", "--trace")
-    assert traced.returncode == 1
-    assert "in polled" in traced.stdout
-
-
-def test_a_core_that_exits_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "sitecustomize.py").write_text(EXITING_CORE)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
-    failed = ottla("simulate", "--generation", "consumer", "--seed", "1")
-    assert (failed.returncode, failed.stderr) == (1, "")
-    assert failed.stdout.startswith("consumer, seed 1: SystemExit: 0 (ottla simulate ")
+    assert failed.stdout.startswith(f"consumer, seed 1: {failure} (ottla simulate ")
     traced = ottla("simulate", "--generation", "consumer", "--seed", "1", "--trace")
     assert (traced.returncode, traced.stderr) == (1, "")
     assert "in polled" in traced.stdout
-    assert traced.stdout.splitlines()[-1] == "failed: SystemExit: 0"
+    assert traced.stdout.splitlines()[-1] == f"failed: {failure}"
 
 
 @pytest.mark.parametrize(

@@ -144,11 +144,10 @@ class Faults:
             self._trace.line(member.app.name, f"will not poll for {member.stall} ms")
 
     def _expire_session(self) -> None:
-        member = self._member()
-        session = member.app.assembly.core.session if member is not None else None
-        if session is not None and session.session_id is not None and self._world.zookeeper.up:
-            self._trace.line(HOST, f"ends session {session.session_id}")
-            self._world.zookeeper.expire(session.session_id)
+        session_id = self._session_id()
+        if session_id is not None and self._world.zookeeper.up:
+            self._trace.line(HOST, f"ends session {session_id}")
+            self._world.zookeeper.expire(session_id)
 
     # -- the network ------------------------------------------------------------------------------------------------------
 
@@ -248,9 +247,7 @@ class Faults:
 
     def _outdate_zookeeper(self) -> None:
         """Cut the server with which a member is connected off from its leader."""
-        member, zookeeper = self._member(), self._world.zookeeper
-        session = member.app.assembly.core.session if member is not None else None
-        session_id = session.session_id if session is not None else None
+        session_id, zookeeper = self._session_id(), self._world.zookeeper
         if session_id is not None and zookeeper.is_connected(session_id):
             zookeeper.fall_behind(session_id)
             beginning, ending = f"the server of session {session_id} is cut off from its leader", "all servers reach their leader"
@@ -266,6 +263,12 @@ class Faults:
     def _member(self) -> Member | None:
         members = self._workload.live
         return self._chance.choice(members) if members else None
+
+    def _session_id(self) -> int | None:
+        """The session of a member, if it has one."""
+        member = self._member()
+        session = member.app.assembly.core.session if member is not None else None
+        return session.session_id if session is not None else None
 
     def _peers(self, app: App) -> list[str]:
         peers = [name_of(node_id) for node_id in self._world.broker.cluster.nodes]

@@ -186,14 +186,11 @@ class Judge:
     def _on_operation(self, session_id: int, operation: Operation[object], executed: Executed) -> None:
         if executed.error is not None:
             return
-        for write in operation.operations if isinstance(operation, Multi) else (operation,):
-            if isinstance(write, Create | SetData) and write.path.startswith(_OFFSETS) and write.data:
-                topic, _, partition = write.path.removeprefix(_OFFSETS).rpartition("/")
-                tp = TopicPartition(topic, int(partition))
-                owner = self._world.zookeeper.model.owner(paths.owner(GROUP, *tp))
-                if owner != session_id:
-                    raise BrokenInvariant(f"session {session_id} has committed {tp}, whose owner is session {owner}")
-                self._commit(Store.ZOOKEEPER, tp, decode_offset(write.data, write.path), f"session {session_id}")
+        for tp, write in offset_writes(operation):
+            owner = self._world.zookeeper.model.owner(paths.owner(GROUP, *tp))
+            if owner != session_id:
+                raise BrokenInvariant(f"session {session_id} has committed {tp}, whose owner is session {owner}")
+            self._commit(Store.ZOOKEEPER, tp, decode_offset(write.data, write.path), f"session {session_id}")
 
     def _commit(self, store: Store, tp: TopicPartition, offset: int, who: str, *, may_go_back: bool = False) -> None:
         progress = self._of(tp)
@@ -241,3 +238,11 @@ class Judge:
 
     def _of(self, tp: TopicPartition) -> Progress:
         return self.progress.setdefault(tp, Progress())
+
+
+def offset_writes(operation: Operation[object]) -> Iterator[tuple[TopicPartition, Create | SetData]]:
+    """The parts of an operation in ZooKeeper that commit an offset, and the partition of each."""
+    for write in operation.operations if isinstance(operation, Multi) else (operation,):
+        if isinstance(write, Create | SetData) and write.path.startswith(_OFFSETS) and write.data:
+            topic, _, partition = write.path.removeprefix(_OFFSETS).rpartition("/")
+            yield TopicPartition(topic, int(partition)), write

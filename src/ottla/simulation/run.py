@@ -103,6 +103,7 @@ class Run:
         if len(workload.live) < 2:
             workload.join()
         self._pass_time(STEP)
+        workload.reveal_growth()
         workload.produce_everywhere()
         self._recover()
 

@@ -19,19 +19,16 @@ from ottla.protocol.apis import Api
 from ottla.records import Record
 from ottla.simulation.broker import Exchange
 from ottla.simulation.clock import Clock
-from ottla.simulation.judge import GROUP
+from ottla.simulation.judge import offset_writes
 from ottla.simulation.world import World
 from ottla.simulation.zookeeper import Executed
 from ottla.types import TopicPartition
-from ottla.zookeeper import paths
-from ottla.zookeeper.operations import Create, Exists, Multi, Operation, SetData
+from ottla.zookeeper.operations import Exists, Multi, Operation
 
 Write = Callable[[str], None]
 
 _ROUTINE = frozenset({Api.API_VERSIONS, Api.FETCH, Api.HEARTBEAT, Api.METADATA, Api.CONSUMER_GROUP_HEARTBEAT})
 """Requests that are only worth a line if they have an error, or a new assignment."""
-
-_OFFSETS = paths.offsets(GROUP) + "/"
 
 
 class Trace:
@@ -94,7 +91,7 @@ class Trace:
             where = executed.error.path if executed.error is not None else operation.operations[-1].path
         else:
             where = operation.path
-        written = _text(_offsets_of(operation))
+        written = _text((tp, write.data.decode(errors="replace")) for tp, write in offset_writes(operation))
         self.line(f"session {session_id}", f"{name} {where}{f' ({written})' if written else ''}: {outcome}")
 
     def _name_session(self, world: World, session_id: int) -> None:
@@ -137,14 +134,6 @@ def _offsets_in(commit: Any, world: World) -> Iterator[tuple[TopicPartition, int
         name = topic.name or world.broker.core.catalog.topics.name_of(topic.topic_id) or str(topic.topic_id)
         for partition in topic.partitions:
             yield TopicPartition(name, partition.partition_index), partition.committed_offset
-
-
-def _offsets_of(operation: Operation[Any]) -> Iterator[tuple[TopicPartition, str]]:
-    """The offsets that an operation in ZooKeeper writes."""
-    for write in operation.operations if isinstance(operation, Multi) else (operation,):
-        if isinstance(write, Create | SetData) and write.path.startswith(_OFFSETS) and write.data:
-            topic, _, partition = write.path.removeprefix(_OFFSETS).rpartition("/")
-            yield TopicPartition(topic, int(partition)), write.data.decode(errors="replace")
 
 
 def _errors_in(message: Any) -> Iterator[ErrorCode]:

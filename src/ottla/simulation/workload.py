@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 import random
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -30,6 +29,7 @@ class Generation(enum.StrEnum):
 
 
 MOST_MEMBERS = 4
+MOST_PARTITIONS = 8
 MAX_POLL_INTERVAL = 10_000
 CHECKED_PASSES = 8
 """One in this many passes of a network thread is checked for work that it has left: the check is a fifth of a run's time."""
@@ -145,8 +145,8 @@ class Workload:
 
     def describe(self) -> Iterator[str]:
         """What was chosen for all members, for the head of the trace."""
-        counts = Counter(tp.topic for tp in self._partitions())
-        names = ", ".join(f"{topic} ({counts[topic]} {'partition' if counts[topic] == 1 else 'partitions'})" for topic in counts)
+        counts = {topic: self._partition_count(topic) for topic in self.topics.names}
+        names = ", ".join(f"{topic} ({count} {'partition' if count == 1 else 'partitions'})" for topic, count in counts.items())
         pattern, settings = self.topics.pattern, self._settings
         yield f"topics: {names}, subscribed to {'by name' if pattern is None else f'by the pattern {pattern}'}"
         yield f"assignor: {settings.get('group_remote_assignor') or settings['partition_assignment_strategy'][0]}"
@@ -202,14 +202,18 @@ class Workload:
 
     def produce_everywhere(self) -> None:
         """Produce a record to each partition."""
-        if self._is_static and self._generation == Generation.CLASSIC:
-            # 1. The leader, a static member, is killed. 2. A topic grows. 3. The leader returns, and must not assign again
-            # (KIP-814). It does not know that there were fewer partitions when it assigned them, nor does Java's: the next growth
-            # shows it.
-            topic = self.topics.names[0]
-            self._world.grow(topic, sum(tp.topic == topic for tp in self._partitions()) + 1)
         for tp in self._partitions():
             self._world.produce(tp.topic, tp.partition, 1)
+
+    def reveal_growth(self) -> None:
+        """Have a static leader find the partitions that were added while it was away, by one more.
+
+        1. The leader of a classic group, a static member, is killed. 2. A topic grows. 3. The leader returns, and must not assign
+        again (KIP-814). It does not know that there were fewer partitions when it assigned them, nor does Java's: the next growth
+        shows it.
+        """
+        if self._is_static and self._generation == Generation.CLASSIC:
+            self._add_partition(self.topics.names[0])
 
     def grow(self) -> str:
         """Add a partition to a topic, or a topic that the pattern matches; returns what was done."""
@@ -221,15 +225,20 @@ class Workload:
             self._world.create_topic(topic, chance.randint(1, 3))
             return f"topic {topic} is created"
         topic = chance.choice(names)
-        count = sum(tp.topic == topic for tp in self._partitions()) + 1
-        if count > 8:
+        if self._partition_count(topic) >= MOST_PARTITIONS:
             return f"{topic} is large enough"
+        return f"{topic} grows to {self._add_partition(topic)} partitions"
+
+    def _add_partition(self, topic: str) -> int:
+        count = self._partition_count(topic) + 1
         self._world.grow(topic, count)
-        return f"{topic} grows to {count} partitions"
+        return count
+
+    def _partition_count(self, topic: str) -> int:
+        return self._world.broker.core.catalog.topics.partition_count(topic) or 0
 
     def _partitions(self) -> list[TopicPartition]:
-        topics = self._world.broker.core.catalog.topics
-        return [TopicPartition(name, number) for name in self.topics.names for number in range(topics.partition_count(name) or 0)]
+        return [TopicPartition(name, number) for name in self.topics.names for number in range(self._partition_count(name))]
 
 
 def shared_settings(generation: Generation, kept_in: frozenset[Store], chance: random.Random) -> dict[str, Any]:

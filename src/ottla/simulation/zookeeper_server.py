@@ -22,7 +22,7 @@ from ottla.simulation.clock import Clock
 from ottla.simulation.network import Network
 from ottla.simulation.zookeeper import Executed, Fired, ZooKeeperModel
 from ottla.types import Now
-from ottla.zookeeper.operations import Exists, GetChildren, GetData, Operation
+from ottla.zookeeper.operations import Operation, Read
 from ottla.zookeeper.session import Session, SessionReport, WatchType
 
 HOST = "zookeeper"
@@ -45,7 +45,7 @@ class _Outdated:
 
     def execute(self, session_id: int, operation: Operation[Any], now: Now) -> Executed | None:
         """Execute a read; ``None``: it will not be answered."""
-        self._waits = self._waits or not isinstance(operation, GetData | Exists | GetChildren)
+        self._waits = self._waits or not isinstance(operation, Read)
         return None if self._waits else self._model.execute(session_id, operation, now)
 
 

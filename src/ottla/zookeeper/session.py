@@ -23,7 +23,7 @@ from typing import Any, Generic, NamedTuple
 
 from ottla.errors import KeeperCode, OttlaError, ZooKeeperError
 from ottla.types import Now
-from ottla.zookeeper.operations import Exists, GetChildren, GetData, Operation, ResultT, Sync
+from ottla.zookeeper.operations import Exists, GetChildren, GetData, Operation, Read, ResultT, Sync
 
 LEASE = 3 / 4
 """The part of the session time-out that a lease lasts; it is renewed each time a quarter has passed.
@@ -170,8 +170,6 @@ class _Pending:
     has_ended: bool = False
     sent_at: int = 0
     session_id: int | None = None
-    connection: int = 0
-    """The number of the connection that it was sent over."""
     fired: bool = False
     """Whether its watch has fired before its answer: both come from different threads of the shell."""
 
@@ -200,7 +198,6 @@ class Session:
         """Whether an error was reported, since the lease was last renewed, that perhaps no server has sent."""
         self._numbers = self._first_number = 0
         """The number of the last operation, and of the first one of the present connection."""
-        self._connections = 0
         self._asks = 0
         self._waiting: deque[_Pending] = deque()
         """Also some whose deadline has passed: they are skipped."""
@@ -300,7 +297,6 @@ class Session:
             # The last session may have ended without a report of it: its lease and its watches are void.
             self._lease_until, self.session_id = None, session_id
             self.watches.clear()
-        self._connections += 1
         self._silent_since, self._first_number = None, self._numbers + 1
         self._renewed_at = now.mono - self._timeout
         self._move(SessionEvent.CONNECT)
@@ -334,7 +330,7 @@ class Session:
         if pending is not None:
             self._renew(pending)
             watch = _watch_of(pending.operation)
-            if watch is not None and not pending.fired and self._is_current(pending):
+            if watch is not None and not pending.fired and self._is_current(number):
                 self.watches.add(watch)
             if pending.ask is not None:
                 self._completed.append(CompletedAsk(pending.owner, pending.ask, result, None))
@@ -347,7 +343,7 @@ class Session:
         if pending is not None:
             if error.was_sent_by_server:
                 self._renew(pending)
-            elif pending.ask is not None and self._is_current(pending):
+            elif pending.ask is not None and self._is_current(number):
                 # Perhaps it was never sent, and neither are the next ones: they do not put off the renewal of the lease.
                 self._in_vain = True
                 self._renewed_at = min(self._renewed_at, (self._lease_until or 0) - self._lease)
@@ -366,7 +362,7 @@ class Session:
     def _perform(self, pending: _Pending, now: Now) -> Perform:
         self._numbers += 1
         pending.number, pending.sent_at = self._numbers, now.mono
-        pending.session_id, pending.connection = self.session_id, self._connections
+        pending.session_id = self.session_id
         self._in_flight[pending.number] = pending
         watch = _watch_of(pending.operation)
         if watch is not None:
@@ -389,17 +385,17 @@ class Session:
                     del self._setting[watch]
         return pending
 
-    def _is_current(self, pending: _Pending) -> bool:
+    def _is_current(self, number: int) -> bool:
         """Whether the connection over which the operation was sent is still open.
 
         Otherwise its watch is dropped, also if the answer is reported late: 1. The server answers a read. 2. The connection breaks
         and is restored, and the shell reports both. 3. Another thread of the shell reports the answer.
         """
-        return pending.connection == self._connections and self.state is SessionState.CONNECTED
+        return number >= self._first_number and self.state is SessionState.CONNECTED
 
     def _heard(self, number: int, now: Now) -> None:
         """Note that the server has answered, perhaps an operation that has failed because of its own time-out before."""
-        if number >= self._first_number and self.state is SessionState.CONNECTED:
+        if self._is_current(number):
             self._silent_since = now.mono if self._in_flight else None
 
     def _renew(self, pending: _Pending) -> None:
@@ -437,10 +433,10 @@ class Session:
 
 def _needs_leader(operation: Operation[Any]) -> bool:
     """Whether the answer proves that the leader knows the session: a server answers reads by itself, also when it is cut off."""
-    return not isinstance(operation, GetData | Exists | GetChildren)
+    return not isinstance(operation, Read)
 
 
 def _watch_of(operation: Operation[Any]) -> tuple[WatchType, str] | None:
-    if isinstance(operation, GetData | Exists | GetChildren) and operation.watch:
+    if isinstance(operation, Read) and operation.watch:
         return WATCHES[type(operation)], operation.path
     return None

@@ -105,12 +105,10 @@ class Connections:
 
         The order matters: a request past its deadline is not sent, and a connection that has just been found dead is not used.
         """
-        if self._requests:
-            self._requests.remove_if(lambda request: self._expired(request, now))
+        self._requests.remove_if(lambda request: self._expired(request, now))
         for broker in self.brokers:
             self._expire_connection(broker, now)
-        if self._requests:
-            self._requests.remove_if(lambda request: self._dispatch(request, now))
+        self._requests.remove_if(lambda request: self._dispatch(request, now))
         effects, self._effects = self._effects, []
         return ConnectionsPoll(effects, min(self._deadlines(now), default=None))
 
@@ -536,6 +534,8 @@ class _RequestQueue:
 
     def remove_if(self, handled: Callable[[PendingRequest], bool]) -> None:
         """Remove the requests for which ``handled`` returns true; the others stay in order."""
+        if not self._waiting:
+            return
         waiting, self._waiting = self._waiting, deque()
         try:
             while waiting:
