@@ -214,6 +214,26 @@ def test_a_static_member_comes_back_without_a_rebalance(world: World) -> None:
     assert [what for what, _ in second.listener_calls][-1] == "assign"
 
 
+def test_a_static_leader_that_did_not_poll_finds_the_partitions_that_were_added_meanwhile(world: World) -> None:
+    """It returns to the assignment that it has computed, and must not assign again (KIP-814), but knows what it assigned."""
+    app = world.app("a", group_id="g", group_instance_id="one", max_poll_interval_ms=10_000, metadata_max_age_ms=5_000)
+
+    def stall_once() -> Program:
+        yield from app.calls.subscribe(("t",), app.listeners(), app.now, None)
+        while not app.calls.owned:
+            yield from app.calls.poll(500, app.now)
+        yield Sleep(15_000)
+        while True:
+            yield from app.calls.poll(500, app.now)
+
+    app.start(stall_once())
+    world.run_until(lambda: app.calls.owned == frozenset(ALL))
+    world.grow("t", PARTITIONS + 1)
+    world.run_until(lambda: TopicPartition("t", PARTITIONS) in app.calls.owned, 60_000)
+    generations = [message.generation_id for _, message in sent(world, Api.SYNC_GROUP)]
+    assert generations == [1, 1, 2], "it returned to generation 1, and then began the next one itself"
+
+
 def test_the_older_of_two_members_with_one_instance_id_is_fenced(world: World) -> None:
     older = join(world, "a", group_instance_id="one")
     settle(world, older)

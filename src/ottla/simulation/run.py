@@ -103,7 +103,6 @@ class Run:
         if len(workload.live) < 2:
             workload.join()
         self._pass_time(STEP)
-        workload.reveal_growth()
         workload.produce_everywhere()
         self._recover()
 
@@ -127,9 +126,13 @@ class Run:
     def _recover(self) -> None:
         """Run until nothing is left to do."""
         until = self.world.now.mono + RECOVERY
+        may_hide_growth = self.workload.may_hide_growth
         while (left := next(self.judge.open_points(), None)) is not None:
             if self.world.now.mono >= until:
                 raise BrokenInvariant(f"{RECOVERY // 1000} s after the last fault: {left}")
+            if may_hide_growth and self.world.now.mono >= until - RECOVERY // 2:
+                may_hide_growth = False
+                self.workload.reveal_growth()
             self._pass_time(STEP)
         self.judge.check_stored()
 

@@ -205,15 +205,18 @@ class Workload:
         for tp in self._partitions():
             self._world.produce(tp.topic, tp.partition, 1)
 
-    def reveal_growth(self) -> None:
-        """Have a static leader find the partitions that were added while it was away, by one more.
+    @property
+    def may_hide_growth(self) -> bool:
+        """Whether partitions that were added may stay unassigned until more are added: in classic groups of static members.
 
-        1. The leader of a classic group, a static member, is killed. 2. A topic grows. 3. The leader returns, and must not assign
-        again (KIP-814). It does not know that there were fewer partitions when it assigned them, nor does Java's: the next growth
-        shows it.
+        1. The leader is killed. 2. A topic grows. 3. The leader returns, and must not assign again (KIP-814). It does not know that
+        there were fewer partitions when it assigned them, nor does Java's: the next growth shows it.
         """
-        if self._is_static and self._generation == Generation.CLASSIC:
-            self._add_partition(self.topics.names[0])
+        return self._is_static and self._generation == Generation.CLASSIC
+
+    def reveal_growth(self) -> None:
+        """Add a partition."""
+        self._trace.line("topics", f"{self.topics.names[0]} grows to {self._add_partition(self.topics.names[0])} partitions")
 
     def grow(self) -> str:
         """Add a partition to a topic, or a topic that the pattern matches; returns what was done."""

@@ -55,6 +55,8 @@ class JoinSync:
         self._on_failure = on_failure
         self.leader: GroupLeader | None = None
         """The leader's part, from its JoinGroup to the end of the generation; ``None``: this member is not the leader."""
+        self._led: tuple[int, GroupLeader] | None = None
+        """The last generation that this member led, also if it has left the group since."""
         self._config = config = context.config
         self._subscription = context.subscription
         self._coordinator = context.coordinator
@@ -217,9 +219,11 @@ class JoinSync:
         """Become the leader of the generation. Raises ``ProtocolError`` if a member's subscription is malformed."""
         racks = bool(self._config.client_rack)
         assert response.protocol_name is not None  # ``joined`` has checked it
-        self.leader = GroupLeader(response.protocol_name, response.members, self._metadata, self._strategy, follows_racks=racks)
+        number, former = response.generation_id, self._led
+        leader = GroupLeader(response.protocol_name, response.members, self._metadata, self._strategy, follows_racks=racks)
         if response.skip_assignment:
-            self.leader.keep_assignment()
+            leader.keep_assignment(former[1] if former is not None and former[0] == number else None)
+        self.leader, self._led = leader, (number, leader)
 
     def synced(self, response: sync_group_response.SyncGroupResponse, generation: Generation) -> MemberAssignment | None:
         """Return the assignment of a SyncGroup; ``None`` if it is for another subscription.

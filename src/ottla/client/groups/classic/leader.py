@@ -106,12 +106,16 @@ class GroupLeader:
             return None
         return f"{tp.topic}, which has partitions 0 to {count - 1}" if count else f"{tp.topic}, which does not exist"
 
-    def keep_assignment(self) -> None:
-        """Note that the assignment covers the partitions that exist now.
+    def keep_assignment(self, former: GroupLeader | None = None) -> None:
+        """Note that the assignment covers the partitions that exist now, or those for which the ``former`` leader computed it.
 
         Only the leader detects new partitions. So a static leader that has returned and must not assign (KIP-814) notes them as
-        well.
+        well. If it computed the assignment itself, before it left because the application did not poll, it knows which partitions
+        were added since; a new process does not.
         """
+        if former is not None and former._assigned_for is not None:
+            self._assigned_for = former._assigned_for
+            return
         self._assigned_for = _cluster(self._metadata.current, self.topics, with_racks=self._follows_racks)
         self._up_to_date_with = self._metadata.current
 
