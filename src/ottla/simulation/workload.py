@@ -72,10 +72,13 @@ class Member:
             on_revoke=lambda partitions: judge.given_up(app, partitions),
             on_lost=lambda partitions: judge.given_up(app, partitions),
         )
-        topics = self._topics
-        yield from calls.subscribe(() if topics.pattern is not None else topics.names, listeners, app.now, topics.pattern)
+        topics, subscribed = self._topics, False
         while not app.stop:
             try:
+                if not subscribed:  # a process that is stopped for longer than the call may take calls again
+                    names = () if topics.pattern is not None else topics.names
+                    yield from calls.subscribe(names, listeners, app.now, topics.pattern)
+                    subscribed = True
                 records = yield from calls.poll(1_000, app.now)
                 judge.returned(app, records)
                 yield Sleep(self.stall or self._work)

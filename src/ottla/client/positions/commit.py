@@ -4,7 +4,8 @@ Owns the queue of commits, the look-ups of committed offsets and the timer of au
 how a membership works, nor who uses a committed offset. Invariants:
 
 - Commits are sent in the order of the calls, each with the identity of the member that called. A retry has the current identity; it
-  never overwrites a later commit, and fails if partitions of it were given up meanwhile.
+  never overwrites a later commit, not even one of which it is not known whether it was executed: then it commits the position of
+  that one. It fails if partitions of it were given up meanwhile.
 - A call fails at its deadline, but its request stays in flight: the coordinator may still execute it, even after a request that
   was sent later over another connection.
 - Nothing is requested while the store is not ready, and nothing is committed while it does not allow that. At most one auto-commit
@@ -25,10 +26,22 @@ from ottla.client.events import Offsets, Reply
 from ottla.client.groups.membership import MemberIdentity, Membership
 from ottla.client.positions.stores.interface import CommitOutcome, CommitRequest, FetchOutcome, OffsetStore, stored
 from ottla.config import ConsumerConfig
-from ottla.errors import CommitFailedError, OttlaError, OttlaTimeoutError, timeout_error
-from ottla.types import Now, TopicPartition
+from ottla.errors import (
+    CommitFailedError,
+    DisconnectedError,
+    OttlaError,
+    OttlaTimeoutError,
+    RequestTimedOutError,
+    timeout_error,
+)
+from ottla.types import FrozenMapping, Now, OffsetAndMetadata, TopicPartition
 
 _log = logging.getLogger(__name__)
+
+_UNCLEAR = (DisconnectedError, OttlaTimeoutError, RequestTimedOutError)
+"""The errors of a commit that may have been executed."""
+
+_NO_OFFSETS: Offsets = FrozenMapping()
 
 
 @dataclass(slots=True, eq=False)
@@ -262,7 +275,8 @@ class CommitManager:
     def _on_committed(self, request: _OffsetCommit, outcome: CommitOutcome, now: Now) -> None:
         """End the commit, or retry it."""
         del self._in_flight[request.number]
-        self._order.ended(request.number, outcome.committed)
+        in_doubt = request.offsets if isinstance(outcome.error, _UNCLEAR) else {}
+        self._order.ended(request.number, outcome.committed, in_doubt)
         if outcome.error is None:
             return request.done(request.offsets, None)
         return self._failed(request, outcome.error, now) if outcome.retry else self._finish(request, outcome.error)
@@ -339,6 +353,8 @@ class CommitOrder:
         self._last = 0
         self._in_flight: set[int] = set()
         self._committed: dict[TopicPartition, int] = {}
+        self._in_doubt: dict[TopicPartition, tuple[int, OffsetAndMetadata]] = {}
+        """The latest commit that failed and may have been executed: its number and position."""
         self._given_up: dict[TopicPartition, int] = {}
 
     def __repr__(self) -> str:
@@ -354,16 +370,32 @@ class CommitOrder:
         return all(other < number for other in self._in_flight)
 
     def left(self, number: int, offsets: Offsets) -> Offsets:
-        """The offsets that a commit still has to send: without partitions for which a later commit has succeeded."""
-        return {tp: position for tp, position in offsets.items() if self._committed.get(tp, 0) < number}
+        """The offsets that a commit still has to send: without partitions for which a later commit has succeeded.
+
+        1. Two commits are sent, and the connection breaks. The coordinator has executed both. 2. The first one is retried, the
+        second one, an automatic commit, is not. 3. If the retry sent its own position, the committed offset would go back. So it
+        sends that of the second one.
+        """
+        left = {}
+        for tp, position in offsets.items():
+            if self._committed.get(tp, 0) < number:
+                later, its_position = self._in_doubt.get(tp, (0, position))
+                left[tp] = its_position if later > number else position
+        return left
 
     def sent(self, number: int) -> None:
         """Note that a commit is in flight."""
         self._in_flight.add(number)
 
-    def ended(self, number: int, committed: Iterable[TopicPartition] = ()) -> None:
-        """Note that a commit was answered, or will not be; ``committed``: its partitions that succeeded."""
+    def ended(self, number: int, committed: Iterable[TopicPartition] = (), in_doubt: Offsets = _NO_OFFSETS) -> None:
+        """Note that a commit was answered, or will not be.
+
+        ``committed``: its partitions that succeeded; ``in_doubt``: its offsets, if it may have been executed although it failed.
+        """
         self._in_flight.discard(number)
+        for tp, position in in_doubt.items():
+            if number > self._in_doubt.get(tp, (0, position))[0]:
+                self._in_doubt[tp] = number, position
         for tp in committed:
             self._committed[tp] = max(number, self._committed.get(tp, 0))
 

@@ -18,6 +18,7 @@ from ottla.errors import (
     DisconnectedError,
     GroupAuthorizationFailedError,
     OffsetMetadataTooLargeError,
+    OttlaError,
     OttlaTimeoutError,
     StaleMemberEpochError,
     UnknownTopicIdError,
@@ -238,6 +239,35 @@ def test_the_first_failing_partition_decides_but_lacking_rights_are_named_togeth
     replies = commits.commit(both)
     commits.answer(commits.one(Api.OFFSET_COMMIT), committed((T0, 29), (other, 12)))
     assert type(replies.error) is OffsetMetadataTooLargeError
+
+
+@pytest.mark.parametrize("lost", [DisconnectedError("broken"), OttlaTimeoutError("late"), None], ids=["broken", "late", "code"])
+def test_a_retry_does_not_set_back_a_later_commit_that_may_have_been_executed(commits: Commits, lost: OttlaError | None) -> None:
+    """Seed 7272 of consumer groups: an automatic commit behind one that is retried; the connection broke after both."""
+    first = commits.commit({T0: OffsetAndMetadata(27), T1: OffsetAndMetadata(4)}, deadline=10_000)
+    later = commits.commit({T0: OffsetAndMetadata(46)}, deadline=10_000, retry=False)
+    sends = commits.poll()
+    for send in sends:
+        if lost is not None:
+            commits.fail(send, lost)
+        else:
+            commits.answer(send, committed((T0, ErrorCode.request_timed_out)))
+    commits.coordinator.node_id = 1
+    assert later.error is not None
+    retry = commits.one(Api.OFFSET_COMMIT, 1_000)
+    assert [(part.partition_index, part.committed_offset) for part in retry.message.topics[0].partitions] == [(0, 46), (1, 4)]
+    commits.answer(retry, committed((T0, ErrorCode.none), (T1, ErrorCode.none)))
+    assert first.value == {T0: OffsetAndMetadata(27), T1: OffsetAndMetadata(4)}
+
+
+def test_a_retry_has_its_own_position_if_the_later_commit_was_refused(commits: Commits) -> None:
+    commits.commit({T0: OffsetAndMetadata(27)}, deadline=10_000)
+    commits.commit({T0: OffsetAndMetadata(46, "x" * 10_000)}, deadline=10_000, retry=False)
+    first, later = commits.poll()
+    commits.answer(later, committed((T0, ErrorCode.offset_metadata_too_large)))
+    commits.fail(first, DisconnectedError("broken"))
+    commits.coordinator.node_id = 1
+    assert commits.one(Api.OFFSET_COMMIT, 1_000).message.topics[0].partitions[0].committed_offset == 27
 
 
 def test_without_retry_there_is_one_attempt(commits: Commits) -> None:
