@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ottla.config import AdminConfig, ClientConfig, ConsumerConfig, SecurityConfig
+from ottla.config import AdminConfig, ApiConfig, ClientConfig, ConsumerConfig, SecurityConfig
+from ottla.config.producer import ProducerConfig
 from ottla.config.rows import OneOf, Setting
 from ottla.config.spelling import table
 
@@ -25,8 +26,8 @@ Written by ``tools/write_settings_types.py`` from the one table of settings, ``o
 of values. Must not know clients, nor what else a value must be. Invariant: each setting of the table is here, in each spelling
 that can be a keyword.
 
-The two deserializers are separate parameters, since the types of keys and values follow from them. In a mapping, settings may
-have Kafka's names with dots as well: see ``docs/config.md``.
+The two deserializers of a consumer are separate parameters, since the types of keys and values follow from them. In a mapping,
+settings may have Kafka's names with dots as well: see ``docs/config.md``.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ import ssl
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from os import PathLike
-from typing import Literal, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict
 
 from ottla.assignors import ConsumerPartitionAssignor
 from ottla.types import IsolationLevel, OAuthToken
@@ -46,13 +47,14 @@ Assignor: TypeAlias = str | ConsumerPartitionAssignor | type[ConsumerPartitionAs
 
 CLASSES = (
     ("ClientSettings", "TypedDict", (SecurityConfig, ClientConfig), "The settings of all clients."),
-    ("AdminSettings", "ClientSettings", (AdminConfig,), "The settings of ``Admin``."),
+    ("AdminSettings", "ClientSettings", (ApiConfig, AdminConfig), "The settings of ``Admin``."),
     (
         "ConsumerSettings",
         "ClientSettings",
-        (ConsumerConfig,),
+        (ApiConfig, ConsumerConfig),
         "The settings of ``Consumer`` and ``AsyncConsumer``, except the deserializers.",
     ),
+    ("ProducerSettings", "ClientSettings", (ProducerConfig,), "The settings of ``Producer`` and ``AsyncProducer``."),
 )
 
 OF_THE_CLASS = frozenset({"key_deserializer", "value_deserializer"})

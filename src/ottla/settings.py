@@ -4,8 +4,8 @@ Written by ``tools/write_settings_types.py`` from the one table of settings, ``o
 of values. Must not know clients, nor what else a value must be. Invariant: each setting of the table is here, in each spelling
 that can be a keyword.
 
-The two deserializers are separate parameters, since the types of keys and values follow from them. In a mapping, settings may
-have Kafka's names with dots as well: see ``docs/config.md``.
+The two deserializers of a consumer are separate parameters, since the types of keys and values follow from them. In a mapping,
+settings may have Kafka's names with dots as well: see ``docs/config.md``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import ssl
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from os import PathLike
-from typing import Literal, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict
 
 from ottla.assignors import ConsumerPartitionAssignor
 from ottla.types import IsolationLevel, OAuthToken
@@ -63,8 +63,6 @@ class ClientSettings(TypedDict, total=False):
     client_dns_lookup: Literal["use_all_dns_ips"] | None
     request_timeout_ms: int | timedelta | None
     request_timeout: float | timedelta | None
-    default_api_timeout_ms: int | timedelta | None
-    default_api_timeout: float | timedelta | None
     retry_backoff_ms: int | timedelta | None
     retry_backoff: float | timedelta | None
     retry_backoff_max_ms: int | timedelta | None
@@ -91,10 +89,15 @@ class ClientSettings(TypedDict, total=False):
 class AdminSettings(ClientSettings, total=False):
     """The settings of ``Admin``."""
 
+    default_api_timeout_ms: int | timedelta | None
+    default_api_timeout: float | timedelta | None
+
 
 class ConsumerSettings(ClientSettings, total=False):
     """The settings of ``Consumer`` and ``AsyncConsumer``, except the deserializers."""
 
+    default_api_timeout_ms: int | timedelta | None
+    default_api_timeout: float | timedelta | None
     group_id: str | None
     group_instance_id: str | None
     group_protocol: Literal["auto", "consumer", "classic", "zookeeper"] | None
@@ -140,3 +143,34 @@ class ConsumerSettings(ClientSettings, total=False):
     consumer_id: str | None
     offsets_storage: Literal["zookeeper", "kafka"] | None
     dual_commit_enabled: bool | None
+
+
+class ProducerSettings(ClientSettings, total=False):
+    """The settings of ``Producer`` and ``AsyncProducer``."""
+
+    acks: Literal["all", "-1", "1", -1, 1] | None
+    enable_idempotence: bool | None
+    linger_ms: int | timedelta | None
+    linger: float | timedelta | None
+    batch_size: int | None
+    buffer_memory: int | None
+    max_block_ms: int | timedelta | None
+    max_block: float | timedelta | None
+    max_request_size: int | None
+    delivery_timeout_ms: int | timedelta | None
+    delivery_timeout: float | timedelta | None
+    max_in_flight_requests_per_connection: int | None
+    retries: int | None
+    compression_type: Literal["none", "gzip", "snappy", "lz4", "zstd"] | None
+    compression_gzip_level: int | None
+    compression_lz4_level: int | None
+    compression_zstd_level: int | None
+    partitioner: Callable[[str, bytes | None, int], int] | None
+    partitioner_ignore_keys: bool | None
+    partitioner_adaptive_partitioning_enable: bool | None
+    partitioner_availability_timeout_ms: int | timedelta | None
+    partitioner_availability_timeout: float | timedelta | None
+    metadata_max_idle_ms: int | timedelta | None
+    metadata_max_idle: float | timedelta | None
+    key_serializer: Callable[[Any], bytes | bytearray | memoryview | str | None] | None
+    value_serializer: Callable[[Any], bytes | bytearray | memoryview | str | None] | None

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from ottla import Admin, OttlaConfigWarning
 from ottla.config import AdminConfig, ConsumerConfig
 from ottla.config.old_consumer import NAMES
-from ottla.config.other_clients import OTHER_CLIENTS
+from ottla.config.other_clients import OTHER_CLIENTS, OTHER_CONSUMERS
 from ottla.errors import ConfigError
 
 OF_KAFKA_0_8 = (
@@ -161,7 +161,7 @@ def test_every_setting_of_0_8_is_accepted_or_refused_with_a_reason(name: str) ->
 
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_other_groups_refuse_names_of_0_8_with_those_of_today(name: str) -> None:
-    assert OTHER_CLIENTS[name].setting == NAMES[name]
+    assert {**OTHER_CLIENTS, **OTHER_CONSUMERS}[name].setting == NAMES[name]
     for settings in ({"bootstrap.servers": "b:1"}, {"zookeeper.connect": "zk:1", "bootstrap.servers": "b:1"}):
         with pytest.raises(ConfigError, match=f"^{name} is called {NAMES[name].replace('_', '.')} here"):
             ConsumerConfig.parse({**settings, name: "true"})

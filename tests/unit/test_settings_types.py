@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from ottla.config import AdminConfig, ConsumerConfig
+from ottla.config.producer import ProducerConfig
 from ottla.config.spelling import spellings
-from ottla.settings import AdminSettings, ConsumerSettings
+from ottla.settings import AdminSettings, ConsumerSettings, ProducerSettings
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,7 +30,11 @@ def test_the_module_agrees_with_the_table(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("typed", "config", "apart"),
-    [(AdminSettings, AdminConfig, set()), (ConsumerSettings, ConsumerConfig, {"key_deserializer", "value_deserializer"})],
+    [
+        (AdminSettings, AdminConfig, set()),
+        (ConsumerSettings, ConsumerConfig, {"key_deserializer", "value_deserializer"}),
+        (ProducerSettings, ProducerConfig, set()),
+    ],
 )
 def test_every_spelling_that_can_be_a_keyword_has_a_type(typed: Any, config: Any, apart: set[str]) -> None:
     keywords = {name for name in spellings(config) if "." not in name}

@@ -12,7 +12,7 @@ from typing import Any
 import ottla
 from ottla.cli.options import DEFAULT_BOOTSTRAP, client_settings
 from ottla.cli.output import CommandFailed
-from ottla.config import AdminConfig, ClientConfig
+from ottla.config import AdminConfig
 from ottla.config.old_consumer import NAMES
 from ottla.config.spelling import read, spellings, table
 
@@ -22,11 +22,11 @@ TIMEOUTS = ("request_timeout_ms", "default_api_timeout_ms")
 
 def with_default_timeouts(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``settings`` with the command line's default timeouts. If one of the two is set, the other one gets its value."""
-    known = {**spellings(ClientConfig), **{name: (field, False) for name, field in NAMES.items()}}
+    known = {**spellings(AdminConfig), **{name: (field, False) for name, field in NAMES.items()}}
     given = {known[name][0]: name for name in settings if name in known and known[name][0] in TIMEOUTS}
     timeout_ms = DEFAULT_TIMEOUT_MS
     for field, name in given.items():
-        timeout_ms = read(table(ClientConfig)[field], name, settings[name], in_seconds=known[name][1])
+        timeout_ms = read(table(AdminConfig)[field], name, settings[name], in_seconds=known[name][1])
     return {**{field: timeout_ms for field in TIMEOUTS if field not in given}, **settings}
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from ottla.cli.clients import with_default_timeouts
 from ottla.cli.output import CommandFailed
-from ottla.config import ClientConfig, ConsumerConfig, OttlaConfigWarning
+from ottla.config import ApiConfig, ClientConfig, ConsumerConfig, OttlaConfigWarning
 from ottla.config.spelling import dotted, spellings
 
 SECURITY = ("ssl.", "sasl.", "security.", "https.", "oauth", "enable.ssl.", "enable.sasl.")
@@ -81,7 +81,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProducerConfig(ClientConfig):
+class ProducerConfig(ApiConfig):
     """The client settings. Errors show the name of this class."""
 
 

@@ -1,7 +1,8 @@
 """The settings of a client: their names, types, defaults, bounds and parsing.
 
 Owns the frozen dataclasses ``ClientConfig``, ``ConsumerConfig`` and ``AdminConfig``; each field is one row of the table of
-settings. Must not know the use of a setting. Invariant: every config is valid; no other package parses the name of a setting.
+settings. ``ProducerConfig`` is in ``ottla.config.producer``, so that a program that only reads does not import it. Must not know
+the use of a setting. Invariant: every config is valid; no other package parses the name of a setting.
 
 A setting has Kafka's name with dots (``request.timeout.ms``) or with underscores (``request_timeout_ms``), both in
 milliseconds, and, for durations, also the Pythonic name without the suffix (``request_timeout``), in seconds or as a
@@ -63,13 +64,24 @@ class OttlaConfigWarning(UserWarning):
     """A setting has no effect here, or not the expected one."""
 
 
-def _warn(message: str) -> None:
+def warn(message: str) -> None:
     """Warn at the line outside this package that creates the client."""
     package, level = __name__.partition(".")[0], 2
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == package:
         frame, level = frame.f_back, level + 1
     warnings.warn(message, OttlaConfigWarning, stacklevel=level)
+
+
+def _mapping(cls: type[ClientConfig], settings: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return the given settings. Raises ``ConfigError`` for what is none, such as a topic."""
+    if settings is None:
+        return {}
+    if isinstance(settings, Mapping):
+        return settings
+    elsewhere = {"ConsumerConfig": "; topics go to subscribe()", "ProducerConfig": "; topics go to send()"}.get(cls.__name__, "")
+    hint = f'for example bootstrap_servers="localhost:9092"{elsewhere}'
+    raise ConfigError(f"settings must be a mapping or keywords, not {short_repr(settings)}", hint=hint)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +96,6 @@ class ClientConfig(SecurityConfig):
     """The client tries every address of a name."""
     request_timeout_ms: int = milliseconds(30_000, 1)
     """How long one request may take."""
-    default_api_timeout_ms: int = milliseconds(60_000)
-    """How long a call without a ``timeout`` may take."""
     retry_backoff_ms: int = milliseconds(100)
     """The first pause before a request is retried; each later one is longer."""
     retry_backoff_max_ms: int = milliseconds(1_000)
@@ -119,15 +129,12 @@ class ClientConfig(SecurityConfig):
 
         A value of ``None`` means the default. Settings that the chosen group protocol ignores cause one warning.
         """
-        if settings is not None and not isinstance(settings, Mapping):
-            elsewhere = "; topics go to subscribe()" if cls is ConsumerConfig else ""
-            hint = f'for example bootstrap_servers="localhost:9092"{elsewhere}'
-            raise ConfigError(f"settings must be a mapping or keywords, not {short_repr(settings)}", hint=hint)
+        settings = _mapping(cls, settings)
         given: dict[str, Any] = {}
         spelled: dict[str, str] = {}
-        is_old = cls._means_zookeeper({**(settings or {}), **keywords})
-        for spelling, value in (*(settings or {}).items(), *keywords.items()):
-            name, in_seconds = field_of(cls, spelling, (ConsumerConfig, AdminConfig), is_old)
+        is_old = cls._means_zookeeper({**settings, **keywords})
+        for spelling, value in (*settings.items(), *keywords.items()):
+            name, in_seconds = field_of(cls, spelling, _configs, is_old)
             if name in spelled:
                 raise ConfigError(f"{dotted(name)} is given twice, as {spelled[name]} and as {spelling}: give one of them")
             spelled[name] = spelling
@@ -157,22 +164,31 @@ class ClientConfig(SecurityConfig):
         """Check rules between settings; ``given`` are the fields that the user has set."""
         if self._needs_bootstrap_servers and not self.bootstrap_servers:
             raise ConfigError("bootstrap.servers is missing", hint='for example bootstrap_servers="localhost:9092"')
-        if self.request_timeout_ms > self.default_api_timeout_ms and "default_api_timeout_ms" in given:
-            below = f"below request.timeout.ms, which is {self.request_timeout_ms}"
-            raise ConfigError(f"default.api.timeout.ms is {self.default_api_timeout_ms}, {below}")
-        ignored = self.check_security(given)
-        if ignored:
-            listed = ", ".join(map(dotted, ignored))
-            _warn(f"security.protocol={self.security_protocol} ignores {listed}")
+        if ignored := self.check_security(given):
+            warn(f"security.protocol={self.security_protocol} ignores {', '.join(map(dotted, ignored))}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdminConfig(ClientConfig):
+class ApiConfig(ClientConfig):
+    """The settings of clients whose calls have a timeout by default: all but ``Producer``."""
+
+    default_api_timeout_ms: int = milliseconds(60_000)
+    """How long a call without a ``timeout`` may take."""
+
+    def _check(self, given: frozenset[str]) -> None:
+        super()._check(given)
+        if self.request_timeout_ms > self.default_api_timeout_ms and "default_api_timeout_ms" in given:
+            below = f"below request.timeout.ms, which is {self.request_timeout_ms}"
+            raise ConfigError(f"default.api.timeout.ms is {self.default_api_timeout_ms}, {below}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdminConfig(ApiConfig):
     """The settings of ``Admin``: only the common ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConsumerConfig(ClientConfig):
+class ConsumerConfig(ApiConfig):
     """The settings of ``Consumer``."""
 
     group_id: str | None = row(None, name)
@@ -306,7 +322,7 @@ class ConsumerConfig(ClientConfig):
             self._check_zookeeper()
         self._warn_of_ignored()
         if self.group_id is not None and self.means_classic and (warning := self.poll_interval_warning) is not None:
-            _warn(warning)
+            warn(warning)
 
     def _check_zookeeper(self) -> None:
         if self.zookeeper_connect is None:
@@ -322,9 +338,9 @@ class ConsumerConfig(ClientConfig):
             expected = f"expected one of {' and '.join(STRATEGIES)}, the same for all members"
             raise ConfigError(f"partition.assignment.strategy is {listed}: in a zookeeper group {expected}")
         if (warning := session_warning(self.zookeeper_session_timeout_ms)) is not None:
-            _warn(warning)
+            warn(warning)
         if self.offsets_storage == "zookeeper" and self.dual_commit_enabled:
-            _warn("offsets.storage=zookeeper ignores dual.commit.enabled: it is for offsets.storage=kafka")
+            warn("offsets.storage=zookeeper ignores dual.commit.enabled: it is for offsets.storage=kafka")
 
     def poll_interval(self, protocol: str) -> int:
         """How long the application may take between two polls (ms), in a group of this protocol.
@@ -363,11 +379,19 @@ class ConsumerConfig(ClientConfig):
         chosen_from = ("classic", "consumer") if self.group_protocol == "auto" else (self.group_protocol,)
         ignored = sorted(set.intersection(*(set(self.ignored_by(protocol)) for protocol in chosen_from)))
         if ignored:
-            _warn(f"group.protocol={self.group_protocol} ignores {', '.join(ignored)}")
+            warn(f"group.protocol={self.group_protocol} ignores {', '.join(ignored)}")
+
+
+def _configs() -> tuple[type[ClientConfig], ...]:
+    """Return the configs whose settings an error may name."""
+    from ottla.config.producer import ProducerConfig
+
+    return ConsumerConfig, ProducerConfig, AdminConfig
 
 
 __all__ = [
     "AdminConfig",
+    "ApiConfig",
     "ClientConfig",
     "ConsumerConfig",
     "Deserializer",

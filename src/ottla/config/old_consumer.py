@@ -1,7 +1,8 @@
 """The settings of Kafka 0.8's consumer: what a ``zookeeper`` group reads, so that its configuration files work unchanged.
 
 Owns the names, words and defaults that differ from today's, and the bounds of a session. Must not know how settings are parsed.
-Invariant: each name is in ``OTHER_CLIENTS``, so that the other group protocols refuse it with the name of today.
+Invariant: each name is in ``OTHER_CLIENTS`` or ``OTHER_CONSUMERS``, so that the other group protocols refuse it with the name of
+today.
 
 Some defaults stay today's on purpose, since they change only the speed: 0.8 has 64 KiB for ``socket.receive.buffer.bytes``, 1 MiB
 for ``fetch.message.max.bytes`` and 200 ms for ``refresh.leader.backoff.ms``.

@@ -9,12 +9,12 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
 from ottla.config.old_consumer import NAMES
-from ottla.config.other_clients import answer_to, reason
+from ottla.config.other_clients import OTHERS_OF, Answer, answer_to, reason
 from ottla.config.rows import Setting
 from ottla.errors import ConfigError
 from ottla.types import short_repr
@@ -41,8 +41,8 @@ def dotted(name: str) -> str:
     return name.replace("_", ".")
 
 
-def field_of(cls: type[Any], spelling: str, others: Iterable[type[Any]], is_old: bool = False) -> tuple[str, bool]:
-    """The field that a spelling means and whether its value is in seconds; ``others`` are configs whose settings errors may name.
+def field_of(cls: type[Any], spelling: str, configs: Callable[[], Iterable[type[Any]]], is_old: bool = False) -> tuple[str, bool]:
+    """The field that a spelling means and whether its value is in seconds; ``configs`` returns those whose settings errors name.
 
     ``is_old`` accepts the names of Kafka 0.8's consumer, with dots as in its files. Raises ``ConfigError`` with the nearest name
     for an unknown spelling.
@@ -53,19 +53,16 @@ def field_of(cls: type[Any], spelling: str, others: Iterable[type[Any]], is_old:
     if is_old and spelling in NAMES:
         return NAMES[spelling], False
     kafkas = dotted(str(spelling))
-    answer = answer_to(kafkas)
-    if answer is not None and answer.setting is not None:
-        here = dotted(answer.setting) if "." in str(spelling) else answer.setting
-        raise ConfigError(f"{spelling} is called {here} here", hint=answer.why or None)
-    if answer is not None and answer.needless:
-        raise ConfigError(f"{spelling} is a setting of another client that Ottla does not need: {answer.why}", hint="leave it out")
+    answer = answer_to(kafkas, _client(cls))
     if answer is not None:
-        raise ConfigError(f"{spelling} is a setting of another client that Ottla does not have", hint=answer.why)
-    owner = next((other for other in others if spelling in spellings(other)), None)
-    if owner is not None:
-        raise ConfigError(
-            f"{spelling} is a setting of {owner.__name__.removesuffix('Config')}, not of {cls.__name__.removesuffix('Config')}"
-        )
+        raise _answered(spelling, answer)
+    for other in configs():
+        if spelling in spellings(other):
+            raise ConfigError(f"{spelling} is a setting of {_client(other)}, not of {_client(cls)}")
+    for client in OTHERS_OF:
+        answer = answer_to(kafkas, client)
+        if answer is not None:
+            raise _answered_for(spelling, answer, client, _client(cls))
     why = reason(kafkas)
     # One or two wrong letters in a long name: "sasl.oauthbearer.token.endpiont.url" is not one of Kafka's.
     if why is not None and not _alike(str(spelling), known, 0.95):
@@ -73,6 +70,33 @@ def field_of(cls: type[Any], spelling: str, others: Iterable[type[Any]], is_old:
     meant = _meant(str(spelling), known)
     hint = f"did you mean {meant}?" if meant is not None else "docs/config.md lists all settings"
     raise ConfigError(f"unknown setting {short_repr(spelling)}", hint=hint)
+
+
+def _client(cls: type[Any]) -> str:
+    return cls.__name__.removesuffix("Config")
+
+
+def _as_spelled(field: str, spelling: str) -> str:
+    """A field with dots for a spelling with dots, or without."""
+    return dotted(field) if "." in str(spelling) else field
+
+
+def _answered(spelling: str, answer: Answer) -> ConfigError:
+    """The error for a name that other clients have for a setting of this one."""
+    if answer.setting is not None:
+        return ConfigError(f"{spelling} is called {_as_spelled(answer.setting, spelling)} here", hint=answer.why or None)
+    if answer.needless:
+        text = f"{spelling} is a setting of another client that Ottla does not need: {answer.why}"
+        return ConfigError(text, hint="leave it out")
+    return ConfigError(f"{spelling} is a setting of another client that Ottla does not have", hint=answer.why)
+
+
+def _answered_for(spelling: str, answer: Answer, owner: str, client: str) -> ConfigError:
+    """The error for a name that other clients have for a setting of ``owner``, which is not the client that was given it."""
+    text = f"{spelling} is for a {owner.lower()}"
+    if answer.setting is not None:
+        text = f"{text}, where it is called {_as_spelled(answer.setting, spelling)}"
+    return ConfigError(f"{text}: it is not a setting of {client}", hint="leave it out")
 
 
 def _meant(spelling: str, known: Mapping[str, tuple[str, bool]]) -> str | None:

@@ -127,7 +127,7 @@ def test_an_option_of_many_values_may_be_given_again(capsys: pytest.CaptureFixtu
         )
         == 1
     )
-    assert "retries is a setting of another client" in capsys.readouterr().err
+    assert "retries is a setting of Producer, not of Admin" in capsys.readouterr().err
 
 
 @pytest.mark.filterwarnings("ignore:group.protocol=auto ignores")
