@@ -12,8 +12,39 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 HERE = Path(__file__).parent
-DECLARATIONS = [f"src/ottla/records/{name}.pxd" for name in ("batch", "cdata", "memory", "processor", "reader", "record", "rows")]
-RECORDS = ("batch", "cdata", "columns", "encode", "header_columns", "reader", "record", "rows")
+DECLARATIONS = [
+    f"src/ottla/records/{name}.pxd"
+    for name in (
+        "accumulator",
+        "arrow_input",
+        "batch",
+        "cdata",
+        "input_columns",
+        "input_rows",
+        "murmur2",
+        "producer_queues",
+        "memory",
+        "processor",
+        "reader",
+        "record",
+        "rows",
+        "varint",
+    )
+]
+RECORDS = (
+    "accumulator",
+    "arrow_input",
+    "batch",
+    "cdata",
+    "columns",
+    "encode",
+    "header_columns",
+    "input_columns",
+    "input_rows",
+    "reader",
+    "record",
+    "rows",
+)
 
 OPTIMISE = [] if sys.platform == "win32" else ["-O3"]
 

@@ -13,7 +13,22 @@ from importlib.machinery import SOURCE_SUFFIXES, FileFinder, ModuleSpec, SourceF
 from pathlib import Path
 from types import ModuleType
 
-MODULES = ("batch", "cdata", "columns", "encode", "header_columns", "reader", "record", "rows")
+MODULES = (
+    "accumulator",
+    "arrow_input",
+    "batch",
+    "cdata",
+    "columns",
+    "encode",
+    "header_columns",
+    "input_columns",
+    "input_rows",
+    "murmur2",
+    "producer_queues",
+    "reader",
+    "record",
+    "rows",
+)
 """The modules that ``setup.py`` compiles."""
 
 

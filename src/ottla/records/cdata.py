@@ -19,8 +19,10 @@ except ImportError:
 if cython.compiled:
     from cython.cimports.libc.string import memset
     from cython.cimports.ottla.records.batch import new_buffer
+    from cython.cimports.ottla.records.memory import address_of
 else:
     from ottla.records.batch import new_buffer
+    from ottla.records.memory import address_of
 
 import ctypes
 
@@ -46,14 +48,6 @@ def _words(address: cython.longlong, count: cython.Py_ssize_t = 10) -> cython.p_
     return (ctypes.c_longlong * count).from_address(address)
 
 
-@cython.cfunc
-def _address(buffer: bytearray) -> cython.longlong:
-    if cython.compiled:
-        raw: cython.p_char = buffer
-        return cython.cast(cython.longlong, cython.cast(cython.size_t, raw))
-    return ctypes.addressof((ctypes.c_char * len(buffer)).from_buffer(buffer))
-
-
 class Block:
     """The memory of one tree of structures and of their buffers, allocated piece by piece and never moved.
 
@@ -70,7 +64,7 @@ class Block:
     def _fresh(self, size):
         memory = new_buffer(size + 64)
         self.kept.append(memory)
-        return (_address(memory) + 63) & -64
+        return (address_of(memory) + 63) & -64
 
     def take(self, size):
         """The address of ``size`` new bytes, a multiple of 64, as Arrow recommends."""
@@ -158,8 +152,8 @@ def _write_schema(field: tuple, block: Block, address: cython.longlong):
     form, name, children = field
     texts = [bytearray(form.encode() + b"\0"), bytearray(name.encode() + b"\0")]
     block.kept.append(texts)
-    words[0] = _address(texts[0])
-    words[1] = _address(texts[1])
+    words[0] = address_of(texts[0])
+    words[1] = address_of(texts[1])
     words[2] = 0
     words[3] = _NULLABLE
     words[4] = len(children)
@@ -253,7 +247,7 @@ def _get_next(stream, out):
 
 
 def _get_last_error(stream):
-    return _address(_stream_of(stream).error)
+    return address_of(_stream_of(stream).error)
 
 
 def _release_stream(stream):
@@ -302,7 +296,7 @@ _FORGET = ctypes.PYFUNCTYPE(None, _pointer)(_forget)
 def stream_capsule(field, arrays):
     """A capsule with an ArrowArrayStream of ``arrays``, an iterable of their addresses, which may raise."""
     memory = bytearray(40)
-    address = _address(memory)
+    address = address_of(memory)
     words: cython.p_longlong = _words(address)
     words[0], words[1], words[2], words[3] = _ENTRIES[2:]
     words[4] = address

@@ -32,11 +32,18 @@ _XERIAL_HEADER = struct.Struct(">8sii")
 _XERIAL_BLOCK = 32 * 1024
 _BLOCK_SIZE = struct.Struct(">i")
 _ZSTD_LEVEL = 3
+_LZ4_FAST = 9
+"""Kafka's default level, by which it means the fast compressor of lz4; at other levels it uses the one that compresses more."""
+_LZ4_HEADER = bytes.fromhex("04224d18 60 40 82")
+"""Version 1, independent blocks of 64 KiB, and the checksum of these two bytes."""
+_LZ4_BLOCK = 64 * 1024
+_LZ4_STORED = 1 << 31
+"""Marks the length of a block that is not compressed."""
 _OUTPUT_FULL = "failed to write whole buffer"
 
 
 def compress(codec: Compression, data: bytes | bytearray, level: int | None = None) -> bytes | bytearray:
-    """Compress ``data``; ``Compression.NONE`` returns it unchanged. gzip, lz4 and zstd have levels."""
+    """Compress ``data``; ``Compression.NONE`` returns it unchanged. gzip, lz4 and zstd have levels, those of Kafka."""
     return _COMPRESS[codec](data, level)
 
 
@@ -178,11 +185,28 @@ def _snappy_stream(data: bytes | bytearray, level: int | None) -> bytearray:
     return output
 
 
-def _lz4_frame(data: bytes | bytearray, level: int | None) -> bytes:
+def _lz4_frame(data: bytes | bytearray, level: int | None) -> bytes | bytearray:
     """A frame of independent blocks: Java's clients and tools do not read linked blocks."""
+    if level is None or level == _LZ4_FAST:
+        return _fast_lz4_frame(data)
     compressor = cramjam.lz4.Compressor(level, block_linked=False)
     compressor.compress(data)
     return bytes(compressor.finish())
+
+
+def _fast_lz4_frame(data: bytes | bytearray) -> bytearray:
+    """A frame without checksums, which a batch has itself: they cost 15 to 30 % of the time, and Kafka's clients write none."""
+    output = bytearray(_LZ4_HEADER)
+    with memoryview(data) as view:
+        for start in range(0, len(data), _LZ4_BLOCK):
+            part = view[start : start + _LZ4_BLOCK]
+            block = bytes(cramjam.lz4.compress_block(part, store_size=False))
+            if len(block) < len(part):
+                output += len(block).to_bytes(4, "little") + block
+            else:
+                output += (len(part) | _LZ4_STORED).to_bytes(4, "little") + part
+    output += bytes(4)
+    return output
 
 
 _COMPRESS: dict[int, Callable[[bytes | bytearray, int | None], bytes | bytearray]] = {

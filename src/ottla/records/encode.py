@@ -78,7 +78,7 @@ def _put_sized(output: bytearray, data: bytes | None) -> cython.void:
         output += data
 
 
-def _encode_records(rows: Iterable[tuple[int, Row]], base_timestamp: int) -> bytearray:
+def encode_records(rows: Iterable[tuple[int, Row]], base_timestamp: int) -> bytearray:
     """Encode records, each with its offset delta."""
     output = bytearray()
     body = bytearray()
@@ -129,7 +129,7 @@ def encode_batch(
         attributes |= LOG_APPEND_TIME_BIT
         max_timestamp = log_append_time
     attributes |= TRANSACTIONAL_BIT * transactional | CONTROL_BIT * control
-    body = _encode_records(enumerate(records), base_timestamp)
+    body = encode_records(enumerate(records), base_timestamp)
     header = BatchHeader(
         base_offset=base_offset,
         batch_length=0,
@@ -176,7 +176,7 @@ def encode_compacted(
     max_timestamp = header.max_timestamp
     if header.timestamp_type == TimestampType.CREATE_TIME:
         max_timestamp = max(record.timestamp for _, record in records)
-    body = _encode_records([(offset - header.base_offset, record) for offset, record in records], base_timestamp)
+    body = encode_records([(offset - header.base_offset, record) for offset, record in records], base_timestamp)
     left = header._replace(
         attributes=attributes, base_timestamp=base_timestamp, max_timestamp=max_timestamp, record_count=len(records)
     )

@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from ottla.records.header import BatchHeader, Compression, ControlType
@@ -16,6 +16,7 @@ class NewRecord(NamedTuple):
 
 Row: TypeAlias = tuple[bytes | None, bytes | None, Headers, int]
 
+def encode_records(rows: Iterable[tuple[int, Row]], base_timestamp: int) -> bytearray: ...
 def encode_batch(
     records: Sequence[Row],
     *,

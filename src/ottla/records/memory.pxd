@@ -10,6 +10,9 @@ cdef inline long long* longs_at(long long address, Py_ssize_t count) noexcept no
 cdef inline unsigned char* bytes_at(long long address, Py_ssize_t count) noexcept nogil:
     return <unsigned char*> <size_t> address
 
+cdef inline long long address_of(bytearray buffer):
+    return <long long> <size_t> <char*> buffer
+
 cdef inline void copy(
     unsigned char* target, Py_ssize_t at, const unsigned char* source, Py_ssize_t start, Py_ssize_t size
 ) noexcept nogil:

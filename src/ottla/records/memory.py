@@ -24,6 +24,11 @@ def bytes_at(address: int, count: int) -> memoryview:
     return memoryview((ctypes.c_ubyte * max(1, count)).from_address(address)).cast("B")
 
 
+def address_of(buffer: bytearray) -> int:
+    """The address of a buffer whose size does not change."""
+    return ctypes.addressof((ctypes.c_char * len(buffer)).from_buffer(buffer))
+
+
 def copy(target: memoryview, at: int, source: Any, start: int, size: int) -> None:
     """Copy ``size`` bytes of ``source``, from ``start`` on, to ``at`` in ``target``."""
     target[at : at + size] = source[start : start + size]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import random
 import struct
 import tracemalloc
 
 import cramjam
+import pyarrow
 import pytest
 
 from ottla.records import Compression, InvalidBatchError
@@ -14,6 +16,7 @@ from ottla.records.compression import compress, decompress
 
 CODECS = list(Compression)[1:]
 TEXT = b"Ottla was the youngest of Kafka's sisters. " * 3000
+WORDS = b" ".join(random.Random(1).choices([b"word%d" % number for number in range(500)], k=20_000))
 
 
 @pytest.mark.parametrize("codec", Compression)
@@ -32,6 +35,27 @@ def test_snappy_is_written_in_the_java_framing() -> None:
     assert data.startswith(b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1))
     (size,) = struct.unpack_from(">i", data, 16)
     assert cramjam.snappy.decompress_raw_len(data[20 : 20 + size]) == 32 * 1024
+
+
+@pytest.mark.parametrize("level", [None, 9])
+@pytest.mark.parametrize("data", [TEXT, WORDS, random.Random(1).randbytes(150_000), b"short"])
+def test_kafkas_default_of_lz4_is_the_fast_compressor_without_checksums(data: bytes, level: int | None) -> None:
+    frame = bytes(compress(Compression.LZ4, data, level))
+    assert frame[:7] == bytes.fromhex("04224d18604082")  # 64 KiB, independent blocks, no checksums
+    sizes, position = [], 7
+    while word := int.from_bytes(frame[position : position + 4], "little"):
+        sizes.append(word & 0x7FFFFFFF)
+        position += 4 + sizes[-1]
+    assert len(sizes) == -(-len(data) // 65_536)
+    assert (position + 4, max(sizes) <= 65_536) == (len(frame), True)
+    assert pyarrow.Codec("lz4").decompress(frame, len(data), asbytes=True) == data
+
+
+def test_levels() -> None:
+    for codec, fast, small in ((Compression.GZIP, 1, 9), (Compression.ZSTD, -50, 19), (Compression.LZ4, 9, 8)):
+        assert len(compress(codec, WORDS, small)) < len(compress(codec, WORDS, fast))
+    assert compress(Compression.ZSTD, WORDS) == compress(Compression.ZSTD, WORDS, 3)
+    assert compress(Compression.GZIP, WORDS) == compress(Compression.GZIP, WORDS, 6)
 
 
 @pytest.mark.parametrize("cut", [17, 19, 25, -1])

@@ -1,0 +1,34 @@
+# Declared here because sizes are C types, and for other compiled modules.
+from ottla.records.producer_queues cimport Delivery, PartitionQueue, ProducerBatch, TopicQueues
+
+cdef class RecordAccumulator:
+    cdef readonly dict topics
+    cdef readonly dict incomplete
+    cdef readonly Py_ssize_t used
+    cdef readonly long long freed
+    cdef readonly list waiters
+    cdef public object settled
+    cdef readonly object unseen
+    cdef public object accepts
+    cdef public object waits
+    cdef Py_ssize_t _batch_size
+    cdef Py_ssize_t _memory
+    cdef Py_ssize_t _max_record
+    cdef bint _ignores_keys
+    cdef object _partitioner
+    cdef object _nanoseconds
+    cdef object _lock
+    cdef object _acquire
+    cdef object _release
+    cdef object _mono
+    cdef object _random
+    cdef object _wake
+    cdef dict _active
+    cdef Py_ssize_t _most_bytes(self, key, value, headers) except -1
+    cdef Py_ssize_t _custom_partition(self, TopicQueues queues, key) except -1
+    cdef PartitionQueue _choose(self, TopicQueues queues, Py_ssize_t most)
+    cdef PartitionQueue _next_sticky(self, TopicQueues queues)
+    cdef Delivery _put(self, PartitionQueue queue, key, value, bytes headers, long long stamp)
+    cdef ProducerBatch _open(self, PartitionQueue queue, Py_ssize_t need, long long stamp)
+    cdef bint _grow(self, ProducerBatch batch, Py_ssize_t size) except -1
+    cdef _close(self, PartitionQueue queue)

@@ -1,0 +1,388 @@
+"""The record accumulator of a producer: ``send`` encodes each record into the open batch of its partition. This is the hot path.
+
+Owns the queues of batches, the memory that they take, and the choice of a partition. Must not know brokers, requests, retries or
+threads. Invariants: the bytes of a batch are complete records at any time; a batch is encoded by the threads that append until it
+is closed, and then belongs to the network thread; memory in use never exceeds the limit.
+
+Any thread may append. All methods that change a queue hold a lock; the network thread closes a batch under it, and then needs it
+no more for that batch. The source runs uncompiled or compiled by Cython, with the same result; the attributes of the classes are
+declared in ``accumulator.pxd``. Sources: KIP-98 (the format), KIP-480 and KIP-794 (records without a key), Kafka's
+``RecordAccumulator`` and ``BuiltInPartitioner``.
+"""
+
+from __future__ import annotations
+
+try:
+    import cython
+except ImportError:
+    from ottla.records import _cython as cython
+if cython.compiled:
+    from cython.cimports.ottla.records.memory import copy
+    from cython.cimports.ottla.records.murmur2 import murmur2
+    from cython.cimports.ottla.records.producer_queues import Delivery, PartitionQueue, ProducerBatch, TopicQueues
+    from cython.cimports.ottla.records.varint import put_varint, varint_size
+else:
+    from ottla.records.memory import copy
+    from ottla.records.murmur2 import murmur2
+    from ottla.records.producer_queues import Delivery, PartitionQueue, ProducerBatch, TopicQueues
+    from ottla.records.varint import put_varint, varint_size
+
+from bisect import bisect_right
+
+from ottla.errors import MessageTooLargeError
+from ottla.records.batch_states import BatchInput
+from ottla.records.record_arguments import NO_HEADERS, bytes_of, checked_partition, checked_timestamp, encode_headers
+from ottla.types import as_integer, short_repr
+
+COMPILED = cython.compiled
+
+# Literal numbers below, since a global of the module is a Python object in compiled code: 61 is the size of a batch's header.
+
+
+class RecordAccumulator:
+    """The queues of all topics. Sizes are in bytes.
+
+    ``nanoseconds`` returns the time since 1970, ``mono`` monotonic milliseconds. ``wake`` is called, outside the lock, when a batch
+    was created. ``settled`` is called with each batch that has an outcome, before those who wait for it are woken, ``unseen`` with
+    a failed batch that is dropped before anyone has looked at its error. ``partitioner`` is called with (topic, key, number of
+    partitions), for records without a partition. ``waiters`` are called, once, when memory was freed; ``waits`` knows how to wait
+    for a ``Delivery``.
+    """
+
+    def __init__(
+        self,
+        *,
+        batch_size: int,
+        memory: int,
+        max_record: int,
+        lock,
+        nanoseconds,
+        mono,
+        random,
+        wake,
+        settled,
+        unseen,
+        partitioner=None,
+        ignores_keys: bool = False,
+    ) -> None:
+        self.topics = {}
+        self._lock = lock
+        self._acquire, self._release = lock.acquire, lock.release
+        self.incomplete = {}
+        self.used = self.freed = 0
+        self.waiters = []
+        self.accepts = True
+        self.settled = settled
+        self.unseen = unseen
+        self.waits = None
+        self._batch_size = batch_size
+        self._memory = memory
+        self._max_record = max_record
+        self._nanoseconds = nanoseconds
+        self._mono = mono
+        self._random = random
+        self._wake = wake
+        self._partitioner = partitioner
+        self._ignores_keys = ignores_keys
+        self._active = {}
+
+    # -- any thread -------------------------------------------------------------------------------------------------------
+
+    def append(self, topic, value, key=None, partition=None, headers=(), timestamp=None, on_delivery=None):
+        """Encode a record; return its ``Delivery``.
+
+        ``None`` if it has to wait: the topic or the partition is not known, memory is short, or ``accepts`` is false. Raises
+        ``TypeError`` and ``ValueError`` for what cannot be a record, and ``MessageTooLargeError``.
+        """
+        queues: TopicQueues
+        delivery: Delivery
+        stamp: cython.longlong
+        number: cython.Py_ssize_t = -1
+        before: ProducerBatch
+        queue: PartitionQueue
+        queues = self.topics.get(topic)
+        if queues is None or queues.count == 0 or not self.accepts:
+            return None
+        if key is not None and type(key) is not bytes:
+            key = bytes_of(key, "a key")
+        if value is not None and type(value) is not bytes:
+            value = bytes_of(value, "a value")
+        encoded = encode_headers(headers) if headers else NO_HEADERS
+        if timestamp is None:
+            stamp = self._nanoseconds()
+            stamp = stamp // 1000000
+        else:
+            stamp = checked_timestamp(timestamp)
+        if partition is not None:
+            number = checked_partition(partition)
+            if number >= queues.count:
+                return None
+        elif self._partitioner is not None:
+            number = self._custom_partition(queues, key)
+        elif key is not None and not self._ignores_keys:
+            number = (murmur2(key) & 0x7FFFFFFF) % queues.count
+        if on_delivery is not None and not callable(on_delivery):
+            raise TypeError(f"on_delivery must be callable, not {short_repr(on_delivery)}")
+        most = self._most_bytes(key, value, encoded)
+        self._acquire()
+        try:
+            queue = self._choose(queues, most) if number < 0 else queues.queues[number]
+            before = queue.open
+            delivery = self._put(queue, key, value, encoded, stamp)
+            if delivery is not None and on_delivery is not None:
+                delivery.batch.callbacks.append((on_delivery, delivery))
+        finally:
+            self._release()
+        if delivery is not None and delivery.batch is not before:
+            self._wake()
+        return delivery
+
+    def _most_bytes(self, key, value, headers):
+        """The most bytes that the encoded record can have. Raises ``MessageTooLargeError`` if those are too many for a batch."""
+        size: cython.Py_ssize_t = len(headers) + 36
+        if key is not None:
+            size += len(key)
+        if value is not None:
+            size += len(value)
+        if 61 + size > self._max_record:
+            text = f"a record of up to {61 + size} bytes with the header of its batch, and {self._max_record} are allowed"
+            raise MessageTooLargeError(text, hint="see max.request.size and buffer.memory, and max.message.bytes of the topic")
+        return size
+
+    def _custom_partition(self, queues: TopicQueues, key):
+        given = self._partitioner(queues.name, key, queues.count)
+        number = as_integer(given)
+        if number is None or not 0 <= number < queues.count:
+            raise ValueError(f"the partitioner returned {short_repr(given)} for {queues.name}, which has {queues.count} partitions")
+        return number
+
+    def _choose(self, queues, most):
+        """The queue for a record without a key, of at most ``most`` bytes: one partition gets a whole batch, then another one."""
+        queue: PartitionQueue
+        batch: ProducerBatch
+        if 0 <= queues.sticky < queues.count:
+            queue = queues.queues[queues.sticky]
+            batch = queue.open
+            if queues.sticky_bytes < self._batch_size or (batch is not None and batch.size + most <= self._batch_size):
+                return queue
+        return self._next_sticky(queues)
+
+    def _next_sticky(self, queues: TopicQueues):
+        """Choose at random, by the weights of the partitions if they have any: those with short queues get more."""
+        if queues.weights is not None:
+            candidates, cumulative = queues.weights
+            queues.sticky = candidates[bisect_right(cumulative, int(self._random.random() * cumulative[-1]))]
+        else:
+            available = queues.available or range(queues.count)
+            queues.sticky = available[int(self._random.random() * len(available))]
+        queues.sticky_bytes = 0
+        return queues.queues[queues.sticky]
+
+    def _put(self, queue, key, value, headers, stamp):
+        """Encode a record; ``None`` if there is no memory for it."""
+        body: cython.Py_ssize_t
+        size: cython.Py_ssize_t
+        at: cython.Py_ssize_t
+        data: cython.p_uchar
+        source: cython.p_const_uchar
+        topic: TopicQueues = queue.topic
+        batch: ProducerBatch = queue.open
+        key_size: cython.Py_ssize_t = -1 if key is None else len(key)
+        value_size: cython.Py_ssize_t = -1 if value is None else len(value)
+        fixed: cython.Py_ssize_t = 1 + varint_size(key_size) + varint_size(value_size) + len(headers)
+        fixed += (key_size if key_size > 0 else 0) + (value_size if value_size > 0 else 0)
+        while True:
+            if batch is not None:
+                body = fixed + varint_size(stamp - batch.base_timestamp) + varint_size(batch.count)
+                size = body + varint_size(body)
+                if batch.size + size <= batch.room or self._grow(batch, size):
+                    break
+                self._close(queue)
+            batch = self._open(queue, 61 + fixed + 1 + 1 + 5, stamp)
+            if batch is None:
+                return None
+        data = batch.data
+        at = put_varint(data, batch.size, body)
+        data[at] = 0  # attributes; none are defined
+        at = put_varint(data, at + 1, stamp - batch.base_timestamp)
+        at = put_varint(data, at, batch.count)
+        at = put_varint(data, at, key_size)
+        if key_size > 0:
+            source = key
+            copy(data, at, source, 0, key_size)
+            at += key_size
+        at = put_varint(data, at, value_size)
+        if value_size > 0:
+            source = value
+            copy(data, at, source, 0, value_size)
+            at += value_size
+        source = headers
+        copy(data, at, source, 0, len(headers))
+        delivery: Delivery = Delivery.__new__(Delivery)  # a call of the class would make Python objects of the numbers
+        delivery.batch = batch
+        delivery.index = batch.count
+        delivery._timestamp = stamp
+        if stamp > batch.max_timestamp:
+            batch.max_timestamp = stamp
+        batch.size += size
+        batch.count += 1
+        if queue.partition == topic.sticky:
+            topic.sticky_bytes += size
+        return delivery
+
+    def _open(self, queue, need, stamp):
+        """Create the open batch of a partition, for a record of ``need`` bytes; ``None`` if there is no memory for it."""
+        room: cython.Py_ssize_t = queue.usual
+        if room > self._batch_size:
+            room = self._batch_size
+        if room < need:
+            room = need
+        if self.used + room > self._memory:
+            room = need
+            if self.used + room > self._memory:
+                return None
+        batch: ProducerBatch = ProducerBatch(queue, room, stamp, self._mono())
+        topic: TopicQueues = queue.topic
+        topic.used_at = batch.created_at
+        self.used += room
+        self.incomplete[batch] = None
+        self._active[queue] = None
+        queue.open = batch
+        return batch
+
+    def _grow(self, batch, size):
+        """Make room for a record of ``size`` bytes, if the batch may have it; return whether it has it now."""
+        need: cython.Py_ssize_t = batch.size + size
+        room: cython.Py_ssize_t = 2 * batch.room
+        if need > self._batch_size:
+            return False
+        if room > self._batch_size:
+            room = self._batch_size
+        if room < need:
+            room = need
+        if self.used + room - batch.room > self._memory:
+            return False
+        self.used += room - batch.room
+        batch._allocate(room)
+        return True
+
+    def _close(self, queue):
+        batch: ProducerBatch = queue.open
+        if batch is not None:
+            queue.open = None
+            queue.usual = batch.room if batch.room < self._batch_size else self._batch_size
+            batch.move(BatchInput.CLOSE)
+            queue.closed.append(batch)
+
+    # -- the calling thread of ``send_arrow`` -----------------------------------------------------------------------------------
+
+    def reserve(self, size: cython.Py_ssize_t):
+        """Take so many bytes of memory, if they are free; return whether they were."""
+        with self._lock:
+            if not self.has_room(size):
+                return False
+            self.used += size
+            return True
+
+    def has_room(self, size: cython.Py_ssize_t):
+        """Whether so many bytes of memory are free."""
+        return self.used + size <= self._memory
+
+    def enqueue(self, batch: ProducerBatch):
+        """Close a batch whose memory is reserved, and put it behind those of its partition; return whether it was accepted."""
+        queue: PartitionQueue = batch.queue
+        topic: TopicQueues = queue.topic
+        with self._lock:
+            if not self.accepts:
+                return False
+            self._close(queue)
+            batch.move(BatchInput.CLOSE)
+            batch.created_at = topic.used_at = self._mono()
+            queue.closed.append(batch)
+            self.incomplete[batch] = None
+            self._active[queue] = None
+            if queue.partition == topic.sticky:
+                topic.sticky_bytes += batch.size
+        self._wake()
+        return True
+
+    def sticky_partition(self, queues: TopicQueues):
+        """The partition for records without a key: the next one when this one has got a batch."""
+        with self._lock:
+            if not 0 <= queues.sticky < queues.count or queues.sticky_bytes >= self._batch_size:
+                self._next_sticky(queues)
+            return queues.sticky
+
+    # -- the network thread -----------------------------------------------------------------------------------------------
+
+    def set_partitions(self, topic, count, available=None) -> None:
+        """Let a topic have so many partitions, of which those in ``available`` have a leader; ``None``: all of them.
+
+        Batches of partitions that no longer exist remain.
+        """
+        queues: TopicQueues
+        with self._lock:
+            queues = self.topics.get(topic)
+            if queues is None:
+                queues = TopicQueues(self, topic)
+            while len(queues.queues) < count:
+                queues.queues.append(PartitionQueue(queues, len(queues.queues)))
+            queues.count = count
+            queues.available = available
+            if queues.sticky >= count:
+                queues.sticky = -1
+            self.topics[topic] = queues
+
+    def active(self):
+        """The partitions that have batches."""
+        with self._lock:
+            return list(self._active)
+
+    def close(self, queue: PartitionQueue) -> None:
+        """Close the open batch of a partition, if it has one."""
+        with self._lock:
+            self._close(queue)
+
+    def close_all(self):
+        """Close all open batches; return those without an outcome, the oldest first."""
+        queue: PartitionQueue
+        with self._lock:
+            for queue in self._active:
+                self._close(queue)
+            return list(self.incomplete)
+
+    def set_idle(self, queue: PartitionQueue) -> None:
+        """Leave a partition out of ``active`` if it has no batches."""
+        with self._lock:
+            if queue.open is None and not queue.closed:
+                self._active.pop(queue, None)
+
+    def put_back(self, queue: PartitionQueue, place, batches) -> None:
+        """Insert batches into the queue of a partition, in this order, before the one at ``place``."""
+        with self._lock:
+            for batch in reversed(batches):
+                queue.closed.insert(place, batch)
+            self._active[queue] = None
+
+    def replace(self, batch: ProducerBatch, parts) -> None:
+        """Take over the parts of a batch, and free its own memory."""
+        part: ProducerBatch
+        with self._lock:
+            for part in parts:
+                self.used += part.room
+                self.incomplete[part] = None
+            self.incomplete.pop(batch, None)
+            self.used -= batch.room
+            batch.free()
+
+    def release(self, batch: ProducerBatch) -> None:
+        """Free the memory of a batch that has an outcome."""
+        with self._lock:
+            self.incomplete.pop(batch, None)
+            self.used -= batch.room
+            self.freed += 1
+            batch.free()
+        if self.waiters:
+            waiters, self.waiters = self.waiters, []
+            for waiter in waiters:
+                waiter()

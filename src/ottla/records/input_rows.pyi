@@ -1,0 +1,2 @@
+# The functions are for arrow_input, which is compiled too.
+COMPILED: bool

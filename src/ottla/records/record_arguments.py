@@ -1,0 +1,85 @@
+"""Checks and converts what an application sends as a record, in other forms than the usual ones.
+
+Owns the accepted forms of keys, values, headers, partitions and timestamps, and the texts of their errors. Must not know topics or
+batches. Invariant: an error names the argument, what it was, and what is expected.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ottla.types import as_integer, short_repr
+
+NO_HEADERS = b"\0"
+"""The encoded headers of a record without any."""
+
+
+def encode_headers(headers: Any) -> bytes:
+    """The headers of a record, encoded with their count: pairs of a name and bytes, text or ``None``, or a mapping of them.
+
+    Raises ``TypeError`` for anything else.
+    """
+    output = bytearray()
+    try:
+        pairs = list(headers.items() if hasattr(headers, "items") else headers)
+    except TypeError:
+        raise TypeError(f"headers are pairs of a name and a value, or a mapping, not {short_repr(headers)}") from None
+    _append_varint(output, len(pairs))
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], str):
+            raise TypeError(f"a header is a pair of a name (str) and a value (bytes, str or None), not {short_repr(pair)}")
+        name, content = _as_utf8(pair[0], "the name of a header"), bytes_of(pair[1], "the value of a header")
+        _append_varint(output, len(name))
+        output += name
+        if content is None:
+            output.append(1)
+        else:
+            _append_varint(output, len(content))
+            output += content
+    return bytes(output)
+
+
+def _append_varint(output: bytearray, number: int) -> None:
+    left = number * 2
+    while left >= 0x80:
+        output.append(left & 0x7F | 0x80)
+        left >>= 7
+    output.append(left)
+
+
+def _as_utf8(value: str, what: str) -> bytes:
+    try:
+        return value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{what} cannot be encoded as UTF-8: {error}") from None
+
+
+def bytes_of(value: Any, what: str) -> bytes | None:
+    """A key, value or header as bytes; ``None`` stays ``None``."""
+    if value is None or type(value) is bytes:
+        return value
+    if isinstance(value, str):
+        return _as_utf8(value, what)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise TypeError(f"{what} must be bytes, str or None, not {short_repr(value)}: a serializer turns other types into bytes")
+
+
+def checked_partition(partition: Any) -> int:
+    """The number of a partition. Raises ``TypeError`` and ``ValueError``."""
+    number = as_integer(partition)
+    if number is None:
+        raise TypeError(f"partition must be a whole number or None, not {short_repr(partition)}")
+    if not 0 <= number < 2**31:
+        raise ValueError(f"partition must be from 0 to 2147483647, not {number}")
+    return number
+
+
+def checked_timestamp(timestamp: Any) -> int:
+    """Milliseconds since 1970. Raises ``TypeError`` and ``ValueError``."""
+    number = as_integer(timestamp)
+    if number is None:
+        raise TypeError(f"timestamp must be whole milliseconds since 1970, not {short_repr(timestamp)}")
+    if not 0 <= number < 2**63:
+        raise ValueError(f"timestamp must be milliseconds since 1970, from 0 to 2**63 - 1, not {number}")
+    return number
