@@ -102,6 +102,18 @@ class OffsetAndTimestamp(NamedTuple):
     leader_epoch: int | None = None
 
 
+class RecordMetadata(NamedTuple):
+    """Where a record was written. ``timestamp`` is in milliseconds since 1970: the record's own, or the broker's.
+
+    ``offset`` is -1 if the broker recognized a batch that is sent again and did not say where it was written.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+
+
 class Node(NamedTuple):
     """A broker as in the cluster's metadata."""
 

@@ -54,7 +54,7 @@ class ConsumerAssembly:
     """
 
     def __init__(self, config: ConsumerConfig, random: RandomPort, shared: SharedState, host: str = "localhost") -> None:
-        self.core = core = ClientCore(config, random)
+        self.core = core = ClientCore(config, random, allow_auto_create=config.allow_auto_create_topics)
         self.polls = PollTimer(config, shared.in_hand)
         self.subscription = SubscriptionState(_reset_to(config))
         self.membership: Membership | None = None

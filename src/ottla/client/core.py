@@ -16,7 +16,7 @@ from ottla.client.cluster.metadata import Metadata, MetadataManager
 from ottla.client.connections.connections import Connections
 from ottla.client.effects import CompletedRequest, ConnectionEffect, RequestManager, Send
 from ottla.client.events import ErrorNotification
-from ottla.config import ClientConfig, ConsumerConfig
+from ottla.config import ClientConfig
 from ottla.errors import OttlaError
 from ottla.types import Node, Now
 
@@ -38,11 +38,10 @@ class CorePoll(NamedTuple):
 class ClientCore:
     """One pass of the shell: ``handle_command`` for each command, ``poll``, perform the effects, report to ``connections``."""
 
-    def __init__(self, config: ClientConfig, random: RandomPort) -> None:
+    def __init__(self, config: ClientConfig, random: RandomPort, *, allow_auto_create: bool = False) -> None:
         self.config = config
         self.random = random
         self.connections = Connections(config, random)
-        allow_auto_create = isinstance(config, ConsumerConfig) and config.allow_auto_create_topics
         self.metadata_manager = MetadataManager(config, random, self.notify, allow_auto_create=allow_auto_create)
         self.observe: Callable[[CompletedRequest, Now], None] = lambda completion, now: None
         """Called with every request that was answered or has failed."""
@@ -110,6 +109,10 @@ class ClientCore:
         self.before_notifications()
         taken, self._notifications = self._notifications, []
         return taken
+
+    def drop_notifications(self) -> None:
+        """Drop the notifications, for a client whose application reads none. Errors in them are logged already."""
+        self._notifications.clear()
 
     def learn_node(self, node: Node, now: Now) -> None:
         """Add a broker that a response contained before the metadata did (a coordinator, a new leader)."""

@@ -49,7 +49,7 @@ class FileRange(Protocol):
     def __len__(self) -> int: ...
 
 
-Piece = bytes | FileRange
+Piece = bytes | memoryview | FileRange
 """A part of an outgoing frame: bytes in memory, or a range of a file."""
 
 

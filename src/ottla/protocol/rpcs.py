@@ -45,6 +45,8 @@ from ottla.protocol.messages import (
     heartbeat_response,
     incremental_alter_configs_request,
     incremental_alter_configs_response,
+    init_producer_id_request,
+    init_producer_id_response,
     join_group_request,
     join_group_response,
     leave_group_request,
@@ -61,6 +63,8 @@ from ottla.protocol.messages import (
     offset_fetch_response,
     offset_for_leader_epoch_request,
     offset_for_leader_epoch_response,
+    produce_request,
+    produce_response,
     sync_group_request,
     sync_group_response,
 )
@@ -138,3 +142,8 @@ DESCRIBE_LOG_DIRS: Rpc[
     describe_log_dirs_request.DescribeLogDirsRequest,
     describe_log_dirs_response.DescribeLogDirsResponse,
 ] = Rpc(Api.DESCRIBE_LOG_DIRS)
+PRODUCE: Rpc[produce_request.ProduceRequest, produce_response.ProduceResponse] = Rpc(Api.PRODUCE)
+INIT_PRODUCER_ID: Rpc[
+    init_producer_id_request.InitProducerIdRequest,
+    init_producer_id_response.InitProducerIdResponse,
+] = Rpc(Api.INIT_PRODUCER_ID)

@@ -16,3 +16,8 @@ monotonic = time.monotonic
 def now() -> Now:
     """Return the current monotonic and wall-clock time, in whole milliseconds."""
     return Now(time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000)
+
+
+def monotonic_milliseconds() -> int:
+    """Return the current monotonic time, in whole milliseconds."""
+    return time.monotonic_ns() // 1_000_000

@@ -134,7 +134,7 @@ class Sockets:
         if transport is None:
             return
         for piece in pieces:
-            assert isinstance(piece, bytes), "a client sends no ranges of files"
+            assert isinstance(piece, bytes | memoryview), "a client sends no ranges of files"
             transport.outgoing.append(memoryview(piece))
         self._flush(transport)
 

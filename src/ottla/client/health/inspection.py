@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import MappingProxyType
 
-from ottla.client.connections.node_connections import ESTABLISHED_STATES
 from ottla.client.core import ClientCore
 from ottla.client.fetch.manager import ReadReplicas
 from ottla.client.groups.membership import Membership
 from ottla.client.groups.rebalances import RebalanceRecorder
-from ottla.client.health.metrics import CONSUMER, COORDINATOR, FETCH, Meters, MetricName
+from ottla.client.health.metrics import CONSUMER, COORDINATOR, FETCH, Meters, MetricName, of_connections
 from ottla.client.health.verdicts import NetworkView, PartitionSeen
 from ottla.client.poll_timer import PollTimer
 from ottla.client.subscription import Mode, SubscriptionState
@@ -76,7 +75,12 @@ class Inspection:
             processing=self._polls.processing,
             partitions=MappingProxyType(partitions),
             metrics=MappingProxyType(
-                {**self._meters.read(now), **self._of_rebalances(now), **self._of_connections(), **self._of_replicas()}
+                {
+                    **self._meters.read(now),
+                    **self._of_rebalances(now),
+                    **of_connections(self._core.connections, CONSUMER),
+                    **self._of_replicas(),
+                }
             ),
         )
 
@@ -86,17 +90,6 @@ class Inspection:
         if session is None or self._subscription.mode is not Mode.TOPICS or session.has_lease(now):
             return None
         return f"ZooKeeper has not confirmed the session: {session.doubt}"
-
-    def _of_connections(self) -> dict[MetricName, float]:
-        connections = self._core.connections
-        count = sum(connection.state in ESTABLISHED_STATES for connection in connections.brokers)
-        values = {
-            "connection-count": count,
-            "connection-creation-total": connections.opened,
-            "connection-close-total": connections.opened - count,
-            "request-total": connections.sent,
-        }
-        return {MetricName(name, CONSUMER): float(value) for name, value in values.items()}
 
     def _of_replicas(self) -> dict[MetricName, float]:
         values = {}

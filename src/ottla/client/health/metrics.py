@@ -13,6 +13,8 @@ import enum
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
+from ottla.client.connections.connections import Connections
+from ottla.client.connections.node_connections import ESTABLISHED_STATES
 from ottla.client.effects import CompletedRequest
 from ottla.client.events import FetchedResponse
 from ottla.client.subscription import Consumed
@@ -85,6 +87,12 @@ class Meter:
         recent = self._recent(now)
         since = max(now.mono - recent[0][0], WINDOW) if recent else WINDOW
         return sum(count for _, count, *_ in recent) * 1000 / since
+
+    def sum_rate(self, now: Now) -> float:
+        """The sum of recent values per second."""
+        recent = self._recent(now)
+        since = max(now.mono - recent[0][0], WINDOW) if recent else WINDOW
+        return sum(total for _, _, total, *_ in recent) * 1000 / since
 
     def _recent(self, now: Now) -> list[_Sample]:
         return [sample for sample in self._samples if now.mono < sample[0] + SAMPLES * WINDOW]
@@ -183,6 +191,18 @@ class Meters:
             request_latency_max=self._requests.maximum(now),
         )
         return metrics
+
+
+def of_connections(connections: Connections, group: str) -> dict[MetricName, float]:
+    """Return the metrics of the connections, and of requests, in a group of metrics."""
+    count = sum(connection.state in ESTABLISHED_STATES for connection in connections.brokers)
+    values = {
+        "connection-count": count,
+        "connection-creation-total": connections.opened,
+        "connection-close-total": connections.opened - count,
+        "request-total": connections.sent,
+    }
+    return {MetricName(name, group): float(value) for name, value in values.items()}
 
 
 # -- the application's thread --------------------------------------------------------------------------------------------

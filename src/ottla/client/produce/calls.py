@@ -1,0 +1,217 @@
+"""The public calls of a producer that have to wait, as generators, and the callbacks of deliveries.
+
+Owns the order of the steps of each call, and the failures that no one has looked at. Must not know threads, event loops or
+requests. Invariant: a failure is raised, passed to a callback or logged; never none of the three.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from ottla.client.produce.outcome import Call, Wait
+from ottla.client.produce.topics import AwaitTopic
+from ottla.config.producer import ProducerConfig
+from ottla.errors import ClosedError, OttlaError, OttlaTimeoutError
+from ottla.records.accumulator import RecordAccumulator
+from ottla.records.arrow_delivery import ArrowDelivery, MemoryShort, WrittenRows
+from ottla.records.batch_states import OUTCOMES, BatchState
+from ottla.records.producer_queues import Delivery, ProducerBatch
+from ottla.types import Now, RecordMetadata
+
+_log = logging.getLogger(__name__)
+
+_ENDED = OUTCOMES | {BatchState.SPLIT}
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """A command: batches are ready. ``is_urgent``: they leave without waiting for ``linger.ms``."""
+
+    is_urgent: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Abandon:
+    """A command: fail all batches without an outcome."""
+
+    error: OttlaError
+
+
+class ProducerCalls:
+    """``submit`` sends a command to the network thread."""
+
+    def __init__(self, config: ProducerConfig, accumulator: RecordAccumulator, submit: Callable[[object], None]) -> None:
+        self.delivered: deque[ProducerBatch] = deque()
+        """Batches with an outcome and callbacks that have not run. The network thread appends to it."""
+        self.on_delivered: Callable[[], object] = lambda: None
+        """Called by the network thread after it has added to ``delivered``."""
+        self._config = config
+        self._accumulator = accumulator
+        self._submit = submit
+        self._failed: ProducerBatch | None = None
+        """The first failed batch since the last ``flush`` whose error nothing has reported."""
+
+    def settled(self, batch: ProducerBatch) -> None:
+        """Called by the network thread with each batch that has an outcome."""
+        if batch.error is not None and (self._failed is None or self._failed.seen):
+            self._failed = batch
+        if batch.callbacks:
+            self.delivered.append(batch)
+            self.on_delivered()
+
+    def run_callbacks(self) -> None:
+        """Run the callbacks of the batches that have an outcome. Their exceptions are logged."""
+        while self.delivered:
+            batch = self.delivered.popleft()
+            callbacks = batch.take_callbacks()
+            batch.seen = True
+            for callback, delivery in callbacks:
+                try:
+                    callback(delivery)
+                except Exception:
+                    _log.exception("the callback of a delivery failed")
+
+    def send(self, topic: str, record: tuple[Any, ...], now: Now) -> Call[Delivery]:
+        """Append a record for which there was no room, or no metadata, at first. It may wait for ``max.block.ms``."""
+        partition, deadline = record[2] or 0, now.mono + self._config.max_block_ms
+        while True:
+            freed = self._accumulator.freed  # before the attempt: memory that becomes free after it ends the wait
+            delivery = self._accumulator.append(topic, *record)
+            if delivery is not None:
+                return delivery
+            if not self._accumulator.accepts:
+                raise ClosedError("the producer is closed")
+            queues = self._accumulator.topics.get(topic)
+            if queues is None or queues.partition_count <= partition:
+                now = yield from self._await_topic(topic, partition, now, deadline)
+            else:
+                yield from self._await_memory(freed, deadline)
+
+    def send_arrow(self, data: Any, topic: str | None, now: Now) -> Call[ArrowDelivery]:
+        """Append the rows of Arrow data. Each wait, for memory or for a topic, may last ``max.block.ms``."""
+        from ottla.records.arrow_input import RowEncoder  # takes milliseconds to import
+
+        encoder = RowEncoder(self._accumulator, data, topic)
+        try:
+            for step in encoder.steps():
+                deadline = now.mono + self._config.max_block_ms
+                if isinstance(step, MemoryShort):
+                    self._submit(Drain(is_urgent=True))
+                    now = yield Wait(self._accumulator, step.is_met, deadline)
+                    if now.mono >= deadline and not step.is_met():
+                        raise OttlaTimeoutError(self._memory_text())
+                else:
+                    for name, partition in sorted(step.partitions):
+                        now = yield from self._await_topic(name, partition, now, deadline)
+        except Exception as error:
+            if count := encoder.delivery.count:
+                error.add_note(f"{count} rows before that were accepted, and are written")
+            raise
+        return encoder.delivery
+
+    def wait_for_rows(self, delivery: ArrowDelivery, until: int | None) -> Call[list[WrittenRows]]:
+        """Wait for the outcome of the rows of a call."""
+        while (batch := delivery.pending()) is not None:
+            now = yield Wait(batch, partial(is_settled, batch), until)
+            if until is not None and now.mono >= until and delivery.pending() is not None:
+                raise OttlaTimeoutError("some rows have no outcome within the timeout; they may still be written")
+        if (error := delivery.error()) is not None:
+            raise error.afresh()
+        return delivery.written()
+
+    def partitions_for(self, topic: str, now: Now) -> Call[list[int]]:
+        """Return the partitions of a topic."""
+        yield from self._await_topic(topic, 0, now, now.mono + self._config.max_block_ms)
+        return list(range(self._accumulator.topics[topic].partition_count))
+
+    def _await_topic(self, topic: str, partition: int, now: Now, deadline: int) -> Call[Now]:
+        command = AwaitTopic(topic, partition, deadline)
+        self._submit(command)
+        while not command.outcome.done:
+            now = yield Wait(command.outcome, lambda: command.outcome.done, None)
+        if command.outcome.error is not None:
+            raise command.outcome.error.afresh()
+        return now
+
+    def _await_memory(self, freed: int, deadline: int) -> Call[None]:
+        accumulator = self._accumulator
+        self._submit(Drain(is_urgent=True))
+        now = yield Wait(accumulator, lambda: accumulator.freed != freed, deadline)
+        if now.mono >= deadline and accumulator.freed == freed:
+            raise OttlaTimeoutError(self._memory_text())
+
+    def _memory_text(self) -> str:
+        sizes: dict[str, int] = {}
+        for batch in list(self._accumulator.incomplete):
+            name = f"{batch.queue.topic.name}-{batch.queue.partition}"
+            sizes[name] = sizes.get(name, 0) + batch.memory_size
+        most = sorted(sizes, key=lambda name: -sizes[name])[:3]
+        held = ", ".join(f"{name} with {sizes[name]} bytes" for name in most)
+        limit, within = self._config.buffer_memory, f"{self._config.max_block_ms / 1000:g} s"
+        return f"no memory for the record within {within}: buffer.memory is {limit}, held by unacknowledged records of {held}"
+
+    def wait(self, delivery: Delivery, until: int | None) -> Call[RecordMetadata]:
+        """Wait for the outcome of a record."""
+        while not is_settled(batch := delivery.batch.part_of(delivery.index)[0]):
+            now = yield Wait(batch, partial(is_settled, batch), until)
+            if until is not None and now.mono >= until and not is_settled(batch):
+                raise OttlaTimeoutError("the record has no outcome within the timeout; it may still be written")
+        return metadata_of(delivery)
+
+    def flush(self, until: int | None) -> Call[None]:
+        """Send all records, wait for their outcomes, and raise the first failure that nothing has reported."""
+        yield from self._flush(until)
+        self.raise_failure()
+
+    def _flush(self, until: int | None) -> Call[None]:
+        pending = self._accumulator.close_all()
+        if pending:
+            self._submit(Drain())
+        while pending:
+            self.run_callbacks()
+            batch = pending[-1]
+            if is_settled(batch):
+                pending.pop()
+                pending.extend(batch.parts or ())
+                continue
+            now = yield Wait(batch, partial(is_settled, batch), until)
+            if until is not None and now.mono >= until and not is_settled(batch):
+                count = sum(one.count for one in pending if not is_settled(one))
+                raise OttlaTimeoutError(f"{count} record{'s have' if count > 1 else ' has'} no outcome within the timeout")
+        self.run_callbacks()
+
+    def raise_failure(self) -> None:
+        """Raise the first failure since the last call, if no one has looked at it."""
+        failed, self._failed = self._failed, None
+        if failed is not None and not failed.seen and failed.error is not None:
+            failed.seen = True
+            raise failed.error.afresh()
+
+    def close(self, until: int) -> Call[None]:
+        """Accept no more records, and send what can be sent until then."""
+        self._accumulator.accepts = False
+        with suppress(OttlaTimeoutError):
+            yield from self._flush(until)
+
+
+def is_settled(batch: ProducerBatch) -> bool:
+    """Whether a batch has an outcome, or was divided."""
+    return batch.state in _ENDED
+
+
+def metadata_of(delivery: Delivery) -> RecordMetadata:
+    """Return where a record was written; raise its error."""
+    batch, index = delivery.batch.part_of(delivery.index)
+    queue = batch.queue
+    batch.seen = True
+    if batch.error is not None:
+        raise batch.error.afresh()
+    offset = -1 if batch.base_offset is None else batch.base_offset + index
+    stamp = delivery.timestamp if batch.log_append_time is None else batch.log_append_time
+    return RecordMetadata(queue.topic.name, queue.partition, offset, stamp)

@@ -1,0 +1,109 @@
+"""The topics of a producer: which ones the metadata has to describe, and how many partitions the accumulator knows of each.
+
+Owns the topics in use and the calls that wait for one. Must not know records. Invariant: a topic that is in use is refreshed with
+the metadata; one that was not used for ``metadata.max.idle.ms`` is no longer, and its next record waits for new metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ottla.client.cluster.metadata import Metadata, MetadataManager
+from ottla.client.effects import Poll
+from ottla.client.produce.outcome import Outcome
+from ottla.config.producer import ProducerConfig
+from ottla.errors import ConnectionFailedError, OttlaError, OttlaTimeoutError
+from ottla.records.accumulator import RecordAccumulator
+from ottla.types import Now
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AwaitTopic:
+    """A command: done when the metadata has this topic, with more than ``partition`` partitions; it fails at ``deadline``."""
+
+    topic: str
+    partition: int
+    deadline: int
+    outcome: Outcome = field(default_factory=Outcome)
+
+
+class ProducerTopics:
+    """A ``RequestManager`` without requests, polled before the metadata's. ``unreachable`` returns why no broker is connected."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        metadata: MetadataManager,
+        accumulator: RecordAccumulator,
+        unreachable: Callable[[], OttlaError | None],
+    ) -> None:
+        self._unreachable = unreachable
+        self._config = config
+        self._metadata = metadata
+        self._accumulator = accumulator
+        self._used_at: dict[str, int] = {}
+        """Topic -> when it was last asked for (monotonic ms)."""
+        self._waiting: list[AwaitTopic] = []
+        self._seen: Metadata | None = None
+
+    def wait(self, command: AwaitTopic, now: Now) -> None:
+        """Handle the command."""
+        self._waiting.append(command)
+        self._used_at[command.topic] = now.mono
+        count = len(self._metadata.current.partitions_for(command.topic))
+        if count and count <= command.partition:
+            self._metadata.request_update()
+
+    def poll(self, now: Now) -> Poll:
+        """Pass on what the metadata says, and end the calls that have waited long enough."""
+        if self._seen is not self._metadata.current:
+            self._seen = self._metadata.current
+            self._forget_idle(now)
+            self._pass_on(self._seen)
+        self._metadata.set_topics(frozenset(self._used_at))
+        self._waiting = [command for command in self._waiting if not self._ended(command, now)]
+        return Poll(wake_at=min((command.deadline for command in self._waiting), default=None))
+
+    def _forget_idle(self, now: Now) -> None:
+        awaited = {command.topic for command in self._waiting}
+        for topic, used_at in list(self._used_at.items()):
+            queues = self._accumulator.topics.get(topic)
+            last = used_at if queues is None else max(used_at, queues.used_at)
+            if topic not in awaited and last + self._config.metadata_max_idle_ms < now.mono:
+                del self._used_at[topic]
+                self._accumulator.set_partitions(topic, 0)
+
+    def _pass_on(self, metadata: Metadata) -> None:
+        for topic in self._used_at:
+            if partitions := metadata.partitions_for(topic):
+                led = [info.partition for info in partitions if info.leader is not None]
+                self._accumulator.set_partitions(topic, len(partitions), led if len(led) < len(partitions) else None)
+
+    def _ended(self, command: AwaitTopic, now: Now) -> bool:
+        """Whether a call was ended: the topic is known, cannot be known, or the time is over."""
+        metadata = self._metadata.current
+        count = len(metadata.partitions_for(command.topic))
+        if count > command.partition:
+            command.outcome.settle()
+            return True
+        topic = metadata.topics.get(command.topic)
+        error: OttlaError | None = None if topic is None else topic.error
+        if error is not None and not error.retriable:
+            command.outcome.settle(error=error)
+        elif command.deadline <= now.mono:
+            command.outcome.settle(error=self._late(command, count, error))
+        return command.outcome.done
+
+    def _late(self, command: AwaitTopic, count: int, error: OttlaError | None) -> OttlaError:
+        within = f"within {self._config.max_block_ms / 1000:g} s"
+        if count:
+            text = (
+                f"topic {command.topic!r} has partitions 0 to {count - 1}, and no partition {command.partition} appeared {within}"
+            )
+            return OttlaTimeoutError(text)
+        cause = error or self._unreachable() or self._metadata.failure
+        if isinstance(cause, ConnectionFailedError):
+            return ConnectionFailedError(f"no broker could be reached {within}", cause.attempts, hint=cause.hint)
+        text = f"topic {command.topic!r} was not found {within}"
+        return OttlaTimeoutError(f"{text}: {cause}" if cause else text, cause=cause)

@@ -1,0 +1,101 @@
+"""Assembles the managers of a producer: their references to each other, the order of polling, and the handlers of commands.
+
+Owns the wiring. Must not know sockets or threads. Invariant: managers are polled in an order in which each acts on the decisions of
+the earlier ones in the same pass.
+"""
+
+from __future__ import annotations
+
+from ottla.client.backoff import ExponentialBackoff, RandomPort
+from ottla.client.connections.node_connections import NodeState
+from ottla.client.core import ClientCore
+from ottla.client.effects import ToNode
+from ottla.client.events import Inspect
+from ottla.client.health.metrics import MetricName, of_connections
+from ottla.client.produce.calls import Abandon, Drain, ProducerCalls
+from ottla.client.produce.health import ProducerView, Waiting
+from ottla.client.produce.metrics import PRODUCER, ProducerMeters
+from ottla.client.produce.producer_id import ProducerIdManager
+from ottla.client.produce.sender import Sender
+from ottla.client.produce.sequences import Sequences
+from ottla.client.produce.topics import AwaitTopic, ProducerTopics
+from ottla.config.producer import ProducerConfig
+from ottla.errors import OttlaError
+from ottla.records.accumulator import RecordAccumulator
+from ottla.types import FrozenMapping, Now, TopicPartition
+
+
+class ProducerAssembly:
+    """A ``ClientCore`` that is a producer. A shell runs ``core``; the other attributes are for tests."""
+
+    def __init__(self, config: ProducerConfig, random: RandomPort, accumulator: RecordAccumulator, calls: ProducerCalls) -> None:
+        self.core = core = ClientCore(config, random, allow_auto_create=True)
+        backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random)
+        self._config = config
+        self._accumulator = accumulator
+        self.meters = ProducerMeters()
+        core.observe = self.meters.on_completion
+        self.topics = ProducerTopics(config, core.metadata_manager, accumulator, core.connections.brokers.unreachable)
+        self.sequences = Sequences() if config.enable_idempotence else None
+        self.sender = Sender(
+            config,
+            accumulator,
+            core.metadata_manager,
+            self.sequences,
+            backoff,
+            core.learn_node,
+            self._is_connected,
+            self._reason,
+            self.meters,
+        )
+        core.add_manager(self.topics)
+        self.ids: ProducerIdManager | None = None
+        if self.sequences is not None:
+            self.ids = ProducerIdManager(config, self.sequences, backoff, self._has_batches, self.sender.abort_all)
+            core.add_manager(self.ids)
+        core.add_manager(self.sender)
+        core.before_notifications = core.drop_notifications
+        core.register(AwaitTopic, self.topics.wait)
+        core.register(Drain, self._drain)
+        core.register(Abandon, self._abandon)
+        core.register(Inspect, lambda command, now: command.reply(self.view(now)))
+
+    def _is_connected(self, node_id: int) -> bool:
+        broker = self.core.connections.brokers.get(ToNode(node_id))
+        return broker is not None and broker.state is NodeState.READY
+
+    def _reason(self, node_id: int | None) -> OttlaError | None:
+        if self.ids is not None and self.ids.failure is not None:
+            return self.ids.failure
+        targets = () if node_id is None else (ToNode(node_id),)
+        return self.core.connections.brokers.unreachable("", targets)
+
+    def _has_batches(self) -> bool:
+        return bool(self._accumulator.incomplete)
+
+    def view(self, now: Now) -> ProducerView:
+        """Return the state of the producer."""
+        problem = self.core.connections.brokers.unreachable()
+        waiting: dict[TopicPartition, Waiting] = {}
+        for batch in list(self._accumulator.incomplete):  # the oldest first
+            tp = TopicPartition(batch.queue.topic.name, batch.queue.partition)
+            before = waiting.get(tp)
+            if before is None:
+                error = None if batch.last_error is None else str(batch.last_error)
+                waiting[tp] = Waiting(batch.count, batch.created_at, error)
+            else:
+                waiting[tp] = before._replace(records=before.records + batch.count)
+        metrics = {
+            **self.meters.read(self._accumulator, self._config.buffer_memory, now),
+            **of_connections(self.core.connections, PRODUCER),
+            MetricName("requests-in-flight", PRODUCER): float(self.sender.in_flight),
+        }
+        return ProducerView(now, None if problem is None else str(problem), FrozenMapping(waiting), FrozenMapping(metrics))
+
+    def _drain(self, command: Drain, now: Now) -> None:
+        """Nothing but the pass that follows is needed, unless batches are to leave before their time."""
+        del now
+        self.sender.urgent = self.sender.urgent or command.is_urgent
+
+    def _abandon(self, command: Abandon, now: Now) -> None:
+        self.sender.abort_all(command.error, now)
