@@ -23,6 +23,7 @@ from ottla.client.groups.zookeeper import states as zookeeper_member
 from ottla.coordinator.classic import machine as classic_group
 from ottla.coordinator.consumer import reconcile
 from ottla.coordinator.transactions import machine as transaction
+from ottla.records import batch_states
 from ottla.zookeeper import session as zookeeper_session
 
 PAGE = Path(__file__).parents[1] / "docs" / "states.md"
@@ -80,6 +81,11 @@ MACHINES = (
         reconcile,
     ),
     Machine("A transactional id", "The coordinator's side of a transactional producer.", transaction),
+    Machine(
+        "A batch of a producer",
+        "From its first record to its outcome: the accumulator closes it, the sender does the rest.",
+        batch_states,
+    ),
 )
 
 

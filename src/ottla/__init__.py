@@ -14,9 +14,13 @@ _HOMES = {
     "Broker": "ottla.embedded",
     "Consumer": "ottla.consumer",
     "AsyncConsumer": "ottla.async_consumer",
+    "Producer": "ottla.producer",
+    "AsyncProducer": "ottla.async_producer",
     "Admin": "ottla.admin",
+    "Delivery": "ottla.records.producer_queues",
     "GroupMembershipOperation": "ottla.types",
     "Health": "ottla.client.health.verdicts",
+    "ProducerHealth": "ottla.client.produce.health",
     "MetricName": "ottla.client.health.metrics",
     "Rebalance": "ottla.client.groups.rebalances",
     "Record": "ottla.records",
@@ -29,6 +33,7 @@ _HOMES = {
     "OffsetAndMetadata": "ottla.types",
     "OffsetAndTimestamp": "ottla.types",
     "PartitionInfo": "ottla.types",
+    "RecordMetadata": "ottla.types",
     "TimestampType": "ottla.types",
     "TopicPartition": "ottla.types",
     "OttlaConfigWarning": "ottla.config",
@@ -55,14 +60,18 @@ def __dir__() -> list[str]:
 if TYPE_CHECKING:
     from ottla.admin import Admin as Admin
     from ottla.async_consumer import AsyncConsumer as AsyncConsumer
+    from ottla.async_producer import AsyncProducer as AsyncProducer
     from ottla.client.groups.rebalances import Rebalance as Rebalance
     from ottla.client.health.metrics import MetricName as MetricName
     from ottla.client.health.verdicts import Health as Health
+    from ottla.client.produce.health import ProducerHealth as ProducerHealth
     from ottla.config import OttlaConfigWarning as OttlaConfigWarning
     from ottla.consumer import Consumer as Consumer
     from ottla.embedded import Broker as Broker
     from ottla.errors import OttlaError as OttlaError
+    from ottla.producer import Producer as Producer
     from ottla.records import Record as Record, Records as Records
+    from ottla.records.producer_queues import Delivery as Delivery
     from ottla.signals import stop_on_signals as stop_on_signals
     from ottla.streams import Stream as Stream
     from ottla.types import (
@@ -74,6 +83,7 @@ if TYPE_CHECKING:
         OffsetAndMetadata as OffsetAndMetadata,
         OffsetAndTimestamp as OffsetAndTimestamp,
         PartitionInfo as PartitionInfo,
+        RecordMetadata as RecordMetadata,
         TimestampType as TimestampType,
         TopicPartition as TopicPartition,
     )

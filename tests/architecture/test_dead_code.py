@@ -21,11 +21,13 @@ PUBLIC = {
     for path in (
         "admin",
         "async_consumer",
+        "async_producer",
         "consumer",
         "consumer_base",
         "errors/codes",
         "errors/zookeeper",
         "faults",
+        "producer",
         "records/fetched",
         "runtime/zookeeper_server",
         "spark/source",

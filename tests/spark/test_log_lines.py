@@ -50,6 +50,7 @@ spark.stop()
 
 
 @pytest.mark.timeout(400)  # a JVM of its own, which a busy machine takes minutes for
+@pytest.mark.slow
 def test_each_thing_is_one_line_with_time_level_and_logger(kafka: Kafka, tmp_path: Path) -> None:
     topic = kafka.create(2)
     kafka.produce(topic, numbered(10) + numbered(10, 10, 1))
