@@ -3,6 +3,7 @@
 Without a C compiler the extensions are skipped, and the same source runs uncompiled (``ottla.records.COMPILED`` is ``False``).
 """
 
+import os
 import re
 import sys
 import tomllib
@@ -41,6 +42,8 @@ RECORDS = (
     "header_columns",
     "input_columns",
     "input_rows",
+    "murmur2",
+    "producer_queues",
     "reader",
     "record",
     "rows",
@@ -72,4 +75,9 @@ modules = cythonize(extensions, language_level=3, include_path=["src"])
 for module in modules:
     module.optional = True  # not in Extension(): cythonize() creates new extensions without it
 
-setup(ext_modules=modules, long_description=long_description(), long_description_content_type="text/markdown")
+setup(
+    ext_modules=modules,
+    long_description=long_description(),
+    long_description_content_type="text/markdown",
+    options={"build_ext": {"parallel": os.cpu_count()}},  # the modules take two minutes one after the other
+)

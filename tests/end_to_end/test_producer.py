@@ -189,6 +189,13 @@ def test_a_partition_that_does_not_exist_is_named(broker: Broker, topic: str) ->
         producer.send(topic, b"", partition=7)
 
 
+def test_a_partition_that_is_added_while_a_record_waits_for_it(broker: Broker, topic: str) -> None:
+    with new(broker) as producer, Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        producer.partitions_for(topic)
+        threading.Timer(0.3, lambda: admin.create_partitions({topic: PARTITIONS + 2})).start()
+        assert producer.send(topic, b"", partition=PARTITIONS + 1).result(SOON).partition == PARTITIONS + 1
+
+
 def test_a_record_that_the_topic_does_not_allow(broker: Broker, topic: str) -> None:
     with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
         admin.alter_configs("topic", topic, {"max.message.bytes": "2000"})
@@ -224,6 +231,10 @@ def test_no_broker() -> None:
 # -- how outcomes are reported ---------------------------------------------------------------------------------------------
 
 
+def refused(broker: Broker, **more: Any) -> None:
+    broker.faults.fail("Produce", "POLICY_VIOLATION", **more)
+
+
 def test_callbacks_run_on_the_thread_that_calls(broker: Broker, topic: str, caplog: pytest.LogCaptureFixture) -> None:
     called: list[tuple[int, RecordMetadata]] = []
 
@@ -241,16 +252,57 @@ def test_callbacks_run_on_the_thread_that_calls(broker: Broker, topic: str, capl
     assert "in a callback" in caplog.text
 
 
+def test_ctrl_c_in_a_callback_leaves_the_others_to_the_next_call(broker: Broker, topic: str) -> None:
+    called: list[int] = []
+
+    def on_delivery(delivery: Delivery) -> None:
+        called.append(delivery.result().offset)
+        if len(called) == 2:
+            raise KeyboardInterrupt
+
+    with new(broker) as producer:
+        for _ in range(4):
+            producer.send(topic, b"", partition=0, on_delivery=on_delivery)
+        with pytest.raises(KeyboardInterrupt):
+            producer.flush()
+        producer.poll()
+    assert called == [0, 1, 2, 3]
+
+
+def test_callbacks_of_threads_that_send_at_once_run_once(broker: Broker, topic: str) -> None:
+    called: list[int] = []
+
+    def run() -> None:
+        for _ in range(500):
+            producer.send(topic, b"", partition=0, on_delivery=lambda delivery: called.append(delivery.result().offset))
+
+    with new(broker, linger=0) as producer:
+        threads = [threading.Thread(target=run) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(called) == list(range(2_000))
+
+
+def test_a_failure_that_only_some_callbacks_got_is_raised(broker: Broker, topic: str) -> None:
+    called: list[bool] = []
+    with new(broker, linger=60) as producer:
+        producer.partitions_for(topic)
+        refused(broker)
+        producer.send(topic, b"", partition=0)
+        producer.send(topic, b"", partition=0, on_delivery=lambda delivery: called.append(delivery.done()))
+        with pytest.raises(PolicyViolationError):
+            producer.flush()
+        assert called == [True]
+
+
 def test_a_callback_may_send(broker: Broker, topic: str) -> None:
     with new(broker) as producer:
         producer.send(topic, b"first", partition=0, on_delivery=lambda delivery: producer.send(topic, b"second", partition=0))
         producer.flush()
         producer.flush()
     assert [record.value for record in stored(broker, topic)] == [b"first", b"second"]
-
-
-def refused(broker: Broker, **more: Any) -> None:
-    broker.faults.fail("Produce", "POLICY_VIOLATION", **more)
 
 
 def test_a_failure_is_raised_by_result_and_only_there(broker: Broker, topic: str, caplog: pytest.LogCaptureFixture) -> None:

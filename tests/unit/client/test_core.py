@@ -307,8 +307,9 @@ def test_a_cluster_that_forgot_its_client_is_found_again_by_the_bootstrap_server
     assert list(world.core.metadata.nodes) == [1]
 
 
-def test_only_a_consumer_asks_for_topics_to_be_created() -> None:
-    consumer = ClientCore(ConsumerConfig.parse(bootstrap_servers="10.0.0.1:9092"), random.Random(1))
+def test_only_some_clients_ask_for_topics_to_be_created() -> None:
+    config = ConsumerConfig.parse(bootstrap_servers="10.0.0.1:9092")
+    consumer = ClientCore(config, random.Random(1), allow_auto_create=True)
     consumer.metadata_manager.set_topics(frozenset({"a"}))
     other = TwoManagers().core
     other.metadata_manager.set_topics(frozenset({"a"}))

@@ -47,8 +47,8 @@ class ProducerCalls:
     """``submit`` sends a command to the network thread."""
 
     def __init__(self, config: ProducerConfig, accumulator: RecordAccumulator, submit: Callable[[object], None]) -> None:
-        self.delivered: deque[ProducerBatch] = deque()
-        """Batches with an outcome and callbacks that have not run. The network thread appends to it."""
+        self.delivered: deque[tuple[Callable[[Delivery], object], Delivery]] = deque()
+        """The callbacks that are due. The network thread adds to it, any other thread takes from it."""
         self.on_delivered: Callable[[], object] = lambda: None
         """Called by the network thread after it has added to ``delivered``."""
         self._config = config
@@ -59,23 +59,25 @@ class ProducerCalls:
 
     def settled(self, batch: ProducerBatch) -> None:
         """Called by the network thread with each batch that has an outcome."""
-        if batch.error is not None and (self._failed is None or self._failed.seen):
+        callbacks = batch.take_callbacks()
+        batch.seen = batch.seen or len(callbacks) == batch.count
+        if batch.error is not None and not batch.seen and (self._failed is None or self._failed.seen):
             self._failed = batch
-        if batch.callbacks:
-            self.delivered.append(batch)
+        if callbacks:
+            self.delivered.extend(callbacks)
             self.on_delivered()
 
     def run_callbacks(self) -> None:
-        """Run the callbacks of the batches that have an outcome. Their exceptions are logged."""
-        while self.delivered:
-            batch = self.delivered.popleft()
-            callbacks = batch.take_callbacks()
-            batch.seen = True
-            for callback, delivery in callbacks:
-                try:
-                    callback(delivery)
-                except Exception:
-                    _log.exception("the callback of a delivery failed")
+        """Run the callbacks that are due. Their exceptions are logged; Ctrl-C in one leaves the others to the next call."""
+        while True:
+            try:
+                callback, delivery = self.delivered.popleft()
+            except IndexError:
+                return
+            try:
+                callback(delivery)
+            except Exception:
+                _log.exception("the callback of a delivery failed")
 
     def send(self, topic: str, record: tuple[Any, ...], now: Now) -> Call[Delivery]:
         """Append a record for which there was no room, or no metadata, at first. It may wait for ``max.block.ms``."""

@@ -51,16 +51,14 @@ class ProducerTopics:
         """Handle the command."""
         self._waiting.append(command)
         self._used_at[command.topic] = now.mono
-        count = len(self._metadata.current.partitions_for(command.topic))
-        if count and count <= command.partition:
-            self._metadata.request_update()
 
     def poll(self, now: Now) -> Poll:
         """Pass on what the metadata says, and end the calls that have waited long enough."""
         if self._seen is not self._metadata.current:
             self._seen = self._metadata.current
             self._forget_idle(now)
-            self._pass_on(self._seen)
+            for topic in self._used_at:
+                self._pass_on(topic)
         self._metadata.set_topics(frozenset(self._used_at))
         self._waiting = [command for command in self._waiting if not self._ended(command, now)]
         return Poll(wake_at=min((command.deadline for command in self._waiting), default=None))
@@ -74,17 +72,17 @@ class ProducerTopics:
                 del self._used_at[topic]
                 self._accumulator.set_partitions(topic, 0)
 
-    def _pass_on(self, metadata: Metadata) -> None:
-        for topic in self._used_at:
-            if partitions := metadata.partitions_for(topic):
-                led = [info.partition for info in partitions if info.leader is not None]
-                self._accumulator.set_partitions(topic, len(partitions), led if len(led) < len(partitions) else None)
+    def _pass_on(self, topic: str) -> None:
+        if partitions := self._metadata.current.partitions_for(topic):
+            led = [info.partition for info in partitions if info.leader is not None]
+            self._accumulator.set_partitions(topic, len(partitions), led if len(led) < len(partitions) else None)
 
     def _ended(self, command: AwaitTopic, now: Now) -> bool:
         """Whether a call was ended: the topic is known, cannot be known, or the time is over."""
         metadata = self._metadata.current
         count = len(metadata.partitions_for(command.topic))
         if count > command.partition:
+            self._pass_on(command.topic)  # metadata that was there before: the topic was not used for a while
             command.outcome.settle()
             return True
         topic = metadata.topics.get(command.topic)
@@ -93,6 +91,8 @@ class ProducerTopics:
             command.outcome.settle(error=error)
         elif command.deadline <= now.mono:
             command.outcome.settle(error=self._late(command, count, error))
+        elif count:
+            self._metadata.request_update()  # the partition may be about to be added
         return command.outcome.done
 
     def _late(self, command: AwaitTopic, count: int, error: OttlaError | None) -> OttlaError:

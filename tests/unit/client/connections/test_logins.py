@@ -171,7 +171,7 @@ def test_a_missing_token_counts_as_a_refused_login() -> None:
 def test_a_login_that_never_ends_times_out() -> None:
     gate = Gate()
     gate.renewing = True
-    world = LoginsOnNetwork(request_timeout=2, default_api_timeout=2)
+    world = LoginsOnNetwork(request_timeout=2)
     world.network.peer("10.0.0.1:9092", answer=gate)
     world.send("a", timeout=5_000)
     world.network.advance(6_000)
