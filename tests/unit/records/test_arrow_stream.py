@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -157,7 +158,7 @@ encode(target, records)
 assert written(target) == {("t", 0): [(b"k", b"v", (("h", None),), 5)]}
 sys.exit(7)
 """
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 7
+    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], check=False).returncode == 7
 
 
 def drain(target: RecordAccumulator, found: list[bytes | None], over: Callable[[], bool]) -> None:
