@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -48,3 +50,17 @@ def test_the_environment_selects_compiled_or_source() -> None:
     assert {str(module.__file__).endswith(".py") for module in modules} == {not COMPILED}
     if UNCOMPILED:
         assert not COMPILED
+
+
+def test_setup_compiles_these_modules_and_knows_their_declarations() -> None:
+    """One that is left out runs uncompiled beside compiled ones, which then cannot be imported."""
+    root = Path(__file__).parents[3]
+    tree = ast.parse((root / "setup.py").read_text(encoding="utf-8"))
+    values = {target.id: node.value for node in tree.body if isinstance(node, ast.Assign) for target in names(node)}
+    assert ast.literal_eval(values["RECORDS"]) == MODULES
+    declared = {path.stem for path in (root / "src" / "ottla" / "records").glob("*.pxd")}
+    assert {node.value for node in ast.walk(values["DECLARATIONS"]) if isinstance(node, ast.Constant)} >= declared
+
+
+def names(node: ast.Assign) -> list[ast.Name]:
+    return [target for target in node.targets if isinstance(target, ast.Name)]
