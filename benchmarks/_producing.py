@@ -37,7 +37,7 @@ class _Clock:
 
 def send(servers: str, topic: str, records: int, size: int, settings: Settings) -> Producing:
     """``Producer.send`` for each record."""
-    from ottla.producer import Producer
+    from ottla import Producer
 
     value = bytes(size)
     with Producer(bootstrap_servers=servers, **settings) as producer:
@@ -52,21 +52,9 @@ def send(servers: str, topic: str, records: int, size: int, settings: Settings) 
 
 def send_async(servers: str, topic: str, records: int, size: int, settings: Settings) -> Producing:
     """``await AsyncProducer.send`` for each record."""
-    from ottla.async_producer import AsyncProducer
+    from ottla import AsyncProducer
 
-    value = bytes(size)
-
-    async def run() -> Producing:
-        async with AsyncProducer(bootstrap_servers=servers, **settings) as producer:
-            await producer.partitions_for(topic)
-            clock, send = _Clock(), producer.send
-            for _ in range(records // len(KEYS)):
-                for key in KEYS:
-                    await send(topic, value, key)
-            await producer.flush()
-            return clock.stop(records)
-
-    return asyncio.run(run())
+    return asyncio.run(_sent_by(AsyncProducer, topic, records, size, {"bootstrap_servers": servers, **settings}))
 
 
 def confluent(servers: str, topic: str, records: int, size: int, settings: Settings) -> Producing:
@@ -94,16 +82,17 @@ def aiokafka(servers: str, topic: str, records: int, size: int, settings: Settin
     """aiokafka's ``send`` for each record."""
     from aiokafka import AIOKafkaProducer
 
+    return asyncio.run(_sent_by(AIOKafkaProducer, topic, records, size, {"bootstrap_servers": servers, **settings}))
+
+
+async def _sent_by(client: Callable[..., Any], topic: str, records: int, size: int, settings: Settings) -> Producing:
+    """Send with a client whose calls are coroutines."""
     value = bytes(size)
-
-    async def run() -> Producing:
-        async with AIOKafkaProducer(bootstrap_servers=servers, **settings) as producer:
-            await producer.partitions_for(topic)
-            clock, send = _Clock(), producer.send
-            for _ in range(records // len(KEYS)):
-                for key in KEYS:
-                    await send(topic, value, key)
-            await producer.flush()
-            return clock.stop(records)
-
-    return asyncio.run(run())
+    async with client(**settings) as producer:
+        await producer.partitions_for(topic)
+        clock, send = _Clock(), producer.send
+        for _ in range(records // len(KEYS)):
+            for key in KEYS:
+                await send(topic, value, key)
+        await producer.flush()
+        return clock.stop(records)

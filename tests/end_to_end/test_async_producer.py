@@ -5,31 +5,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from itertools import count
 from typing import Any
 
 import pytest
 
-from ottla import Admin, AsyncProducer, Broker, Consumer, TopicPartition
+from ottla import AsyncProducer, Broker
 from ottla.errors import ClosedError, IllegalStateError, OttlaTimeoutError, PolicyViolationError
-
-NUMBERS = count(1)
-PARTITIONS = 3
+from tests.end_to_end.producing import PARTITIONS, new_topic, started, stored
 
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    with Broker(settings={"auto.create.topics.enable": "false"}) as broker:
+    with started() as broker:
         yield broker
 
 
 @pytest.fixture
 def topic(broker: Broker) -> Iterator[str]:
-    name = f"topic-{next(NUMBERS)}"
-    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
-        admin.create_topics({name: PARTITIONS})
-    yield name
-    broker.faults.clear()
+    with new_topic(broker) as name:
+        yield name
 
 
 @asynccontextmanager
@@ -39,14 +33,7 @@ async def new(broker: Broker, **settings: Any) -> AsyncIterator[AsyncProducer]:
 
 
 def values(broker: Broker, topic: str, partition: int = 0) -> list[bytes | None]:
-    tp = TopicPartition(topic, partition)
-    with Consumer(bootstrap_servers=broker.bootstrap_servers, auto_offset_reset="earliest") as consumer:
-        consumer.assign([tp])
-        end = consumer.end_offsets([tp])[tp]
-        found: list[bytes | None] = []
-        while consumer.position(tp) < end:
-            found.extend(record.value for record in consumer.poll(1.0))
-    return found
+    return [record.value for record in stored(broker, topic) if record.partition == partition]
 
 
 def test_send_flush_and_await(broker: Broker, topic: str) -> None:

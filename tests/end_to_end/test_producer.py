@@ -9,12 +9,12 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from itertools import count, pairwise
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from ottla import Admin, Broker, Consumer, Delivery, OttlaError, Producer, Record, RecordMetadata, TopicPartition
+from ottla import Admin, Broker, Delivery, OttlaError, Producer, RecordMetadata, TopicPartition
 from ottla.client.produce.metrics import NAMES
 from ottla.errors import (
     ClosedError,
@@ -25,41 +25,25 @@ from ottla.errors import (
     PolicyViolationError,
 )
 from ottla.records.murmur2 import murmur2
+from tests.end_to_end.producing import PARTITIONS, new_topic, started, stored
 
-NUMBERS = count(1)
-PARTITIONS = 3
 SOON = 30.0
 
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    with Broker(settings={"auto.create.topics.enable": "false"}) as broker:
+    with started() as broker:
         yield broker
 
 
 @pytest.fixture
 def topic(broker: Broker) -> Iterator[str]:
-    name = f"topic-{next(NUMBERS)}"
-    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
-        admin.create_topics({name: PARTITIONS})
-    yield name
-    broker.faults.clear()
+    with new_topic(broker) as name:
+        yield name
 
 
 def new(broker: Broker, **settings: Any) -> Producer:
     return Producer(bootstrap_servers=broker.bootstrap_servers, **settings)
-
-
-def stored(broker: Broker, topic: str) -> list[Record]:
-    """All records of a topic, those of each partition in order."""
-    found: list[Record] = []
-    with Consumer(bootstrap_servers=broker.bootstrap_servers, auto_offset_reset="earliest") as consumer:
-        partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
-        consumer.assign(partitions)
-        ends = consumer.end_offsets(partitions)
-        while any(consumer.position(tp) < end for tp, end in ends.items()):
-            found.extend(consumer.poll(1.0))
-    return found
 
 
 # -- where records go ------------------------------------------------------------------------------------------------------
