@@ -72,10 +72,8 @@ class AsyncProducer(ProducerBase):
         delivery = self._append(topic, value, key, partition, headers, timestamp, on_delivery)
         if delivery is None:
             self._check_loop()
-            name = arguments.topic(topic)
-            number = None if partition is None else arguments.integer(partition, "partition", 0, 2**31 - 1)
-            record = (value, key, number, headers, timestamp, on_delivery)
-            return await drive_in_task(self._network, self._calls.send(name, record, clock.now()))
+            call = self._waiting_send(topic, value, key, partition, headers, timestamp, on_delivery)
+            return await drive_in_task(self._network, call)
         if delivery.index == 0 and clock.monotonic() >= self._yield_at:  # the first record of a batch: looked at once a batch
             await asyncio.sleep(0)
             self._yield_at = clock.monotonic() + YIELD_INTERVAL

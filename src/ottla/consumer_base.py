@@ -18,7 +18,6 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from contextvars import ContextVar, Token
 from datetime import timedelta
 from inspect import CO_VARARGS
@@ -32,7 +31,7 @@ from ottla.client.calls.collector import FetchCollector
 from ottla.client.calls.delivery import Delivery
 from ottla.client.calls.listeners import Listener
 from ottla.client.calls.shared_state import SharedState
-from ottla.client.events import Inspect, WakeupRequested
+from ottla.client.events import WakeupRequested
 from ottla.client.groups.rebalances import Rebalance
 from ottla.client.health.metrics import MetricName
 from ottla.client.health.verdicts import STUCK_AFTER, Assessor, Health, NetworkView
@@ -52,9 +51,6 @@ CLOSE_TIMEOUT = 5.0
 
 END_GRACE = 0.05
 """Seconds that the network thread has to end when ``close()`` has no time left."""
-
-ANSWER_TIMEOUT = 5.0
-"""Seconds that the network thread may take to report its state; it normally takes a thousandth of that."""
 
 
 class ConsumerBase(Generic[K_co, V_co]):
@@ -285,14 +281,7 @@ def _weakly(method: Callable[[object], None]) -> Callable[[object], None]:
 
 def _view(network: NetworkThread | None) -> NetworkView | None:
     """The network thread's view of the consumer; ``None`` if no network thread is running, or it does not answer."""
-    if network is None or not network.running:
-        return None
-    answer: Future[NetworkView] = Future()
-    try:
-        network.submit(Inspect(answer.set_result))
-        return answer.result(ANSWER_TIMEOUT)
-    except (IllegalStateError, TimeoutError):
-        return None
+    return None if network is None else network.inspect()
 
 
 class _LastPoll:

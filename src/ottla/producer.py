@@ -83,10 +83,8 @@ class Producer(ProducerBase):
         if delivery is not None:
             return delivery
         self._check_open()
-        name = arguments.topic(topic)
-        number = None if partition is None else arguments.integer(partition, "partition", 0, 2**31 - 1)
-        record = (value, key, number, headers, timestamp, on_delivery)
-        return drive_in_thread(self._network, self._calls.send(name, record, clock.now()))
+        call = self._waiting_send(topic, value, key, partition, headers, timestamp, on_delivery)
+        return drive_in_thread(self._network, call)
 
     def send_arrow(self, data: Any, topic: str | None = None) -> ArrowDelivery:
         """Send the rows of Arrow data; return the future outcome of all of them.

@@ -12,17 +12,17 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Never, NoReturn, Unpack
 
+from ottla import arguments
 from ottla.arguments import duration
 from ottla.client.backoff import RandomPort
 from ottla.client.calls.shared_state import SharedState
-from ottla.client.events import Inspect
 from ottla.client.health.metrics import MetricName
 from ottla.client.produce.calls import Abandon, Drain, ProducerCalls
 from ottla.client.produce.health import STUCK_AFTER, ProducerHealth, ProducerView, assess, without_thread
+from ottla.client.produce.outcome import Call
 from ottla.client.producer_assembly import ProducerAssembly
 from ottla.config.producer import ProducerConfig
 from ottla.errors import ClosedError, ForkedError, IllegalStateError
@@ -31,7 +31,6 @@ from ottla.records.producer_queues import Delivery, ProducerBatch
 from ottla.runtime import clock
 from ottla.runtime.forks import call_in_child
 from ottla.runtime.network_thread import NetworkThread, random_source
-from ottla.types import TopicPartition
 
 if TYPE_CHECKING:
     from ottla.settings import ProducerSettings
@@ -40,9 +39,6 @@ _log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT = 30.0
 """Seconds. Shorter than ``delivery.timeout``, after which no record would be left."""
-
-ANSWER_TIMEOUT = 5.0
-"""Seconds that the network thread may take to report its state; it normally takes a thousandth of that."""
 
 END_GRACE = 1.0
 """Seconds that the network thread has to end."""
@@ -120,14 +116,7 @@ class ProducerNetwork:
 
     def view(self) -> ProducerView | None:
         """Return the network thread's view of the producer; ``None`` if it is not running, or does not answer."""
-        answer: Future[ProducerView] = Future()
-        try:
-            if not self.running:
-                return None
-            self.submit(Inspect(answer.set_result))
-            return answer.result(ANSWER_TIMEOUT)
-        except (IllegalStateError, TimeoutError):
-            return None
+        return None if self._thread is None else self._thread.inspect()
 
     def check_process(self) -> None:
         """Raise ``ForkedError`` in a forked child: it has no network thread, and perhaps a lock that no thread will release."""
@@ -200,6 +189,12 @@ class ProducerBase:
         view = self._network.view()
         return {} if view is None else dict(view.metrics)
 
+    def _waiting_send(self, topic: Any, value: Any, key: Any, partition: Any, *others: Any) -> Call[Delivery]:
+        """The call for a record that has to wait for memory or for its topic. Raises for a topic or partition that cannot be."""
+        name = arguments.topic(topic)
+        number = None if partition is None else arguments.integer(partition, "partition", 0, 2**31 - 1)
+        return self._calls.send(name, (value, key, number, *others), clock.now())
+
     def _serialized(self, key: Any, value: Any) -> tuple[Any, Any]:
         """The results of the serializers, which are not called for ``None``: it is a null, as for a consumer's deserializers."""
         config = self._config
@@ -216,7 +211,5 @@ class ProducerBase:
 
 
 def _log_unseen(batch: ProducerBatch) -> None:
-    queue = batch.queue
-    tp = TopicPartition(queue.topic.name, queue.partition)
     records = "1 record" if batch.count == 1 else f"{batch.count} records"
-    _log.error("%s for %s failed, and nothing has looked at the outcome: %s", records, tp, batch.error)
+    _log.error("%s for %s failed, and nothing has looked at the outcome: %s", records, batch.queue.tp, batch.error)

@@ -78,7 +78,7 @@ class ProducerAssembly:
         problem = self.core.connections.brokers.unreachable()
         waiting: dict[TopicPartition, Waiting] = {}
         for batch in list(self._accumulator.incomplete):  # the oldest first
-            tp = TopicPartition(batch.queue.topic.name, batch.queue.partition)
+            tp = batch.queue.tp
             before = waiting.get(tp)
             if before is None:
                 error = None if batch.last_error is None else str(batch.last_error)

@@ -102,7 +102,7 @@ class ArrowDelivery:
         found: dict[tuple[str, int], WrittenRows] = {}
         for batch in _leaves(self.batches):
             if batch.error is None and batch.state in OUTCOMES:
-                key = (batch.queue.topic.name, batch.queue.partition)
+                key = batch.queue.tp
                 found[key] = _joined(found.get(key), _written(batch, key))
         return [found[key] for key in sorted(found)]
 

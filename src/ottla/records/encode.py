@@ -57,9 +57,9 @@ Row = tuple[bytes | None, bytes | None, Headers, int]
 _NO_TIMESTAMP = -1
 
 
-@cython.cfunc
+@cython.ccall
 @cython.exceptval(check=True)
-def _put_varint(output: bytearray, number: cython.longlong) -> cython.void:
+def put_varint(output: bytearray, number: cython.longlong) -> cython.void:
     """Append a zigzag-encoded varint: groups of seven bits, the lowest first."""
     left: cython.ulonglong = number * 2 if number >= 0 else -2 * number - 1
     while left >= 0x80:
@@ -68,13 +68,14 @@ def _put_varint(output: bytearray, number: cython.longlong) -> cython.void:
     output.append(left)
 
 
-@cython.cfunc
+@cython.ccall
 @cython.exceptval(check=True)
-def _put_sized(output: bytearray, data: bytes | None) -> cython.void:
+def put_sized(output: bytearray, data: bytes | None) -> cython.void:
+    """Append bytes with their length in front; ``None`` has the length -1."""
     if data is None:
         output.append(1)  # the length -1
     else:
-        _put_varint(output, len(data))
+        put_varint(output, len(data))
         output += data
 
 
@@ -86,15 +87,15 @@ def encode_records(rows: Iterable[tuple[int, Row]], base_timestamp: int) -> byte
         key, value, headers, timestamp = row
         body.clear()
         body.append(0)  # attributes; none are defined
-        _put_varint(body, timestamp - base_timestamp)
-        _put_varint(body, delta)
-        _put_sized(body, key)
-        _put_sized(body, value)
-        _put_varint(body, len(headers))
+        put_varint(body, timestamp - base_timestamp)
+        put_varint(body, delta)
+        put_sized(body, key)
+        put_sized(body, value)
+        put_varint(body, len(headers))
         for name, content in headers:
-            _put_sized(body, name.encode())
-            _put_sized(body, content)
-        _put_varint(output, len(body))
+            put_sized(body, name.encode())
+            put_sized(body, content)
+        put_varint(output, len(body))
         output += body
     return output
 

@@ -15,6 +15,7 @@ cdef class TopicQueues:
 cdef class PartitionQueue:
     cdef readonly TopicQueues topic
     cdef readonly Py_ssize_t partition
+    cdef readonly object tp
     cdef readonly object closed
     cdef readonly ProducerBatch open
     cdef Py_ssize_t usual

@@ -23,6 +23,7 @@ else:
 from collections import deque
 
 from ottla.records.batch_states import OUTCOMES, TRANSITIONS, BatchInput, BatchState
+from ottla.types import TopicPartition
 
 COMPILED = cython.compiled
 
@@ -63,12 +64,13 @@ class PartitionQueue:
     def __init__(self, topic: TopicQueues, partition) -> None:
         self.topic = topic
         self.partition = partition
+        self.tp = TopicPartition(topic.name, partition)
         self.closed = deque()
         self.open = None
         self.usual = FIRST_ROOM
 
     def __repr__(self) -> str:
-        return f"<PartitionQueue {self.topic.name}-{self.partition}, {len(self.closed)} closed>"
+        return f"<PartitionQueue {self.tp}, {len(self.closed)} closed>"
 
 
 class ProducerBatch:
@@ -93,7 +95,7 @@ class ProducerBatch:
 
     def __repr__(self) -> str:
         queue: PartitionQueue = self.queue
-        return f"<ProducerBatch {queue.topic.name}-{queue.partition}, {self.count} records, {self.state.name}>"
+        return f"<ProducerBatch {queue.tp}, {self.count} records, {self.state.name}>"
 
     @property
     def memory_size(self):

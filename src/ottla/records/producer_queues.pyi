@@ -6,7 +6,7 @@ from typing import Any
 from ottla.errors import OttlaError
 from ottla.records.accumulator import RecordAccumulator
 from ottla.records.batch_states import BatchInput, BatchState
-from ottla.types import RecordMetadata
+from ottla.types import RecordMetadata, TopicPartition
 
 COMPILED: bool
 FIRST_ROOM: int
@@ -33,6 +33,8 @@ class PartitionQueue:
     def topic(self) -> TopicQueues: ...
     @property
     def partition(self) -> int: ...
+    @property
+    def tp(self) -> TopicPartition: ...
     @property
     def closed(self) -> deque[ProducerBatch]: ...
     @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ottla.records.encode import put_sized, put_varint
 from ottla.types import as_integer, short_repr
 
 NO_HEADERS = b"\0"
@@ -24,27 +25,13 @@ def encode_headers(headers: Any) -> bytes:
         pairs = list(headers.items() if hasattr(headers, "items") else headers)
     except TypeError:
         raise TypeError(f"headers are pairs of a name and a value, or a mapping, not {short_repr(headers)}") from None
-    _append_varint(output, len(pairs))
+    put_varint(output, len(pairs))
     for pair in pairs:
         if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], str):
             raise TypeError(f"a header is a pair of a name (str) and a value (bytes, str or None), not {short_repr(pair)}")
-        name, content = _as_utf8(pair[0], "the name of a header"), bytes_of(pair[1], "the value of a header")
-        _append_varint(output, len(name))
-        output += name
-        if content is None:
-            output.append(1)
-        else:
-            _append_varint(output, len(content))
-            output += content
+        put_sized(output, _as_utf8(pair[0], "the name of a header"))
+        put_sized(output, bytes_of(pair[1], "the value of a header"))
     return bytes(output)
-
-
-def _append_varint(output: bytearray, number: int) -> None:
-    left = number * 2
-    while left >= 0x80:
-        output.append(left & 0x7F | 0x80)
-        left >>= 7
-    output.append(left)
 
 
 def _as_utf8(value: str, what: str) -> bytes:

@@ -17,16 +17,17 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ottla.client.backoff import RandomPort
 from ottla.client.calls.shared_state import SharedState
 from ottla.client.core import ClientCore
 from ottla.client.effects import Authenticate, Close, Connect, ConnectionEffect, Resolve, Write
-from ottla.client.events import ErrorNotification
+from ottla.client.events import ErrorNotification, Inspect
 from ottla.config import ClientConfig, ConsumerConfig
-from ottla.errors import ClosedError, ForkedError, OttlaError
+from ottla.errors import ClosedError, ForkedError, IllegalStateError, OttlaError
 from ottla.runtime import clock
 from ottla.runtime.login import SaslFailed, SaslResponseReady, create_logins
 from ottla.runtime.sockets import Resolved, ResolveFailed, Sockets, resolve_in_background
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from ottla.zookeeper.session import Disconnect, Perform
 
 _log = logging.getLogger(__name__)
+
+ANSWER_TIMEOUT = 5.0
+"""Seconds that the network thread may take to report its state; it normally takes a thousandth of that."""
 
 GIVE_WAY_TIME, FEW_BYTES = 0.0003, 1 << 16
 """Seconds and bytes. If fewer than ``FEW_BYTES`` have woken the application, the network thread gives it ``GIVE_WAY_TIME`` to
@@ -202,6 +206,17 @@ class NetworkThread:
         if self._shared.stopping:
             raise ClosedError("the client is closed")
         self._post(command)
+
+    def inspect(self) -> Any:
+        """Return what the core's handler of ``Inspect`` says; ``None`` if the thread does not run, or does not answer."""
+        if not self.running:
+            return None
+        answer: Future[Any] = Future()
+        try:
+            self.submit(Inspect(answer.set_result))
+            return answer.result(ANSWER_TIMEOUT)
+        except (IllegalStateError, TimeoutError):
+            return None
 
     def close(self, timeout: float) -> bool:
         """End the thread: it handles the commands that were submitted, and unanswered requests fail.

@@ -84,15 +84,17 @@ class Meter:
 
     def rate(self, now: Now) -> float:
         """The number of recent values per second."""
-        recent = self._recent(now)
-        since = max(now.mono - recent[0][0], WINDOW) if recent else WINDOW
-        return sum(count for _, count, *_ in recent) * 1000 / since
+        return self._per_second(1, now)
 
     def sum_rate(self, now: Now) -> float:
         """The sum of recent values per second."""
+        return self._per_second(2, now)
+
+    def _per_second(self, place: int, now: Now) -> float:
+        """The recent sum, per second, of the values at a place of the samples."""
         recent = self._recent(now)
         since = max(now.mono - recent[0][0], WINDOW) if recent else WINDOW
-        return sum(total for _, _, total, *_ in recent) * 1000 / since
+        return sum(sample[place] for sample in recent) * 1000 / since
 
     def _recent(self, now: Now) -> list[_Sample]:
         return [sample for sample in self._samples if now.mono < sample[0] + SAMPLES * WINDOW]

@@ -22,7 +22,7 @@ from ottla.records.accumulator import RecordAccumulator
 from ottla.records.arrow_delivery import ArrowDelivery, MemoryShort, WrittenRows
 from ottla.records.batch_states import OUTCOMES, BatchState
 from ottla.records.producer_queues import Delivery, ProducerBatch
-from ottla.types import Now, RecordMetadata
+from ottla.types import Now, RecordMetadata, TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -149,12 +149,12 @@ class ProducerCalls:
             raise OttlaTimeoutError(self._memory_text())
 
     def _memory_text(self) -> str:
-        sizes: dict[str, int] = {}
+        sizes: dict[TopicPartition, int] = {}
         for batch in list(self._accumulator.incomplete):
-            name = f"{batch.queue.topic.name}-{batch.queue.partition}"
-            sizes[name] = sizes.get(name, 0) + batch.memory_size
-        most = sorted(sizes, key=lambda name: -sizes[name])[:3]
-        held = ", ".join(f"{name} with {sizes[name]} bytes" for name in most)
+            tp = batch.queue.tp
+            sizes[tp] = sizes.get(tp, 0) + batch.memory_size
+        most = sorted(sizes, key=lambda tp: -sizes[tp])[:3]
+        held = ", ".join(f"{tp} with {sizes[tp]} bytes" for tp in most)
         limit, within = self._config.buffer_memory, f"{self._config.max_block_ms / 1000:g} s"
         return f"no memory for the record within {within}: buffer.memory is {limit}, held by unacknowledged records of {held}"
 
@@ -210,10 +210,9 @@ def is_settled(batch: ProducerBatch) -> bool:
 def metadata_of(delivery: Delivery) -> RecordMetadata:
     """Return where a record was written; raise its error."""
     batch, index = delivery.batch.part_of(delivery.index)
-    queue = batch.queue
     batch.seen = True
     if batch.error is not None:
         raise batch.error.afresh()
     offset = -1 if batch.base_offset is None else batch.base_offset + index
     stamp = delivery.timestamp if batch.log_append_time is None else batch.log_append_time
-    return RecordMetadata(queue.topic.name, queue.partition, offset, stamp)
+    return RecordMetadata(*batch.queue.tp, offset, stamp)

@@ -12,7 +12,7 @@ from itertools import accumulate
 from ottla.client.cluster.metadata import MetadataManager
 from ottla.config.producer import ProducerConfig
 from ottla.records.producer_queues import PartitionQueue, TopicQueues
-from ottla.types import Now, TopicPartition
+from ottla.types import Now
 
 
 class PartitionLoads:
@@ -43,7 +43,7 @@ class PartitionLoads:
         """Return the partitions that may be chosen and their cumulative weights, which are large for short queues."""
         lengths: dict[int, int] = {}
         for queue in topic.queues[: topic.partition_count]:
-            leader = self._metadata.current.leader(TopicPartition(topic.name, queue.partition))
+            leader = self._metadata.current.leader(queue.tp)
             if leader is not None and self._is_available(leader.node.node_id, now):
                 lengths[queue.partition] = len(queue.closed) + (queue.open is not None)
         if len(lengths) < 2 or (len(lengths) == topic.partition_count and len(set(lengths.values())) == 1):

@@ -204,7 +204,7 @@ class Sender:
                 self._accumulator.set_idle(queue)
                 continue
             wake_at.append(self._deadline(oldest))
-            leader = self._metadata.current.leader(TopicPartition(queue.topic.name, queue.partition))
+            leader = self._metadata.current.leader(queue.tp)
             at = self._due_at(queue, leader, urgent)
             if at > now.mono:
                 wake_at.append(at)
@@ -252,7 +252,7 @@ class Sender:
         self._turn += 1
         start = self._turn % len(queues)
         for queue in (*queues[start:], *queues[:start]):
-            leader = self._metadata.current.leader(TopicPartition(queue.topic.name, queue.partition))
+            leader = self._metadata.current.leader(queue.tp)
             if leader is None or self._due_at(queue, leader, urgent) > now.mono or self._must_wait(queue):
                 continue
             if not queue.closed:
@@ -307,7 +307,7 @@ class Sender:
             ),
         )
         names = {topic_id: name for name, topic_id in ids.items()}
-        sent = {TopicPartition(one.batch.queue.topic.name, one.batch.queue.partition): one for one in drained}
+        sent = {one.batch.queue.tp: one for one in drained}
         self._requests[node_id] = self._requests.get(node_id, 0) + 1
 
         def on_response(response: produce_response.ProduceResponse, now: Now) -> None:
@@ -444,8 +444,7 @@ class Sender:
                 self._end(batch, BatchInput.EXPIRE, self._expired(batch), now)
 
     def _expired(self, batch: ProducerBatch) -> OttlaTimeoutError:
-        queue = batch.queue
-        tp = TopicPartition(queue.topic.name, queue.partition)
+        tp = batch.queue.tp
         leader = self._metadata.current.leader(tp)
         unreachable = self._reason(None if leader is None else leader.node.node_id)
         cause = self._metadata.current.absence(tp) or batch.last_error or unreachable

@@ -50,7 +50,10 @@ class ProducerTopics:
     def wait(self, command: AwaitTopic, now: Now) -> None:
         """Handle the command."""
         self._waiting.append(command)
+        is_new = command.topic not in self._used_at
         self._used_at[command.topic] = now.mono
+        if is_new:
+            self._follow()
 
     def poll(self, now: Now) -> Poll:
         """Pass on what the metadata says, and end the calls that have waited long enough."""
@@ -59,7 +62,6 @@ class ProducerTopics:
             self._forget_idle(now)
             for topic in self._used_at:
                 self._pass_on(topic)
-        self._metadata.set_topics(frozenset(self._used_at))
         self._waiting = [command for command in self._waiting if not self._ended(command, now)]
         return Poll(wake_at=min((command.deadline for command in self._waiting), default=None))
 
@@ -71,6 +73,11 @@ class ProducerTopics:
             if topic not in awaited and last + self._config.metadata_max_idle_ms < now.mono:
                 del self._used_at[topic]
                 self._accumulator.set_partitions(topic, 0)
+                self._follow()
+
+    def _follow(self) -> None:
+        """Have the metadata describe the topics in use."""
+        self._metadata.set_topics(frozenset(self._used_at))
 
     def _pass_on(self, topic: str) -> None:
         if partitions := self._metadata.current.partitions_for(topic):
