@@ -1,4 +1,4 @@
-"""The topics of the benchmarks of consumers."""
+"""The topics of the benchmarks of clients."""
 
 from __future__ import annotations
 
@@ -17,6 +17,12 @@ def create(servers: str, topic: str, partitions: int) -> bool:
     while not _is_led(client.list_topics(topic, timeout=30).topics[topic], partitions):
         time.sleep(0.1)
     return True
+
+
+def delete(servers: str, topic: str) -> None:
+    """Delete a topic. The broker frees the disk later."""
+    client = admin.AdminClient({"bootstrap.servers": servers})
+    client.delete_topics([topic])[topic].result(60)
 
 
 def _is_led(topic: admin.TopicMetadata, partitions: int) -> bool:

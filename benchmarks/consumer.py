@@ -18,46 +18,21 @@ import os
 import platform
 import statistics
 import sys
-import tempfile
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import ExitStack, closing
+from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
-from typing import Any, NamedTuple
 
 import _reading
 import _topics
 import _waiting
-from _cluster import TOOLS, cluster
-from _nodes import OttlaNode
+from _contest import Verdict, alternating, brokers
 from _reading import Read, Reading, Settings
 
 from ottla.records import COMPILED
 
 PORTS = range(19_500, 19_590, 2)
-
-
-class Verdict(NamedTuple):
-    """One line of the table: the measurement, Ottla's figure, the other client's, their ratio, and its target."""
-
-    what: str
-    ours: str
-    theirs: str
-    ratio: float
-    target: float
-    least: bool = True
-    """Whether the target is a minimum; otherwise it is a maximum."""
-
-    @property
-    def reached(self) -> bool:
-        return self.ratio >= self.target if self.least else self.ratio <= self.target
-
-    def __str__(self) -> str:
-        sign = "at least" if self.least else "at most"
-        verdict = "" if self.reached else "   MISSED"
-        return f"{self.what:44} {self.ours:>24} {self.theirs:>24}   {self.ratio:5.2f}x ({sign} {self.target:g}x){verdict}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +117,7 @@ class Bench:
         """The time to a new group's first record."""
         topic = _topics.fill(self._servers, 1_000, 100, self._partitions)
         contenders = {"ours": _waiting.first_of_ottla, "theirs": _waiting.first_of_confluent}
-        found = self._alternating({name: partial(measure, self._servers, topic) for name, measure in contenders.items()})
+        found = alternating({name: partial(measure, self._servers, topic) for name, measure in contenders.items()}, self._rounds)
         ours, theirs = (statistics.median(found[name]) for name in contenders)
         yield Verdict(
             "first record after subscribe()", f"{ours:.3f} s", f"confluent {theirs:.3f} s", ours / theirs, 0.7, least=False
@@ -160,11 +135,12 @@ class Bench:
         topic = f"bench-waits-{partitions}"
         _topics.create(self._servers, topic, partitions)
         contenders = {"ours": _waiting.follow_ottla, "theirs": _waiting.follow_confluent}
-        found = self._alternating(
+        found = alternating(
             {
                 name: partial(_waiting.waits, follow, self._servers, topic, partitions, rate, self._seconds)
                 for name, follow in contenders.items()
-            }
+            },
+            self._rounds,
         )
         for field, unit, scale in (("median", "ms", 1.0), ("p99", "ms", 1.0), ("cpu", "% of a core", 100 / self._seconds)):
             ours, theirs = (statistics.median(getattr(one, field) for one in found[name]) * scale for name in contenders)
@@ -196,17 +172,7 @@ class Bench:
             assert (found.records, found.size) in ((records, records * (size + 8)), (records, -1)), (case.name, found)
             return found
 
-        return self._alternating({case: partial(read, case) for case in cases})
-
-    def _alternating(self, contenders: dict[Any, Callable[[], Any]]) -> dict[Any, list[Any]]:
-        """Return the figures of each client in each round except the first."""
-        found: dict[Any, list[Any]] = {name: [] for name in contenders}
-        for number in range(self._rounds + 1):
-            for name, measure in contenders.items():
-                result = measure()
-                if number:
-                    found[name].append(result)
-        return found
+        return alternating({case: partial(read, case) for case in cases}, self._rounds)
 
 
 ROWS = {
@@ -223,22 +189,6 @@ ROWS = {
 }
 
 
-def brokers(names: list[str], given: str | None) -> Generator[tuple[str, str], None, None]:
-    """Yield the name and address of each broker. It stops before the next one starts, so that only one runs during a
-    measurement."""
-    if given is not None:
-        yield given, given
-        return
-    for name in names:
-        with ExitStack() as stack:
-            if name == "kafka":
-                yield "Apache Kafka", stack.enter_context(cluster(None, PORTS))
-            else:
-                node = OttlaNode(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-", dir=TOOLS.parent))), 0)
-                stack.callback(node.close)
-                yield "Ottla", node.servers
-
-
 def main() -> int:
     """Print a table for each broker."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -253,7 +203,7 @@ def main() -> int:
     peers = ", ".join(f"{name} {version(name)}" for name in ("confluent-kafka", "aiokafka"))
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {peers}, compiled: {COMPILED}")
     missed = 0
-    with closing(brokers(options.brokers.split(","), options.bootstrap_servers)) as each:
+    with closing(brokers(options.brokers.split(","), options.bootstrap_servers, PORTS)) as each:
         for name, servers in each:
             print(f"\n{name}; medians of {options.rounds}")
             bench = Bench(name, servers, options)

@@ -28,6 +28,7 @@ SMALL = {
     "consumer": ["--brokers", "ottla", "--records", "2000", "--rounds", "1", "--seconds", "0.5", "--rows", ROWS],
     "decode": ["--records", "100", "--rounds", "1"],
     "memory": ["--gigabytes", "0.001"],
+    "producer": ["--brokers", "ottla", "--records", "1000", "--rounds", "1", "--rows", "send,arrow,async,import"],
     "simulator": ["--minutes", "1", "--members", "2"],
     "startup": ["--rounds", "1"],
     "topics": ["--topics", "50", "--runs", "1"],
@@ -35,7 +36,7 @@ SMALL = {
 
 
 @pytest.mark.parametrize(
-    "name", ["consumer", *(pytest.param(name, marks=pytest.mark.slow) for name in SMALL if name != "consumer")]
+    "name", [name if name in ("consumer", "producer") else pytest.param(name, marks=pytest.mark.slow) for name in SMALL]
 )
 def test_a_benchmark_runs_to_its_end(name: str, kafka_broker: Broker) -> None:
     """Its targets do not matter here, because the machine runs other processes."""
