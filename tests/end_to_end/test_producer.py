@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -289,6 +290,28 @@ def test_a_callback_may_send(broker: Broker, topic: str) -> None:
     assert [record.value for record in stored(broker, topic)] == [b"first", b"second"]
 
 
+def test_the_callback_of_a_record_that_has_expired_may_send(broker: Broker, topic: str) -> None:
+    errors: list[type[Exception]] = []
+
+    def again(delivery: Delivery) -> None:
+        try:
+            delivery.result()
+        except OttlaTimeoutError as error:
+            errors.append(type(error))
+            producer.send(topic, b"again", partition=0)
+
+    with new(broker, delivery_timeout=0.3, request_timeout=0.3, linger=0) as producer:
+        producer.partitions_for(topic)
+        broker.faults.fail("Produce", "NOT_ENOUGH_REPLICAS", times=None)
+        for _ in range(2):
+            producer.send(topic, b"", partition=0, on_delivery=again)
+        producer.flush()
+        broker.faults.clear()
+        producer.flush()
+    assert errors == [OttlaTimeoutError] * 2
+    assert [record.value for record in stored(broker, topic)][-1] == b"again"
+
+
 def test_a_failure_is_raised_by_result_and_only_there(broker: Broker, topic: str, caplog: pytest.LogCaptureFixture) -> None:
     with new(broker) as producer:
         refused(broker)
@@ -465,6 +488,48 @@ def test_closing_a_producer_that_was_not_used() -> None:
     producer = Producer(bootstrap_servers="localhost:1")
     assert producer.health().live
     assert producer.metrics() == {}
+    producer.close()
+
+
+def test_closing_while_a_record_waits_for_its_topic(broker: Broker) -> None:
+    raised: list[BaseException] = []
+
+    def send() -> None:
+        try:
+            producer.send("missing", b"")
+        except BaseException as error:
+            raised.append(error)
+
+    producer = new(broker, max_block=60)
+    thread = threading.Thread(target=send)
+    thread.start()
+    while not producer.health().ready:
+        time.sleep(0.01)
+    producer.close()
+    thread.join(SOON)
+    assert [type(error) for error in raised] == [ClosedError]
+
+
+def test_ctrl_c_ends_a_close_that_waits(broker: Broker, topic: str) -> None:
+    producer = new(broker)
+    producer.send(topic, b"", partition=0).result(SOON)
+    with broker.faults.freeze():
+        delivery = producer.send(topic, b"", partition=0)
+        threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            producer.close()
+    with pytest.raises(ClosedError):
+        delivery.result()
+    assert not producer.health().live
+    producer.close()
+
+
+@pytest.mark.parametrize("timeout", [-1, "5", float("nan")], ids=repr)
+def test_a_timeout_of_close_that_cannot_be(broker: Broker, topic: str, timeout: Any) -> None:
+    producer = new(broker)
+    with pytest.raises((TypeError, ValueError), match="timeout"):
+        producer.close(timeout)
+    assert producer.send(topic, b"", partition=0).result(SOON).offset == 0, "it is not closed"
     producer.close()
 
 

@@ -94,6 +94,8 @@ def test_durations_in_seconds_in_milliseconds_and_as_timedelta(name: str) -> Non
         ("compression_zstd_level", (-131_072, 22)),
         ("partitioner_availability_timeout_ms", (0, LONGEST)),
         ("metadata_max_idle_ms", (5_000, LONGEST)),
+        ("send_buffer_bytes", (-1, 2**31 - 1)),
+        ("receive_buffer_bytes", (-1, 2**31 - 1)),
     ],
 )
 def test_the_bounds_of_a_number(name: str, bounds: tuple[int, int]) -> None:
@@ -319,6 +321,8 @@ def test_a_warning_names_the_line_that_creates_the_producer() -> None:
 def test_a_producer_checks_its_settings() -> None:
     with pytest.raises(ConfigError, match=r"unknown setting 'lingre' .did you mean linger"):
         Producer(bootstrap_servers="a:1", lingre=5)  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match="unknown setting 1 "):
+        Producer({1: "no text"})  # type: ignore[dict-item]
     with pytest.raises(ConfigError, match=r"bootstrap\.servers is missing"):
         Producer()
     with pytest.raises(TypeError, match=r"Producer\(\) takes one mapping of settings"):

@@ -352,10 +352,21 @@ class SimBroker:
         try:
             if header.api in _COORDINATED and connection.node_id != self.cluster.host:
                 self._reply(self._ticket(connection), error_response(header.api, message, ErrorCode.not_coordinator))
+            elif header.api is Api.PRODUCE and self._is_led_elsewhere(connection.node_id, message):
+                self._reply(self._ticket(connection), error_response(header.api, message, ErrorCode.not_leader_or_follower))
             else:
                 self._process.handle(header, message, self._ticket(connection), connection.number)
         finally:
             self._sender = None
+
+    def _is_led_elsewhere(self, node_id: int, message: Any) -> bool:
+        """Whether another node leads one of the partitions in a Produce request. Then none of its batches is written."""
+        topics = self.core.catalog.topics
+        return len(self.cluster.nodes) > 1 and any(
+            self.cluster.leader(topic.name or topics.name_of(topic.topic_id) or "", part.index) != node_id
+            for topic in message.topic_data
+            for part in topic.partition_data
+        )
 
     def _ticket(self, connection: _Connection | None) -> int:
         ticket = next(self._last_tickets)

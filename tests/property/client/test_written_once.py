@@ -408,7 +408,7 @@ class Producing(RuleBasedStateMachine):
 def is_refused(problem: OttlaError) -> bool:
     """Whether the error says that the record was not written."""
     is_clear = isinstance(problem, BrokerError) and problem.code in NOT_WRITTEN
-    return is_clear and "may have written" not in str(problem)
+    return is_clear and "may have " not in str(problem)
 
 
 TestProducing = Producing.TestCase

@@ -263,7 +263,7 @@ class Sender:
             if (records := self._encoded(batch, now)) is None:
                 continue
             queue.closed.popleft()
-            was_in_doubt = self._sequences is not None and self._sequences.sent(batch)
+            was_in_doubt = batch.attempts > 0 if self._sequences is None else self._sequences.sent(batch)
             batch.move(BatchInput.SEND)
             self._in_flight[batch] = None
             self._led_by[queue] = leader
@@ -479,12 +479,15 @@ class Sender:
 
 
 def _refusal(tp: TopicPartition, one: Sent, answer: produce_response.PartitionProduceResponse) -> OttlaError:
-    """Return the error for a response with an error code; it names the first record that the broker complains about (KIP-467)."""
-    what = f"writing {one.batch.count} record{'s' if one.batch.count > 1 else ''} to {tp}"
+    """Return the error for a response with an error code; it names the first record that the broker complains about (KIP-467), and
+    says whether the batch may be in the log all the same."""
+    code, what = int(answer.error_code), f"writing {one.batch.count} record{'s' if one.batch.count > 1 else ''} to {tp}"
     details = [answer.error_message] if answer.error_message else []
     if answer.record_errors:
         index, message = answer.record_errors[0].batch_index, answer.record_errors[0].batch_index_error_message
         details.append(f"record {index} of them: {message or 'refused'}")
-    if one.was_in_doubt:
+    if code not in NOT_WRITTEN:
+        details.append("they may have been written all the same")
+    elif one.was_in_doubt:
         details.append("refused, but an earlier request may have written them")
-    return broker_error(int(answer.error_code), ": ".join([what, *details]))
+    return broker_error(code, ": ".join([what, *details]))

@@ -109,6 +109,23 @@ def test_a_refused_batch_names_the_record_that_the_broker_complains_about() -> N
     assert "record 0 of them: no key" in str(error(delivery))
 
 
+@pytest.mark.parametrize("code", FATAL, ids=lambda code: ErrorCode(code).name)
+def test_only_some_codes_say_that_a_batch_was_not_written(code: int) -> None:
+    writes = Writes()
+    send, (delivery,) = writes.request("a")
+    writes.reply(send, code)
+    assert ("they may have been written all the same" in str(error(delivery))) is (code not in NOT_WRITTEN)
+
+
+@pytest.mark.parametrize("enable_idempotence", [False, True])
+def test_no_code_says_that_after_a_lost_response(enable_idempotence: bool) -> None:
+    writes = Writes(enable_idempotence=enable_idempotence)
+    send, (delivery,) = writes.request("a")
+    writes.fail(send, LOST)
+    writes.reply(writes.one(Api.PRODUCE, 100), ErrorCode.invalid_record)
+    assert "an earlier request may have written them" in str(error(delivery))
+
+
 def test_a_duplicate_was_written() -> None:
     writes = Writes()
     send, (delivery,) = writes.request("a")

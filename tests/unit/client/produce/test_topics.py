@@ -9,6 +9,7 @@ from ottla.client.produce.topics import AwaitTopic, ProducerTopics
 from ottla.config.producer import ProducerConfig
 from ottla.errors import OttlaTimeoutError
 from ottla.records.accumulator import RecordAccumulator
+from ottla.types import TopicPartition
 from tests.unit.client.managers import Cluster, now
 
 IDLE = 5_000
@@ -76,6 +77,20 @@ def test_a_topic_that_is_used_is_not_forgotten() -> None:
     topics.cluster.tell(topics.mono)
     topics.poll()
     assert topics.accumulator.topics["t"].partition_count == 3
+
+
+def test_a_topic_that_a_call_waits_for_is_not_forgotten() -> None:
+    topics = Topics()
+    command = topics.wait("t", 3)
+    topics.poll()
+    topics.mono = 2 * IDLE
+    topics.cluster.tell(topics.mono)
+    topics.poll()
+    assert not command.outcome.done
+    topics.cluster.tell(topics.mono, leaders={TopicPartition("t", number): 1 for number in range(4)})
+    topics.poll()
+    assert command.outcome.done
+    assert topics.accumulator.append("t", b"", partition=3) is not None
 
 
 def test_a_call_fails_at_its_deadline() -> None:

@@ -1,0 +1,255 @@
+"""Producers in the simulator's world: both threads of a producer, and the program that uses it, against the broker's core.
+
+Owns the stand-ins for the threads, the producer's end of the link, and the reading of a log. Must not know what is tested.
+Invariant: all happens in events of the clock; the link carries the real bytes of the wire protocol.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import Any, cast
+
+from ottla import Delivery
+from ottla.client.effects import Close, Connect, Write
+from ottla.client.produce.calls import Abandon, Drain, ProducerCalls
+from ottla.client.produce.outcome import Wait
+from ottla.client.producer_assembly import ProducerAssembly
+from ottla.config.producer import ProducerConfig
+from ottla.errors import ClosedError
+from ottla.protocol.apis import Api
+from ottla.records import iter_records
+from ottla.records.accumulator import RecordAccumulator
+from ottla.simulation import world
+from ottla.simulation.application import Sleep
+from ottla.simulation.broker import SimBroker
+from ottla.simulation.clock import Clock
+from ottla.simulation.cluster import name_of
+from ottla.simulation.network import Network
+from ottla.types import Now
+
+Program = Generator[Wait | Sleep, Now, Any]
+"""An application: it yields what its calls yield, and ``Sleep``."""
+
+
+class ProducerApp:
+    """One application: a producer and the program that uses it."""
+
+    def __init__(self, name: str, config: ProducerConfig, clock: Clock, network: Network, broker: SimBroker, seed: int) -> None:
+        self.name = name
+        self.numbers: dict[int, int] = {}
+        """The client's id of each connection -> its number in the network."""
+        self.error: BaseException | None = None
+        self.closed = False
+        self._clock = clock
+        self._network = network
+        self._broker = broker
+        self._inbox: list[object] = []
+        self._pass_due: int | None = None
+        self._program: Program | None = None
+        self._wait_number = 0
+        chance = random.Random(seed)
+        self.accumulator = RecordAccumulator(
+            batch_size=config.batch_size,
+            memory=config.buffer_memory,
+            max_record=min(config.max_request_size, config.buffer_memory),
+            lock=threading.Lock(),
+            nanoseconds=lambda: clock.now.wall * 1_000_000,
+            mono=lambda: clock.now.mono,
+            random=chance,
+            wake=lambda: self._submit(Drain()),
+            settled=lambda batch: self.calls.settled(batch),
+            unseen=lambda _batch: None,
+        )
+        self.calls = ProducerCalls(config, self.accumulator, self._submit)
+        self.assembly = ProducerAssembly(config, chance, self.accumulator, self.calls)
+
+    # -- the application thread -------------------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> Now:
+        return self._clock.now
+
+    @property
+    def running(self) -> bool:
+        return self._program is not None
+
+    @property
+    def sequences(self) -> Any:
+        """The sequence numbers of an idempotent producer."""
+        assert self.assembly.sequences is not None
+        return self.assembly.sequences
+
+    def start(self, program: Program) -> None:
+        """Start a program; its first step runs at once."""
+        assert self._program is None
+        self._program, self.error = program, None
+        self._resume(first=True)
+
+    def send(
+        self, topic: str, value: Any, partition: int | None = None, *, on_delivery: Any = None
+    ) -> Generator[Any, Now, Delivery]:
+        """Send a record, as ``Producer.send`` does."""
+        record = value, None, partition, (), None, on_delivery
+        delivery = self.accumulator.append(topic, *record)
+        return delivery if delivery is not None else (yield from self.calls.send(topic, record, self.now))
+
+    def close(self, timeout: int) -> Generator[Any, Now, None]:
+        """Close the producer within ``timeout`` (milliseconds), as ``Producer.close`` does."""
+        yield from self.calls.close(self.now.mono + timeout)
+        core = self.assembly.core
+        core.handle_command(Abandon(ClosedError("the producer was closed before the record was acknowledged")), self.now)
+        self.closed = True
+        for effect in core.shut_down(ClosedError("the client was closed"), self.now):
+            self._perform(effect)
+        self.calls.run_callbacks()
+        self.calls.raise_failure()
+
+    def _resume(self, *, first: bool = False) -> None:
+        program = self._program
+        assert program is not None
+        self._wait_number += 1
+        number = self._wait_number
+        try:
+            wait = next(program) if first else program.send(self.now)
+        except StopIteration:
+            self._program = None
+        except BaseException as error:
+            self._program, self.error = None, error
+        else:
+            resume = partial(self._resume_if, number)
+            if isinstance(wait, Sleep):
+                self._clock.after(wait.duration, resume)
+                return
+            wait.for_.waiters.append(lambda: self._clock.after(0, resume))
+            if wait.is_over():
+                self._clock.after(0, resume)
+            if wait.until is not None:
+                self._clock.at(wait.until, resume)
+
+    def _resume_if(self, number: int) -> None:
+        if number == self._wait_number and self._program is not None:
+            self._resume()
+
+    def _submit(self, command: object) -> None:
+        self._inbox.append(command)
+        self._pass_soon(0)
+
+    # -- the network thread -----------------------------------------------------------------------------------------------
+
+    def _pass_soon(self, delay: int) -> None:
+        due = self.now.mono + delay
+        if self._pass_due is None or due < self._pass_due:
+            self._pass_due = due
+            self._clock.after(delay, lambda: self._pass(due))
+
+    def _pass(self, due: int) -> None:
+        if due != self._pass_due or self.closed:
+            return
+        self._pass_due = None
+        core = self.assembly.core
+        inbox, self._inbox = self._inbox, []
+        for command in inbox:
+            core.handle_command(command, self.now)
+        effects, wake_at, _ = core.poll(self.now)
+        for effect in effects:
+            self._perform(effect)
+        core.take_notifications()
+        if wake_at is None or wake_at > self.now.mono:
+            left = core.poll(self.now)
+            assert not left.effects, f"a real shell would not poll again, and this be left: {left.effects}"
+        if wake_at is not None:
+            self._pass_soon(max(0, wake_at - self.now.mono))
+
+    def _perform(self, effect: Any) -> None:
+        broker = self._broker
+        match effect:
+            case Connect(connection_id, address):
+                number = self.numbers[connection_id] = next(broker.connection_numbers)
+                node = broker.cluster.at(address.ip, address.port)
+                self._send(number, node.node_id, lambda: self._connect(connection_id, number, node.node_id))
+            case Write(connection_id, pieces):
+                data = b"".join(cast("list[bytes]", pieces))
+                number = self.numbers.get(connection_id, -1)  # it may have broken since: then nothing is sent
+                self._send(number, broker.node_of(number), lambda: broker.receive(number, data))
+            case Close(connection_id, _):
+                number = self.numbers.pop(connection_id, -1)
+                self._send(number, broker.node_of(number), lambda: broker.hang_up(number))
+            case _:
+                raise AssertionError(effect)
+
+    def _send(self, number: int, node_id: int | None, arrive: Callable[[], None]) -> None:
+        """Send something over a connection, unless the other end has closed it."""
+        if node_id is not None:
+            self._network.send(self.name, name_of(node_id), (number, "to the broker"), arrive)
+
+    def _connect(self, connection_id: int, number: int, node_id: int) -> None:
+        if connection_id not in self.numbers:
+            return
+        if node_id in self._broker.cluster.up:
+            self._broker.accept(self, number, node_id)
+            self.assembly.core.connections.on_connected(connection_id, self.now)
+        else:
+            self.assembly.core.connections.on_connect_failed(connection_id, "connection refused", self.now)
+        self._pass_soon(0)
+
+    def deliver(self, number: int, data: bytes) -> None:
+        """Receive bytes from the broker."""
+        if (connection_id := self._connection_id(number)) is not None:
+            self.assembly.core.connections.receive(connection_id, data, self.now)
+            self._pass_soon(0)
+
+    def lose(self, number: int, reason: str) -> None:
+        """Handle the loss of a connection."""
+        if (connection_id := self._connection_id(number)) is not None:
+            del self.numbers[connection_id]
+            self.assembly.core.connections.on_closed(connection_id, reason, self.now)
+            self._pass_soon(0)
+
+    def has_open(self, number: int) -> bool:
+        """Whether the client has not closed its end of a connection."""
+        return self._connection_id(number) is not None
+
+    def _connection_id(self, number: int) -> int | None:
+        return next((key for key, value in self.numbers.items() if value == number), None)
+
+
+class ProducerWorld(world.World):
+    """A cluster of brokers with their files in memory, and producers. ``t`` is a topic of two partitions."""
+
+    def __init__(self, *, brokers: int = 1, chance: random.Random | None = None, **settings: Any) -> None:
+        super().__init__(brokers=brokers, chance=chance, **{"auto.create.topics.enable": "false", **settings})
+        self.create_topic("t", 2)
+
+    def producer(self, name: str = "p", **settings: Any) -> ProducerApp:
+        """A producer with short times. Its records leave without linger by default."""
+        nodes = self.broker.cluster.nodes.values()
+        defaults: dict[str, Any] = {
+            "bootstrap_servers": ",".join(f"{node.host}:{node.port}" for node in nodes),
+            "client_id": name,
+            "linger_ms": 0,
+            "request_timeout_ms": 3_000,
+            "delivery_timeout_ms": 30_000,
+        }
+        config = ProducerConfig.parse({**defaults, **settings})
+        return ProducerApp(name, config, self.clock, self.network, self.broker, self.seed)
+
+    def finish(self, app: ProducerApp, program: Program | None = None, limit: int = 300_000) -> None:
+        """Run a program, or that which runs, to its end."""
+        if program is not None:
+            app.start(program)
+        self.run_until(lambda: not app.running, limit)
+        if app.error is not None:
+            raise app.error
+
+    def log(self, partition: int = 0, topic: str = "t") -> list[str]:
+        """The values in a partition, in order."""
+        log = self.broker.core.catalog.log(topic, partition)
+        data = log.read(log.start_offset, 1 << 30, at_least_one=True)
+        return [] if data is None else [bytes(record.value or b"").decode() for record in iter_records(cast(bytes, data))]
+
+    def sent(self, api: Api = Api.PRODUCE) -> list[Any]:
+        """The requests of one API that the broker has handled, in order."""
+        return [message for _, seen, message in self.broker.seen if seen is api]
