@@ -95,6 +95,8 @@ class Sockets:
         self._transports: dict[int, _Transport] = {}
         self._unread: set[int] = set()
         """TLS connections whose read budget ended: bytes that OpenSSL has already decrypted do not make a socket readable."""
+        self._failed = False
+        """Whether a connection has failed while the effects of a pass were performed: the core has to look at that."""
         self._received = 0
         self._selector = selectors.DefaultSelector()
         self._wake_in, self._wake_out = socket.socketpair()
@@ -114,6 +116,7 @@ class Sockets:
         try:
             sock = socket.socket(family, socket.SOCK_STREAM)
         except OSError as error:
+            self._failed = True
             return self._connections.on_connect_failed(connection_id, _reason(error), self._clock())
         try:
             self._set_options(sock)
@@ -124,6 +127,7 @@ class Sockets:
             self._selector.register(sock, transport.interest, transport)
         except OSError as error:
             sock.close()
+            self._failed = True
             return self._connections.on_connect_failed(connection_id, _reason(error), self._clock())
         self._transports[connection_id] = transport
         return None
@@ -163,8 +167,9 @@ class Sockets:
 
         Return False if only parts of responses arrived: the core has nothing to do yet.
         """
-        events = self._selector.select(0 if self._unread else timeout)
-        needs_pass = not events
+        failed, self._failed = self._failed, False
+        events = self._selector.select(0 if self._unread or failed else timeout)
+        needs_pass = failed or not events
         unread, self._unread = self._unread, set()
         for connection_id in unread:
             if connection_id in self._transports:
@@ -290,6 +295,7 @@ class Sockets:
 
     def _on_error(self, transport: _Transport, error: OSError | TlsError) -> None:
         self.close(transport.connection_id)
+        self._failed = True
         if isinstance(error, TlsError):
             self._connections.on_tls_failed(transport.connection_id, error, self._clock())
         else:

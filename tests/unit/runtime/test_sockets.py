@@ -152,6 +152,17 @@ def test_the_end_of_the_stream_is_reported_once(line: Line) -> None:
     assert line.connections.failures == 1
 
 
+def test_a_write_that_fails_ends_the_next_wait(line: Line) -> None:
+    line.peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    line.peer.close()
+    (connection_id,) = line.sockets._transports
+    line.sockets.write(connection_id, [b"after a reset"])
+    assert line.connections.failures == 1
+    began = time.monotonic()
+    assert line.sockets.wait(30), "the core has to look at the failure"
+    assert time.monotonic() - began < 10
+
+
 def test_socket_buffers_have_the_system_default_unless_set() -> None:
     def receive_buffer(line: Line) -> int:
         (opened,) = (key.fileobj for key in line.sockets._selector.get_map().values() if key.data is not None)
