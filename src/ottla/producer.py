@@ -14,14 +14,15 @@ from typing import Any, Self
 from ottla import arguments
 from ottla.arguments import Timeout
 from ottla.errors import OttlaError
-from ottla.producer_base import CLOSE_TIMEOUT, END_GRACE, DeliveryCallback, ProducerBase
+from ottla.producer_base import CLOSE_TIMEOUT, END_GRACE, ProducerBase
 from ottla.producer_drivers import ThreadWaits, drive_in_thread, until
+from ottla.records.accumulator import RecordSender
 from ottla.records.arrow_delivery import ArrowDelivery
 from ottla.records.producer_queues import Delivery
 from ottla.runtime import clock
 
 
-class Producer(ProducerBase):
+class Producer(ProducerBase, RecordSender):
     """A producer, with the settings of Kafka's own: ``Producer(bootstrap_servers="localhost:9092")``.
 
     ::
@@ -55,36 +56,10 @@ class Producer(ProducerBase):
             closing.__context__ = None
             error.add_note(f"closing the producer failed, too: {closing}")
 
-    def send(
-        self,
-        topic: str,
-        value: Any = None,
-        key: Any = None,
-        *,
-        partition: int | None = None,
-        headers: Any = (),
-        timestamp: int | None = None,
-        on_delivery: DeliveryCallback | None = None,
-    ) -> Delivery:
-        """Add a record to a batch; return its future outcome.
-
-        Key and value are bytes, text (in UTF-8) or ``None``, unless there are serializers. ``partition``: by default that of the
-        key, as with Kafka's own producer; without a key, one that gets a whole batch. ``headers`` are pairs of a name and bytes,
-        text or ``None``. ``timestamp`` is in milliseconds since 1970; by default, now. ``on_delivery`` is called with the
-        ``Delivery``, by a thread that is inside a call of this producer.
-
-        Waits, at most ``max_block``, if the topic is not known yet, or if the records without an outcome take ``buffer_memory``.
-        """
-        if self._delivered:
-            self._calls.run_callbacks()
-        if self._serialize:
-            key, value = self._serialized(key, value)
-        delivery = self._append(topic, value, key, partition, headers, timestamp, on_delivery)
-        if delivery is not None:
-            return delivery
+    def _send_later(self, *record: Any) -> Delivery:
+        """``send``, for a record that cannot be added to a batch at once."""
         self._check_open()
-        call = self._waiting_send(topic, value, key, partition, headers, timestamp, on_delivery)
-        return drive_in_thread(self._network, call)
+        return drive_in_thread(self._network, self._waiting_send(*record))
 
     def send_arrow(self, data: Any, topic: str | None = None) -> ArrowDelivery:
         """Send the rows of Arrow data; return the future outcome of all of them.

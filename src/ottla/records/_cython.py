@@ -32,5 +32,5 @@ def _with_arguments(*_args: Any, **_kwargs: Any) -> Any:
 
 
 nogil = _NoGil()
-ccall = cclass = cfunc = final = inline = with_gil = _bare
+ccall = cclass = cfunc = final = inline = no_gc = with_gil = _bare
 boundscheck = exceptval = freelist = nonecheck = _with_arguments

@@ -9,7 +9,7 @@ cdef class RecordAccumulator:
     cdef readonly list waiters
     cdef public object settled
     cdef readonly object unseen
-    cdef public object accepts
+    cdef public bint accepts
     cdef public object waits
     cdef Py_ssize_t _batch_size
     cdef Py_ssize_t _memory
@@ -18,17 +18,27 @@ cdef class RecordAccumulator:
     cdef object _partitioner
     cdef object _nanoseconds
     cdef object _lock
-    cdef object _acquire
-    cdef object _release
     cdef object _mono
     cdef object _random
     cdef object _wake
     cdef dict _active
-    cdef Py_ssize_t _most_bytes(self, key, value, headers) except -1
-    cdef Py_ssize_t _custom_partition(self, TopicQueues queues, key) except -1
+    cdef bytes _no_headers
+    cdef _append(self, topic, value, key, partition, headers, timestamp, on_delivery)
+    cdef Py_ssize_t _most_bytes(self, bytes key, bytes value, bytes headers) except -1
+    cdef Py_ssize_t _custom_partition(self, TopicQueues queues, bytes key) except -1
+    cdef Delivery _put_now(
+        self, TopicQueues queues, Py_ssize_t number, Py_ssize_t most, bytes key, bytes value, bytes headers, long long stamp
+    )
+    cdef PartitionQueue _sticky(self, TopicQueues queues, Py_ssize_t most)
     cdef PartitionQueue _choose(self, TopicQueues queues, Py_ssize_t most)
     cdef PartitionQueue _next_sticky(self, TopicQueues queues)
-    cdef Delivery _put(self, PartitionQueue queue, key, value, bytes headers, long long stamp)
+    cdef Delivery _put(self, PartitionQueue queue, bytes key, bytes value, bytes headers, long long stamp)
     cdef ProducerBatch _open(self, PartitionQueue queue, Py_ssize_t need, long long stamp)
     cdef bint _grow(self, ProducerBatch batch, Py_ssize_t size) except -1
     cdef _close(self, PartitionQueue queue)
+
+cdef class RecordSender:
+    cdef public RecordAccumulator _accumulator
+    cdef public object _calls
+    cdef public object _delivered
+    cdef public bint _serialize

@@ -38,6 +38,9 @@ COMPILED = cython.compiled
 
 # Literal numbers below, since a global of the module is a Python object in compiled code: 61 is the size of a batch's header.
 
+_CLOSE = BatchInput.CLOSE
+"""A constant, since access to a member of an ``Enum`` is a call of Python code in some versions."""
+
 
 class RecordAccumulator:
     """The queues of all topics. Sizes are in bytes.
@@ -67,7 +70,6 @@ class RecordAccumulator:
     ) -> None:
         self.topics = {}
         self._lock = lock
-        self._acquire, self._release = lock.acquire, lock.release
         self.incomplete = {}
         self.used = self.freed = 0
         self.waiters = []
@@ -84,6 +86,7 @@ class RecordAccumulator:
         self._wake = wake
         self._partitioner = partitioner
         self._ignores_keys = ignores_keys
+        self._no_headers = NO_HEADERS
         self._active = {}
 
     # -- any thread -------------------------------------------------------------------------------------------------------
@@ -94,20 +97,20 @@ class RecordAccumulator:
         ``None`` if it has to wait: the topic or the partition is not known, memory is short, or ``accepts`` is false. Raises
         ``TypeError`` and ``ValueError`` for what cannot be a record, and ``MessageTooLargeError``.
         """
-        queues: TopicQueues
+        return self._append(topic, value, key, partition, headers, timestamp, on_delivery)
+
+    def _append(self, topic, value, key, partition, headers, timestamp, on_delivery):
         delivery: Delivery
         stamp: cython.longlong
         number: cython.Py_ssize_t = -1
         before: ProducerBatch
         queue: PartitionQueue
-        queues = self.topics.get(topic)
+        queues: TopicQueues = self.topics.get(topic)
         if queues is None or queues.count == 0 or not self.accepts:
             return None
-        if key is not None and type(key) is not bytes:
-            key = bytes_of(key, "a key")
-        if value is not None and type(value) is not bytes:
-            value = bytes_of(value, "a value")
-        encoded = encode_headers(headers) if headers else NO_HEADERS
+        known_key: bytes = key if key is None or type(key) is bytes else bytes_of(key, "a key")
+        known_value: bytes = value if value is None or type(value) is bytes else bytes_of(value, "a value")
+        encoded: bytes = encode_headers(headers) if headers else self._no_headers
         if timestamp is None:
             stamp = self._nanoseconds()
             stamp = stamp // 1000000
@@ -118,24 +121,44 @@ class RecordAccumulator:
             if number >= queues.count:
                 return None
         elif self._partitioner is not None:
-            number = self._custom_partition(queues, key)
-        elif key is not None and not self._ignores_keys:
-            number = (murmur2(key) & 0x7FFFFFFF) % queues.count
+            number = self._custom_partition(queues, known_key)
+        elif known_key is not None and not self._ignores_keys:
+            number = (murmur2(known_key) & 0x7FFFFFFF) % queues.count
         if on_delivery is not None and not callable(on_delivery):
             raise TypeError(f"on_delivery must be callable, not {short_repr(on_delivery)}")
-        most = self._most_bytes(key, value, encoded)
-        self._acquire()
-        try:
+        most: cython.Py_ssize_t = self._most_bytes(known_key, known_value, encoded)
+        if cython.compiled and on_delivery is None:
+            delivery = self._put_now(queues, number, most, known_key, known_value, encoded, stamp)
+            if delivery is not None:
+                return delivery
+        with self._lock:
             queue = self._choose(queues, most) if number < 0 else queues.queues[number]
             before = queue.open
-            delivery = self._put(queue, key, value, encoded, stamp)
+            delivery = self._put(queue, known_key, known_value, encoded, stamp)
             if delivery is not None and on_delivery is not None:
                 delivery.batch.callbacks.append((on_delivery, delivery))
-        finally:
-            self._release()
         if delivery is not None and delivery.batch is not before:
             self._wake()
         return delivery
+
+    def _put_now(self, queues, number, most, key, value, headers, stamp):
+        """Encode a record without the lock, which would take as long as the rest; ``None`` if that needs more than its bytes.
+
+        Compiled code is not interrupted where it neither calls Python code nor allocates what the garbage collector tracks. The
+        sections with the lock leave an open batch complete whenever they do either. (A free-threaded Python turns the GIL on when
+        it imports this module.)
+        """
+        body: cython.Py_ssize_t
+        size: cython.Py_ssize_t
+        queue: PartitionQueue = self._sticky(queues, most) if number < 0 else queues.queues[number]
+        if queue is None or queue.open is None:
+            return None
+        batch: ProducerBatch = queue.open
+        body = _fixed_size(key, value, headers) + varint_size(stamp - batch.base_timestamp) + varint_size(batch.count)
+        size = body + varint_size(body)
+        if batch.size + size > batch.room:
+            return None
+        return _write(queue, batch, body, key, value, headers, stamp)
 
     def _most_bytes(self, key, value, headers):
         """The most bytes that the encoded record can have. Raises ``MessageTooLargeError`` if those are too many for a batch."""
@@ -158,6 +181,11 @@ class RecordAccumulator:
 
     def _choose(self, queues, most):
         """The queue for a record without a key, of at most ``most`` bytes: one partition gets a whole batch, then another one."""
+        queue: PartitionQueue = self._sticky(queues, most)
+        return self._next_sticky(queues) if queue is None else queue
+
+    def _sticky(self, queues, most):
+        """The queue that gets the records without a key at present; ``None`` if it has had a whole batch."""
         queue: PartitionQueue
         batch: ProducerBatch
         if 0 <= queues.sticky < queues.count:
@@ -165,7 +193,7 @@ class RecordAccumulator:
             batch = queue.open
             if queues.sticky_bytes < self._batch_size or (batch is not None and batch.size + most <= self._batch_size):
                 return queue
-        return self._next_sticky(queues)
+        return None
 
     def _next_sticky(self, queues: TopicQueues):
         """Choose at random, by the weights of the partitions if they have any: those with short queues get more."""
@@ -182,15 +210,8 @@ class RecordAccumulator:
         """Encode a record; ``None`` if there is no memory for it."""
         body: cython.Py_ssize_t
         size: cython.Py_ssize_t
-        at: cython.Py_ssize_t
-        data: cython.p_uchar
-        source: cython.p_const_uchar
-        topic: TopicQueues = queue.topic
         batch: ProducerBatch = queue.open
-        key_size: cython.Py_ssize_t = -1 if key is None else len(key)
-        value_size: cython.Py_ssize_t = -1 if value is None else len(value)
-        fixed: cython.Py_ssize_t = 1 + varint_size(key_size) + varint_size(value_size) + len(headers)
-        fixed += (key_size if key_size > 0 else 0) + (value_size if value_size > 0 else 0)
+        fixed: cython.Py_ssize_t = _fixed_size(key, value, headers)
         while True:
             if batch is not None:
                 body = fixed + varint_size(stamp - batch.base_timestamp) + varint_size(batch.count)
@@ -201,34 +222,7 @@ class RecordAccumulator:
             batch = self._open(queue, 61 + fixed + 1 + 1 + 5, stamp)
             if batch is None:
                 return None
-        data = batch.data
-        at = put_varint(data, batch.size, body)
-        data[at] = 0  # attributes; none are defined
-        at = put_varint(data, at + 1, stamp - batch.base_timestamp)
-        at = put_varint(data, at, batch.count)
-        at = put_varint(data, at, key_size)
-        if key_size > 0:
-            source = key
-            copy(data, at, source, 0, key_size)
-            at += key_size
-        at = put_varint(data, at, value_size)
-        if value_size > 0:
-            source = value
-            copy(data, at, source, 0, value_size)
-            at += value_size
-        source = headers
-        copy(data, at, source, 0, len(headers))
-        delivery: Delivery = Delivery.__new__(Delivery)  # a call of the class would make Python objects of the numbers
-        delivery.batch = batch
-        delivery.index = batch.count
-        delivery._timestamp = stamp
-        if stamp > batch.max_timestamp:
-            batch.max_timestamp = stamp
-        batch.size += size
-        batch.count += 1
-        if queue.partition == topic.sticky:
-            topic.sticky_bytes += size
-        return delivery
+        return _write(queue, batch, body, key, value, headers, stamp)
 
     def _open(self, queue, need, stamp):
         """Create the open batch of a partition, for a record of ``need`` bytes; ``None`` if there is no memory for it."""
@@ -269,9 +263,9 @@ class RecordAccumulator:
     def _close(self, queue):
         batch: ProducerBatch = queue.open
         if batch is not None:
+            batch.move(_CLOSE)  # before the batch is taken: this may raise KeyboardInterrupt
             queue.open = None
             queue.usual = batch.room if batch.room < self._batch_size else self._batch_size
-            batch.move(BatchInput.CLOSE)
             queue.closed.append(batch)
 
     # -- the calling thread of ``send_arrow`` -----------------------------------------------------------------------------------
@@ -296,7 +290,7 @@ class RecordAccumulator:
             if not self.accepts:
                 return False
             self._close(queue)
-            batch.move(BatchInput.CLOSE)
+            batch.move(_CLOSE)
             batch.created_at = topic.used_at = self._mono()
             queue.closed.append(batch)
             self.incomplete[batch] = None
@@ -386,3 +380,89 @@ class RecordAccumulator:
             waiters, self.waiters = self.waiters, []
             for waiter in waiters:
                 waiter()
+
+
+@cython.cfunc
+@cython.inline
+def _fixed_size(key: bytes | None, value: bytes | None, headers: bytes) -> cython.Py_ssize_t:
+    """The bytes of a record's body that do not depend on its batch."""
+    size: cython.Py_ssize_t = len(headers) + 3  # the attributes, and two lengths of one byte
+    if key is not None:
+        size += len(key) + varint_size(len(key)) - 1
+    if value is not None:
+        size += len(value) + varint_size(len(value)) - 1
+    return size
+
+
+@cython.cfunc
+def _write(
+    queue: PartitionQueue,
+    batch: ProducerBatch,
+    body: cython.Py_ssize_t,
+    key: bytes | None,
+    value: bytes | None,
+    headers: bytes,
+    stamp: cython.longlong,
+) -> Delivery:
+    """Encode a record of ``body`` bytes, without their number in front, into a batch that has room for it."""
+    source: cython.p_const_uchar
+    topic: TopicQueues = queue.topic
+    data: cython.p_uchar = batch.data
+    at: cython.Py_ssize_t = put_varint(data, batch.size, body)
+    data[at] = 0  # attributes; none are defined
+    at = put_varint(data, at + 1, stamp - batch.base_timestamp)
+    at = put_varint(data, at, batch.count)
+    if key is None:
+        at = put_varint(data, at, -1)
+    else:
+        at = put_varint(data, at, len(key))
+        source = key
+        copy(data, at, source, 0, len(key))
+        at += len(key)
+    if value is None:
+        at = put_varint(data, at, -1)
+    else:
+        at = put_varint(data, at, len(value))
+        source = value
+        copy(data, at, source, 0, len(value))
+        at += len(value)
+    source = headers
+    copy(data, at, source, 0, len(headers))
+    at += len(headers)
+    delivery: Delivery = Delivery.__new__(Delivery)  # a call of the class would make Python objects of the numbers
+    delivery.batch = batch
+    delivery.index = batch.count
+    delivery._timestamp = stamp
+    if stamp > batch.max_timestamp:
+        batch.max_timestamp = stamp
+    if queue.partition == topic.sticky:
+        topic.sticky_bytes += at - batch.size
+    batch.size = at
+    batch.count += 1
+    return delivery
+
+
+class RecordSender:
+    """The part of a ``Producer`` that is called for each record, and the base of that class.
+
+    Compiled, since a call of a Python function with these arguments takes as long as everything that ``append`` does.
+    """
+
+    def send(self, topic, value=None, key=None, *, partition=None, headers=(), timestamp=None, on_delivery=None):
+        """Add a record to a batch; return its future outcome.
+
+        Key and value are bytes, text (in UTF-8) or ``None``, unless there are serializers. ``partition``: by default that of the
+        key, as with Kafka's own producer; without a key, one that gets a whole batch. ``headers`` are pairs of a name and bytes,
+        text or ``None``. ``timestamp`` is in milliseconds since 1970; by default, now. ``on_delivery`` is called with the
+        ``Delivery``, by a thread that is inside a call of this producer.
+
+        Waits, at most ``max_block``, if the topic is not known yet, or if the records without an outcome take ``buffer_memory``.
+        """
+        if self._delivered:
+            self._calls.run_callbacks()
+        if self._serialize:
+            key, value = self._serialized(key, value)
+        delivery = self._accumulator._append(topic, value, key, partition, headers, timestamp, on_delivery)
+        if delivery is None:
+            return self._send_later(topic, value, key, partition, headers, timestamp, on_delivery)
+        return delivery

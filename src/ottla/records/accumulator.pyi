@@ -69,3 +69,16 @@ class RecordAccumulator:
     def put_back(self, queue: PartitionQueue, place: int, batches: Sequence[ProducerBatch]) -> None: ...
     def replace(self, batch: ProducerBatch, parts: Sequence[ProducerBatch]) -> None: ...
     def release(self, batch: ProducerBatch) -> None: ...
+
+class RecordSender:
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        headers: Any = (),
+        timestamp: int | None = None,
+        on_delivery: Callable[[Delivery], object] | None = None,
+    ) -> Delivery: ...

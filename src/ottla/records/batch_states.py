@@ -21,6 +21,10 @@ class BatchState(enum.Enum):
     FAILED = "it will not be sent again, and its records have an error"
     SPLIT = "it was too large: smaller batches have its records"
 
+    __hash__ = object.__hash__
+    """That of ``Enum`` is Python code, which a signal handler may interrupt, and the accumulator looks into the table below
+    while it has its lock."""
+
 
 class BatchInput(enum.Enum):
     """What happens to a batch."""
@@ -33,6 +37,8 @@ class BatchInput(enum.Enum):
     EXPIRE = "delivery.timeout.ms has passed"
     ABORT = "its transaction is aborted, or the producer is closed"
     SPLIT = "MESSAGE_TOO_LARGE, and it has several records"
+
+    __hash__ = object.__hash__
 
 
 _ENDS: Mapping[BatchInput, BatchState] = {

@@ -48,8 +48,6 @@ cdef class ProducerBatch:
     cdef _allocate(self, Py_ssize_t room)
 
 @cython.final
-@cython.no_gc
-@cython.freelist(256)
 cdef class Delivery:
     cdef readonly ProducerBatch batch
     cdef readonly int index

@@ -179,6 +179,10 @@ class ProducerBatch:
         self.room = room
 
 
+# Not tracked by the garbage collector: the only cycle, through the callbacks of its batch, ends with the outcome.
+@cython.no_gc
+@cython.freelist(256)
+@cython.cclass
 class Delivery:
     """The future outcome of one record that was sent."""
 
