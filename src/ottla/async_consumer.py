@@ -29,6 +29,7 @@ from ottla.records import Record, Records
 from ottla.runtime import clock
 from ottla.runtime.network_thread import NetworkThread
 from ottla.types import (
+    ConsumerGroupMetadata,
     GroupMembershipOperation,
     K_co,
     Now,
@@ -241,6 +242,13 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
         arguments.callback(callback, "callback")
         wanted = arguments.offsets(offsets)
         await self._run(lambda now: self._calls.commits.commit_async(wanted, callback, now))
+
+    async def _offsets_for_transaction(self) -> tuple[ConsumerGroupMetadata, dict[TopicPartition, OffsetAndMetadata]]:
+        """What ``AsyncTransaction.commit_offsets`` commits, and this member of the group."""
+        self._check_transactional()
+        wait = self._timeout(None)
+        offsets = await self._run(lambda now: self._calls.commits.offsets_for_transaction(wait, now))
+        return self.group_metadata(), offsets
 
     async def committed(self, *partitions: Partitions, timeout: Timeout = None) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """As ``Consumer.committed``."""

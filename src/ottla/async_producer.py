@@ -19,6 +19,7 @@ from ottla.producer_drivers import TaskWaits, drive_in_task, soon, until
 from ottla.records.arrow_delivery import ArrowDelivery
 from ottla.records.producer_queues import Delivery
 from ottla.runtime import clock
+from ottla.transaction import AsyncTransaction
 
 YIELD_INTERVAL = 0.01
 """Seconds for which ``send`` may succeed without letting other tasks run."""
@@ -90,6 +91,16 @@ class AsyncProducer(ProducerBase):
             await (self.send(topic, item[1], item[0]) if isinstance(item, tuple) else self.send(topic, item)) for item in records
         ]
 
+    async def initialize(self) -> None:
+        """As ``Producer.initialize``."""
+        self._check_loop()
+        await drive_in_task(self._network, self._transaction_calls().initialize(clock.now()))
+
+    def transaction(self) -> AsyncTransaction:
+        """A transaction, which an ``async with`` block begins and ends. Needs ``transactional_id``."""
+        self._check_loop()
+        return AsyncTransaction(self._network, self._transaction_calls())
+
     async def flush(self, timeout: Timeout = None) -> None:
         """As ``Producer.flush``."""
         self._check_loop()
@@ -109,7 +120,7 @@ class AsyncProducer(ProducerBase):
         self._check_loop()
         limit = arguments.milliseconds(timeout, round(CLOSE_TIMEOUT * 1000))
         try:
-            await drive_in_task(network, self._calls.close(clock.now().mono + limit))
+            await drive_in_task(network, network.closing(clock.now().mono + limit))
         finally:
             network.shared.closed = True
             await asyncio.shield(asyncio.to_thread(network.close, END_GRACE))

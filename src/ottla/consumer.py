@@ -25,6 +25,7 @@ from ottla.records import Record, Records, Walk
 from ottla.runtime import clock
 from ottla.thread_driver import ThreadDriver
 from ottla.types import (
+    ConsumerGroupMetadata,
     GroupMembershipOperation,
     K_co,
     OffsetAndMetadata,
@@ -352,6 +353,13 @@ class Consumer(ConsumerBase[K_co, V_co]):
         arguments.callback(callback, "callback")
         wanted, thread = arguments.offsets(offsets), threading.current_thread()
         self._driver.run(lambda now: self._calls.commits.commit_async(wanted, callback, now, thread))
+
+    def _offsets_for_transaction(self) -> tuple[ConsumerGroupMetadata, dict[TopicPartition, OffsetAndMetadata]]:
+        """What ``Transaction.commit_offsets`` commits, and this member of the group."""
+        self._check_transactional()
+        wait, thread = self._timeout(None), threading.current_thread()
+        offsets = self._driver.run(lambda now: self._calls.commits.offsets_for_transaction(wait, now, thread))
+        return self.group_metadata(), offsets
 
     def committed(self, *partitions: Partitions, timeout: Timeout = None) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """The committed offsets of these partitions, or of all assigned ones; ``None`` if there is no commit.

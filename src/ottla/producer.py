@@ -20,6 +20,7 @@ from ottla.records.accumulator import RecordSender
 from ottla.records.arrow_delivery import ArrowDelivery
 from ottla.records.producer_queues import Delivery
 from ottla.runtime import clock
+from ottla.transaction import Transaction
 
 
 class Producer(ProducerBase, RecordSender):
@@ -81,6 +82,18 @@ class Producer(ProducerBase, RecordSender):
         """Send the values in ``records`` to a topic, or pairs of a key and a value; return their future outcomes."""
         return [self.send(topic, item[1], item[0]) if isinstance(item, tuple) else self.send(topic, item) for item in records]
 
+    def initialize(self) -> None:
+        """Get an epoch for ``transactional_id``: this aborts what an earlier producer with this id has left open, and fences it.
+
+        The first transaction does that, too. After ``Transaction.prepare()``, or an error after which the producer cannot go on,
+        this makes it usable again. Raises ``OttlaTimeoutError`` after ``max_block``.
+        """
+        drive_in_thread(self._network, self._transaction_calls().initialize(clock.now()))
+
+    def transaction(self) -> Transaction:
+        """A transaction, which a ``with`` block begins and ends. Needs ``transactional_id``."""
+        return Transaction(self._network, self._transaction_calls())
+
     def flush(self, timeout: Timeout = None) -> None:
         """Send all records now, and wait until they have an outcome.
 
@@ -112,7 +125,7 @@ class Producer(ProducerBase, RecordSender):
         limit = arguments.milliseconds(timeout, round(CLOSE_TIMEOUT * 1000))
         started = clock.now().mono
         try:
-            drive_in_thread(network, self._calls.close(started + limit))
+            drive_in_thread(network, network.closing(started + limit))
         finally:
             network.shared.closed = True
             network.close(END_GRACE)

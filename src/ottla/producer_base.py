@@ -23,6 +23,7 @@ from ottla.client.health.metrics import MetricName
 from ottla.client.produce.calls import Abandon, Drain, ProducerCalls
 from ottla.client.produce.health import STUCK_AFTER, ProducerHealth, ProducerView, assess, without_thread
 from ottla.client.produce.outcome import Call
+from ottla.client.produce.transactions.calls import TransactionCalls
 from ottla.client.producer_assembly import ProducerAssembly
 from ottla.config.producer import ProducerConfig
 from ottla.errors import ClosedError, ForkedError, IllegalStateError
@@ -64,11 +65,13 @@ class ProducerNetwork:
             random=random,
             wake=self.wake,
             settled=lambda batch: self.calls.settled(batch),
-            unseen=_log_unseen,
+            # The end of a transaction reports what has failed in it.
+            unseen=_log_unseen if config.transactional_id is None else lambda batch: None,
             partitioner=config.partitioner,
             ignores_keys=config.partitioner_ignore_keys,
         )
         self.calls = ProducerCalls(config, self.accumulator, self.submit)
+        self.transactions = None if config.transactional_id is None else TransactionCalls(config, self.submit)
         self._config = config
         self._pid = os.getpid()
         self._assembly = ProducerAssembly(config, random, self.accumulator, self.calls)
@@ -106,6 +109,12 @@ class ProducerNetwork:
                     thread.start()
                     self._thread = thread
         self._thread.submit(command)
+
+    def closing(self, until: int) -> Call[None]:
+        """Abort an open transaction, and send what can be sent until then (monotonic ms)."""
+        if self.transactions is not None and self.started:
+            yield from self.transactions.close(until)
+        yield from self.calls.close(until)
 
     def close(self, timeout: float) -> None:
         """End the network thread: records without an outcome fail."""
@@ -203,6 +212,12 @@ class ProducerBase:
         if config.value_serializer is not None and value is not None:
             value = config.value_serializer(value)
         return key, value
+
+    def _transaction_calls(self) -> TransactionCalls:
+        self._check_open()
+        if self._network.transactions is None:
+            raise IllegalStateError("the producer is not transactional", hint='Producer(transactional_id="...")')
+        return self._network.transactions
 
     def _check_open(self) -> None:
         self._network.check_process()

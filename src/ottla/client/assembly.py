@@ -16,13 +16,13 @@ from typing import Any
 from ottla.client import events
 from ottla.client.backoff import ExponentialBackoff, RandomPort
 from ottla.client.calls.shared_state import SharedState
+from ottla.client.cluster.coordinator import CoordinatorKind, CoordinatorManager
 from ottla.client.cluster.metadata import MetadataManager
 from ottla.client.cluster.topics import TopicsManager
 from ottla.client.core import ClientCore
 from ottla.client.effects import Poll, Unreachable
 from ottla.client.events import Completed, Published, Reply
 from ottla.client.fetch.manager import FetchManager
-from ottla.client.groups.coordinator import CoordinatorManager
 from ottla.client.groups.membership import Membership, MembershipContext
 from ottla.client.groups.protocol import membership_of
 from ottla.client.groups.rebalances import RebalanceRecorder
@@ -71,7 +71,14 @@ class ConsumerAssembly:
             zookeeper = ZooKeeperAssembly(core, config, backoff)
             problems.zookeeper, unreachable = zookeeper.brokers, zookeeper.unreachable
         if config.group_id is not None:
-            self.coordinator = CoordinatorManager(config, backoff, core.learn_node, core.connections.disconnect)
+            self.coordinator = CoordinatorManager(
+                CoordinatorKind.GROUP,
+                config.group_id,
+                config.request_timeout_ms,
+                backoff,
+                core.learn_node,
+                core.connections.disconnect,
+            )
             context = MembershipContext(config, self.subscription, self.coordinator, metadata, core.notify, backoff, self.polls)
             store: OffsetStore
             if zookeeper is not None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol
 
 from ottla.errors import OttlaError
-from ottla.protocol.apis import Api
+from ottla.protocol.apis import Api, VersionRule
 from ottla.protocol.rpcs import RequestT, ResponseT, Rpc
 from ottla.types import Now
 
@@ -57,6 +57,9 @@ class Send(Generic[RequestT, ResponseT]):
     Exactly one of the two functions is called, once, also if the manager has lost interest meanwhile: it then ignores the outcome.
     ``on_failure`` gets the error of a request without a response: disconnected, timed out, not supported, node unknown,
     authentication ...
+
+    ``requires`` and ``excludes`` are rules that must, or must not, hold for the version of the request. ``on_sent`` is called when
+    the request is handed to a connection: one that fails before that was not executed.
     """
 
     rpc: Rpc[RequestT, ResponseT]
@@ -65,6 +68,9 @@ class Send(Generic[RequestT, ResponseT]):
     timeout: int
     on_response: Callable[[ResponseT, Now], None]
     on_failure: Callable[[OttlaError, Now], None]
+    requires: VersionRule | None = None
+    excludes: VersionRule | None = None
+    on_sent: Callable[[], object] | None = None
 
     @property
     def api(self) -> Api:

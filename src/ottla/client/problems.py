@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ottla.client.cluster.coordinator import COORDINATOR, CoordinatorManager
 from ottla.client.core import ClientCore
 from ottla.client.effects import ToCoordinator, ToNode
-from ottla.client.groups.coordinator import COORDINATOR, CoordinatorManager
 from ottla.client.subscription import Mode, Phase, SubscriptionState
 from ottla.errors import LeaderNotAvailableError, OttlaError, UnknownTopicOrPartitionError
 from ottla.protocol import ErrorCode

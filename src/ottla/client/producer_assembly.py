@@ -6,10 +6,13 @@ the earlier ones in the same pass.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ottla.client.backoff import ExponentialBackoff, RandomPort
+from ottla.client.cluster.coordinator import CoordinatorKind, CoordinatorManager
 from ottla.client.connections.node_connections import NodeState
 from ottla.client.core import ClientCore
-from ottla.client.effects import ToNode
+from ottla.client.effects import ToCoordinator, ToNode
 from ottla.client.events import Inspect
 from ottla.client.health.metrics import MetricName, of_connections
 from ottla.client.produce.calls import Abandon, Drain, ProducerCalls
@@ -19,6 +22,15 @@ from ottla.client.produce.producer_id import ProducerIdManager
 from ottla.client.produce.sender import Sender
 from ottla.client.produce.sequences import Sequences
 from ottla.client.produce.topics import AwaitTopic, ProducerTopics
+from ottla.client.produce.transactions.commands import (
+    Begin,
+    CloseTransaction,
+    CommitOffsets,
+    EndTransaction,
+    Initialize,
+    Prepare,
+)
+from ottla.client.produce.transactions.manager import TransactionManager
 from ottla.config.producer import ProducerConfig
 from ottla.errors import OttlaError
 from ottla.records.accumulator import RecordAccumulator
@@ -36,7 +48,9 @@ class ProducerAssembly:
         self.meters = ProducerMeters()
         core.observe = self.meters.on_completion
         self.topics = ProducerTopics(config, core.metadata_manager, accumulator, core.connections.brokers.unreachable)
-        self.sequences = Sequences() if config.enable_idempotence else None
+        is_transactional = config.transactional_id is not None
+        self.sequences = Sequences(begins_epochs=not is_transactional) if config.enable_idempotence else None
+        self.transactions = self._transactions(backoff) if is_transactional else None
         self.sender = Sender(
             config,
             accumulator,
@@ -47,18 +61,50 @@ class ProducerAssembly:
             self._is_connected,
             self._reason,
             self.meters,
+            self.transactions,
         )
         core.add_manager(self.topics)
         self.ids: ProducerIdManager | None = None
-        if self.sequences is not None:
+        if self.sequences is not None and self.transactions is None:
             self.ids = ProducerIdManager(config, self.sequences, backoff, self._has_batches, self.sender.abort_all)
             core.add_manager(self.ids)
         core.add_manager(self.sender)
+        if self.transactions is not None:
+            self.transactions.batches = self.sender
+            core.add_manager(self.transactions)
+            self._register(core, self.transactions)
+            calls.refusal = self.transactions.refusal
         core.before_notifications = core.drop_notifications
         core.register(AwaitTopic, self.topics.wait)
         core.register(Drain, self._drain)
         core.register(Abandon, self._abandon)
         core.register(Inspect, lambda command, now: command.reply(self.view(now)))
+
+    def _transactions(self, backoff: ExponentialBackoff) -> TransactionManager:
+        core, config = self.core, self._config
+
+        def coordinator_of(kind: CoordinatorKind, key: str) -> CoordinatorManager:
+            timeout = config.request_timeout_ms
+            return CoordinatorManager(kind, key, timeout, backoff, core.learn_node, core.connections.disconnect)
+
+        def features(target: ToCoordinator) -> Mapping[str, int] | None:
+            broker = core.connections.brokers.get(target)
+            if broker is None or broker.connection is None or broker.state is not NodeState.READY:
+                return None
+            return broker.connection.features
+
+        assert self.sequences is not None
+        unreachable = core.connections.brokers.unreachable
+        return TransactionManager(config, self._accumulator, self.sequences, backoff, coordinator_of, features, unreachable)
+
+    @staticmethod
+    def _register(core: ClientCore, transactions: TransactionManager) -> None:
+        core.register(Initialize, transactions.initialize)
+        core.register(Begin, transactions.begin)
+        core.register(CommitOffsets, transactions.commit_offsets)
+        core.register(Prepare, transactions.prepare)
+        core.register(EndTransaction, transactions.end)
+        core.register(CloseTransaction, transactions.close)
 
     def _is_connected(self, node_id: int) -> bool:
         broker = self.core.connections.brokers.get(ToNode(node_id))

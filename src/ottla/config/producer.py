@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ottla.config import ClientConfig, warn
-from ottla.config.rows import INT_MAX, boolean, count, integer, milliseconds, one_of, row
+from ottla.config.rows import INT_MAX, boolean, count, integer, milliseconds, one_of, row, short_text
 from ottla.config.spelling import dotted
 from ottla.errors import ConfigError
 from ottla.types import as_integer
@@ -85,6 +85,12 @@ def _gzip_level(value: Any) -> int:
     return level
 
 
+def _transactional_id(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError("a text that is not empty")
+    return short_text(value)
+
+
 def _partitioner(value: Any) -> Any:
     if isinstance(value, str) and value.strip().lower() in _PARTITIONERS:
         raise ValueError(_PARTITIONERS[value.strip().lower()])
@@ -135,6 +141,12 @@ class ProducerConfig(ClientConfig):
     compresses more."""
     compression_zstd_level: int = row(3, integer(-131_072, 22))
     """The level of zstd."""
+    transactional_id: str | None = row(None, _transactional_id)
+    """The name of the producer in transactions. A producer ends the transaction of an earlier one with its name, and fences that
+    one: so each running process needs its own."""
+    transaction_timeout_ms: int = milliseconds(60_000, 1)
+    """How long a transaction may last before the coordinator aborts it and fences the producer. Brokers allow 15 minutes
+    (``transaction.max.timeout.ms``)."""
     partitioner: Callable[[str, bytes | None, int], int] | None = row(None, _partitioner)  # noqa: RUF009 - a field
     """A callable that gets the topic, the key's bytes and the number of partitions, and returns a partition. None: as Kafka's own
     producer, by the key, and without a key one partition for each batch."""
@@ -172,6 +184,11 @@ class ProducerConfig(ClientConfig):
 
     def _check(self, given: frozenset[str]) -> None:
         super()._check(given)
+        if self.transactional_id is not None and not self.enable_idempotence:
+            raise ConfigError(
+                f"transactional.id is {self.transactional_id!r}: transactions need an idempotent producer",
+                hint="leave out enable.idempotence=false, acks=1 and retries=0",
+            )
         if self.enable_idempotence:
             self._check_idempotence()
         elif "enable_idempotence" not in given and self.retries > 0:

@@ -22,6 +22,8 @@
     +-- NoOffsetForPartitionError   no committed offset and auto_offset_reset="none"
     +-- LogTruncationError          what was read is no longer in the log, and auto_offset_reset="none"
     +-- CommitFailedError           the group has rebalanced: the partitions may belong to another member now
+    +-- TransactionAbortedError     the transaction was aborted, or has to be
+    +-- TransactionOutcomeUnknownError  the transaction was committed, or was not: a response was lost
     +-- ConsumerRebalanceFailedError  a member of a ZooKeeper group could not claim its partitions so far
     +-- AssignmentError             an assignor failed, or its answer cannot be used
     +-- StorageError                the data directory cannot be used
@@ -69,6 +71,8 @@ from ottla.errors.tree import (
     RecordDeserializationError,
     StorageError,
     TlsError,
+    TransactionAbortedError,
+    TransactionOutcomeUnknownError,
     UnsupportedApiError,
     WakeupError,
     timeout_error as timeout_error,
@@ -211,7 +215,9 @@ __all__ = [
     "TopicAuthorizationFailedError",
     "TopicDeletionDisabledError",
     "TransactionAbortableError",
+    "TransactionAbortedError",
     "TransactionCoordinatorFencedError",
+    "TransactionOutcomeUnknownError",
     "TransactionalIdAuthorizationFailedError",
     "TransactionalIdNotFoundError",
     "UnacceptableCredentialError",

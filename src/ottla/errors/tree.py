@@ -239,6 +239,17 @@ class CommitFailedError(OttlaError):
     hint = "poll() to rejoin; records since the last successful commit will be delivered again"
 
 
+class TransactionAbortedError(OttlaError):
+    """The transaction was aborted, or has to be: nothing of it will be read by ``read_committed`` consumers."""
+
+
+class TransactionOutcomeUnknownError(OttlaError):
+    """Whether the transaction was committed is not known.
+
+    The request to commit it was sent, no response came, and nothing that came later tells whether it was executed.
+    """
+
+
 class ConsumerRebalanceFailedError(OttlaError):
     """A member of a ZooKeeper group could not claim its partitions within ``rebalance.max.retries``. It goes on trying.
 

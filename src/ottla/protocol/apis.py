@@ -168,6 +168,8 @@ class VersionRule(enum.Enum):
     PRODUCER_FENCED = "the client knows PRODUCER_FENCED; older clients get INVALID_PRODUCER_EPOCH"
     TRANSACTION_ABORTABLE = "the client knows TRANSACTION_ABORTABLE (KIP-890)"
     TRANSACTION_V2 = "transactions of version 2 (KIP-890): writing adds a partition, and each transaction increases the epoch"
+    KEEPS_PRODUCER_ID = "InitProducerId: the request can have the present id and epoch, which becomes the next one (KIP-360)"
+    NAMES_MEMBER = "TxnOffsetCommit: the request has the member of the group and its generation (KIP-447)"
     FROM_BROKER = "AddPartitionsToTxn: the request comes from a broker (KIP-890)"
     NAMES_TOPIC_ID = "Metadata: the request can name a topic by its id"
     STATIC_MEMBERS = "a member can be static (KIP-345)"
@@ -195,6 +197,8 @@ _RULES: Mapping[VersionRule, tuple[tuple[Api, int], ...]] = {
     ),
     VersionRule.TRANSACTION_ABORTABLE: ((Api.PRODUCE, 11), (Api.TXN_OFFSET_COMMIT, 4)),
     VersionRule.TRANSACTION_V2: ((Api.ADD_PARTITIONS_TO_TXN, 4), (Api.PRODUCE, 12), (Api.TXN_OFFSET_COMMIT, 5), (Api.END_TXN, 5)),
+    VersionRule.KEEPS_PRODUCER_ID: ((Api.INIT_PRODUCER_ID, 3),),
+    VersionRule.NAMES_MEMBER: ((Api.TXN_OFFSET_COMMIT, 3),),
     VersionRule.FROM_BROKER: ((Api.ADD_PARTITIONS_TO_TXN, 4),),
     VersionRule.NAMES_TOPIC_ID: ((Api.METADATA, 12),),
     VersionRule.STATIC_MEMBERS: ((Api.JOIN_GROUP, 5), (Api.SYNC_GROUP, 3), (Api.HEARTBEAT, 3), (Api.OFFSET_COMMIT, 7)),

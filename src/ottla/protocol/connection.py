@@ -92,12 +92,25 @@ class ClientConnection:
         challenge, self._challenge = self._challenge, None
         return challenge
 
-    def send(self, ticket: object, api: Api, message: Message) -> list[Piece]:
+    def send(
+        self,
+        ticket: object,
+        api: Api,
+        message: Message,
+        *,
+        requires: VersionRule | None = None,
+        excludes: VersionRule | None = None,
+    ) -> list[Piece]:
         """The bytes of a request, whose response will have ``ticket``. Raises ``UnsupportedApiError``."""
-        return self._send(ticket, api, self.version_for(api, message), message)
+        return self._send(ticket, api, self.version_for(api, message, requires=requires, excludes=excludes), message)
 
-    def version_for(self, api: Api, message: Message) -> int:
-        """The newest version that both sides support and that can express this message."""
+    def version_for(
+        self, api: Api, message: Message, *, requires: VersionRule | None = None, excludes: VersionRule | None = None
+    ) -> int:
+        """The newest version that both sides support and that can express this message.
+
+        The rule in ``requires`` holds for it, and the one in ``excludes`` does not.
+        """
         offered = self.versions.get(api)
         common = SPOKEN[api].common(offered) if offered is not None else None
         if common is None:
@@ -106,6 +119,11 @@ class ClientConnection:
                 f"the broker offers {api.name} versions {versions}; Ottla supports {SPOKEN[api].minimum} to {SPOKEN[api].maximum}"
             )
         version = min(common.maximum, _newest_for(api, message))
+        if excludes is not None:
+            version = min(version, without(api, excludes))
+        if requires is not None and requires not in version_rules_of(api, version):
+            text = f"the broker offers {api.name} up to version {common.maximum}; this needs a newer one: {requires.value}"
+            raise UnsupportedApiError(text, hint="upgrade the brokers")
         need = _REQUIREMENTS.get(api)
         if need is not None and need.rule not in version_rules_of(api, version) and need.applies(message):
             text = f"the broker offers {api.name} up to version {common.maximum}; this needs a newer one: {need.rule.value}"

@@ -11,6 +11,10 @@ from typing import Generic, TypeVar
 
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import (
+    add_offsets_to_txn_request,
+    add_offsets_to_txn_response,
+    add_partitions_to_txn_request,
+    add_partitions_to_txn_response,
     api_versions_request,
     api_versions_response,
     consumer_group_describe_request,
@@ -37,6 +41,8 @@ from ottla.protocol.messages import (
     describe_groups_response,
     describe_log_dirs_request,
     describe_log_dirs_response,
+    end_txn_request,
+    end_txn_response,
     fetch_request,
     fetch_response,
     find_coordinator_request,
@@ -67,6 +73,8 @@ from ottla.protocol.messages import (
     produce_response,
     sync_group_request,
     sync_group_response,
+    txn_offset_commit_request,
+    txn_offset_commit_response,
 )
 
 RequestT = TypeVar("RequestT")
@@ -143,6 +151,16 @@ DESCRIBE_LOG_DIRS: Rpc[
     describe_log_dirs_response.DescribeLogDirsResponse,
 ] = Rpc(Api.DESCRIBE_LOG_DIRS)
 PRODUCE: Rpc[produce_request.ProduceRequest, produce_response.ProduceResponse] = Rpc(Api.PRODUCE)
+ADD_OFFSETS_TO_TXN: Rpc[add_offsets_to_txn_request.AddOffsetsToTxnRequest, add_offsets_to_txn_response.AddOffsetsToTxnResponse] = (
+    Rpc(Api.ADD_OFFSETS_TO_TXN)
+)
+ADD_PARTITIONS_TO_TXN: Rpc[
+    add_partitions_to_txn_request.AddPartitionsToTxnRequest, add_partitions_to_txn_response.AddPartitionsToTxnResponse
+] = Rpc(Api.ADD_PARTITIONS_TO_TXN)
+END_TXN: Rpc[end_txn_request.EndTxnRequest, end_txn_response.EndTxnResponse] = Rpc(Api.END_TXN)
+TXN_OFFSET_COMMIT: Rpc[txn_offset_commit_request.TxnOffsetCommitRequest, txn_offset_commit_response.TxnOffsetCommitResponse] = Rpc(
+    Api.TXN_OFFSET_COMMIT
+)
 INIT_PRODUCER_ID: Rpc[
     init_producer_id_request.InitProducerIdRequest,
     init_producer_id_response.InitProducerIdResponse,

@@ -90,6 +90,16 @@ class CommitCalls:
             self._metrics.in_commit += self._mailbox.now.mono - now.mono
         return dict(committed)
 
+    def offsets_for_transaction(
+        self, timeout: int, now: Now, thread: object = None
+    ) -> Call[dict[TopicPartition, OffsetAndMetadata]]:
+        """The positions that ``commit()`` would commit, for a producer's transaction; ``thread`` as for ``commit``."""
+        self._mailbox.now = now
+        self._errors.require_group("commit_offsets()")
+        yield from self._mailbox.require_caught_up("commit_offsets()", now.mono + timeout)
+        self._errors.raise_failure()
+        return dict(self._collector.returned_positions(thread))
+
     def commit_async(self, offsets: Offsets | None, callback: CommitCallback | None, now: Now, thread: object = None) -> Call[None]:
         """See ``Consumer.commit_async``; ``thread`` as for ``commit``."""
         self._mailbox.now = now

@@ -430,11 +430,14 @@ class Connections:
         assert broker.connection is not None
         assert broker.connection_id is not None
         try:
-            pieces = broker.connection.send(request, request.send.api, request.send.message)
+            send = request.send
+            pieces = broker.connection.send(request, send.api, send.message, requires=send.requires, excludes=send.excludes)
         except Exception as error:
             self._requests.complete(request, error=_as_ottla_error(error))
             return
         self.sent += 1
+        if send.on_sent is not None:
+            send.on_sent()
         broker.on_sent(request, now)
         self._effects.append(Write(broker.connection_id, pieces))
 

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from ottla.client.backoff import ExponentialBackoff
+from ottla.client.cluster.coordinator import CoordinatorManager
 from ottla.client.cluster.metadata import MetadataManager
 from ottla.client.effects import Poll
 from ottla.client.events import Assigned, ErrorNotification, Reply, UserData
-from ottla.client.groups.coordinator import CoordinatorManager
 from ottla.client.poll_timer import PollTimer
 from ottla.client.subscription import SubscriptionState
 from ottla.config import ConsumerConfig

@@ -51,6 +51,8 @@ class ProducerCalls:
         """The callbacks that are due. The network thread adds to it, any other thread takes from it."""
         self.on_delivered: Callable[[], object] = lambda: None
         """Called by the network thread after it has added to ``delivered``."""
+        self.refusal: Callable[[], OttlaError] = lambda: ClosedError("the producer is closed")
+        """Returns why no record is accepted now."""
         self._config = config
         self._accumulator = accumulator
         self._submit = submit
@@ -88,7 +90,7 @@ class ProducerCalls:
             if delivery is not None:
                 return delivery
             if not self._accumulator.accepts:
-                raise ClosedError("the producer is closed")
+                raise self.refusal()
             queues = self._accumulator.topics.get(topic)
             if queues is None or queues.partition_count <= partition:
                 now = yield from self._await_topic(topic, partition, now, deadline)
@@ -99,6 +101,8 @@ class ProducerCalls:
         """Append the rows of Arrow data. Each wait, for memory or for a topic, may last ``max.block.ms``."""
         from ottla.records.arrow_input import RowEncoder  # takes milliseconds to import
 
+        if not self._accumulator.accepts:
+            raise self.refusal()
         encoder = RowEncoder(self._accumulator, data, topic)
         try:
             for step in encoder.steps():
@@ -198,6 +202,7 @@ class ProducerCalls:
     def close(self, until: int) -> Call[None]:
         """Accept no more records, and send what can be sent until then."""
         self._accumulator.accepts = False
+        self.refusal = lambda: ClosedError("the producer is closed")
         with suppress(OttlaTimeoutError):
             yield from self._flush(until)
 

@@ -19,9 +19,11 @@ from ottla.client.effects import AnySend, Poll, Send, ToNode
 from ottla.client.produce.metrics import ProducerMeters
 from ottla.client.produce.partition_loads import PartitionLoads
 from ottla.client.produce.sequences import Sequences
+from ottla.client.produce.transactions.manager import TransactionManager
 from ottla.config.producer import ProducerConfig
 from ottla.errors import OttlaError, OttlaTimeoutError, ProtocolError, UnsupportedApiError, broker_error
 from ottla.protocol import ErrorCode, duration, rpcs
+from ottla.protocol.apis import VersionRule
 from ottla.protocol.messages import produce_request, produce_response
 from ottla.records import Compression
 from ottla.records.accumulator import RecordAccumulator
@@ -60,6 +62,7 @@ REACTIONS: Mapping[int, ProduceReaction] = {
     ErrorCode.duplicate_sequence_number: ProduceReaction.WRITTEN,
     ErrorCode.kafka_storage_error: ProduceReaction.NEW_LEADER,
     ErrorCode.unknown_producer_id: ProduceReaction.SEQUENCE,
+    ErrorCode.concurrent_transactions: ProduceReaction.RETRY,
     ErrorCode.fenced_leader_epoch: ProduceReaction.NEW_LEADER,
     ErrorCode.unknown_leader_epoch: ProduceReaction.NEW_LEADER,
     ErrorCode.unknown_topic_id: ProduceReaction.NEW_LEADER,
@@ -85,6 +88,12 @@ NOT_WRITTEN = frozenset(
         ErrorCode.policy_violation,
         ErrorCode.out_of_order_sequence_number,
         ErrorCode.invalid_producer_epoch,
+        ErrorCode.invalid_txn_state,
+        ErrorCode.invalid_producer_id_mapping,
+        ErrorCode.concurrent_transactions,
+        ErrorCode.transactional_id_authorization_failed,
+        ErrorCode.producer_fenced,
+        ErrorCode.transaction_abortable,
         ErrorCode.unknown_producer_id,
         ErrorCode.unsupported_compression_type,
         ErrorCode.invalid_record,
@@ -114,8 +123,9 @@ class Reasons(Protocol):
 class Sender:
     """A ``RequestManager``.
 
-    ``sequences`` is ``None`` for a producer that is not idempotent. ``learn_node`` gets the brokers in responses. ``is_connected``
-    tells whether requests to a broker leave at once, ``reason`` why they do not.
+    ``sequences`` is ``None`` for a producer that is not idempotent, ``transactions`` for one that is not transactional.
+    ``learn_node`` gets the brokers in responses. ``is_connected`` tells whether requests to a broker leave at once, ``reason`` why
+    they do not.
     """
 
     def __init__(
@@ -129,6 +139,7 @@ class Sender:
         is_connected: Callable[[int], bool],
         reason: Reasons,
         meters: ProducerMeters,
+        transactions: TransactionManager | None = None,
     ) -> None:
         self.urgent = False
         """Whether the batches leave in the next poll without waiting for ``linger.ms``."""
@@ -141,6 +152,7 @@ class Sender:
         self._is_connected = is_connected
         self._reason = reason
         self._meters = meters
+        self._transactions = transactions
         self._loads = PartitionLoads(config, metadata)
         self._compression = Compression[config.compression_type.upper()]
         self._level = config.compression_level
@@ -233,7 +245,7 @@ class Sender:
 
     def _must_wait(self, queue: PartitionQueue) -> bool:
         """Whether the oldest batch of a partition has to wait for others."""
-        if queue in self._muted:
+        if queue in self._muted or (self._transactions is not None and not self._transactions.may_send(queue.tp)):
             return True
         return self._sequences is not None and not self._sequences.may_send(queue)
 
@@ -264,6 +276,8 @@ class Sender:
                 continue
             queue.closed.popleft()
             was_in_doubt = batch.attempts > 0 if self._sequences is None else self._sequences.sent(batch)
+            if self._transactions is not None:
+                self._transactions.sent(queue.tp)
             batch.move(BatchInput.SEND)
             self._in_flight[batch] = None
             self._led_by[queue] = leader
@@ -279,6 +293,7 @@ class Sender:
         """Number and encode the oldest batch of a partition; fail it if that cannot be encoded, for example without its codec."""
         if self._sequences is not None:
             self._sequences.number(batch)
+        batch.is_transactional = self._transactions is not None
         try:
             return encode_producer_batch(batch, self._compression, self._level)
         except Exception as error:
@@ -298,7 +313,7 @@ class Sender:
             )
         ids = {name: self._metadata.current.topic_id(name) for name in data}
         message = produce_request.ProduceRequest(
-            transactional_id=None,
+            transactional_id=self._config.transactional_id,
             acks=self._config.acks,
             timeout=duration(self._config.request_timeout_ms),
             topic_data=tuple(
@@ -330,7 +345,17 @@ class Sender:
                 else:
                     self._retry(one.batch, error, now)
 
-        return Send(rpcs.PRODUCE, message, ToNode(node_id), self._config.request_timeout_ms, on_response, on_failure)
+        rule, version = VersionRule.TRANSACTION_V2, 0 if self._transactions is None else self._transactions.version
+        return Send(
+            rpcs.PRODUCE,
+            message,
+            ToNode(node_id),
+            self._config.request_timeout_ms,
+            on_response,
+            on_failure,
+            requires=rule if version > 1 else None,
+            excludes=rule if version == 1 else None,
+        )
 
     # -- outcomes ---------------------------------------------------------------------------------------------------------
 
@@ -368,11 +393,15 @@ class Sender:
         is_sequence = reaction is ProduceReaction.SEQUENCE and self._sequences is not None
         if not is_sequence and reaction not in (ProduceReaction.RETRY, ProduceReaction.NEW_LEADER):
             return self._refused(one, code, error, now)
-        if code not in NOT_WRITTEN or self._note_refusal(one, code):
+        if (code not in NOT_WRITTEN or self._note_refusal(one, code)) and not self._ends_transaction(batch):
             return self._retry(batch, error, now)
         if batch.state is BatchState.IN_FLIGHT:
             self._end(batch, BatchInput.FAIL, error, now)
         return None
+
+    def _ends_transaction(self, batch: ProducerBatch) -> bool:
+        """Whether a batch cannot be written any more in its transaction: that needs another epoch, which is another transaction."""
+        return self._transactions is not None and self._sequences is not None and self._sequences.has_gap(batch.queue)
 
     def _note_refusal(self, one: Sent, code: int) -> bool:
         """Note that a request has not written a batch. Return whether it may be sent again."""
@@ -405,6 +434,9 @@ class Sender:
             return
         if batch.attempts >= self._config.retries:
             self._end(batch, BatchInput.FAIL, error, now)
+            return
+        if self._transactions is not None and not self._transactions.may_retry:
+            self._end(batch, BatchInput.ABORT, self._transactions.error or error, now)
             return
         _log.debug("%r is sent again: %s", batch, error)
         self._leave_flight(batch)
@@ -459,10 +491,16 @@ class Sender:
 
     def abort_all(self, error: OttlaError, now: Now) -> None:
         """Fail all batches without an outcome, also those in flight."""
+        self.abort_unsent(error, now)
+        for batch in self._accumulator.close_all():
+            self._end(batch, BatchInput.ABORT, error, now)
+
+    def abort_unsent(self, error: OttlaError, now: Now) -> None:
+        """Fail all batches that are not in flight."""
         for batch in self._accumulator.close_all():
             if batch.state in (BatchState.CLOSED, BatchState.RETRYING):
                 batch.queue.closed.remove(batch)
-            self._end(batch, BatchInput.ABORT, error, now)
+                self._end(batch, BatchInput.ABORT, error, now)
 
     def _end(self, batch: ProducerBatch, what: BatchInput, error: OttlaError, now: Now) -> None:
         """Fail a batch that has no outcome."""
@@ -472,6 +510,8 @@ class Sender:
         self._meters.failed(batch, now)
         batch.settle(what, error=error)
         self._accumulator.release(batch)
+        if self._transactions is not None:
+            self._transactions.failed(error, now, was_sent=batch.sequence is not None)
 
     def _leave_flight(self, batch: ProducerBatch) -> None:
         self._in_flight.pop(batch, None)

@@ -104,9 +104,14 @@ class PartitionSequences:
 
 
 class Sequences:
-    """The sequence numbers of a producer without transactions. ``current`` is ``None`` until the broker has assigned an id."""
+    """The sequence numbers of a producer. ``current`` is ``None`` until the broker has assigned an id.
 
-    def __init__(self) -> None:
+    ``begins_epochs``: whether a gap is a reason to begin an epoch. With transactions only their coordinator begins one, after the
+    transaction with the gap was aborted.
+    """
+
+    def __init__(self, *, begins_epochs: bool = True) -> None:
+        self._begins_epochs = begins_epochs
         self.current: ProducerIdAndEpoch | None = None
         self._partitions: dict[PartitionQueue, PartitionSequences] = {}
         self._doubts: dict[PartitionQueue, None] = {}
@@ -236,7 +241,7 @@ class Sequences:
                 self._gaps[queue] = None
             if not sequences.expired:
                 del self._doubts[queue]
-        if self.current is not None:
+        if self.current is not None and self._begins_epochs:
             self._start_again([queue for queue in self._gaps if self._partitions[queue].may_start_again()])
 
     def _start_again(self, queues: list[PartitionQueue]) -> None:
@@ -251,6 +256,17 @@ class Sequences:
             assert self.current is not None
             self._partitions[queue].start_again(self.current)
             del self._gaps[queue]
+
+    def has_gap(self, queue: PartitionQueue) -> bool:
+        """Whether no batch of a partition can be written in this epoch."""
+        return queue in self._gaps
+
+    def restart(self, producer: ProducerIdAndEpoch) -> None:
+        """Begin an epoch that the coordinator of the transactions has assigned. No batch has a number."""
+        self.current = producer
+        self._partitions.clear()
+        self._doubts.clear()
+        self._gaps.clear()
 
     def assigned(self, producer: ProducerIdAndEpoch) -> None:
         """Use the id that a broker has assigned."""

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from ottla.client.cluster.coordinator import CoordinatorKind, CoordinatorManager
 from ottla.client.effects import AnyNode, ToCoordinator
-from ottla.client.groups.coordinator import CoordinatorManager
 from ottla.errors import DisconnectedError, OttlaError, OttlaTimeoutError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
@@ -22,7 +22,9 @@ class LookUp(Asked):
         self.disconnected: list[ToCoordinator] = []
         self.fatal: list[OttlaError] = []
         manager = CoordinatorManager(
-            config(),
+            CoordinatorKind.GROUP,
+            "g",
+            config().request_timeout_ms,
             backoff(),
             lambda node, now: self.learned.append(node),
             lambda target, reason, now: self.disconnected.append(target),

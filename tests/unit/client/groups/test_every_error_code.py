@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from ottla.client.backoff import ExponentialBackoff
+from ottla.client.cluster.coordinator import CoordinatorKind, CoordinatorManager
 from ottla.client.effects import AnySend
 from ottla.client.events import ErrorNotification, RebalanceNeeded
-from ottla.client.groups.coordinator import CoordinatorManager
 from ottla.client.positions.commit import CommitManager
 from ottla.client.positions.stores.kafka import KafkaOffsetStore
 from ottla.errors import BrokerError, OttlaTimeoutError
@@ -196,7 +196,14 @@ def test_an_offset_fetch_that_is_always_refused(code: int, of_partition: bool) -
 def test_a_coordinator_that_cannot_be_looked_up(code: int) -> None:
     settings = config()
     notifications: list[Any] = []
-    manager = CoordinatorManager(settings, ExponentialBackoff(100, 1_000, NoJitter()), lambda *_: None, lambda *_: None)
+    manager = CoordinatorManager(
+        CoordinatorKind.GROUP,
+        "g",
+        settings.request_timeout_ms,
+        ExponentialBackoff(100, 1_000, NoJitter()),
+        lambda *_: None,
+        lambda *_: None,
+    )
     manager.on_fatal(lambda error, now: notifications.append(error))
     asked = Asked(manager)
     assert manager.target() is None

@@ -12,10 +12,10 @@ import logging
 from collections.abc import Callable
 
 from ottla.client.backoff import ExponentialBackoff
+from ottla.client.cluster.coordinator import CoordinatorManager
 from ottla.client.effects import AnySend, Send
 from ottla.client.events import ErrorNotification, Reply
 from ottla.client.groups.classic.states import HEARTBEAT_REACTIONS, ClassicReaction, Generation, reaction_to
-from ottla.client.groups.coordinator import CoordinatorManager
 from ottla.client.groups.membership import DEFAULT, Refusals, leaves
 from ottla.config import ConsumerConfig
 from ottla.errors import OttlaError, broker_error

@@ -11,9 +11,9 @@ import enum
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 
+from ottla.client.cluster.coordinator import COORDINATOR, CoordinatorManager
 from ottla.client.cluster.metadata import Metadata, MetadataManager
 from ottla.client.effects import AnySend, Poll, Send, ToCoordinator, Unreachable
-from ottla.client.groups.coordinator import COORDINATOR, CoordinatorManager
 from ottla.client.groups.membership import MemberIdentity, Membership
 from ottla.client.positions.stores.interface import CommitDone, CommitOutcome, CommitRequest, Delay, FetchDone, FetchOutcome
 from ottla.config import ConsumerConfig

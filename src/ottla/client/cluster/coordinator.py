@@ -1,4 +1,4 @@
-"""The lookup of the group's coordinator.
+"""The lookup of a coordinator: that of a group, or that of a transactional id.
 
 Owns FindCoordinator. Must not know the requests to the coordinator. Invariants: at most one lookup is in flight; there is none
 unless a manager has needed the coordinator since it was last found; a failed lookup is repeated only after its back-off.
@@ -13,12 +13,12 @@ A broker that answers NOT_COORDINATOR is not disconnected before the lookup name
 
 from __future__ import annotations
 
+import enum
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from ottla.client.backoff import ExponentialBackoff
 from ottla.client.effects import AnyNode, Poll, Send, ToCoordinator
-from ottla.config import ConsumerConfig
 from ottla.errors import DisconnectedError, OttlaError, OttlaTimeoutError, ProtocolError, broker_error
 from ottla.protocol import rpcs
 from ottla.protocol.messages import find_coordinator_request, find_coordinator_response
@@ -29,25 +29,35 @@ _log = logging.getLogger(__name__)
 COORDINATOR = "the coordinator of the group"
 """The name of the coordinator in errors."""
 
-_GROUP = 0
-"""The key type of a group in FindCoordinator."""
+
+class CoordinatorKind(enum.IntEnum):
+    """What a coordinator coordinates. The values are the key types of FindCoordinator."""
+
+    GROUP = 0
+    TRANSACTION = 1
+
+
+_WORDS: Mapping[CoordinatorKind, str] = {CoordinatorKind.GROUP: "group", CoordinatorKind.TRANSACTION: "transactional id"}
+"""Kind -> what its keys are, for errors."""
 
 
 class CoordinatorManager:
     """Looks up the coordinator for the managers that need it, and again when they report that it has changed or is unreachable.
 
+    ``key`` is the id of the group or of the transactions, ``request_timeout`` is in milliseconds.
     ``learn_node`` gets the address in a response; ``disconnect`` closes the connection to a former coordinator, so that the
     requests in flight there fail at once.
     """
 
     def __init__(
         self,
-        config: ConsumerConfig,
+        kind: CoordinatorKind,
+        key: str,
+        request_timeout: int,
         backoff: ExponentialBackoff,
         learn_node: Callable[[Node, Now], None],
         disconnect: Callable[[ToCoordinator, str, Now], None],
     ) -> None:
-        assert config.group_id is not None
         self.node_id: int | None = None
         self.named: int | None = None
         """The node in the latest successful lookup, even if it has failed since."""
@@ -55,8 +65,10 @@ class CoordinatorManager:
         """The number of successful lookups: timers that depend on the coordinator restart when it grows."""
         self.failure: OttlaError | None = None
         """The error of the latest lookup; ``None`` after a success."""
-        self._group_id = config.group_id
-        self._request_timeout = config.request_timeout_ms
+        self._kind = kind
+        self._key = key
+        self._name = f"{_WORDS[kind]} {key!r}"
+        self._request_timeout = request_timeout
         self._backoff = backoff
         self._learn_node = learn_node
         self._disconnect = disconnect
@@ -68,7 +80,7 @@ class CoordinatorManager:
         self._not_before = 0
 
     def __repr__(self) -> str:
-        return f"<CoordinatorManager {self._group_id!r} at node {self.node_id}>"
+        return f"<CoordinatorManager of {self._name} at node {self.node_id}>"
 
     def on_fatal(self, observer: Callable[[OttlaError, Now], None]) -> None:
         """Call ``observer`` with each error of a lookup that a retry does not fix (no authorization). Lookups go on."""
@@ -101,7 +113,7 @@ class CoordinatorManager:
         flight as well.
         """
         if self.node_id is not None:
-            _log.debug("group %r: node %d is not the coordinator: %s", self._group_id, self.node_id, reason)
+            _log.debug("%s: node %d is not the coordinator: %s", self._name, self.node_id, reason)
             self._former, self.node_id = self.node_id, None
 
     def _disconnect_former(self, reason: str, now: Now) -> None:
@@ -115,7 +127,7 @@ class CoordinatorManager:
             return Poll()
         if now.mono < self._not_before:
             return Poll(wake_at=self._not_before)
-        message = find_coordinator_request.FindCoordinatorRequest(key_type=_GROUP, coordinator_keys=(self._group_id,))
+        message = find_coordinator_request.FindCoordinatorRequest(key_type=self._kind, coordinator_keys=(self._key,))
         self._in_flight = True
         send = Send(rpcs.FIND_COORDINATOR, message, AnyNode(), self._request_timeout, self._on_response, self._on_failure)
         return Poll((send,))
@@ -123,11 +135,11 @@ class CoordinatorManager:
     def _on_response(self, response: find_coordinator_response.FindCoordinatorResponse, now: Now) -> None:
         """Use the node in the response, or back off."""
         self._in_flight = False
-        answer = next((item for item in response.coordinators if item.key in (self._group_id, "")), None)
+        answer = next((item for item in response.coordinators if item.key in (self._key, "")), None)
         if answer is None:
-            return self._failed(ProtocolError(f"the answer to FindCoordinator does not name group {self._group_id!r}"), now)
+            return self._failed(ProtocolError(f"the answer to FindCoordinator does not name {self._name}"), now)
         if answer.error_code:
-            what = f"looking up the coordinator of group {self._group_id!r}"
+            what = f"looking up the coordinator of {self._name}"
             return self._failed(broker_error(int(answer.error_code), f"{what}: {answer.error_message or 'refused'}"), now)
         if answer.node_id != self._former:
             self._disconnect_former(f"node {answer.node_id} is the coordinator now", now)

@@ -1,0 +1,79 @@
+"""The public calls about transactions, as generators.
+
+Owns the wait for the outcome of each command. Must not know states or requests. Invariant: a call that is interrupted leaves its
+command to the network thread, which carries it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol, cast
+
+from ottla.client.produce.outcome import Call, Outcome, Wait
+from ottla.client.produce.transactions.commands import (
+    Begin,
+    CloseTransaction,
+    CommitOffsets,
+    EndTransaction,
+    Initialize,
+    Prepare,
+)
+from ottla.client.produce.transactions.prepared import Prepared
+from ottla.config.producer import ProducerConfig
+from ottla.types import ConsumerGroupMetadata, Now, OffsetAndMetadata, TopicPartition
+
+
+class _Command(Protocol):
+    @property
+    def outcome(self) -> Outcome:
+        """The outcome to wait for."""
+
+
+class TransactionCalls:
+    """``submit`` sends a command to the network thread."""
+
+    def __init__(self, config: ProducerConfig, submit: Callable[[object], None]) -> None:
+        self._max_block_ms = config.max_block_ms
+        self._submit = submit
+
+    def initialize(self, now: Now) -> Call[None]:
+        """See ``Producer.initialize``."""
+        yield from self._carry_out(Initialize(now.mono + self._max_block_ms))
+
+    def begin(self, now: Now) -> Call[Begin]:
+        """Begin a transaction, once the one before has ended."""
+        command = Begin(now.mono + self._max_block_ms)
+        yield from self._carry_out(command)
+        return command
+
+    def commit_offsets(
+        self, transaction: Begin, group: ConsumerGroupMetadata, offsets: Mapping[TopicPartition, OffsetAndMetadata], now: Now
+    ) -> Call[None]:
+        """See ``Transaction.commit_offsets``."""
+        if offsets:
+            yield from self._carry_out(CommitOffsets(transaction, group, offsets, now.mono + self._max_block_ms))
+
+    def end(self, transaction: Begin, *, commit: bool) -> Call[None]:
+        """See ``Transaction.commit`` and ``abort``."""
+        yield from self._carry_out(EndTransaction(transaction, commit))
+
+    def prepare(self, transaction: Begin) -> Call[Prepared]:
+        """See ``Transaction.prepare``."""
+        return cast(Prepared, (yield from self._carry_out(Prepare(transaction))))
+
+    def close(self, until: int) -> Call[None]:
+        """Abort the open transaction, as far as that is possible until then (monotonic ms)."""
+        outcome = self._begun(CloseTransaction())
+        yield Wait(outcome, lambda: outcome.done, until)
+
+    def _begun(self, command: _Command) -> Outcome:
+        self._submit(command)
+        return command.outcome
+
+    def _carry_out(self, command: _Command) -> Call[object]:
+        outcome = self._begun(command)
+        while not outcome.done:
+            yield Wait(outcome, lambda: outcome.done, None)
+        if outcome.error is not None:
+            raise outcome.error.afresh()
+        return outcome.value

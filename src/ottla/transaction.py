@@ -1,0 +1,255 @@
+"""``Transaction`` and ``AsyncTransaction``: the transactions of a producer, for threads and for tasks.
+
+Owns the order of the steps at the end of a ``with`` block. Must not know states or requests. Invariants: a block that ends with an
+exception never commits; an exception that leaves the block is never hidden by one of ``abort()``; a block that ends without one has
+committed, or raises.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from ottla import arguments
+from ottla.arguments import Offset
+from ottla.client.produce.outcome import Call
+from ottla.client.produce.transactions.calls import TransactionCalls
+from ottla.client.produce.transactions.commands import Begin
+from ottla.client.produce.transactions.prepared import Prepared
+from ottla.errors import IllegalStateError, OttlaError, TransactionAbortedError
+from ottla.producer_drivers import drive_in_task, drive_in_thread
+from ottla.runtime import clock
+from ottla.types import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, short_repr
+
+if TYPE_CHECKING:
+    from ottla.async_consumer import AsyncConsumer
+    from ottla.consumer import Consumer
+    from ottla.producer_base import ProducerNetwork
+
+    Member = Consumer[Any, Any] | AsyncConsumer[Any, Any] | ConsumerGroupMetadata
+    """A consumer, or its ``group_metadata()``."""
+
+T = TypeVar("T")
+
+Offsets = Mapping[TopicPartition, Offset] | None
+
+
+class _TransactionBase:
+    """What both kinds have: whether the transaction is open, and the calls."""
+
+    def __init__(self, network: ProducerNetwork, calls: TransactionCalls) -> None:
+        self._network = network
+        self._calls = calls
+        self._begun: Begin | None = None
+        self._over = False
+
+    def __repr__(self) -> str:
+        state = "not begun" if self._begun is None else "ended" if self._over else "open"
+        return f"<{type(self).__name__} {state}>"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the transaction was begun, and none of ``commit``, ``abort`` and ``prepare`` was called."""
+        return self._begun is not None and not self._over
+
+    def _open(self) -> Begin:
+        if self._begun is None:
+            raise IllegalStateError("the transaction was not begun", hint="with producer.transaction() as transaction: ...")
+        return self._begun
+
+    def _may_begin(self) -> None:
+        if self._begun is not None:
+            raise IllegalStateError("the transaction was begun before", hint="each transaction is another producer.transaction()")
+
+    def _needs_abort(self, error: BaseException | None) -> bool:
+        """Whether a ``with`` block that ends has to abort."""
+        return error is not None and not self._over
+
+
+class Transaction(_TransactionBase):
+    """A transaction of a ``Producer``: its records, and offsets of consumers, are all read by others, or none of them.
+
+    ::
+
+        with producer.transaction() as transaction:
+            producer.send("invoices", invoice)
+            transaction.commit_offsets(consumer)
+
+    The end of the block commits; an exception aborts. One thread at a time may use a transaction. Its calls raise:
+
+    * ``TransactionAbortedError`` if the transaction has to be aborted, since a record was not written, for example;
+    * ``CommitFailedError`` if the group of ``commit_offsets`` has rebalanced;
+    * ``ProducerFencedError`` if another producer has the transactional id now, or the transaction took too long;
+    * ``TransactionOutcomeUnknownError`` if a response was lost, and nothing tells whether the transaction was committed;
+    * ``OttlaTimeoutError`` after ``max_block``.
+    """
+
+    def __enter__(self) -> Self:
+        self.begin()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Commit, unless the transaction has ended. After an exception, abort; a failure of that is a note on the exception."""
+        if self._needs_abort(error):
+            try:
+                self.abort()
+            except OttlaError as aborting:
+                aborting.__context__ = None
+                assert error is not None
+                error.add_note(f"aborting the transaction failed, too: {aborting}")
+        elif error is None and not self._over:
+            self.commit()
+
+    def begin(self) -> None:
+        """Begin the transaction; a ``with`` block does that. The first one of a producer initializes it."""
+        self._may_begin()
+        self._begun = self._run(self._calls.begin(clock.now()))
+
+    def commit_offsets(self, consumer: Consumer[Any, Any] | ConsumerGroupMetadata, offsets: Offsets = None) -> None:
+        """Make a consumer's offsets part of the transaction: those after all records that it has returned, or ``offsets``.
+
+        Raises ``CommitFailedError`` if the consumer is no longer a member of its group with these partitions: then the transaction
+        has to be aborted, since another member processes the records. For a consumer elsewhere, give its ``group_metadata()`` and
+        the offsets. Raises ``IllegalStateError`` for a consumer that commits by itself.
+        """
+        transaction = self._open()
+        group, positions = _given(consumer, offsets)
+        if group is None:
+            group, wanted = _member(consumer, "Consumer")._offsets_for_transaction()
+            positions = wanted if positions is None else positions
+        assert positions is not None
+        self._run(self._calls.commit_offsets(transaction, group, positions, clock.now()))
+
+    def commit(self) -> None:
+        """Write all records, and commit. If that fails, the transaction is aborted, and the error raised.
+
+        After a ``TransactionOutcomeUnknownError``, another call waits for the outcome again.
+        """
+        transaction = self._open()
+        self._over = True
+        try:
+            self._run(self._calls.end(transaction, commit=True))
+        except TransactionAbortedError as error:
+            self._abort_after(error, transaction)
+            raise
+
+    def _abort_after(self, error: OttlaError, transaction: Begin) -> None:
+        try:
+            self._run(self._calls.end(transaction, commit=False))
+        except OttlaError as aborting:
+            aborting.__context__ = None
+            error.add_note(f"aborting the transaction failed, too: {aborting}")
+
+    def abort(self) -> None:
+        """Abort: consumers with ``isolation_level="read_committed"`` never see the records, and no offsets are committed."""
+        transaction = self._open()
+        self._over = True
+        self._run(self._calls.end(transaction, commit=False))
+
+    def prepare(self) -> Prepared:
+        """Have all records and offsets acknowledged, and leave the rest to ``ottla.finish``, which any process may call.
+
+        From then on neither the end of the block nor ``close()`` ends the transaction. The producer refuses all work until
+        ``initialize()``, which aborts a transaction that is not finished.
+        """
+        transaction = self._open()
+        prepared = self._run(self._calls.prepare(transaction))
+        self._over = True
+        return prepared
+
+    def _run(self, call: Call[T]) -> T:
+        try:
+            return drive_in_thread(self._network, call)
+        finally:
+            self._network.calls.run_callbacks()
+
+
+class AsyncTransaction(_TransactionBase):
+    """``Transaction`` for tasks: the same calls with ``await``, in an ``async with`` block."""
+
+    async def __aenter__(self) -> Self:
+        await self.begin()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """As ``Transaction``. A cancelled task aborts, too."""
+        if self._needs_abort(error):
+            try:
+                await self.abort()
+            except OttlaError as aborting:
+                aborting.__context__ = None
+                assert error is not None
+                error.add_note(f"aborting the transaction failed, too: {aborting}")
+        elif error is None and not self._over:
+            await self.commit()
+
+    async def begin(self) -> None:
+        """As ``Transaction.begin``."""
+        self._may_begin()
+        self._begun = await self._run(self._calls.begin(clock.now()))
+
+    async def commit_offsets(self, consumer: Member, offsets: Offsets = None) -> None:
+        """As ``Transaction.commit_offsets``, for an ``AsyncConsumer`` or a ``Consumer``."""
+        transaction = self._open()
+        group, positions = _given(consumer, offsets)
+        if group is None:
+            found = _member(consumer, "AsyncConsumer", "Consumer")._offsets_for_transaction()
+            group, wanted = await found if inspect.isawaitable(found) else found
+            positions = wanted if positions is None else positions
+        assert positions is not None
+        await self._run(self._calls.commit_offsets(transaction, group, positions, clock.now()))
+
+    async def commit(self) -> None:
+        """As ``Transaction.commit``. If it is cancelled, the commit is made nevertheless."""
+        transaction = self._open()
+        self._over = True
+        try:
+            await self._run(self._calls.end(transaction, commit=True))
+        except TransactionAbortedError as error:
+            await self._abort_after(error, transaction)
+            raise
+
+    async def _abort_after(self, error: OttlaError, transaction: Begin) -> None:
+        try:
+            await self._run(self._calls.end(transaction, commit=False))
+        except OttlaError as aborting:
+            aborting.__context__ = None
+            error.add_note(f"aborting the transaction failed, too: {aborting}")
+
+    async def abort(self) -> None:
+        """As ``Transaction.abort``."""
+        transaction = self._open()
+        self._over = True
+        await self._run(self._calls.end(transaction, commit=False))
+
+    async def prepare(self) -> Prepared:
+        """As ``Transaction.prepare``."""
+        transaction = self._open()
+        prepared = await self._run(self._calls.prepare(transaction))
+        self._over = True
+        return prepared
+
+    async def _run(self, call: Call[T]) -> T:
+        return await drive_in_task(self._network, call)
+
+
+def _given(
+    consumer: object, offsets: Offsets
+) -> tuple[ConsumerGroupMetadata | None, dict[TopicPartition, OffsetAndMetadata] | None]:
+    """The group and the offsets in the arguments, as far as they are there. Raises for what they cannot be."""
+    positions = arguments.offsets(offsets)
+    if not isinstance(consumer, ConsumerGroupMetadata):
+        return None, positions
+    if positions is None:
+        raise TypeError("commit_offsets() of a group's metadata needs offsets: only a consumer knows what it has returned")
+    return consumer, positions
+
+
+def _member(consumer: Any, *kinds: str) -> Any:
+    names = {cls.__name__ for cls in type(consumer).__mro__ if cls.__module__.startswith("ottla.")}
+    if names.isdisjoint(kinds):
+        expected = " or ".join(f"an ottla.{kind}" for kind in kinds)
+        raise TypeError(f"commit_offsets() needs {expected}, or the group_metadata() of one, not {short_repr(consumer)}")
+    return consumer
