@@ -20,6 +20,7 @@ from ottla.client.fetch import session
 from ottla.client.groups.classic import states as classic_member
 from ottla.client.groups.consumer import client_assignors, states as consumer_member
 from ottla.client.groups.zookeeper import states as zookeeper_member
+from ottla.client.produce.transactions import states as producer_transactions
 from ottla.coordinator.classic import machine as classic_group
 from ottla.coordinator.consumer import reconcile
 from ottla.coordinator.transactions import machine as transaction
@@ -85,6 +86,11 @@ MACHINES = (
         "A batch of a producer",
         "From its first record to its outcome: the accumulator closes it, the sender does the rest.",
         batch_states,
+    ),
+    Machine(
+        "A transactional producer",
+        "The client's side. Only the end of a transaction, or initialize(), leads out of the states with an error.",
+        producer_transactions,
     ),
 )
 

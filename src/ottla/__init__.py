@@ -17,6 +17,9 @@ _HOMES = {
     "Producer": "ottla.producer",
     "AsyncProducer": "ottla.async_producer",
     "Admin": "ottla.admin",
+    "Transaction": "ottla.transaction",
+    "AsyncTransaction": "ottla.transaction",
+    "Prepared": "ottla.client.produce.transactions.prepared",
     "Delivery": "ottla.records.producer_queues",
     "GroupMembershipOperation": "ottla.types",
     "Health": "ottla.client.health.verdicts",
@@ -65,6 +68,7 @@ if TYPE_CHECKING:
     from ottla.client.health.metrics import MetricName as MetricName
     from ottla.client.health.verdicts import Health as Health
     from ottla.client.produce.health import ProducerHealth as ProducerHealth
+    from ottla.client.produce.transactions.prepared import Prepared as Prepared
     from ottla.config import OttlaConfigWarning as OttlaConfigWarning
     from ottla.consumer import Consumer as Consumer
     from ottla.embedded import Broker as Broker
@@ -74,6 +78,7 @@ if TYPE_CHECKING:
     from ottla.records.producer_queues import Delivery as Delivery
     from ottla.signals import stop_on_signals as stop_on_signals
     from ottla.streams import Stream as Stream
+    from ottla.transaction import AsyncTransaction as AsyncTransaction, Transaction as Transaction
     from ottla.types import (
         ConsumerGroupMetadata as ConsumerGroupMetadata,
         GroupMembershipOperation as GroupMembershipOperation,

@@ -245,7 +245,6 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
 
     async def _offsets_for_transaction(self) -> tuple[ConsumerGroupMetadata, dict[TopicPartition, OffsetAndMetadata]]:
         """What ``AsyncTransaction.commit_offsets`` commits, and this member of the group."""
-        self._check_transactional()
         wait = self._timeout(None)
         offsets = await self._run(lambda now: self._calls.commits.offsets_for_transaction(wait, now))
         return self.group_metadata(), offsets

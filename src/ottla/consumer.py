@@ -356,7 +356,6 @@ class Consumer(ConsumerBase[K_co, V_co]):
 
     def _offsets_for_transaction(self) -> tuple[ConsumerGroupMetadata, dict[TopicPartition, OffsetAndMetadata]]:
         """What ``Transaction.commit_offsets`` commits, and this member of the group."""
-        self._check_transactional()
         wait, thread = self._timeout(None), threading.current_thread()
         offsets = self._driver.run(lambda now: self._calls.commits.offsets_for_transaction(wait, now, thread))
         return self.group_metadata(), offsets

@@ -128,15 +128,6 @@ class ConsumerBase(Generic[K_co, V_co]):
         self._check_open()
         return self._calls.group_metadata()
 
-    def _check_transactional(self) -> None:
-        """Raise unless the offsets of this consumer may be part of a producer's transaction."""
-        if self._config.group_protocol == "zookeeper":
-            raise IllegalStateError("a ZooKeeper group's offsets cannot be part of a transaction", hint="see ottla group migrate")
-        if self._config.group_id is not None and self._config.enable_auto_commit:
-            raise IllegalStateError(
-                "the consumer commits by itself, so its offsets cannot be part of a transaction", hint="enable_auto_commit=False"
-            )
-
     @property
     def rebalances(self) -> tuple[Rebalance, ...]:
         """The latest rebalances of this member, oldest first, at most a hundred. May be read from any thread."""

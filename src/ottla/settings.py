@@ -165,6 +165,9 @@ class ProducerSettings(ClientSettings, total=False):
     compression_gzip_level: int | None
     compression_lz4_level: int | None
     compression_zstd_level: int | None
+    transactional_id: str | None
+    transaction_timeout_ms: int | timedelta | None
+    transaction_timeout: float | timedelta | None
     partitioner: Callable[[str, bytes | None, int], int] | None
     partitioner_ignore_keys: bool | None
     partitioner_adaptive_partitioning_enable: bool | None

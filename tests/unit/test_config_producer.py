@@ -51,6 +51,8 @@ def test_the_defaults_are_kafkas() -> None:
         "compression_gzip_level": -1,
         "compression_lz4_level": 9,
         "compression_zstd_level": 3,
+        "transactional_id": None,
+        "transaction_timeout_ms": 60_000,
         "partitioner": None,
         "partitioner_ignore_keys": False,
         "partitioner_adaptive_partitioning_enable": True,
@@ -61,11 +63,22 @@ def test_the_defaults_are_kafkas() -> None:
     }
 
 
+OTHER_VALUES: dict[str, Any] = {
+    "partitioner": max,
+    "key_serializer": str,
+    "value_serializer": str,
+    "transactional_id": "payments-1",
+}
+"""Values of the settings whose default is none."""
+
+
 @pytest.mark.parametrize("name", OWN)
 def test_every_setting_has_a_dotted_and_a_snake_case_name(name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OttlaConfigWarning)
-        value = {"partitioner": max, "key_serializer": str, "value_serializer": str}.get(name, getattr(producer(), name))
+        value = {"partitioner": max, "key_serializer": str, "value_serializer": str, "transactional_id": "payments-1"}.get(
+            name, getattr(producer(), name)
+        )
         config = ProducerConfig.parse({dotted(name): value}, bootstrap_servers="kafka:9092")
         assert config == ProducerConfig.parse({name: value}, bootstrap_servers="kafka:9092")
     assert (config.given, getattr(config, name)) == ({name, "bootstrap_servers"}, value)
@@ -362,3 +375,16 @@ def test_any_values_are_accepted_or_raise_a_config_error(settings: dict[str, Any
         config = ProducerConfig.parse(spelled, bootstrap_servers="a:1")
         assert not config.enable_idempotence or (config.acks, config.retries > 0) == (Acks.ALL, True)
         assert config.delivery_timeout_ms >= min(config.linger_ms + config.request_timeout_ms, LONGEST)
+
+
+def test_transactions_need_idempotence() -> None:
+    with pytest.raises(ConfigError, match=r"transactional.id is 'payments': transactions need an idempotent producer"):
+        producer(transactional_id="payments", enable_idempotence=False)
+    with pytest.raises(ConfigError, match="transactions need an idempotent producer"):
+        producer(transactional_id="payments", acks=1)
+
+
+@pytest.mark.parametrize("wrong", ["", 7, "x" * 40_000])
+def test_a_transactional_id_is_a_text(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match=r"transactional\.id"):
+        producer(transactional_id=wrong)

@@ -16,7 +16,7 @@ from typing import Any
 from ottla.client import events
 from ottla.client.backoff import ExponentialBackoff, RandomPort
 from ottla.client.calls.shared_state import SharedState
-from ottla.client.cluster.coordinator import CoordinatorKind, CoordinatorManager
+from ottla.client.cluster.coordinator import CoordinatorKind
 from ottla.client.cluster.metadata import MetadataManager
 from ottla.client.cluster.topics import TopicsManager
 from ottla.client.core import ClientCore
@@ -71,14 +71,7 @@ class ConsumerAssembly:
             zookeeper = ZooKeeperAssembly(core, config, backoff)
             problems.zookeeper, unreachable = zookeeper.brokers, zookeeper.unreachable
         if config.group_id is not None:
-            self.coordinator = CoordinatorManager(
-                CoordinatorKind.GROUP,
-                config.group_id,
-                config.request_timeout_ms,
-                backoff,
-                core.learn_node,
-                core.connections.disconnect,
-            )
+            self.coordinator = core.coordinator_of(CoordinatorKind.GROUP, config.group_id, backoff)
             context = MembershipContext(config, self.subscription, self.coordinator, metadata, core.notify, backoff, self.polls)
             store: OffsetStore
             if zookeeper is not None:

@@ -11,7 +11,8 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ottla.client.backoff import RandomPort
+from ottla.client.backoff import ExponentialBackoff, RandomPort
+from ottla.client.cluster.coordinator import CoordinatorKind, CoordinatorManager
 from ottla.client.cluster.metadata import Metadata, MetadataManager
 from ottla.client.connections.connections import Connections
 from ottla.client.effects import CompletedRequest, ConnectionEffect, RequestManager, Send
@@ -75,6 +76,11 @@ class ClientCore:
     def add_watcher(self, manager: RequestManager) -> None:
         """Poll this one, which has no requests, after the connections: it depends on their state at the end of the pass."""
         self._watchers.append(manager)
+
+    def coordinator_of(self, kind: CoordinatorKind, key: str, backoff: ExponentialBackoff) -> CoordinatorManager:
+        """Return a manager that looks up a coordinator. The caller polls it."""
+        timeout = self.config.request_timeout_ms
+        return CoordinatorManager(kind, key, timeout, backoff, self.learn_node, self.connections.disconnect)
 
     def use_zookeeper(self, session: Session) -> None:
         """Perform each ``Ask`` of the managers in this session."""

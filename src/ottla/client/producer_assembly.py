@@ -84,8 +84,7 @@ class ProducerAssembly:
         core, config = self.core, self._config
 
         def coordinator_of(kind: CoordinatorKind, key: str) -> CoordinatorManager:
-            timeout = config.request_timeout_ms
-            return CoordinatorManager(kind, key, timeout, backoff, core.learn_node, core.connections.disconnect)
+            return core.coordinator_of(kind, key, backoff)
 
         def features(target: ToCoordinator) -> Mapping[str, int] | None:
             broker = core.connections.brokers.get(target)

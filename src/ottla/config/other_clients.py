@@ -59,7 +59,6 @@ _SEND = _instead("producer.send(topic, value)")
 _ON_DELIVERY = _instead("producer.send(topic, value, on_delivery=callback)")
 _ORDER = _needless("the records of a partition are written in the order of send()")
 
-_TRANSACTIONS = "transactions are not supported yet"
 
 OTHER_CLIENTS: Mapping[str, Answer] = {
     # connections
@@ -316,9 +315,7 @@ LEFT_OUT: Mapping[str, str] = {
     "sasl.client.callback.handler.class": "a Java class",
     "sasl.login.callback.handler.class": "a Java class; a token comes from sasl_oauthbearer_token_provider",
     "sasl.login.class": "a Java class",
-    "transaction.timeout.ms": _TRANSACTIONS,
-    "transaction.two.phase.commit.enable": _TRANSACTIONS,
-    "transactional.id": _TRANSACTIONS,
+    "transaction.two.phase.commit.enable": "brokers do not allow it yet (KIP-939); Transaction.prepare() needs no setting",
 }
 """The settings of Kafka's own clients that Ottla does not have."""
 

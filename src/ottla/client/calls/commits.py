@@ -20,7 +20,7 @@ from ottla.client.calls.mailbox import Call, CallErrors, Mailbox
 from ottla.client.events import Completion, Offsets
 from ottla.client.health.metrics import PollMetrics
 from ottla.config import ConsumerConfig
-from ottla.errors import OttlaError, WakeupError
+from ottla.errors import IllegalStateError, OttlaError, WakeupError
 from ottla.types import Now, OffsetAndMetadata, TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -96,6 +96,11 @@ class CommitCalls:
         """The positions that ``commit()`` would commit, for a producer's transaction; ``thread`` as for ``commit``."""
         self._mailbox.now = now
         self._errors.require_group("commit_offsets()")
+        if self._config.group_protocol == "zookeeper":
+            raise IllegalStateError("a ZooKeeper group's offsets cannot be part of a transaction", hint="see ottla group migrate")
+        if self._config.enable_auto_commit:
+            text = "the consumer commits by itself, so its offsets cannot be part of a transaction"
+            raise IllegalStateError(text, hint="set enable_auto_commit=False")
         yield from self._mailbox.require_caught_up("commit_offsets()", now.mono + timeout)
         self._errors.raise_failure()
         return dict(self._collector.returned_positions(thread))

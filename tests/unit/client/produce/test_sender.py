@@ -139,6 +139,7 @@ def test_the_tables_agree() -> None:
     assert {code for code in NOT_WRITTEN if REACTIONS.get(code) in again} == {
         ErrorCode.corrupt_message,
         ErrorCode.not_enough_replicas,
+        ErrorCode.concurrent_transactions,
         ErrorCode.throttling_quota_exceeded,
     }
     assert {

@@ -214,11 +214,7 @@ class TransactionManager:
     def end(self, command: EndTransaction, now: Now) -> None:
         """Handle the command."""
         is_latest = command.transaction is self._transaction
-        if (
-            is_latest
-            and self._ending is None
-            and self.state is (State.COMMITTING_TRANSACTION if command.commit else State.ABORTING_TRANSACTION)
-        ):
+        if is_latest and self._ending is None and self.state is _ENDING[command.commit]:
             self._ending, self._end_by = command, now.mono + self._max_block_ms  # the call before has not waited for the outcome
         elif is_latest and command.commit and self.state is State.IN_TRANSACTION:
             self._send_all(Input.COMMIT, command)
