@@ -10,14 +10,20 @@ import uuid
 from contextlib import suppress
 from typing import Any
 
+import confluent_kafka
 import pytest
-from confluent_kafka import Producer
 
-from ottla import Admin, AsyncConsumer, Consumer, TopicPartition
-from ottla.errors import AuthenticationError
+from ottla import Admin, AsyncConsumer, AsyncProducer, Consumer, Producer, TopicPartition
+from ottla.errors import (
+    AuthenticationError,
+    ClusterAuthorizationFailedError,
+    OttlaError,
+    TlsError,
+    TopicAuthorizationFailedError,
+)
 from ottla.runtime import sockets
 from ottla.runtime.sockets import Sockets
-from tests.secure.kafka import LATECOMER, LIFETIME, PASSWORD, USER, Secured
+from tests.secure.kafka import LATECOMER, LIFETIME, PASSWORD, READER, STRANGER, USER, Secured
 from tests.secure.tokens import unsecured_token
 
 pytestmark = pytest.mark.interop
@@ -31,7 +37,7 @@ def topic(secured: Secured) -> str:
     name = f"t-{uuid.uuid4().hex[:8]}"
     with Admin(bootstrap_servers=secured.addresses["PLAINTEXT"]) as admin:
         admin.create_topics({name: 1})
-    producer = Producer({"bootstrap.servers": secured.addresses["PLAINTEXT"], "log_level": 0})
+    producer = confluent_kafka.Producer({"bootstrap.servers": secured.addresses["PLAINTEXT"], "log_level": 0})
     for number in range(COUNT):
         producer.produce(name, str(number))
     assert producer.flush(60) == 0
@@ -134,6 +140,85 @@ def test_a_group_reads_all_records(secured: Secured, topic: str, way: str) -> No
     assert values == [str(number).encode() for number in range(COUNT)]
 
 
+def new_topic(secured: Secured) -> str:
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    with Admin(bootstrap_servers=secured.addresses["PLAINTEXT"]) as admin:
+        admin.create_topics({name: 1})
+    return name
+
+
+def stored(secured: Secured, topic: str) -> list[bytes | None]:
+    tp = TopicPartition(topic, 0)
+    found: list[bytes | None] = []
+    with Consumer(bootstrap_servers=secured.addresses["PLAINTEXT"], auto_offset_reset="earliest") as consumer:
+        consumer.assign([tp])
+        end = consumer.end_offsets([tp])[tp]
+        while consumer.position(tp) < end:
+            found += [record.value for record in consumer.poll(1.0)]
+    return found
+
+
+async def _write(config: dict[str, Any], topic: str, values: list[bytes]) -> None:
+    async with AsyncProducer(config) as producer:
+        for value in values:
+            await producer.send(topic, value)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_producers_write_all_records(secured: Secured, way: str) -> None:
+    listener, settings = ways(secured)[way]
+    topic, values = new_topic(secured), [b"%d" % number for number in range(COUNT)]
+    config = {"bootstrap_servers": secured.addresses[listener], **settings}
+    with Producer(config) as producer:
+        producer.send_many(topic, values)
+    asyncio.run(_write(config, topic, values))
+    assert stored(secured, topic) == [*values, *values]
+
+
+@pytest.mark.parametrize(
+    ("listener", "settings", "error", "text"),
+    [
+        ("LOGIN", login("PLAIN", sasl_password="wrong"), AuthenticationError, "login was refused"),
+        ("LOGIN", login("SCRAM-SHA-512", sasl_password="wrong"), AuthenticationError, "login was refused"),
+        ("LOGIN", login("PLAIN", sasl_username=STRANGER), TopicAuthorizationFailedError, "WRITE"),
+        ("LOGIN", login("PLAIN", sasl_username=READER), ClusterAuthorizationFailedError, "enable_idempotence=False"),
+        (
+            "LOGIN",
+            {**login("PLAIN", sasl_username=READER), "enable_idempotence": False},
+            TopicAuthorizationFailedError,
+            "WRITE",
+        ),
+        ("EXPIRED", {}, TlsError, "the broker's certificate has expired"),
+        ("ELSEWHERE", {}, TlsError, "is not for 127.0.0.1"),
+    ],
+)
+def test_a_producer_that_is_refused_says_why(
+    secured: Secured, listener: str, settings: dict[str, Any], error: type[OttlaError], text: str
+) -> None:
+    topic = new_topic(secured)
+    protocol = "SASL_PLAINTEXT" if settings else "SSL"
+    trusted = {} if settings else {"ssl_truststore_location": secured.authority.file}
+    config = {"bootstrap_servers": secured.addresses[listener], "security_protocol": protocol, **settings, **trusted}
+    began = time.monotonic()
+    with Producer(config, max_block=30) as producer, pytest.raises(error, match=text):
+        producer.send(topic, b"").result(30)
+    assert time.monotonic() - began < 25, "at once, not at the timeout"
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+def test_a_producer_goes_on_when_its_login_expires(secured: Secured, mechanism: str) -> None:
+    topic = new_topic(secured)
+    config = {"bootstrap_servers": secured.addresses["SHORT"], "security_protocol": "SASL_PLAINTEXT", **login(mechanism)}
+    sent = 0
+    with Producer(config) as producer:
+        until = time.monotonic() + 2.5 * LIFETIME / 1000
+        while time.monotonic() < until:
+            producer.send(topic, b"%d" % sent).result(60)
+            sent += 1
+            time.sleep(0.02)
+    assert stored(secured, topic) == [b"%d" % number for number in range(sent)]
+
+
 @pytest.mark.parametrize("way", ["SCRAM-SHA-512 over tls", "OAUTHBEARER", "mutual tls"])
 def test_an_admin_connects_with_the_same_settings(secured: Secured, topic: str, way: str) -> None:
     listener, settings = ways(secured)[way]
@@ -181,7 +266,7 @@ def test_much_data_over_tls_in_small_portions(secured: Secured, monkeypatch: pyt
     name, count, size = f"t-{uuid.uuid4().hex[:8]}", 1_500, 8_000
     with Admin(bootstrap_servers=secured.addresses["PLAINTEXT"]) as admin:
         admin.create_topics({name: 1})
-    producer = Producer({"bootstrap.servers": secured.addresses["PLAINTEXT"], "log_level": 0})
+    producer = confluent_kafka.Producer({"bootstrap.servers": secured.addresses["PLAINTEXT"], "log_level": 0})
     for number in range(count):
         producer.produce(name, number.to_bytes(4, "big") * (size // 4))
     assert producer.flush(60) == 0

@@ -140,7 +140,7 @@ class InvalidCommitOffsetSizeError(BrokerError, code=28, name="INVALID_COMMIT_OF
 
 
 class TopicAuthorizationFailedError(BrokerError, code=29, name="TOPIC_AUTHORIZATION_FAILED"):
-    hint = "an administrator has to allow this principal to DESCRIBE and READ the topic"
+    hint = "an administrator has to allow this principal to DESCRIBE and READ the topic (a producer: to WRITE)"
 
 
 class GroupAuthorizationFailedError(BrokerError, code=30, name="GROUP_AUTHORIZATION_FAILED"):
@@ -185,7 +185,8 @@ class NotControllerError(BrokerError, code=41, name="NOT_CONTROLLER", action=RET
 class InvalidRequestError(BrokerError, code=42, name="INVALID_REQUEST"): ...
 
 
-class UnsupportedForMessageFormatError(BrokerError, code=43, name="UNSUPPORTED_FOR_MESSAGE_FORMAT"): ...
+class UnsupportedForMessageFormatError(BrokerError, code=43, name="UNSUPPORTED_FOR_MESSAGE_FORMAT"):
+    hint = "the message.format.version of the topic is older: a producer has to set enable_idempotence=False there"
 
 
 class PolicyViolationError(BrokerError, code=44, name="POLICY_VIOLATION"): ...

@@ -158,7 +158,7 @@ class VersionRule(enum.Enum):
     SKIP_ASSIGNMENT = "JoinGroup: the response can tell a returning static leader to skip the assignment (KIP-814)"
     GROUP_NOT_FOUND = "the response may have GROUP_ID_NOT_FOUND"
     BY_TOPIC_ID = "topics are named by id, not by name"
-    ZSTD = "the client can read zstd"
+    ZSTD = "batches may be compressed with zstd (KIP-110)"
     GROUP_ERROR = "OffsetFetch: the response has an error code of the group"
     ANY_RESOURCE = "ListConfigResources: the request names the resource types; older versions list only client metrics"
     MAKES_MEMBER_ID = "ConsumerGroupHeartbeat: the client generates its member id (KIP-1082)"

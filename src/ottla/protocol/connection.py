@@ -234,6 +234,14 @@ class _Requirement(NamedTuple):
     alternative: str
 
 
+_CODEC_AT, _CODECS, _ZSTD = 22, 0b111, 4
+"""The byte of a record batch with the number of its codec, that number's bits, and the number of zstd."""
+
+
+def _holds_zstd(message: Any) -> bool:
+    return any(one.records[_CODEC_AT] & _CODECS == _ZSTD for topic in message.topic_data for one in topic.partition_data)
+
+
 _STATIC = _Requirement(
     VersionRule.STATIC_MEMBERS, lambda message: message.group_instance_id is not None, "leave group_instance_id out"
 )
@@ -246,6 +254,7 @@ _REQUIREMENTS: Mapping[Api, _Requirement] = {
         lambda message: any(-1 in (topic.num_partitions, topic.replication_factor) for topic in message.topics),
         "give the number of partitions and of replicas",
     ),
+    Api.PRODUCE: _Requirement(VersionRule.ZSTD, _holds_zstd, "set another compression_type"),
     Api.JOIN_GROUP: _STATIC,
     Api.SYNC_GROUP: _STATIC,
     Api.HEARTBEAT: _STATIC,

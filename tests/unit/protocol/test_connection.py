@@ -24,10 +24,12 @@ from ottla.protocol.messages import (
     heartbeat_request,
     heartbeat_response,
     offset_fetch_request,
+    produce_request,
     sasl_authenticate_response,
     sasl_handshake_response,
 )
 from ottla.protocol.sasl import SaslResponse
+from ottla.records import Compression, NewRecord, encode_batch
 from tests.unknown_tagged_fields import tagged_answer
 
 HEARTBEAT = heartbeat_request.HeartbeatRequest(group_id="g", generation_id=3, member_id="m")
@@ -213,6 +215,21 @@ def test_old_brokers_need_the_numbers_of_partitions_and_replicas() -> None:
     for unsaid in (wanted(-1, 1), wanted(1, -1)):
         with pytest.raises(UnsupportedApiError, match="give the number of partitions and of replicas"):
             old.version_for(Api.CREATE_TOPICS, unsaid)
+
+
+@pytest.mark.parametrize(("codec", "newest"), [("lz4", 5), ("zstd", None)])
+def test_old_brokers_do_not_know_zstd(codec: str, newest: int | None) -> None:
+    records = encode_batch([NewRecord(None, b"value")], compression=Compression[codec.upper()])
+    partition = produce_request.PartitionProduceData(index=0, records=records)
+    topic = produce_request.TopicProduceData(name="t", partition_data=(partition,))
+    message = produce_request.ProduceRequest(transactional_id=None, acks=-1, timeout=duration(1_000), topic_data=(topic,))
+    assert ready(produce=VersionRange(3, 7)).version_for(Api.PRODUCE, message) == 7
+    old = ready(produce=VersionRange(0, 5))
+    if newest is not None:
+        assert old.version_for(Api.PRODUCE, message) == newest
+        return
+    with pytest.raises(UnsupportedApiError, match=r"up to version 5.*zstd.*set another compression_type"):
+        old.version_for(Api.PRODUCE, message)
 
 
 def test_finalized_features_are_read() -> None:

@@ -12,11 +12,15 @@ from ottla.client.effects import AnyNode, Poll, Send
 from ottla.client.produce.sequences import ProducerIdAndEpoch, Sequences
 from ottla.config.producer import ProducerConfig
 from ottla.errors import OttlaError, broker_error
-from ottla.protocol import duration, rpcs
+from ottla.protocol import ErrorCode, duration, rpcs
 from ottla.protocol.messages import init_producer_id_request, init_producer_id_response
 from ottla.types import Now
 
 _MOST = 2**31 - 1
+_AUTHORIZATION = (
+    "an administrator has to allow this principal to WRITE to a topic, before Kafka 2.8 to IDEMPOTENT_WRITE to the cluster;"
+    " or set enable_idempotence=False"
+)
 
 
 class ProducerIdManager:
@@ -58,7 +62,10 @@ class ProducerIdManager:
     def _on_response(self, response: init_producer_id_response.InitProducerIdResponse, now: Now) -> None:
         self._in_flight = False
         if response.error_code:
-            return self._failed(broker_error(int(response.error_code), "the broker refused to assign a producer id"), now)
+            error = broker_error(int(response.error_code), "the broker refused to assign a producer id")
+            if response.error_code == ErrorCode.cluster_authorization_failed:
+                error.hint = _AUTHORIZATION
+            return self._failed(error, now)
         self.failure, self._attempts = None, 0
         self._sequences.assigned(ProducerIdAndEpoch(response.producer_id, response.producer_epoch))
         return None

@@ -13,7 +13,7 @@ from ottla.client.cluster.metadata import Metadata, MetadataManager
 from ottla.client.effects import Poll
 from ottla.client.produce.outcome import Outcome
 from ottla.config.producer import ProducerConfig
-from ottla.errors import ConnectionFailedError, OttlaError, OttlaTimeoutError
+from ottla.errors import AuthenticationError, ConnectionFailedError, OttlaError, OttlaTimeoutError
 from ottla.records.accumulator import RecordAccumulator
 from ottla.types import Now
 
@@ -94,13 +94,20 @@ class ProducerTopics:
             return True
         topic = metadata.topics.get(command.topic)
         error: OttlaError | None = None if topic is None else topic.error
-        if error is not None and not error.retriable:
-            command.outcome.settle(error=error)
+        if (final := error if error is not None and not error.retriable else self._final()) is not None:
+            command.outcome.settle(error=final)
         elif command.deadline <= now.mono:
             command.outcome.settle(error=self._late(command, count, error))
         elif count:
             self._metadata.request_update()  # the partition may be about to be added
         return command.outcome.done
+
+    def _final(self) -> OttlaError | None:
+        """Why waiting does not help: all brokers refuse the login or the certificate, or are too old."""
+        unreachable, failure = self._unreachable(), self._metadata.failure
+        if isinstance(unreachable, AuthenticationError):
+            return unreachable
+        return failure if failure is not None and not failure.retriable else None
 
     def _late(self, command: AwaitTopic, count: int, error: OttlaError | None) -> OttlaError:
         within = f"within {self._config.max_block_ms / 1000:g} s"

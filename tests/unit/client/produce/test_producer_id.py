@@ -76,6 +76,7 @@ def test_a_refusal_fails_the_batches_and_the_next_ones_cause_another_request() -
     ids.answer(ids.one(Api.INIT_PRODUCER_ID), answer(ErrorCode.cluster_authorization_failed))
     (refusal,) = ids.refusals
     assert isinstance(refusal, ClusterAuthorizationFailedError)
+    assert "enable_idempotence=False" in str(refusal)
     ids.has_batches = False
     assert ids.poll(1_000) == []
     ids.has_batches = True

@@ -7,7 +7,7 @@ import threading
 
 from ottla.client.produce.topics import AwaitTopic, ProducerTopics
 from ottla.config.producer import ProducerConfig
-from ottla.errors import OttlaTimeoutError
+from ottla.errors import AuthenticationError, ConnectionFailedError, OttlaError, OttlaTimeoutError
 from ottla.records.accumulator import RecordAccumulator
 from ottla.types import TopicPartition
 from tests.unit.client.managers import Cluster, now
@@ -20,6 +20,7 @@ class Topics:
 
     def __init__(self) -> None:
         self.mono = 0
+        self.unreachable: OttlaError | None = None
         self.cluster = Cluster()
         self.accumulator = RecordAccumulator(
             batch_size=1_000,
@@ -34,7 +35,7 @@ class Topics:
             unseen=lambda _batch: None,
         )
         config = ProducerConfig.parse(bootstrap_servers="one:9092", metadata_max_idle_ms=IDLE)
-        self.topics = ProducerTopics(config, self.cluster.manager, self.accumulator, lambda: None)
+        self.topics = ProducerTopics(config, self.cluster.manager, self.accumulator, lambda: self.unreachable)
 
     def wait(self, topic: str, partition: int = 0, deadline: int = 60_000) -> AwaitTopic:
         command = AwaitTopic(topic, partition, deadline)
@@ -104,3 +105,14 @@ def test_a_call_fails_at_its_deadline() -> None:
     for command, text in ((missing, "topic 'missing' was not found"), (beyond, "partitions 0 to 2, and no partition 9")):
         assert isinstance(command.outcome.error, OttlaTimeoutError)
         assert text in str(command.outcome.error)
+
+
+def test_a_refused_login_ends_a_call_at_once() -> None:
+    topics = Topics()
+    missing = topics.wait("missing")
+    topics.unreachable = ConnectionFailedError("no broker could be reached", {})
+    topics.poll()
+    assert not missing.outcome.done, "brokers may come up"
+    topics.unreachable = AuthenticationError("the login was refused")
+    topics.poll()
+    assert missing.outcome.error is topics.unreachable
