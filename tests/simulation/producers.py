@@ -6,6 +6,7 @@ Invariant: all happens in events of the clock; the link carries the real bytes o
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import threading
 from collections.abc import Callable, Generator
@@ -29,6 +30,9 @@ from ottla.simulation.clock import Clock
 from ottla.simulation.cluster import name_of
 from ottla.simulation.network import Network
 from ottla.types import Now
+
+LAST_WITHOUT_IDS = 12
+"""The last version of Produce that names topics."""
 
 Program = Generator[Wait | Sleep, Now, Any]
 """An application: it yields what its calls yield, and ``Sleep``."""
@@ -220,7 +224,8 @@ class ProducerWorld(world.World):
     """A cluster of brokers with their files in memory, and producers. ``t`` is a topic of two partitions."""
 
     def __init__(self, *, brokers: int = 1, chance: random.Random | None = None, **settings: Any) -> None:
-        super().__init__(brokers=brokers, chance=chance, **{"auto.create.topics.enable": "false", **settings})
+        few = {"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1}  # to load
+        super().__init__(brokers=brokers, chance=chance, **{"auto.create.topics.enable": "false", **few, **settings})
         self.create_topic("t", 2)
 
     def producer(self, name: str = "p", **settings: Any) -> ProducerApp:
@@ -253,3 +258,11 @@ class ProducerWorld(world.World):
     def sent(self, api: Api = Api.PRODUCE) -> list[Any]:
         """The requests of one API that the broker has handled, in order."""
         return [message for _, seen, message in self.broker.seen if seen is api]
+
+
+def without_topic_ids(response: Any) -> Any:
+    """Change the response to ApiVersions to that of a broker that does not notice when a producer means a topic that is gone."""
+    keys = [
+        dataclasses.replace(key, max_version=LAST_WITHOUT_IDS) if key.api_key == Api.PRODUCE else key for key in response.api_keys
+    ]
+    return dataclasses.replace(response, api_keys=tuple(keys))

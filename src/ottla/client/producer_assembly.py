@@ -66,7 +66,7 @@ class ProducerAssembly:
         core.add_manager(self.topics)
         self.ids: ProducerIdManager | None = None
         if self.sequences is not None and self.transactions is None:
-            self.ids = ProducerIdManager(config, self.sequences, backoff, self._has_batches, self.sender.abort_all)
+            self.ids = ProducerIdManager(config, self.sequences, backoff, self._has_batches, self.sender.abort_without_id)
             core.add_manager(self.ids)
         core.add_manager(self.sender)
         if self.transactions is not None:

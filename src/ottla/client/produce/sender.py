@@ -240,11 +240,16 @@ class Sender:
         """When the oldest batch of a partition is to be sent (monotonic ms), as far as linger and back-off are concerned."""
         if queue.closed:
             is_same = leader is None or leader == self._led_by.get(queue)
-            return (queue.closed[0].retry_at or 0) if is_same else 0
+            return (self._first(queue).retry_at or 0) if is_same else 0
         return 0 if urgent or queue.open is None else int(queue.open.created_at) + self._config.linger_ms
 
+    def _first(self, queue: PartitionQueue) -> ProducerBatch:
+        """The closed batch of a partition that is sent next."""
+        first = None if self._sequences is None else self._sequences.first(queue)
+        return queue.closed[0] if first is None else first
+
     def _must_wait(self, queue: PartitionQueue) -> bool:
-        """Whether the oldest batch of a partition has to wait for others."""
+        """Whether the first batch of a partition has to wait for others."""
         if queue in self._muted or (self._transactions is not None and not self._transactions.may_send(queue.tp)):
             return True
         return self._sequences is not None and not self._sequences.may_send(queue)
@@ -269,12 +274,12 @@ class Sender:
                 continue
             if not queue.closed:
                 self._accumulator.close(queue)  # only now: as long as it has to wait, records are added to it
-            batch = queue.closed[0] if queue.closed else None
+            batch = self._first(queue) if queue.closed else None
             if batch is None or (drained and size + batch.size > self._config.max_request_size):
                 continue
             if (records := self._encoded(batch, now)) is None:
                 continue
-            queue.closed.popleft()
+            queue.closed.remove(batch)
             was_in_doubt = batch.attempts > 0 if self._sequences is None else self._sequences.sent(batch)
             if self._transactions is not None:
                 self._transactions.sent(queue.tp)
@@ -297,7 +302,7 @@ class Sender:
         try:
             return encode_producer_batch(batch, self._compression, self._level)
         except Exception as error:
-            batch.queue.closed.popleft()
+            batch.queue.closed.remove(batch)
             self._end(batch, BatchInput.FAIL, OttlaError(f"a batch cannot be encoded: {error!r}", cause=error), now)
             return None
 
@@ -499,6 +504,14 @@ class Sender:
         """Fail all batches that are not in flight."""
         for batch in self._accumulator.close_all():
             if batch.state in (BatchState.CLOSED, BatchState.RETRYING):
+                batch.queue.closed.remove(batch)
+                self._end(batch, BatchInput.ABORT, error, now)
+
+    def abort_without_id(self, error: OttlaError, now: Now) -> None:
+        """Fail all batches, since no broker assigns a producer id, but those that may have been written: the error denies that."""
+        assert self._sequences is not None
+        for batch in self._accumulator.close_all():
+            if not self._sequences.is_in_doubt(batch):
                 batch.queue.closed.remove(batch)
                 self._end(batch, BatchInput.ABORT, error, now)
 

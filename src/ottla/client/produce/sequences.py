@@ -68,15 +68,10 @@ class PartitionSequences:
         """The first batch that is still to be written."""
         return next((batch for batch in self.numbered if batch not in self.expired), None)
 
-    def may_start_again(self) -> bool:
-        """Whether no batch without an outcome may have been written.
-
-        Batches are written in order. So if the oldest one was not, none was, unless it is still in flight.
-        """
-        oldest = self.oldest
-        if oldest is not None and oldest in self.in_doubt:
-            return False
-        return not any(batch.state is BatchState.IN_FLIGHT for batch in self.numbered if batch not in self.expired)
+    @property
+    def oldest_in_doubt(self) -> ProducerBatch | None:
+        """The first batch that is still to be written unless it was."""
+        return next((batch for batch in self.numbered if batch in self.in_doubt and batch not in self.expired), None)
 
     def start_again(self, producer: ProducerIdAndEpoch) -> None:
         """Renumber all batches without an outcome, from 0 on, for a new epoch."""
@@ -127,16 +122,23 @@ class Sequences:
             found = self._partitions[queue] = PartitionSequences(self.current)
         return found
 
+    def first(self, queue: PartitionQueue) -> ProducerBatch | None:
+        """The batch in a partition's queue that is sent next: the oldest, in a gap the oldest of those that keep their numbers."""
+        doubtful = self._partitions[queue].oldest_in_doubt if queue in self._gaps else None
+        if doubtful is not None and doubtful.state in _WAITING:
+            return doubtful
+        return queue.closed[0] if queue.closed else None
+
     def may_send(self, queue: PartitionQueue) -> bool:
-        """Whether the oldest batch in a partition's queue may be sent now, as far as sequence numbers are concerned."""
+        """Whether the first batch of a partition may be sent now, as far as sequence numbers are concerned."""
         if self.current is None:
             return False
         sequences = self.of(queue)
-        batch = queue.closed[0] if queue.closed else None
+        batch = self.first(queue)
         if batch is not None and batch.sequence is not None:
-            # It is sent again: in order, so that the broker gets the batches after it only when it has this one. In a gap it keeps
-            # its number as long as it may have been written under it.
-            return sequences.oldest is batch and (queue not in self._gaps or batch in sequences.in_doubt)
+            # It is sent again: in order, so that the broker gets the batches after it only when it has this one. In a gap only a
+            # batch is that may have been written, since it keeps its number.
+            return batch is (sequences.oldest_in_doubt if queue in self._gaps else sequences.oldest)
         if queue in self._gaps:
             return False
         if not sequences.numbered:
@@ -161,6 +163,10 @@ class Sequences:
         was_in_doubt = batch in in_doubt
         in_doubt.add(batch)
         return was_in_doubt
+
+    def is_in_doubt(self, batch: ProducerBatch) -> bool:
+        """Whether a batch may have been written."""
+        return batch.queue in self._partitions and batch in self._partitions[batch.queue].in_doubt
 
     def acknowledged(self, batch: ProducerBatch) -> None:
         """Note that a batch was written, perhaps after it had expired. So the expired ones before it were, too."""
@@ -242,7 +248,7 @@ class Sequences:
             if not sequences.expired:
                 del self._doubts[queue]
         if self.current is not None and self._begins_epochs:
-            self._start_again([queue for queue in self._gaps if self._partitions[queue].may_start_again()])
+            self._start_again([queue for queue in self._gaps if self._partitions[queue].oldest_in_doubt is None])
 
     def _start_again(self, queues: list[PartitionQueue]) -> None:
         if any(self._partitions[queue].producer == self.current for queue in queues):

@@ -17,6 +17,7 @@ from ottla.errors import (
     OttlaTimeoutError,
     ProtocolError,
     UnsupportedApiError,
+    broker_error,
     error_class,
 )
 from ottla.protocol import ErrorCode
@@ -584,6 +585,22 @@ def test_all_batches_are_aborted_once() -> None:
     assert writes.poll(10_000) == []
     assert len(writes.settled) == 4
     assert writes.accumulator.used == 0
+
+
+def test_without_a_producer_id_batches_fail_that_were_surely_not_written() -> None:
+    writes = Writes()
+    writes.confirmed()
+    a, (lost,) = writes.request("a")
+    _, (in_flight,) = writes.request("b")
+    writes.fail(a, LOST)
+    refused_send, (refused,) = writes.request("x", to=T1)
+    writes.reply(refused_send, ErrorCode.not_enough_replicas)
+    (unsent,) = writes.write("c")
+    problem = broker_error(ErrorCode.cluster_authorization_failed, "no id")
+    writes.manager.abort_without_id(problem, writes.now)
+    assert [error(one) for one in (unsent, refused)] == [problem] * 2
+    assert not is_done(lost)
+    assert not is_done(in_flight)
 
 
 def test_a_partition_of_another_topic_does_not_wait() -> None:

@@ -162,6 +162,44 @@ def test_a_recreated_topic_has_accepted_a_later_batch_first() -> None:
     assert next_batch(writes, 1_000)[1] == Batch(1, 0, ["a"])
 
 
+@pytest.mark.parametrize("b_was_written", [False, True])
+def test_a_recreated_topic_may_have_accepted_a_later_batch_first(b_was_written: bool) -> None:
+    """The response to it is lost: it keeps its number, and is sent before the first one, until its outcome is clear."""
+    writes, (a, b, c) = in_flight("a", "b", "c")
+    writes.reply(a, ErrorCode.unknown_topic_or_partition)
+    writes.fail(b, LOST)
+    writes.reply(c, OUT_OF_ORDER)
+    send, batch = next_batch(writes, 100)
+    assert batch == Batch(0, 1, ["a"])
+    writes.reply(send, OUT_OF_ORDER)
+    send, batch = next_batch(writes, 1_000)
+    assert batch == Batch(0, 2, ["b"])
+    writes.reply(send, 0 if b_was_written else OUT_OF_ORDER)
+    seen = []
+    for at in (2_000, 3_000, 4_000)[b_was_written:]:
+        send, batch = next_batch(writes, at)
+        seen.append(batch)
+        writes.reply(send)
+    assert seen == [Batch(1, number, [value]) for number, value in enumerate("ac" if b_was_written else "abc")]
+
+
+@pytest.mark.parametrize("c_was_written", [False, True])
+def test_a_batch_in_doubt_is_sent_before_others_that_wait_for_another_epoch(c_was_written: bool) -> None:
+    writes, (a, b, c) = in_flight("a", "b", "c")
+    writes.reply(b, OUT_OF_ORDER)
+    writes.fail(c, LOST)
+    writes.reply(a, ErrorCode.invalid_record)
+    send, batch = next_batch(writes, 100)
+    assert batch == Batch(0, 3, ["c"])
+    writes.reply(send, 0 if c_was_written else OUT_OF_ORDER)
+    seen = []
+    for at in (1_000, 2_000)[c_was_written:]:
+        send, batch = next_batch(writes, at)
+        seen.append(batch)
+        writes.reply(send)
+    assert seen == [Batch(1, number, [value]) for number, value in enumerate("b" if c_was_written else "bc")]
+
+
 # -- expired batches ------------------------------------------------------------------------------------------------------
 
 
