@@ -36,6 +36,8 @@ from ottla.errors import OttlaError
 from ottla.records.accumulator import RecordAccumulator
 from ottla.types import FrozenMapping, Now, TopicPartition
 
+_DRAINS: frozenset[type[object]] = frozenset({Drain})
+
 
 class ProducerAssembly:
     """A ``ClientCore`` that is a producer. A shell runs ``core``; the other attributes are for tests."""
@@ -75,6 +77,7 @@ class ProducerAssembly:
             self._register(core, self.transactions)
             calls.refusal = self.transactions.refusal
         core.before_notifications = core.drop_notifications
+        core.deferrable_commands = self._deferrable_commands
         core.register(AwaitTopic, self.topics.wait)
         core.register(Drain, self._drain)
         core.register(Abandon, self._abandon)
@@ -104,6 +107,10 @@ class ProducerAssembly:
         core.register(Prepare, transactions.prepare)
         core.register(EndTransaction, transactions.end)
         core.register(CloseTransaction, transactions.close)
+
+    def _deferrable_commands(self) -> frozenset[type[object]]:
+        """``Drain``, while it would have no effect: every batch that is completed meanwhile would cost a pass."""
+        return _DRAINS if self.sender.is_saturated else frozenset()
 
     def _is_connected(self, node_id: int) -> bool:
         broker = self.core.connections.brokers.get(ToNode(node_id))

@@ -23,6 +23,7 @@ cdef class RecordAccumulator:
     cdef object _wake
     cdef dict _active
     cdef bytes _no_headers
+    cdef object _spares
     cdef _append(self, topic, value, key, partition, headers, timestamp, on_delivery)
     cdef Py_ssize_t _most_bytes(self, bytes key, bytes value, bytes headers) except -1
     cdef Py_ssize_t _custom_partition(self, TopicQueues queues, bytes key) except -1

@@ -17,17 +17,18 @@ try:
 except ImportError:
     from ottla.records import _cython as cython
 if cython.compiled:
-    from cython.cimports.ottla.records.memory import copy
+    from cython.cimports.ottla.records.memory import copy, is_exported
     from cython.cimports.ottla.records.murmur2 import murmur2
     from cython.cimports.ottla.records.producer_queues import Delivery, PartitionQueue, ProducerBatch, TopicQueues
     from cython.cimports.ottla.records.varint import put_varint, varint_size
 else:
-    from ottla.records.memory import copy
+    from ottla.records.memory import copy, is_exported
     from ottla.records.murmur2 import murmur2
     from ottla.records.producer_queues import Delivery, PartitionQueue, ProducerBatch, TopicQueues
     from ottla.records.varint import put_varint, varint_size
 
 from bisect import bisect_right
+from collections import deque
 
 from ottla.errors import MessageTooLargeError
 from ottla.records.batch_states import BatchInput
@@ -88,6 +89,7 @@ class RecordAccumulator:
         self._ignores_keys = ignores_keys
         self._no_headers = NO_HEADERS
         self._active = {}
+        self._spares = deque()
 
     # -- any thread -------------------------------------------------------------------------------------------------------
 
@@ -267,6 +269,23 @@ class RecordAccumulator:
             queue.open = None
             queue.usual = batch.room if batch.room < self._batch_size else self._batch_size
             queue.closed.append(batch)
+
+    def take_spare(self, size: cython.Py_ssize_t):
+        """A buffer of this size that a batch had before, to which nothing refers any more; ``None`` if there is none.
+
+        The pages of a new buffer cost as much time as encoding the records in it.
+        """
+        spare: bytearray
+        if size >= 65536 and self._spares:
+            spare = self._spares.popleft()  # the oldest: a request may still have the latest ones
+            if len(spare) == size and not is_exported(spare):
+                return spare
+        return None
+
+    def keep_spare(self, buffer: bytearray) -> None:
+        """Take back the buffer of a batch. Spare ones take up to 4 MiB, in addition to ``memory``."""
+        if len(buffer) >= 65536 and (len(self._spares) + 1) * len(buffer) <= 4194304:
+            self._spares.append(buffer)
 
     # -- the calling thread of ``send_arrow`` -----------------------------------------------------------------------------------
 

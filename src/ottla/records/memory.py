@@ -32,3 +32,13 @@ def address_of(buffer: bytearray) -> int:
 def copy(target: memoryview, at: int, source: Any, start: int, size: int) -> None:
     """Copy ``size`` bytes of ``source``, from ``start`` on, to ``at`` in ``target``."""
     target[at : at + size] = source[start : start + size]
+
+
+def is_exported(buffer: bytearray) -> bool:
+    """Whether a view of a buffer exists."""
+    try:
+        buffer.append(0)
+    except BufferError:
+        return True
+    del buffer[-1]
+    return False

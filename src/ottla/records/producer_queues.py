@@ -132,6 +132,8 @@ class ProducerBatch:
 
     def free(self) -> None:
         """Give up the memory."""
+        queue: PartitionQueue = self.queue
+        queue.topic.accumulator.keep_spare(self.memory)
         self.memory = None
         self.data = cython.NULL if cython.compiled else None
         self.room = 0
@@ -165,7 +167,8 @@ class ProducerBatch:
     def _allocate(self, room):
         """Use a buffer of ``room`` bytes from now on, with what was written so far."""
         former = self.memory if self.count else None
-        memory: bytearray = new_buffer(room)
+        queue: PartitionQueue = self.queue
+        memory: bytearray = queue.topic.accumulator.take_spare(room) or new_buffer(room)
         if cython.compiled:
             raw: cython.p_char = memory
             if former is not None:

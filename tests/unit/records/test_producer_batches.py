@@ -159,3 +159,21 @@ def test_a_batch_keeps_to_its_size(size: int) -> None:
     made.close_all()
     assert len(made.incomplete) > 1
     assert max(batch.size for batch in made.incomplete) <= size
+
+
+def test_a_buffer_is_used_again_when_no_view_of_it_is_left() -> None:
+    made = accumulator()
+
+    def new_batch() -> ProducerBatch:
+        assert made.append("t", bytes(100_000)) is not None
+        (batch,) = made.close_all()
+        return batch
+
+    batch = new_batch()
+    request = batch.content()
+    made.release(batch)
+    batch = new_batch()
+    buffer = batch.content().obj
+    assert buffer is not request.obj, "a request may still be read by the kernel"
+    made.release(batch)
+    assert new_batch().content().obj is buffer

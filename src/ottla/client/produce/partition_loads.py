@@ -42,9 +42,11 @@ class PartitionLoads:
     def _weights(self, topic: TopicQueues, now: Now) -> tuple[list[int], list[int]] | None:
         """Return the partitions that may be chosen and their cumulative weights, which are large for short queues."""
         lengths: dict[int, int] = {}
+        metadata = self._metadata.current
         for queue in topic.queues[: topic.partition_count]:
-            leader = self._metadata.current.leader(queue.tp)
-            if leader is not None and self._is_available(leader.node.node_id, now):
+            info = metadata.partition(queue.tp)
+            leader = None if info is None else info.leader
+            if leader is not None and leader in metadata.nodes and self._is_available(leader, now):
                 lengths[queue.partition] = len(queue.closed) + (queue.open is not None)
         if len(lengths) < 2 or (len(lengths) == topic.partition_count and len(set(lengths.values())) == 1):
             return None

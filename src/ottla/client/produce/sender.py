@@ -113,6 +113,10 @@ class Sent(NamedTuple):
     was_in_doubt: bool
 
 
+_Led = tuple[PartitionQueue, Leader]
+"""A partition and its leader, looked up once in a pass."""
+
+
 class Reasons(Protocol):
     """Returns why no batch can be sent to a broker, or to none for ``None``; ``None`` if there is no reason known."""
 
@@ -176,13 +180,19 @@ class Sender:
         """The number of requests without a response."""
         return sum(self._requests.values())
 
+    @property
+    def is_saturated(self) -> bool:
+        """Whether no broker can get another request before one of them has answered."""
+        nodes = self._metadata.current.nodes
+        return bool(nodes) and not any(self._may_send_to(node_id) for node_id in nodes)
+
     # -- polling ----------------------------------------------------------------------------------------------------------
 
     def poll(self, now: Now) -> Poll:
         """Return the requests for all batches that are due and may be sent."""
         active = self._accumulator.active()
         self._expire(active, now)
-        wake_at = [self._deadline(batch) for batch in self._in_flight]
+        wake_at = [min(self._deadline(batch) for batch in self._in_flight)] if self._in_flight else []
         if self._sequences is not None:
             had_id = self._sequences.current is not None
             self._sequences.resolve()
@@ -190,9 +200,9 @@ class Sender:
                 wake_at.append(now.mono)  # another manager looks up an id
         self._request_drained()
         urgent, self.urgent = self.urgent or bool(self._accumulator.waiters) or not self._accumulator.accepts, False
-        for node_id, queues in self._due(active, wake_at, now, urgent).items():
+        for node_id, led in self._due(active, wake_at, now, urgent).items():
             self._loads.blocked(node_id, now)
-            while self._may_send_to(node_id) and self._drain(node_id, queues, now, urgent):
+            while self._may_send_to(node_id) and self._drain(node_id, led, now, urgent):
                 self._loads.drained(node_id)
                 self._request_drained()
         self._loads.weigh(active, now)
@@ -206,9 +216,10 @@ class Sender:
                 self._unsent.append(self._produce(node_id, drained))
             del self._drained[0]
 
-    def _due(self, active: Iterable[PartitionQueue], wake_at: list[int], now: Now, urgent: bool) -> dict[int, list[PartitionQueue]]:
+    def _due(self, active: Iterable[PartitionQueue], wake_at: list[int], now: Now, urgent: bool) -> dict[int, list[_Led]]:
         """Return broker -> partitions with a batch that may be sent to it; add to ``wake_at`` when others are due."""
-        due: dict[int, list[PartitionQueue]] = {}
+        due: dict[int, list[_Led]] = {}
+        metadata = self._metadata.current
         lacks_leader = False
         for queue in active:
             oldest = queue.closed[0] if queue.closed else queue.open
@@ -216,7 +227,7 @@ class Sender:
                 self._accumulator.set_idle(queue)
                 continue
             wake_at.append(self._deadline(oldest))
-            leader = self._metadata.current.leader(queue.tp)
+            leader = metadata.leader(queue.tp)
             at = self._due_at(queue, leader, urgent)
             if at > now.mono:
                 wake_at.append(at)
@@ -228,7 +239,7 @@ class Sender:
             if leader is None:
                 lacks_leader = True
             else:
-                due.setdefault(leader.node.node_id, []).append(queue)
+                due.setdefault(leader.node.node_id, []).append((queue, leader))
         if lacks_leader:
             self._metadata.request_update()
         return due
@@ -258,7 +269,7 @@ class Sender:
         most = self._config.max_in_flight_requests_per_connection if self._is_connected(node_id) else 1
         return self._requests.get(node_id, 0) < most
 
-    def _drain(self, node_id: int, queues: list[PartitionQueue], now: Now, urgent: bool) -> bool:
+    def _drain(self, node_id: int, led: list[_Led], now: Now, urgent: bool) -> bool:
         """Take the oldest batch of each partition, as many as a request may hold. Each time another partition is the first.
 
         Return whether there were any.
@@ -267,10 +278,9 @@ class Sender:
         self._drained.append((node_id, drained))
         size = 0
         self._turn += 1
-        start = self._turn % len(queues)
-        for queue in (*queues[start:], *queues[:start]):
-            leader = self._metadata.current.leader(queue.tp)
-            if leader is None or self._due_at(queue, leader, urgent) > now.mono or self._must_wait(queue):
+        start = self._turn % len(led)
+        for queue, leader in (*led[start:], *led[:start]):
+            if self._due_at(queue, leader, urgent) > now.mono or self._must_wait(queue):
                 continue
             if not queue.closed:
                 self._accumulator.close(queue)  # only now: as long as it has to wait, records are added to it

@@ -65,6 +65,16 @@ def test_a_request_has_at_most_max_request_size_and_each_partition_has_its_turn_
     assert [list(batches(send)) for send in (first, second)] in ([[T0], [T2]], [[T2], [T0]])
 
 
+def test_it_is_saturated_while_no_broker_can_get_another_request() -> None:
+    writes = Writes(max_in_flight_requests_per_connection=1)
+    send, _ = writes.request("a")
+    assert not writes.manager.is_saturated, "the leader of the second partition can get one"
+    writes.request("b", to=T1)
+    assert writes.manager.is_saturated
+    writes.reply(send)
+    assert not writes.manager.is_saturated
+
+
 def test_the_log_append_time_of_the_broker_is_the_timestamp() -> None:
     writes = Writes()
     send, (delivery,) = writes.request("a")
