@@ -41,6 +41,7 @@ _HOMES = {
     "TopicPartition": "ottla.types",
     "OttlaConfigWarning": "ottla.config",
     "OttlaError": "ottla.errors",
+    "transactions": "ottla.read_process_write",
     "ZooKeeperAdmin": "ottla.zookeeper_admin",
     "stop_on_signals": "ottla.signals",
 }
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     from ottla.embedded import Broker as Broker
     from ottla.errors import OttlaError as OttlaError
     from ottla.producer import Producer as Producer
+    from ottla.read_process_write import transactions as transactions
     from ottla.records import Record as Record, Records as Records
     from ottla.records.producer_queues import Delivery as Delivery
     from ottla.signals import stop_on_signals as stop_on_signals

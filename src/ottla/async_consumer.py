@@ -21,15 +21,15 @@ from ottla.client.calls.commits import CommitCallback
 from ottla.client.calls.delivery import Delivery
 from ottla.client.calls.listeners import Listeners
 from ottla.client.calls.mailbox import Call, T
+from ottla.client.events import Offsets
 from ottla.client.subscription import EARLIEST, LATEST
-from ottla.consumer_base import CLOSE_TIMEOUT, END_GRACE, Caller, ConsumerBase
+from ottla.consumer_base import CLOSE_TIMEOUT, END_GRACE, Caller, ConsumerBase, OffsetsOfMember
 from ottla.errors import ClosedError, OttlaError
 from ottla.event_loop import YIELD_INTERVAL, EventLoopDriver
 from ottla.records import Record, Records
 from ottla.runtime import clock
 from ottla.runtime.network_thread import NetworkThread
 from ottla.types import (
-    ConsumerGroupMetadata,
     GroupMembershipOperation,
     K_co,
     Now,
@@ -243,10 +243,10 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
         wanted = arguments.offsets(offsets)
         await self._run(lambda now: self._calls.commits.commit_async(wanted, callback, now))
 
-    async def _offsets_for_transaction(self) -> tuple[ConsumerGroupMetadata, dict[TopicPartition, OffsetAndMetadata]]:
-        """What ``AsyncTransaction.commit_offsets`` commits, and this member of the group."""
+    async def _offsets_for_transaction(self, given: Offsets | None) -> OffsetsOfMember:
+        """This member of the group, and the offsets that ``AsyncTransaction.commit_offsets`` commits."""
         wait = self._timeout(None)
-        offsets = await self._run(lambda now: self._calls.commits.offsets_for_transaction(wait, now))
+        offsets = await self._run(lambda now: self._calls.commits.offsets_for_transaction(given, wait, now))
         return self.group_metadata(), offsets
 
     async def committed(self, *partitions: Partitions, timeout: Timeout = None) -> dict[TopicPartition, OffsetAndMetadata | None]:

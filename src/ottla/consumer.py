@@ -18,14 +18,14 @@ from ottla.arguments import Offset, Partitions, Timeout
 from ottla.client.calls.calls import POST_INTERVAL
 from ottla.client.calls.commits import CommitCallback
 from ottla.client.calls.listeners import Listener, Listeners
+from ottla.client.events import Offsets
 from ottla.client.subscription import EARLIEST, LATEST
-from ottla.consumer_base import CLOSE_TIMEOUT, Caller, ConsumerBase
+from ottla.consumer_base import CLOSE_TIMEOUT, Caller, ConsumerBase, OffsetsOfMember
 from ottla.errors import IllegalStateError, OttlaError
 from ottla.records import Record, Records, Walk
 from ottla.runtime import clock
 from ottla.thread_driver import ThreadDriver
 from ottla.types import (
-    ConsumerGroupMetadata,
     GroupMembershipOperation,
     K_co,
     OffsetAndMetadata,
@@ -354,10 +354,10 @@ class Consumer(ConsumerBase[K_co, V_co]):
         wanted, thread = arguments.offsets(offsets), threading.current_thread()
         self._driver.run(lambda now: self._calls.commits.commit_async(wanted, callback, now, thread))
 
-    def _offsets_for_transaction(self) -> tuple[ConsumerGroupMetadata, dict[TopicPartition, OffsetAndMetadata]]:
-        """What ``Transaction.commit_offsets`` commits, and this member of the group."""
+    def _offsets_for_transaction(self, given: Offsets | None) -> OffsetsOfMember:
+        """This member of the group, and the offsets that ``Transaction.commit_offsets`` commits."""
         wait, thread = self._timeout(None), threading.current_thread()
-        offsets = self._driver.run(lambda now: self._calls.commits.offsets_for_transaction(wait, now, thread))
+        offsets = self._driver.run(lambda now: self._calls.commits.offsets_for_transaction(given, wait, now, thread))
         return self.group_metadata(), offsets
 
     def committed(self, *partitions: Partitions, timeout: Timeout = None) -> dict[TopicPartition, OffsetAndMetadata | None]:

@@ -39,10 +39,13 @@ from ottla.client.subscription import Mode
 from ottla.config import ConsumerConfig, OttlaConfigWarning
 from ottla.errors import ClosedError, ForkedError, IllegalStateError
 from ottla.runtime.network_thread import NetworkThread, NotificationQueue, host_name, random_source, zookeeper_client
-from ottla.types import ConsumerGroupMetadata, K_co, TopicPartition, V_co, short_repr
+from ottla.types import ConsumerGroupMetadata, K_co, OffsetAndMetadata, TopicPartition, V_co, short_repr
 
 if TYPE_CHECKING:
     from ottla.settings import ConsumerSettings
+
+OffsetsOfMember = tuple[ConsumerGroupMetadata, dict[TopicPartition, OffsetAndMetadata]]
+"""A member of a group, and offsets that it commits in a producer's transaction."""
 
 _log = logging.getLogger(__name__)
 

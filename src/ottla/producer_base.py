@@ -72,6 +72,8 @@ class ProducerNetwork:
         )
         self.calls = ProducerCalls(config, self.accumulator, self.submit)
         self.transactions = None if config.transactional_id is None else TransactionCalls(config, self.submit)
+        self.left_open: tuple[Any, Any] | None = None
+        """The transaction of a loop of ``ottla.transactions``, and its records; the next loop aborts it if the loop was left."""
         self._config = config
         self._pid = os.getpid()
         self._assembly = ProducerAssembly(config, random, self.accumulator, self.calls)
@@ -115,6 +117,8 @@ class ProducerNetwork:
         if self.transactions is not None and self.started:
             yield from self.transactions.close(until)
         yield from self.calls.close(until)
+        if self.transactions is not None:
+            self.calls.forget_failure()  # what was not committed was not written, whatever the reason
 
     def close(self, timeout: float) -> None:
         """End the network thread: records without an outcome fail."""

@@ -44,6 +44,10 @@ class _TransactionBase:
         self._calls = calls
         self._begun: Begin | None = None
         self._over = False
+        self._due: tuple[Any, dict[TopicPartition, OffsetAndMetadata]] | None = None
+        """The consumer and the offsets that the end of the transaction adds, unless ``commit_offsets`` was called."""
+        self.was_aborted = False
+        """Whether ``abort()`` was called."""
 
     def __repr__(self) -> str:
         state = "not begun" if self._begun is None else "ended" if self._over else "open"
@@ -54,6 +58,15 @@ class _TransactionBase:
         """Whether the transaction was begun, and none of ``commit``, ``abort`` and ``prepare`` was called."""
         return self._begun is not None and not self._over
 
+    def add_at_end(self, consumer: Any, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
+        """Have the end of the transaction commit these offsets of a consumer, unless ``commit_offsets`` is called before."""
+        self._due = consumer, offsets
+
+    def _report_failures(self) -> None:
+        """Note that failures of records are known by now: a transaction that has ended was committed with all its records."""
+        if self._over:
+            self._network.calls.forget_failure()
+
     def _open(self) -> Begin:
         if self._begun is None:
             raise IllegalStateError("the transaction was not begun", hint="with producer.transaction() as transaction: ...")
@@ -62,10 +75,6 @@ class _TransactionBase:
     def _may_begin(self) -> None:
         if self._begun is not None:
             raise IllegalStateError("the transaction was begun before", hint="each transaction is another producer.transaction()")
-
-    def _needs_abort(self, error: BaseException | None) -> bool:
-        """Whether a ``with`` block that ends has to abort."""
-        return error is not None and not self._over
 
 
 class Transaction(_TransactionBase):
@@ -92,15 +101,17 @@ class Transaction(_TransactionBase):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Commit, unless the transaction has ended. After an exception, abort; a failure of that is a note on the exception."""
-        if self._needs_abort(error):
-            try:
-                self.abort()
-            except OttlaError as aborting:
-                aborting.__context__ = None
-                assert error is not None
-                error.add_note(f"aborting the transaction failed, too: {aborting}")
-        elif error is None and not self._over:
+        if error is not None:
+            self.abort_after(error)
+        elif not self._over:
+            self._commit_or_abort()
+
+    def _commit_or_abort(self) -> None:
+        try:
             self.commit()
+        except BaseException as error:
+            self.abort_after(error)
+            raise
 
     def begin(self) -> None:
         """Begin the transaction; a ``with`` block does that. The first one of a producer initializes it."""
@@ -116,9 +127,9 @@ class Transaction(_TransactionBase):
         """
         transaction = self._open()
         group, positions = _given(consumer, offsets)
+        self._due = None
         if group is None:
-            group, wanted = _member(consumer, "Consumer")._offsets_for_transaction()
-            positions = wanted if positions is None else positions
+            group, positions = _member(consumer, "Consumer")._offsets_for_transaction(positions)
         assert positions is not None
         self._run(self._calls.commit_offsets(transaction, group, positions, clock.now()))
 
@@ -128,16 +139,22 @@ class Transaction(_TransactionBase):
         After a ``TransactionOutcomeUnknownError``, another call waits for the outcome again.
         """
         transaction = self._open()
+        if self._due is not None:
+            self.commit_offsets(*self._due)
         self._over = True
         try:
             self._run(self._calls.end(transaction, commit=True))
         except TransactionAbortedError as error:
-            self._abort_after(error, transaction)
+            self._over = False
+            self.abort_after(error)
             raise
 
-    def _abort_after(self, error: OttlaError, transaction: Begin) -> None:
+    def abort_after(self, error: BaseException) -> None:
+        """Abort a transaction that is open, after an error. A failure of that is a note on the error."""
+        if not self.is_open:
+            return
         try:
-            self._run(self._calls.end(transaction, commit=False))
+            self.abort()
         except OttlaError as aborting:
             aborting.__context__ = None
             error.add_note(f"aborting the transaction failed, too: {aborting}")
@@ -145,7 +162,7 @@ class Transaction(_TransactionBase):
     def abort(self) -> None:
         """Abort: consumers with ``isolation_level="read_committed"`` never see the records, and no offsets are committed."""
         transaction = self._open()
-        self._over = True
+        self._over = self.was_aborted = True
         self._run(self._calls.end(transaction, commit=False))
 
     def prepare(self) -> Prepared:
@@ -155,6 +172,8 @@ class Transaction(_TransactionBase):
         ``initialize()``, which aborts a transaction that is not finished.
         """
         transaction = self._open()
+        if self._due is not None:
+            self.commit_offsets(*self._due)
         prepared = self._run(self._calls.prepare(transaction))
         self._over = True
         return prepared
@@ -164,6 +183,7 @@ class Transaction(_TransactionBase):
             return drive_in_thread(self._network, call)
         finally:
             self._network.calls.run_callbacks()
+            self._report_failures()
 
 
 class AsyncTransaction(_TransactionBase):
@@ -175,15 +195,17 @@ class AsyncTransaction(_TransactionBase):
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """As ``Transaction``. A cancelled task aborts, too."""
-        if self._needs_abort(error):
-            try:
-                await self.abort()
-            except OttlaError as aborting:
-                aborting.__context__ = None
-                assert error is not None
-                error.add_note(f"aborting the transaction failed, too: {aborting}")
-        elif error is None and not self._over:
+        if error is not None:
+            await self.abort_after(error)
+        elif not self._over:
+            await self._commit_or_abort()
+
+    async def _commit_or_abort(self) -> None:
+        try:
             await self.commit()
+        except BaseException as error:
+            await self.abort_after(error)
+            raise
 
     async def begin(self) -> None:
         """As ``Transaction.begin``."""
@@ -194,26 +216,32 @@ class AsyncTransaction(_TransactionBase):
         """As ``Transaction.commit_offsets``, for an ``AsyncConsumer`` or a ``Consumer``."""
         transaction = self._open()
         group, positions = _given(consumer, offsets)
+        self._due = None
         if group is None:
-            found = _member(consumer, "AsyncConsumer", "Consumer")._offsets_for_transaction()
-            group, wanted = await found if inspect.isawaitable(found) else found
-            positions = wanted if positions is None else positions
+            found = _member(consumer, "AsyncConsumer", "Consumer")._offsets_for_transaction(positions)
+            group, positions = await found if inspect.isawaitable(found) else found
         assert positions is not None
         await self._run(self._calls.commit_offsets(transaction, group, positions, clock.now()))
 
     async def commit(self) -> None:
         """As ``Transaction.commit``. If it is cancelled, the commit is made nevertheless."""
         transaction = self._open()
+        if self._due is not None:
+            await self.commit_offsets(*self._due)
         self._over = True
         try:
             await self._run(self._calls.end(transaction, commit=True))
         except TransactionAbortedError as error:
-            await self._abort_after(error, transaction)
+            self._over = False
+            await self.abort_after(error)
             raise
 
-    async def _abort_after(self, error: OttlaError, transaction: Begin) -> None:
+    async def abort_after(self, error: BaseException) -> None:
+        """Abort a transaction that is open, after an error. A failure of that is a note on the error."""
+        if not self.is_open:
+            return
         try:
-            await self._run(self._calls.end(transaction, commit=False))
+            await self.abort()
         except OttlaError as aborting:
             aborting.__context__ = None
             error.add_note(f"aborting the transaction failed, too: {aborting}")
@@ -221,18 +249,23 @@ class AsyncTransaction(_TransactionBase):
     async def abort(self) -> None:
         """As ``Transaction.abort``."""
         transaction = self._open()
-        self._over = True
+        self._over = self.was_aborted = True
         await self._run(self._calls.end(transaction, commit=False))
 
     async def prepare(self) -> Prepared:
         """As ``Transaction.prepare``."""
         transaction = self._open()
+        if self._due is not None:
+            await self.commit_offsets(*self._due)
         prepared = await self._run(self._calls.prepare(transaction))
         self._over = True
         return prepared
 
     async def _run(self, call: Call[T]) -> T:
-        return await drive_in_task(self._network, call)
+        try:
+            return await drive_in_task(self._network, call)
+        finally:
+            self._report_failures()
 
 
 def _given(

@@ -22,6 +22,7 @@ AMAZON = {"AWS_REGION": "eu-north-1", "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_S
 PRINTED = {
     "amazon_msk.py": ["a token for kafka.eu-north-1.amazonaws.com, signed by AKIDEXAMPLE, good for 15 minutes"],
     "at_least_once.py": ["served 30 orders"],
+    "exactly_once.py": ["wrote 30 invoices"],
     "async_service.py": ["served 30 orders", "gives back orders-0 at 30"],
     "arrow.py": ["chocolate: 10", "coffee: 10", "tea: 10"],
     "from_timestamp.py": ["+20 s table 0: chocolate", "+29 s table 4: chocolate"],

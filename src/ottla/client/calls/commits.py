@@ -19,8 +19,9 @@ from ottla.client.calls.collector import FetchCollector
 from ottla.client.calls.mailbox import Call, CallErrors, Mailbox
 from ottla.client.events import Completion, Offsets
 from ottla.client.health.metrics import PollMetrics
+from ottla.client.subscription import Mode
 from ottla.config import ConsumerConfig
-from ottla.errors import IllegalStateError, OttlaError, WakeupError
+from ottla.errors import CommitFailedError, IllegalStateError, OttlaError, WakeupError
 from ottla.types import Now, OffsetAndMetadata, TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -91,9 +92,13 @@ class CommitCalls:
         return dict(committed)
 
     def offsets_for_transaction(
-        self, timeout: int, now: Now, thread: object = None
+        self, given: Offsets | None, timeout: int, now: Now, thread: object = None
     ) -> Call[dict[TopicPartition, OffsetAndMetadata]]:
-        """The positions that ``commit()`` would commit, for a producer's transaction; ``thread`` as for ``commit``."""
+        """The positions that ``commit()`` would commit, for a producer's transaction; ``thread`` as for ``commit``.
+
+        Raises ``CommitFailedError`` for a consumer that is no member of its group: the coordinator would accept offsets without a
+        member, although another one may have the partitions.
+        """
         self._mailbox.now = now
         self._errors.require_group("commit_offsets()")
         if self._config.group_protocol == "zookeeper":
@@ -103,7 +108,14 @@ class CommitCalls:
             raise IllegalStateError(text, hint="set enable_auto_commit=False")
         yield from self._mailbox.require_caught_up("commit_offsets()", now.mono + timeout)
         self._errors.raise_failure()
-        return dict(self._collector.returned_positions(thread))
+        offsets = self._collector.returned_positions(thread) if given is None else given
+        snapshot = self._collector.snapshot
+        if snapshot.mode is not Mode.MANUAL:
+            gone = sorted(offsets.keys() - snapshot.partitions.keys())
+            if snapshot.group is None or not snapshot.group.member_id or gone:
+                what = f"{gone[0]} is not assigned to it" if gone else f"it is no member of group {self._config.group_id!r} now"
+                raise CommitFailedError(f"the consumer commits no offsets in a transaction: {what}")
+        return dict(offsets)
 
     def commit_async(self, offsets: Offsets | None, callback: CommitCallback | None, now: Now, thread: object = None) -> Call[None]:
         """See ``Consumer.commit_async``; ``thread`` as for ``commit``."""

@@ -192,6 +192,10 @@ class ProducerCalls:
                 raise OttlaTimeoutError(f"{count} record{'s have' if count > 1 else ' has'} no outcome within the timeout")
         self.run_callbacks()
 
+    def forget_failure(self) -> None:
+        """Do not raise the failures up to now: the end of their transaction has reported them."""
+        self._failed = None
+
     def raise_failure(self) -> None:
         """Raise the first failure since the last call, if no one has looked at it."""
         failed, self._failed = self._failed, None

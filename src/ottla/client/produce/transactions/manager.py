@@ -37,8 +37,10 @@ from ottla.config.producer import ProducerConfig
 from ottla.errors import (
     CommitFailedError,
     IllegalStateError,
+    InvalidProducerEpochError,
     InvalidTxnStateError,
     OttlaError,
+    ProducerFencedError,
     TransactionAbortedError,
     TransactionOutcomeUnknownError,
 )
@@ -158,7 +160,12 @@ class TransactionManager:
     def failed(self, error: OttlaError, now: Now, *, was_sent: bool) -> None:
         """Note that a batch has failed."""
         self._needs_epoch = self._needs_epoch or was_sent
-        self._fail(error, now)
+        if isinstance(error, InvalidProducerEpochError | ProducerFencedError):
+            error = requests.refusal(error.code, str(error.args[0]), self._id, self._timeout_ms)
+            if self.state in OPEN_STATES:
+                self._cannot_go_on(error, now, is_final=True)
+        else:
+            self._fail(error, now)
 
     def refusal(self) -> OttlaError:
         """The error for a call that is not allowed in the present state. Any thread may call this."""
@@ -174,7 +181,7 @@ class TransactionManager:
         del now
         if self.state is State.READY:
             command.outcome.settle()
-        elif self.state is State.INITIALIZING:
+        elif self.state in _AWAITED:
             self._initializing.append(command)
         elif Input.INITIALIZE in TRANSITIONS[self.state]:
             self._is_latest = False
@@ -309,9 +316,6 @@ class TransactionManager:
         self._is_latest, self._needs_epoch, self._is_forgotten, self.error = True, False, False, None
         self._contents.version = self._version_of_cluster() or self.version
         self._move(Input.INITIALIZED)
-        initializing, self._initializing = self._initializing, []
-        for command in initializing:
-            command.outcome.settle()
         return self._begin_if_ready()
 
     def _end_txn(self, now: Now) -> None:
@@ -405,8 +409,8 @@ class TransactionManager:
         if self.state not in OPEN_STATES:
             return
         self._move(Input.FAIL)
-        text = f"the transaction has to be aborted: {error.args[0]}"
-        self._stop(error, TransactionAbortedError(text, hint=error.hint, cause=error), now)
+        aborted = TransactionAbortedError(f"the transaction has to be aborted: {error.args[0]}", hint=error.hint, cause=error)
+        self._stop(error if isinstance(error, CommitFailedError) else aborted, aborted, now)
 
     def _fatal(self, error: OttlaError, now: Now) -> None:
         """Let the producer be one that cannot go on."""
@@ -418,9 +422,9 @@ class TransactionManager:
         for outcome in outcomes:
             outcome.settle(error=error)
 
-    def _stop(self, cause: OttlaError, error: OttlaError, now: Now) -> None:
+    def _stop(self, of_offsets: OttlaError, error: OttlaError, now: Now) -> None:
         self.error, self._accumulator.accepts = error, False
-        self._contents.settle_offsets(cause)
+        self._contents.settle_offsets(of_offsets)
         self._settle_ending(error)
         self.batches.abort_unsent(error, now)
 
@@ -437,7 +441,12 @@ class TransactionManager:
             self._coordinators.enter(object())
 
     def _begin_if_ready(self) -> None:
-        if self.state is not State.READY or self._begin is None:
+        if self.state is not State.READY:
+            return
+        initializing, self._initializing = self._initializing, []
+        for command in initializing:
+            command.outcome.settle()
+        if self._begin is None:
             return
         self._transaction, self._begin = self._begin, None
         self._was_committed, self._is_in_doubt = None, False

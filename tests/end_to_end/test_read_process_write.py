@@ -1,0 +1,271 @@
+"""The loop of ``ottla.transactions``: what is read and what is written from it are committed together, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import ottla
+from ottla import AsyncConsumer, AsyncProducer, Broker, Consumer, Producer, TopicPartition
+from ottla.errors import IllegalStateError, MessageTooLargeError, ProducerFencedError, WakeupError
+
+READER: dict[str, Any] = {
+    "group_id": "workers",
+    "auto_offset_reset": "earliest",
+    "enable_auto_commit": False,
+    "isolation_level": "read_committed",
+}
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker(settings={"offsets.topic.num.partitions": 2, "group.initial.rebalance.delay.ms": 0}) as started:
+        yield started
+
+
+@pytest.fixture
+def names(broker: Broker, request: pytest.FixtureRequest) -> tuple[str, str, str]:
+    """Topics to read from and to write to, and a group."""
+    name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)[:60]
+    with ottla.Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        admin.create_topics({f"{name}-in": 2, f"{name}-out": 1})
+    return f"{name}-in", f"{name}-out", name
+
+
+def fill(broker: Broker, topic: str, count: int) -> None:
+    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        for number in range(count):
+            producer.send(topic, str(number), partition=number % 2)
+
+
+def committed(broker: Broker, topic: str) -> list[int]:
+    with Consumer(
+        bootstrap_servers=broker.bootstrap_servers, auto_offset_reset="earliest", isolation_level="read_committed"
+    ) as consumer:
+        tp = TopicPartition(topic, 0)
+        consumer.assign([tp])
+        end = consumer.end_offsets([tp])[tp]
+        found: list[int] = []
+        while consumer.position(tp) < end:
+            found += [int(record.value or b"") for record in consumer.poll(timeout=1)]
+        return found
+
+
+def clients(broker: Broker, names: tuple[str, str, str], **settings: Any) -> tuple[Consumer[Any, Any], Producer]:
+    inputs, _, group = names
+    consumer_settings = {name: value for name, value in settings.items() if name.startswith(("max_poll", "session"))}
+    rest = {name: value for name, value in settings.items() if name not in consumer_settings}
+    consumer = Consumer(bootstrap_servers=broker.bootstrap_servers, **{**READER, "group_id": group, **consumer_settings})
+    consumer.subscribe([inputs])
+    return consumer, Producer(bootstrap_servers=broker.bootstrap_servers, transactional_id=group, **rest)
+
+
+def copy(
+    consumer: Consumer[Any, Any],
+    producer: Producer,
+    topic: str,
+    count: int,
+    each: Callable[[int, Any, Any], None] = lambda turn, transaction, records: None,
+) -> None:
+    """Copy until ``count`` records were handed out; ``each`` is called in every transaction."""
+    handed = 0
+    for turn, (transaction, records) in enumerate(ottla.transactions(consumer, producer, timeout=0.1)):
+        each(turn, transaction, records)
+        for record in records:
+            producer.send(topic, record.value)
+        handed += len(records)
+        if handed >= count:
+            transaction.commit()
+            break
+
+
+def test_each_record_is_written_once(broker: Broker, names: tuple[str, str, str]) -> None:
+    fill(broker, names[0], 1_000)
+    consumer, producer = clients(broker, names, max_poll_records=100)
+    with producer, consumer:
+        copy(consumer, producer, names[1], 1_000)
+        offsets = consumer.committed(TopicPartition(names[0], 0), TopicPartition(names[0], 1))
+    assert [position.offset for position in offsets.values() if position] == [500, 500]
+    assert sorted(committed(broker, names[1])) == list(range(1_000))
+
+
+def test_an_exception_in_the_body_commits_nothing_and_a_second_loop_reads_the_records_again(
+    broker: Broker, names: tuple[str, str, str]
+) -> None:
+    fill(broker, names[0], 10)
+
+    def fail(turn: int, transaction: Any, records: Any) -> None:
+        producer.send(names[1], "-1")
+        producer.flush()
+        raise RuntimeError("the handler failed")
+
+    consumer, producer = clients(broker, names)
+    with producer, consumer:
+        with pytest.raises(RuntimeError, match="the handler failed"):
+            copy(consumer, producer, names[1], 10, fail)
+        copy(consumer, producer, names[1], 10)
+    assert sorted(committed(broker, names[1])) == list(range(10))
+
+
+def test_break_without_commit_aborts(broker: Broker, names: tuple[str, str, str]) -> None:
+    fill(broker, names[0], 10)
+    consumer, producer = clients(broker, names)
+    with producer, consumer:
+        for _, records in ottla.transactions(consumer, producer):
+            for record in records:
+                producer.send(names[1], record.value)
+            break
+        assert committed(broker, names[1]) == []
+        copy(consumer, producer, names[1], 10)
+    assert sorted(committed(broker, names[1])) == list(range(10))
+
+
+def test_after_an_abort_in_the_body_the_records_come_again(broker: Broker, names: tuple[str, str, str]) -> None:
+    fill(broker, names[0], 10)
+    consumer, producer = clients(broker, names)
+    seen: list[int] = []
+    with producer, consumer:
+        for transaction, records in ottla.transactions(consumer, producer, timeout=0.1):
+            values = [int(record.value) for record in records]
+            for value in values:
+                producer.send(names[1], str(value))
+            if not seen:
+                transaction.abort()
+            seen += values
+            if len(seen) >= 20:
+                transaction.commit()
+                break
+    assert sorted(seen) == sorted([*range(10), *range(10)])
+    assert sorted(committed(broker, names[1])) == list(range(10))
+
+
+def test_a_transaction_that_takes_too_long_is_repeated(broker: Broker, names: tuple[str, str, str]) -> None:
+    fill(broker, names[0], 10)
+    consumer, producer = clients(broker, names, transaction_timeout=0.3)
+
+    def dawdle(turn: int, transaction: Any, records: Any) -> None:
+        if turn == 0:
+            producer.send(names[1], "-1").result(10)
+            time.sleep(0.5)  # the coordinator aborts the transaction meanwhile
+
+    with producer, consumer:
+        copy(consumer, producer, names[1], 20, dawdle)
+    assert sorted(committed(broker, names[1])) == list(range(10))
+
+
+def test_a_member_that_was_replaced_leaves_its_records_to_the_other_one(broker: Broker, names: tuple[str, str, str]) -> None:
+    fill(broker, names[0], 10)
+    consumer, producer = clients(broker, names, max_poll_interval=0.3, session_timeout=6)
+    other, its_producer = clients(broker, (names[0], names[1], names[2]))
+    its_producer.close()
+    with producer, consumer, other, Producer(bootstrap_servers=broker.bootstrap_servers, transactional_id="other") as its:
+        loop = ottla.transactions(consumer, producer, timeout=0.1)
+        _, records = next(loop)
+        for record in records:
+            producer.send(names[1], record.value)
+        copied = threading.Thread(target=copy, args=(other, its, names[1], 10))
+        time.sleep(0.5)  # max.poll.interval.ms has passed
+        copied.start()
+        copied.join(20)
+        assert not copied.is_alive()
+        stopped = threading.Timer(1, consumer.wakeup)
+        stopped.start()
+        with pytest.raises(WakeupError):
+            next(loop)
+    assert sorted(committed(broker, names[1])) == list(range(10))
+
+
+def test_an_error_that_a_retry_does_not_fix_is_raised(broker: Broker, names: tuple[str, str, str]) -> None:
+    fill(broker, names[0], 2)
+    with ottla.Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        admin.alter_configs("topic", names[1], {"max.message.bytes": "1000"})
+    consumer, producer = clients(broker, names)
+
+    def too_much(turn: int, transaction: Any, records: Any) -> None:
+        producer.send(names[1], bytes(10_000))
+
+    with producer, consumer, pytest.raises(ottla.OttlaError) as raised:
+        copy(consumer, producer, names[1], 4, too_much)
+    assert isinstance(raised.value.cause, MessageTooLargeError)
+    assert committed(broker, names[1]) == []
+
+
+def test_a_fenced_producer_ends_the_loop(broker: Broker, names: tuple[str, str, str]) -> None:
+    fill(broker, names[0], 2)
+    consumer, producer = clients(broker, names)
+
+    def succeed(turn: int, transaction: Any, records: Any) -> None:
+        producer.send(names[1], "7").result(10)
+        with Producer(bootstrap_servers=broker.bootstrap_servers, transactional_id=names[2]) as successor:
+            successor.initialize()
+
+    with producer, consumer, pytest.raises(ProducerFencedError, match="has a newer epoch"):
+        copy(consumer, producer, names[1], 4, succeed)
+    assert committed(broker, names[1]) == []
+
+
+def test_tasks_have_the_same_loop(broker: Broker, names: tuple[str, str, str]) -> None:
+    fill(broker, names[0], 100)
+
+    async def fail(loop: Any, producer: AsyncProducer) -> None:
+        async for _ in loop:
+            await producer.send(names[1], "-1")
+            raise RuntimeError("once")
+
+    async def main() -> None:
+        servers = broker.bootstrap_servers
+        settings = {**READER, "group_id": names[2], "max_poll_records": 10}
+        async with (
+            AsyncProducer(bootstrap_servers=servers, transactional_id=names[2]) as producer,
+            AsyncConsumer(bootstrap_servers=servers, **settings) as consumer,
+        ):
+            await consumer.subscribe([names[0]])
+            with pytest.raises(RuntimeError, match="once"):
+                await fail(ottla.transactions(consumer, producer), producer)
+            count = 0
+            async for transaction, records in ottla.transactions(consumer, producer):
+                for record in records:
+                    await producer.send(names[1], record.value)
+                count += len(records)
+                if count >= 100:
+                    await transaction.commit()
+                    break
+
+    asyncio.run(main())
+    assert sorted(committed(broker, names[1])) == list(range(100))
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"group_id": None}, "with a group that brokers coordinate"),
+        ({"enable_auto_commit": True}, "commits the offsets itself"),
+        ({"isolation_level": "read_uncommitted"}, "records of transactions that are aborted"),
+    ],
+)
+def test_a_consumer_with_other_settings_is_refused(settings: dict[str, Any], text: str) -> None:
+    with (
+        Consumer(bootstrap_servers="localhost:1", **{**READER, **settings}) as consumer,
+        Producer(bootstrap_servers="localhost:1", transactional_id="t") as producer,
+        pytest.raises(IllegalStateError, match=text),
+    ):
+        ottla.transactions(consumer, producer)
+
+
+def test_clients_of_other_kinds_are_refused() -> None:
+    wrong: Any = object()
+    with (
+        Consumer(bootstrap_servers="localhost:1", **READER) as consumer,
+        Producer(bootstrap_servers="localhost:1") as producer,
+    ):
+        with pytest.raises(IllegalStateError, match="the producer is not transactional"):
+            ottla.transactions(consumer, producer)
+        with pytest.raises(TypeError, match="a Consumer needs a Producer"):
+            ottla.transactions(consumer, wrong)
+        with pytest.raises(TypeError, match="consumer must be a Consumer or an AsyncConsumer"):
+            ottla.transactions(wrong, producer)
