@@ -6,9 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from confluent_kafka import Producer
-
-from ottla import Broker
+from ottla import Broker, Producer
 
 DRINKS = ("coffee", "tea", "chocolate")
 
@@ -25,8 +23,7 @@ def cluster() -> Iterator[str]:
 
 def produce_orders(bootstrap_servers: str, topic: str, count: int, first_timestamp: int = 1_700_000_000_000) -> None:
     """Produce ``count`` orders, one per second: the key is ``table N``, the value the drink."""
-    producer = Producer({"bootstrap.servers": bootstrap_servers})
-    for number in range(count):
-        key, value = f"table {number % 5}", DRINKS[number % len(DRINKS)]
-        producer.produce(topic, key=key, value=value, timestamp=first_timestamp + 1000 * number)
-    producer.flush()
+    with Producer(bootstrap_servers=bootstrap_servers) as producer:
+        for number in range(count):
+            drink = DRINKS[number % len(DRINKS)]
+            producer.send(topic, drink, key=f"table {number % 5}", timestamp=first_timestamp + 1000 * number)

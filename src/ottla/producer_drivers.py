@@ -107,6 +107,8 @@ class ThreadWaits:
 
     def result(self, delivery: Delivery, timeout: Timeout) -> RecordMetadata:
         """Block the thread until a record has an outcome."""
+        if delivery.done():  # as in a callback: no need for a call that can wait
+            return metadata_of(delivery)
         return drive_in_thread(self._network, self._network.calls.wait(delivery, until(timeout)))
 
     def wait(self, delivery: Delivery) -> Generator[Any, None, RecordMetadata]:

@@ -6,7 +6,8 @@ since every run of pytest in an environment with Ottla imports it.
 ::
 
     def test_orders_are_counted(kafka_broker, kafka_topic):
-        produce(kafka_broker.bootstrap_servers, kafka_topic, ...)
+        with Producer(bootstrap_servers=kafka_broker.bootstrap_servers) as producer:
+            producer.send(kafka_topic, "two coffees")
 
     @pytest.mark.kafka_topic(partitions=6, configs={"retention.ms": "-1"})
     def test_six_partitions(kafka_broker, kafka_topic): ...

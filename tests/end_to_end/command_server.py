@@ -24,7 +24,7 @@ IMPORTED = (
     "ottla.embedded",
     "ottla.zookeeper_admin",
     "ottla.demo.run",
-    "confluent_kafka",
+    "ottla.producer",
     "kio.serial",
     "pydantic.type_adapter",
     "pydantic.json_schema",

@@ -104,9 +104,10 @@ def test_separators_of_keys(served: str, topic: Topic, separator: str, line: byt
 def test_a_line_that_is_too_long_is_named(served: str, topic: Topic) -> None:
     name = topic(1)
     lines = f"first\n{'x' * 3000}\nlast\n"
-    ended = ottla("produce", "-t", name, "-X", "message.max.bytes=1000", bootstrap_servers=served, stdin=lines)
+    ended = ottla("produce", "-t", name, "-X", "max.request.size=1000", bootstrap_servers=served, stdin=lines)
     assert (ended.returncode, len(ended.stderr.splitlines())) == (1, 1)
     assert ended.stderr.startswith(f"error: topic {name}, line 2: ")
+    assert ended.stderr.endswith("; 1 record was written\n")
     assert consumed("-t", name, "-e", address=served) == "first\n"
 
 
@@ -287,7 +288,12 @@ def test_a_full_disk_ends_it_with_one_line_and_commits_nothing(served: str, topi
         ["produce", "-t", "x", "-K", ""],
         ["produce", "-t", "x", "-K", "\\n"],
         ["produce", "-t", "x", "-K", "a\nb"],
-        ["produce", "-t", "x", "-z", "lz4", "-X", "compression.codec=gzip"],
+        ["produce", "-t", "x", "-z", "lz4", "-X", "compression.type=gzip"],
+        ["produce", "-t", "x", "--acks", "1", "-X", "acks=all"],
+        ["produce", "-t", "x", "--acks", "0"],
+        ["produce", "-t", "x", "--arrow", "-", "-K", ":"],
+        ["produce", "-t", "x", "--arrow", "-", "-H", "a=1"],
+        ["produce", "-t", "x", "--arrow", ""],
         ["produce", "-t", "x", "-K", "\\q"],
         ["produce", "-t", "x", "-K", "\\"],
         ["nonsense"],
@@ -307,11 +313,12 @@ def test_bad_usage_is_exit_code_2_without_a_traceback(arguments: list[str]) -> N
         (["produce", "-t", "a/b"], "a/b"),
         (["produce", "-t", "x", "-X", "no.such.setting=1"], "no.such.setting"),
         (["produce", "-t", "x", "-X", "error_cb=print"], "error_cb"),
-        (["produce", "-t", "x", "-X", "default.topic.config=1"], "default.topic.config"),
         (["produce", "-t", "x", "-X", "transactional.id=x"], "transactional.id"),
-        (["produce", "-t", "x", "-X", "max.request.size=1"], "message.max.bytes"),
-        (["produce", "-t", "x", "-X", "linger.ms=soon"], '"linger.ms"'),
-        (["produce", "-t", "x", "-X", "acks=most"], '"acks"'),
+        (["produce", "-t", "x", "-X", "message.max.bytes=1"], "max.request.size"),
+        (["produce", "-t", "x", "-X", "group.id=x"], "group.id"),
+        (["produce", "-t", "x", "-X", "linger.ms=soon"], "linger.ms='soon'"),
+        (["produce", "-t", "x", "-X", "acks=most"], "acks='most'"),
+        (["produce", "-t", "x", "--arrow", "no-such-file"], "no-such-file: No such file"),
     ],
 )
 def test_an_error_is_one_line(served: str, arguments: list[str], said: str) -> None:
@@ -326,8 +333,8 @@ def test_the_error_for_a_large_line_names_the_setting(served: str, topic: Topic)
     name = topic(1)
     ended = ottla("produce", "-t", name, bootstrap_servers=served, stdin=f"small\n{'a' * 2_000_000}\n")
     assert ended.returncode == 1
-    assert f"topic {name}, line 2: its 2000000 bytes exceed message.max.bytes of this client" in ended.stderr
-    assert "-X message.max.bytes" in ended.stderr
+    assert f"topic {name}, line 2: it has more than the 1048576 bytes of max.request.size" in ended.stderr
+    assert "with -X" in ended.stderr
     assert consumed("-t", name, "-e", address=served) == "small\n"
 
 

@@ -132,7 +132,7 @@ def test_a_token_of_an_identity_provider(secured: Secured, topic: str, token_url
     ],
 )
 def test_errors_are_reported_as_by_the_other_commands(secured: Secured, listener: str, settings: dict[str, str], said: str) -> None:
-    patience = {"default.api.timeout.ms": "2000"}
+    patience = {"request.timeout.ms": "2000"}
     errors = []
     for command in (["produce", "-t", "t-x"], ["topic", "list"]):
         ended = ottla(*command, *flags({**settings, **patience}), bootstrap_servers=secured.addresses[listener], stdin="line\n")

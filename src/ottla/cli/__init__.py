@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 import sys
 
-REQUIRED_MODULES = ("typer", "rich", "click", "confluent_kafka")
+REQUIRED_MODULES = ("typer", "rich", "click")
 INSTALL_COMMAND = 'pip install "ottla[cli]"'
 
 

@@ -17,6 +17,7 @@ import typer
 from typer.core import TyperCommand, TyperOption
 
 from ottla.config import ConsumerConfig
+from ottla.config.producer import ProducerConfig
 from ottla.config.spelling import dotted, spellings
 from ottla.types import is_utf8
 
@@ -143,5 +144,5 @@ def client_settings(bootstrap_servers: str, given: Sequence[str] | None) -> dict
 
 def given_settings(given: Sequence[str] | None) -> dict[str, str]:
     """Return the settings of ``-X`` alone. Underscores in known names become dots."""
-    known = spellings(ConsumerConfig)
+    known = {**spellings(ConsumerConfig), **spellings(ProducerConfig)}
     return {dotted(name) if dotted(name) in known else name: value for name, value in parse_pairs(given, "-X").items()}

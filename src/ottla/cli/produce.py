@@ -1,46 +1,32 @@
-"""``ottla produce``: produces the lines of stdin as records.
+"""``ottla produce``: writes the lines of stdin, or the rows of Arrow data, as records.
 
-Owns the split of a line into key and value. Must not know the protocol: confluent-kafka produces. Invariant: exit code 0 means that
-the broker has acknowledged every line.
+Owns the options, and the split of a line into key and value. Must not know the protocol. Invariant: exit code 0 means that the
+brokers have acknowledged every record.
 """
 
 from __future__ import annotations
 
 import enum
+import io
 import os
-import sys
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator
+from functools import partial
+from typing import Annotated, Any
 
 import typer
 
-from ottla.cli.clients import check_reachable
-from ottla.cli.librdkafka_settings import split_settings, to_librdkafka, use_given_name
+import ottla
+from ottla.cli.arrow_file import ArrowInput
+from ottla.cli.clients import check_reachable, value_of, with_producer_defaults
 from ottla.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Settings, check_name, client_settings, parse_pair
-from ottla.cli.output import CommandFailed, pluralize
+from ottla.cli.output import CommandFailed
 from ottla.cli.record_format import BadFormat, unescape
-from ottla.errors import InvalidRecordError, MessageTooLargeError
+from ottla.cli.sending import Sending, produce_all
+from ottla.config.producer import Acks, ProducerConfig
+from ottla.config.spelling import table
+from ottla.errors import MessageTooLargeError
 
-if TYPE_CHECKING:
-    from confluent_kafka import KafkaError
-
-DELIVERY_TIMEOUT_MS = 30_000
-"""The default of ``-X message.timeout.ms``: the time for the acknowledgement of a line."""
-
-_MSG_TIMED_OUT = -192
-"""librdkafka's local error ``RD_KAFKA_RESP_ERR__MSG_TIMED_OUT``."""
-
-HINTS = {
-    MessageTooLargeError.code: "increase -X message.max.bytes, and max.message.bytes of the topic",
-    InvalidRecordError.code: "a topic with cleanup.policy=compact rejects records without a key: see -K",
-    _MSG_TIMED_OUT: "the broker did not acknowledge in time: see -X message.timeout.ms",
-}
-"""Error code -> hint. librdkafka provides only the code of a broker's error, not its message."""
-
-FLUSH_INTERVAL = 0.5
-"""Seconds between two checks for Ctrl-C during ``flush()``, which a signal cannot interrupt inside librdkafka."""
-
-COMPRESSION = {"compression.type", "compression.codec"}
+COMPRESSION, ACKS, IDEMPOTENCE, TRANSACTIONAL_ID = "compression.type", "acks", "enable.idempotence", "transactional.id"
 
 
 class Codec(enum.StrEnum):
@@ -53,73 +39,47 @@ class Codec(enum.StrEnum):
     ZSTD = "zstd"
 
 
-class LineProducer:
-    """Produces lines, and counts the records that failed."""
+class LineInput:
+    """The lines of stdin, as an ``Input``. No more than the beginning is read of a line of more than ``longest`` bytes."""
 
-    def __init__(self, client: Any, settings: dict[str, Any], topic: str, headers: list[tuple[str, bytes]]) -> None:
+    total = None
+
+    def __init__(self, delimiter: bytes | None, longest: int) -> None:
+        # Not sys.stdin: when the command ends, the thread that reads may still hold the lock of the buffer.
+        self._file = io.BufferedReader(io.FileIO(0, closefd=False))
+        self._delimiter, self._longest = delimiter, longest
+
+    def send_to(self, sending: Sending) -> None:
+        """Send all lines. Raises ``CommandFailed`` if stdin cannot be read, or a line is too long."""
         try:
-            self._producer = client.Producer(settings)
-        except client.KafkaException as error:
-            raise CommandFailed(use_given_name(str(error.args[0].str()), settings)) from error
-        self._errors = client.KafkaException
-        self._topic, self._headers = topic, headers
-        self._lines = self._failed = 0
-        self._reason: KafkaError | None = None
-        """The error of the first failed record."""
+            for key, value in self._records():
+                if sending.is_over:
+                    return
+                sending.send(value, key)
+                sending.accepted += 1
+        except MessageTooLargeError as error:
+            raise CommandFailed(f"topic {sending.topic}, line {sending.accepted + 1}: {error}") from error
 
-    def produce(self, key: bytes | None, value: bytes) -> None:
-        """Queue one record; waits while the queue is full. Raises ``CommandFailed`` if it, or an earlier record, failed.
+    def place(self, sending: Sending) -> str:
+        """The last line that was sent."""
+        return f"line {sending.accepted}"
 
-        Errors of earlier records are not left to ``finish()``, because the input may be endless.
-        """
-        self._lines += 1
-        while not self._failed:
-            try:
-                self._producer.produce(self._topic, key=key, value=value, headers=[*self._headers], on_delivery=self._delivered)
-                break
-            except BufferError:
-                self._producer.poll(0.1)
-            except self._errors as error:
-                self._flush()
-                reason = self._produce_error(error.args[0], value)
-                raise CommandFailed(f"topic {self._topic}, line {self._lines}: {reason}") from error
-        self._producer.poll(0)
-        if self._failed:
-            self._flush()
-            raise CommandFailed(f"{self._failure_message()}; stopped after line {self._lines}")
-
-    def finish(self) -> None:
-        """Wait for all acknowledgements. Raises ``CommandFailed`` if a record failed."""
-        self._flush()
-        if self._failed:
-            raise CommandFailed(self._failure_message())
-
-    def _produce_error(self, error: KafkaError, value: bytes) -> str:
-        """Return why ``produce()`` failed. For a record that is too large, librdkafka uses the text of the broker's error, which
-        hides that its own limit applies."""
-        if error.code() == MessageTooLargeError.code:
-            hint = HINTS[MessageTooLargeError.code]
-            return f"its {len(value)} bytes exceed message.max.bytes of this client ({hint})"
-        return _with_hint(error).removeprefix("Unable to produce message: ")
-
-    def _failure_message(self) -> str:
-        assert self._reason is not None
-        return f"{pluralize(self._failed, 'record')} not produced to {self._topic}: {_with_hint(self._reason)}"
-
-    def _flush(self) -> None:
-        while self._producer.flush(FLUSH_INTERVAL):
-            pass
-
-    def _delivered(self, error: KafkaError | None, message: Any) -> None:
-        if error is not None:
-            self._failed += 1
-            self._reason = self._reason or error
-
-
-def _with_hint(error: KafkaError) -> str:
-    """Return librdkafka's message, and the hint for its code."""
-    text, hint = error.str(), HINTS.get(error.code())
-    return f"{text} ({hint})" if hint else text
+    def _records(self) -> Iterator[tuple[bytes | None, bytes]]:
+        """Yield key and value of each line, without its newline, split at the first delimiter; the key is ``None`` without one."""
+        delimiter = self._delimiter
+        try:
+            for line in iter(partial(self._file.readline, self._longest + 2), b""):
+                if len(line) > self._longest + 1:
+                    text = f"it has more than the {self._longest} bytes of max.request.size"
+                    raise MessageTooLargeError(text, hint="increase that with -X, and max.message.bytes of the topic")
+                record = line.removesuffix(b"\n")
+                if delimiter is None:
+                    yield None, record
+                else:
+                    key, found, value = record.partition(delimiter)
+                    yield (key, value) if found else (None, record)
+        except OSError as error:
+            raise CommandFailed(f"cannot read stdin: {error.strerror}") from error
 
 
 def _delimiter(value: str | None) -> str | None:
@@ -138,8 +98,20 @@ def _headers(given: list[str] | None) -> list[tuple[str, bytes]]:
     return [(name, os.fsencode(value)) for name, value in (parse_pair(each, "-H") for each in given or ())]
 
 
+def _acks(value: str | None) -> str | None:
+    if value is not None:
+        try:
+            table(ProducerConfig)[ACKS].parse(value)
+        except ValueError as error:
+            raise typer.BadParameter(f"{value!r} is not {error}") from error
+    return value
+
+
 def produce(
-    topic: Annotated[str, typer.Option("-t", "--topic", callback=check_name, help="Topic to produce to.")],
+    topic: Annotated[
+        str | None,
+        typer.Option("-t", "--topic", callback=check_name, help="Topic to produce to; with --arrow by default the column topic."),
+    ] = None,
     key_delimiter: Annotated[
         str | None,
         typer.Option(
@@ -153,44 +125,61 @@ def produce(
         list[str] | None,
         typer.Option("-H", "--header", metavar="NAME=VALUE", help="Header of each record; may be repeated."),
     ] = None,
-    codec: Annotated[Codec | None, typer.Option("-z", "--compression", show_default="none", help="Compression type.")] = None,
+    arrow: Annotated[
+        str | None,
+        typer.Option(
+            "--arrow",
+            metavar="FILE|-",
+            callback=check_name,
+            help="Produce the rows of a Parquet file or an Arrow IPC file or stream, or of a stream on stdin: columns value, key, "
+            "topic, partition, headers, timestamp.",
+        ),
+    ] = None,
+    codec: Annotated[
+        Codec | None, typer.Option("-z", "--codec", "--compression", show_default="none", help="Compression type.")
+    ] = None,
+    acks: Annotated[
+        str | None,
+        typer.Option(
+            "--acks",
+            metavar="all|1",
+            callback=_acks,
+            show_default="all",
+            help="Who has to have a record: all in-sync replicas, or only the leader: retries may double and reorder records then.",
+        ),
+    ] = None,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: Settings = None,
 ) -> None:
-    """Produce each line of stdin as one record."""
+    """Produce each line of stdin, or each row of Arrow data, as one record."""
     sent_headers = _headers(headers)
-    own, others = split_settings(client_settings(bootstrap_servers, settings))
-    if codec is not None and (twice := others.keys() & COMPRESSION):
-        raise typer.BadParameter(f"{min(twice)} is also set with -X", param_hint="-z")
-    wanted: dict[str, Any] = {
-        "message.timeout.ms": DELIVERY_TIMEOUT_MS,
-        **({} if codec is None else {"compression.type": codec.value}),
-        "log_level": 0,  # errors are reported by the delivery callback instead
-        **to_librdkafka(own),
-        **others,
-    }
-    client = _confluent_kafka()
-    check_reachable(own)
-    lines = LineProducer(client, wanted, topic, sent_headers)
-    try:
-        for key, value in split_lines(sys.stdin.buffer, None if key_delimiter is None else unescape(key_delimiter)):
-            lines.produce(key, value)
-    except OSError as error:
-        lines.finish()
-        raise CommandFailed(f"cannot read stdin: {error.strerror}") from error
-    lines.finish()
+    if arrow is None and topic is None:
+        raise typer.BadParameter("the topic is missing", param_hint="-t")
+    if arrow is not None and (key_delimiter is not None or sent_headers):
+        raise typer.BadParameter("rows have columns for keys and headers: -K and -H are for lines", param_hint="--arrow")
+    config = _client_settings(bootstrap_servers, settings, codec, acks)
+    longest = value_of(ProducerConfig, "max_request_size", config)
+    source = ArrowInput(arrow) if arrow is not None else LineInput(_unescaped(key_delimiter), longest)
+    with ottla.Producer(config) as producer:
+        check_reachable(config)
+        is_typed = arrow is None and os.isatty(0)
+        produce_all(source, Sending(producer, topic, sent_headers), producer, shows_progress=not is_typed)
 
 
-def _confluent_kafka() -> Any:
-    """Import lazily: other commands start faster without it."""
-    import confluent_kafka
-
-    return confluent_kafka
+def _unescaped(delimiter: str | None) -> bytes | None:
+    return None if delimiter is None else unescape(delimiter)
 
 
-def split_lines(lines: Iterable[bytes], delimiter: bytes | None) -> Iterator[tuple[bytes | None, bytes]]:
-    """Yield key and value of each line, without its newline, split at the first ``delimiter``; the key is ``None`` without one."""
-    for line in lines:
-        text = line.removesuffix(b"\n")
-        key, found, value = text.partition(delimiter) if delimiter is not None else (b"", b"", text)
-        yield (key, value) if found else (None, text)
+def _client_settings(servers: str, given: list[str] | None, codec: Codec | None, acks: str | None) -> dict[str, Any]:
+    """Return the settings of the options and the command's defaults for others. Raises ``typer.BadParameter`` for doubles."""
+    settings: dict[str, Any] = dict(client_settings(servers, given))
+    if TRANSACTIONAL_ID in settings:
+        raise CommandFailed(f"{TRANSACTIONAL_ID} cannot be set: ottla produce does not use transactions")
+    for name, flag, value in ((COMPRESSION, "-z", codec), (ACKS, "--acks", acks)):
+        if value is not None:
+            if name in settings:
+                raise typer.BadParameter(f"{name} is also set with -X", param_hint=flag)
+            settings[name] = str(value)
+    if acks is not None and table(ProducerConfig)[ACKS].parse(acks) is Acks.LEADER:
+        settings.setdefault(IDEMPOTENCE, False)  # otherwise the producer warns: the help of the option says it
+    return with_producer_defaults(settings)

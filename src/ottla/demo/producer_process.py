@@ -1,24 +1,23 @@
-"""The child process that loads the flights and produces them with confluent-kafka.
+"""The child process that loads the flights and produces them.
 
-Owns the producer and its delivery reports. Must not know which broker it uses. Invariant: it reports the number of flights that the
-broker has acknowledged, not of those that are queued.
+Owns the producer and the outcomes of its records. Must not know which broker it uses. Invariant: it reports the number of flights
+that the broker has acknowledged, not of those that were sent.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from confluent_kafka import KafkaError, Message as Delivered, Producer
-
+from ottla import Delivery, Producer
 from ottla.demo import DemoFailed
 from ottla.demo.data import Flights, load
 from ottla.demo.processes import PROGRESS, Emit
+from ottla.errors import OttlaError
 
-SETTINGS = {"linger.ms": 20, "enable.idempotence": True, "message.timeout.ms": 60_000}
+SETTINGS = {"linger.ms": 20, "delivery.timeout.ms": 60_000}
 REPORT_EVERY = 5_000
-FLUSH_TIMEOUT = 90.0
-"""Seconds; longer than ``message.timeout.ms``."""
 
 
 class ProducingFailed(DemoFailed):
@@ -41,36 +40,37 @@ def main(arguments: dict[str, Any], emit: Emit) -> None:
 
 def produce(bootstrap_servers: str, topic: str, flights: Flights, on_progress: Callable[[int], None]) -> int:
     """Produce all flights and return the number of acknowledged ones, which ``on_progress`` gets while it grows."""
-    producer = Producer({"bootstrap.servers": bootstrap_servers, **SETTINGS})
+    outcomes: deque[Delivery] = deque()
     acknowledged = 0
-    refused: list[KafkaError] = []
+    refused: list[OttlaError] = []
 
-    def delivered(error: KafkaError | None, message: Delivered) -> None:
+    def count() -> None:
         nonlocal acknowledged
-        if error is None:
-            acknowledged += 1
-        else:
-            refused.append(error)
+        while outcomes:
+            error = outcomes.popleft().error()
+            if error is None:
+                acknowledged += 1
+            else:
+                refused.append(error)
+        on_progress(acknowledged)
 
-    for number, message in enumerate(flights.messages()):
-        while True:
-            try:
-                producer.produce(
+    try:
+        with Producer({"bootstrap.servers": bootstrap_servers, **SETTINGS}) as producer:
+            for number, message in enumerate(flights.messages()):
+                producer.send(
                     topic,
-                    key=message.key,
-                    value=message.value,
+                    message.value,
+                    message.key,
                     timestamp=message.timestamp,
-                    headers=[*message.headers],
-                    on_delivery=delivered,
+                    headers=message.headers,
+                    on_delivery=outcomes.append,
                 )
-                break
-            except BufferError:  # the producer's queue is full: wait for deliveries
-                producer.poll(0.1)
-        if number % REPORT_EVERY == 0:
-            producer.poll(0)
-            on_progress(acknowledged)
-    producer.flush(FLUSH_TIMEOUT)
-    on_progress(acknowledged)
+                if number % REPORT_EVERY == 0:
+                    count()
+            producer.flush()
+    except OttlaError as error:
+        raise ProducingFailed(f"the flights cannot be produced: {error}") from error
+    count()
     if refused:
         raise ProducingFailed(f"{len(refused):,} of {len(flights):,} flights were not acknowledged; the first error: {refused[0]}")
     return acknowledged

@@ -201,6 +201,13 @@ class Delivery:
         """Whether there is an outcome."""
         return self.batch.part_of(self.index)[0].state in OUTCOMES
 
+    def error(self):
+        """The error because of which the record was not written; ``None``: it was written, or has no outcome yet."""
+        batch: ProducerBatch = self.batch.part_of(self.index)[0]
+        if batch.error is not None:
+            batch.seen = True
+        return batch.error
+
     def result(self, timeout=None):
         """Wait until the record has an outcome; return a ``RecordMetadata``, or raise the error.
 

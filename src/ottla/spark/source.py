@@ -164,5 +164,5 @@ def restore_options(columns: StructType, options: Mapping[str, str]) -> dict[str
 def _only_a_source() -> OttlaError:
     return OttlaError(
         'format("ottla") reads from Kafka and cannot write to it',
-        hint="send the rows with a producer, such as confluent-kafka's, in foreachPartition; or use Spark's own connector",
+        hint="send the rows with an ottla.Producer in foreachPartition; or use Spark's own connector",
     )
