@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Generator
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from ottla.arguments import Timeout, duration
@@ -17,6 +18,7 @@ from ottla.client.produce.calls import metadata_of
 from ottla.client.produce.outcome import Call
 from ottla.errors import IllegalStateError
 from ottla.producer_base import ProducerNetwork
+from ottla.records.accumulator import RecordAccumulator
 from ottla.records.arrow_delivery import ArrowDelivery, WrittenRows
 from ottla.records.producer_queues import Delivery
 from ottla.runtime import clock
@@ -38,25 +40,64 @@ def _left(until: int | None) -> float:
     return CHECK_INTERVAL if until is None else max(0.0, min(CHECK_INTERVAL, (until - clock.now().mono) / 1000))
 
 
+GIVE_WAY_TIME = 0.0003
+"""Seconds for which the network thread leaves the GIL to a thread whose call it has ended, if it has no other batches."""
+
+
+class Bell:
+    """Wakes the thread of a call.
+
+    1. ``ring`` wakes the thread. 2. That needs the GIL, which the network thread would keep until it has computed its next sleep.
+    3. So ``ring`` blocks until the thread calls ``release``. With other batches to care for, the network thread goes on at once.
+    """
+
+    def __init__(self, accumulator: RecordAccumulator) -> None:
+        self._accumulator = accumulator
+        self._rings: SimpleQueue[None] = SimpleQueue()
+        self._runs = threading.Lock()
+        """Locked from a ring until the thread has run."""
+
+    def ring(self) -> None:
+        """Called by the network thread."""
+        self._runs.acquire(blocking=False)
+        self._rings.put(None)
+        if len(self._accumulator.incomplete) <= 1:  # that of the call counts until all who wait for it are woken
+            self._runs.acquire(timeout=GIVE_WAY_TIME)
+
+    def wait(self, timeout: float) -> bool:
+        """Wait for a ring; return whether there was one."""
+        try:
+            self._rings.get(timeout=timeout)
+        except Empty:
+            return False
+        return True
+
+    def release(self) -> None:
+        """End a ``ring``."""
+        if self._runs.locked():
+            self._runs.release()
+
+
 def drive_in_thread(network: ProducerNetwork, call: Call[T]) -> T:
     """Run a call on this thread."""
-    bell = threading.Event()
+    bell = Bell(network.accumulator)
     try:
         wait = next(call)
         while True:
-            wait.for_.waiters.append(bell.set)
+            wait.for_.waiters.append(bell.ring)
             left = CHECK_INTERVAL
             while left > 0 and not wait.is_over():
                 network.check_running()
                 left = _left(wait.until)
                 if bell.wait(left):
                     break
-            bell.clear()
             wait = call.send(clock.now())
+            bell.release()
     except StopIteration as done:
         result: T = done.value
         return result
     finally:
+        bell.release()
         call.close()
 
 

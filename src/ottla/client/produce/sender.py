@@ -184,6 +184,8 @@ class Sender:
     def is_saturated(self) -> bool:
         """Whether no broker can get another request before one of them has answered."""
         nodes = self._metadata.current.nodes
+        if len(self._requests) < len(nodes) or not all(self._requests.values()):
+            return False  # the usual case, at once
         return bool(nodes) and not any(self._may_send_to(node_id) for node_id in nodes)
 
     # -- polling ----------------------------------------------------------------------------------------------------------
