@@ -22,6 +22,7 @@ from ottla.client.calls.shared_state import SharedState
 from ottla.client.health.metrics import MetricName
 from ottla.client.produce.calls import Abandon, Drain, ProducerCalls
 from ottla.client.produce.health import STUCK_AFTER, ProducerHealth, ProducerView, assess, without_thread
+from ottla.client.produce.metrics import PRODUCER
 from ottla.client.produce.outcome import Call
 from ottla.client.produce.transactions.calls import TransactionCalls
 from ottla.client.producer_assembly import ProducerAssembly
@@ -200,7 +201,12 @@ class ProducerBase:
         """
         self._network.check_process()
         view = self._network.view()
-        return {} if view is None else dict(view.metrics)
+        if view is None:
+            return {}
+        waited = {} if self._network.transactions is None else self._network.transactions.waited
+        # Kafka counts nanoseconds here, and milliseconds elsewhere.
+        times = {MetricName(f"txn-{what}-time-ns-total", PRODUCER): spent * 1e6 for what, spent in waited.items()}
+        return {**view.metrics, **times}
 
     def _waiting_send(self, topic: Any, value: Any, key: Any, partition: Any, *others: Any) -> Call[Delivery]:
         """The call for a record that has to wait for memory or for its topic. Raises for a topic or partition that cannot be."""

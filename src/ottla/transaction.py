@@ -143,7 +143,7 @@ class Transaction(_TransactionBase):
             self.commit_offsets(*self._due)
         self._over = True
         try:
-            self._run(self._calls.end(transaction, commit=True))
+            self._run(self._calls.end(transaction, commit=True, now=clock.now()))
         except TransactionAbortedError as error:
             self._over = False
             self.abort_after(error)
@@ -163,7 +163,7 @@ class Transaction(_TransactionBase):
         """Abort: consumers with ``isolation_level="read_committed"`` never see the records, and no offsets are committed."""
         transaction = self._open()
         self._over = self.was_aborted = True
-        self._run(self._calls.end(transaction, commit=False))
+        self._run(self._calls.end(transaction, commit=False, now=clock.now()))
 
     def prepare(self) -> Prepared:
         """Have all records and offsets acknowledged, and leave the rest to ``ottla.finish``, which any process may call.
@@ -174,7 +174,7 @@ class Transaction(_TransactionBase):
         transaction = self._open()
         if self._due is not None:
             self.commit_offsets(*self._due)
-        prepared = self._run(self._calls.prepare(transaction))
+        prepared = self._run(self._calls.prepare(transaction, clock.now()))
         self._over = True
         return prepared
 
@@ -230,7 +230,7 @@ class AsyncTransaction(_TransactionBase):
             await self.commit_offsets(*self._due)
         self._over = True
         try:
-            await self._run(self._calls.end(transaction, commit=True))
+            await self._run(self._calls.end(transaction, commit=True, now=clock.now()))
         except TransactionAbortedError as error:
             self._over = False
             await self.abort_after(error)
@@ -250,14 +250,14 @@ class AsyncTransaction(_TransactionBase):
         """As ``Transaction.abort``."""
         transaction = self._open()
         self._over = self.was_aborted = True
-        await self._run(self._calls.end(transaction, commit=False))
+        await self._run(self._calls.end(transaction, commit=False, now=clock.now()))
 
     async def prepare(self) -> Prepared:
         """As ``Transaction.prepare``."""
         transaction = self._open()
         if self._due is not None:
             await self.commit_offsets(*self._due)
-        prepared = await self._run(self._calls.prepare(transaction))
+        prepared = await self._run(self._calls.prepare(transaction, clock.now()))
         self._over = True
         return prepared
 

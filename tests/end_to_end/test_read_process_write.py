@@ -90,6 +90,10 @@ def test_each_record_is_written_once(broker: Broker, names: tuple[str, str, str]
     with producer, consumer:
         copy(consumer, producer, names[1], 1_000)
         offsets = consumer.committed(TopicPartition(names[0], 0), TopicPartition(names[0], 1))
+        times = {name.name: value for name, value in producer.metrics().items() if name.name.startswith("txn-")}
+        assert sorted(times) == [f"txn-{what}-time-ns-total" for what in ("abort", "begin", "commit", "init", "send-offsets")]
+        assert times["txn-commit-time-ns-total"] > 0
+        assert times["txn-abort-time-ns-total"] == 0
     assert [position.offset for position in offsets.values() if position] == [500, 500]
     assert sorted(committed(broker, names[1])) == list(range(1_000))
 
@@ -204,8 +208,14 @@ def test_a_fenced_producer_ends_the_loop(broker: Broker, names: tuple[str, str, 
         with Producer(bootstrap_servers=broker.bootstrap_servers, transactional_id=names[2]) as successor:
             successor.initialize()
 
-    with producer, consumer, pytest.raises(ProducerFencedError, match="has a newer epoch"):
-        copy(consumer, producer, names[1], 4, succeed)
+    with producer, consumer:
+        with pytest.raises(ProducerFencedError, match="has a newer epoch"):
+            copy(consumer, producer, names[1], 4, succeed)
+        health = producer.health()
+        assert (health.healthy, health.transaction) == (False, "FATAL_ERROR")
+        assert "has a newer epoch" in health.reasons[0]
+        producer.initialize()
+        assert (producer.health().healthy, producer.health().transaction) == (True, "READY")
     assert committed(broker, names[1]) == []
 
 

@@ -31,6 +31,7 @@ from ottla.client.produce.transactions.commands import (
     Prepare,
 )
 from ottla.client.produce.transactions.manager import TransactionManager
+from ottla.client.produce.transactions.states import TransactionState
 from ottla.config.producer import ProducerConfig
 from ottla.errors import OttlaError
 from ottla.records.accumulator import RecordAccumulator
@@ -142,7 +143,11 @@ class ProducerAssembly:
             **of_connections(self.core.connections, PRODUCER),
             MetricName("requests-in-flight", PRODUCER): float(self.sender.in_flight),
         }
-        return ProducerView(now, None if problem is None else str(problem), FrozenMapping(waiting), FrozenMapping(metrics))
+        view = ProducerView(now, None if problem is None else str(problem), FrozenMapping(waiting), FrozenMapping(metrics))
+        if self.transactions is None:
+            return view
+        fatal = str(self.transactions.error) if self.transactions.state is TransactionState.FATAL_ERROR else None
+        return view._replace(transaction=self.transactions.state.name, fatal=fatal)
 
     def _drain(self, command: Drain, now: Now) -> None:
         """Nothing but the pass that follows is needed, unless batches are to leave before their time."""

@@ -35,6 +35,10 @@ class ProducerView(NamedTuple):
     """Why no broker is connected, if none is."""
     waiting: Mapping[TopicPartition, Waiting]
     metrics: Mapping[MetricName, float]
+    transaction: str | None = None
+    """The state of a transactional producer."""
+    fatal: str | None = None
+    """Why a transactional producer cannot go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +60,13 @@ class ProducerHealth:
     ready: bool
     """It is live, and a broker is connected, or none was needed yet."""
     healthy: bool
-    """It is ready, and no record has waited for longer than ``stuck_after``."""
+    """It is ready, no record has waited for longer than ``stuck_after``, and it is not fenced."""
     reasons: tuple[str, ...]
     """Why it is not healthy; empty if it is."""
     partitions: Mapping[TopicPartition, PartitionWaiting] = FrozenMapping()
     """The partitions with records that have no outcome."""
+    transaction: str | None = None
+    """The state of a transactional producer, such as ``IN_TRANSACTION``; docs/states.md has all of them."""
 
     def as_dict(self) -> dict[str, Any]:
         """The same as JSON has it."""
@@ -75,13 +81,13 @@ def assess(view: ProducerView, stuck_after: int) -> ProducerHealth:
     partitions = {
         tp: PartitionWaiting(one.records, (view.at.mono - one.since) / 1000, one.problem) for tp, one in view.waiting.items()
     }
-    reasons = [] if view.unreachable is None else [view.unreachable]
+    reasons = [reason for reason in (view.unreachable, view.fatal) if reason is not None]
     for tp, part in partitions.items():
         if part.oldest * 1000 >= stuck_after:
             why = "" if part.problem is None else f": {part.problem}"
             reasons.append(f"{tp}: {part.records} records, the oldest sent {part.oldest:.1f} s ago, have no outcome{why}")
     ready = view.unreachable is None
-    return ProducerHealth(True, ready, not reasons, tuple(reasons), FrozenMapping(partitions))
+    return ProducerHealth(True, ready, not reasons, tuple(reasons), FrozenMapping(partitions), view.transaction)
 
 
 def without_thread(reason: str, *, live: bool) -> ProducerHealth:

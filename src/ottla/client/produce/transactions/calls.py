@@ -33,17 +33,19 @@ class TransactionCalls:
     """``submit`` sends a command to the network thread."""
 
     def __init__(self, config: ProducerConfig, submit: Callable[[object], None]) -> None:
+        self.waited = dict.fromkeys(("init", "begin", "send-offsets", "commit", "abort"), 0)
+        """The milliseconds that calls have waited, by the names of Kafka's metrics."""
         self._max_block_ms = config.max_block_ms
         self._submit = submit
 
     def initialize(self, now: Now) -> Call[None]:
         """See ``Producer.initialize``."""
-        yield from self._carry_out(Initialize(now.mono + self._max_block_ms))
+        yield from self._carry_out("init", Initialize(now.mono + self._max_block_ms), now)
 
     def begin(self, now: Now) -> Call[Begin]:
         """Begin a transaction, once the one before has ended."""
         command = Begin(now.mono + self._max_block_ms)
-        yield from self._carry_out(command)
+        yield from self._carry_out("begin", command, now)
         return command
 
     def commit_offsets(
@@ -51,15 +53,16 @@ class TransactionCalls:
     ) -> Call[None]:
         """See ``Transaction.commit_offsets``."""
         if offsets:
-            yield from self._carry_out(CommitOffsets(transaction, group, offsets, now.mono + self._max_block_ms))
+            command = CommitOffsets(transaction, group, offsets, now.mono + self._max_block_ms)
+            yield from self._carry_out("send-offsets", command, now)
 
-    def end(self, transaction: Begin, *, commit: bool) -> Call[None]:
+    def end(self, transaction: Begin, *, commit: bool, now: Now) -> Call[None]:
         """See ``Transaction.commit`` and ``abort``."""
-        yield from self._carry_out(EndTransaction(transaction, commit))
+        yield from self._carry_out("commit" if commit else "abort", EndTransaction(transaction, commit), now)
 
-    def prepare(self, transaction: Begin) -> Call[Prepared]:
+    def prepare(self, transaction: Begin, now: Now) -> Call[Prepared]:
         """See ``Transaction.prepare``."""
-        return cast(Prepared, (yield from self._carry_out(Prepare(transaction))))
+        return cast(Prepared, (yield from self._carry_out("commit", Prepare(transaction), now)))
 
     def close(self, until: int) -> Call[None]:
         """Abort the open transaction, as far as that is possible until then (monotonic ms)."""
@@ -70,10 +73,11 @@ class TransactionCalls:
         self._submit(command)
         return command.outcome
 
-    def _carry_out(self, command: _Command) -> Call[object]:
-        outcome = self._begun(command)
+    def _carry_out(self, what: str, command: _Command, now: Now) -> Call[object]:
+        outcome, began_at = self._begun(command), now.mono
         while not outcome.done:
-            yield Wait(outcome, lambda: outcome.done, None)
+            now = yield Wait(outcome, lambda: outcome.done, None)
+        self.waited[what] += now.mono - began_at
         if outcome.error is not None:
             raise outcome.error.afresh()
         return outcome.value
