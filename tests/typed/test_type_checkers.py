@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 PROGRAM = Path(__file__).with_name("user_program.py")
+PRODUCER = PROGRAM.with_name("producer_program.py")
 STAR = PROGRAM.with_name("star_program.py")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PYRIGHT = {
@@ -33,7 +34,9 @@ def run(*command: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_mypy_reports_exactly_the_errors_of_the_program(tmp_path: Path, cache: str) -> None:
-    done = run("mypy", "--strict", "--warn-unused-ignores", "--cache-dir", cache, str(PROGRAM), str(STAR), folder=tmp_path)
+    done = run(
+        "mypy", "--strict", "--warn-unused-ignores", "--cache-dir", cache, str(PROGRAM), str(PRODUCER), str(STAR), folder=tmp_path
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -44,7 +47,7 @@ def test_mypy_suggests_the_correct_name_of_a_setting(tmp_path: Path, cache: str)
 
 
 def test_pyright_reports_exactly_the_errors_of_the_program(tmp_path: Path) -> None:
-    for program in (PROGRAM, STAR):
+    for program in (PROGRAM, PRODUCER, STAR):
         (tmp_path / program.name).write_text(program.read_text(encoding="utf-8"), encoding="utf-8")
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(PYRIGHT), encoding="utf-8")
     done = run("pyright", "--pythonpath", sys.executable, folder=tmp_path)
