@@ -152,6 +152,45 @@ async def _sent_by(client: Callable[..., Any], topic: str, records: int, size: i
         return clock.stop(records)
 
 
+TRANSACTION = 100
+"""The records of a transaction."""
+
+
+def transactions(servers: str, topic: str, records: int, size: int, settings: Settings) -> Producing:
+    """``with producer.transaction()`` for every 100 records."""
+    from ottla import Producer
+
+    different = pairs(size)
+    with Producer(bootstrap_servers=servers, transactional_id=topic, **settings) as producer:
+        producer.initialize()
+        producer.partitions_for(topic)
+        clock, send = _Clock(), producer.send
+        for start in range(0, records, TRANSACTION):
+            at = start % DIFFERENT
+            with producer.transaction():
+                for key, value in different[at : at + TRANSACTION]:
+                    send(topic, value, key)
+        return clock.stop(records)
+
+
+def confluent_transactions(servers: str, topic: str, records: int, size: int, settings: Settings) -> Producing:
+    """The same with confluent-kafka."""
+    import confluent_kafka
+
+    different = pairs(size)
+    producer = confluent_kafka.Producer({"bootstrap.servers": servers, "transactional.id": f"{topic}-confluent", **settings})
+    producer.init_transactions(60)
+    producer.list_topics(topic)
+    clock, produce = _Clock(), producer.produce
+    for start in range(0, records, TRANSACTION):
+        at = start % DIFFERENT
+        producer.begin_transaction()
+        for key, value in different[at : at + TRANSACTION]:
+            produce(topic, value, key)
+        producer.commit_transaction(60)
+    return clock.stop(records)
+
+
 def ready_made(servers: str, topic: str, records: int, size: int, settings: Settings) -> Producing:
     """Batches of 2,000 records that are made in advance, one of each partition in a request, five requests in flight.
 

@@ -9,8 +9,8 @@ batches of 2,000 records that are made in advance and sent over one connection.
     python benchmarks/producer.py [--rows send,arrow,...] [--brokers kafka,ottla] [--records 1000000] [--rounds 5]
 
 Rows: ``send`` and ``arrow`` (rate and processor time), ``async``, ``codecs`` (lz4, zstd), ``sizes`` (1 kB, 10 kB), ``latency``,
-``gone`` (a broker that is gone), ``import``. The exit code is 1 if a target is missed. Apache Kafka needs Java 17 and Maven (see
-``tools/kafka``).
+``transactions``, ``gone`` (a broker that is gone), ``import``. The exit code is 1 if a target is missed. Apache Kafka needs Java 17
+and Maven (see ``tools/kafka``).
 """
 
 from __future__ import annotations
@@ -69,6 +69,8 @@ ARROW = Case("send_arrow()", _producing.send_arrow, OURS)
 ASYNC = Case("AsyncProducer.send()", _producing.send_async, OURS)
 PRODUCE = Case("confluent produce()", _producing.confluent, TUNED)
 GATHERED = Case("aiokafka send()", _producing.aiokafka, AIOKAFKA, 5)
+TRANSACTIONS = Case("transaction()", _producing.transactions, {"linger": 0}, 100)
+COMMITS = Case("confluent commit_transaction()", _producing.confluent_transactions, {"linger.ms": 0, "acks": "all"}, 100)
 READY = Case("ready-made batches", _producing.ready_made, {})
 
 
@@ -139,6 +141,12 @@ class Bench:
                 least=False,
             )
 
+    def transactions(self) -> Iterator[Verdict]:
+        """Transactions of 100 records each, one after the other."""
+        runs = self._runs([TRANSACTIONS, COMMITS])
+        ours, theirs = (_per_second(runs[case]) / _producing.TRANSACTION for case in (TRANSACTIONS, COMMITS))
+        yield Verdict("transactions of 100 records", f"{ours:.0f} /s", f"confluent {theirs:.0f} /s", ours / theirs, 1.0)
+
     def gone(self) -> Iterator[Verdict]:
         """The memory of a producer whose broker is gone."""
         grown, records = max(_acknowledging.growth() for _ in range(self._rounds))
@@ -199,6 +207,7 @@ ROWS: dict[str, Callable[[Bench], Iterator[Verdict]]] = {
     "codecs": Bench.codecs,
     "sizes": Bench.sizes,
     "latency": Bench.latency,
+    "transactions": Bench.transactions,
     "gone": Bench.gone,
     "import": Bench.imports,
 }
