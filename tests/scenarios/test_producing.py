@@ -445,6 +445,75 @@ def test_a_topic_that_is_created_again_between_two_requests(world: ProducerWorld
     assert [isinstance(outcome(delivery), int) for delivery in sent] == [True] * 6
 
 
+def test_a_batch_that_is_sent_again_is_alone_in_flight(world: ProducerWorld) -> None:
+    """A broker without topic ids would write a later one first, since it does not know the producer in a recreated topic."""
+    responses(world, Api.API_VERSIONS, without_topic_ids)
+    app, sent = world.producer(batch_size=0), list[Delivery]()
+
+    def program() -> Program:
+        yield from all_at_once(app, sent, range(3))
+        world.delete_topic("t")
+        world.create_topic("t", 2)
+        world.broker.set_fault(Fail(ErrorCode.request_timed_out), Api.PRODUCE, times=2)
+        sent.append((yield from app.send("t", "3", 0)))
+        yield Sleep(50)
+        yield from all_at_once(app, sent, range(4, 7))
+
+    world.finish(app, program())
+    assert world.broker.struck == 2
+    assert world.log() == [*map(str, range(3, 7))]
+
+
+def test_a_batch_in_doubt_keeps_its_producer_id_when_another_partition_gets_another_one(other_ids: ProducerWorld) -> None:
+    world = other_ids
+    app, sent = world.producer(), list[Delivery]()
+
+    def lose_next(exchange: Exchange) -> None:
+        if exchange.api is Api.PRODUCE and world.broker.struck == 1:
+            world.broker.set_fault(Drop(Moment.REPLY), Api.PRODUCE)
+
+    def program() -> Program:
+        for value in range(2):
+            for partition in (0, 1):
+                sent.append((yield from app.send("t", str(value), partition)))
+            yield from app.calls.flush(None)
+        world.broker.observers.append(lose_next)
+        world.broker.set_fault(Fail(ErrorCode.invalid_record), Api.PRODUCE)
+        yield from app.send("t", "refused", 0)
+        yield Sleep(1)
+        sent.append((yield from app.send("t", "2", 1)))
+        with suppress(OttlaError):
+            yield from app.calls.flush(None)
+
+    world.finish(app, program())
+    assert (world.broker.struck, len(world.sent(Api.INIT_PRODUCER_ID))) == (2, 2)
+    assert [outcome(delivery) for delivery in sent] == [0, 0, 1, 1, 2]
+    assert [world.log(0), world.log(1)] == [["0", "1"], ["0", "1", "2"]]
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_a_batch_that_expires_with_and_without_having_been_written(is_written: bool) -> None:
+    """What comes after it is written once, whether or not it was: the later batch shows that."""
+    world = ProducerWorld()
+    app, sent = world.producer(batch_size=0, delivery_timeout_ms=4_000), list[Delivery]()
+
+    def program() -> Program:
+        sent.append((yield from app.send("t", "0", 0)))
+        yield from app.calls.flush(None)
+        world.broker.set_fault(Drop(Moment.REPLY if is_written else Moment.REQUEST), Api.PRODUCE)
+        world.broker.set_fault(Fail(ErrorCode.request_timed_out), Api.PRODUCE, times=None, lasts=4_000)
+        sent.append((yield from app.send("t", "1", 0)))
+        yield Sleep(1_000)
+        for value in range(2, 6):
+            sent.append((yield from app.send("t", str(value), 0)))
+        with suppress(OttlaError):
+            yield from app.calls.flush(None)
+
+    world.finish(app, program())
+    assert [outcome(delivery) for delivery in sent] == [0, "OttlaTimeoutError", *(range(2, 6) if is_written else range(1, 5))]
+    assert world.log() == [str(number) for number in range(6) if is_written or number != 1]
+
+
 # -- leaders that move ----------------------------------------------------------------------------------------------------
 
 
@@ -465,20 +534,23 @@ def test_leaders_that_die_and_return(victim: int) -> None:
 
 def test_with_one_request_in_flight_a_leader_that_moves_reorders_nothing() -> None:
     """Not even without idempotence: the next record waits for the response of the former leader, which is late, and a refusal."""
-    world = ProducerWorld(brokers=2)
-    (partition,) = (number for number in (0, 1) if world.broker.cluster.leader("t", number) == 2)
+    world = ProducerWorld(brokers=3)
+    world.grow("t", 3)
+    leaders = {world.broker.cluster.leader("t", number): number for number in range(3)}
     app = world.producer(batch_size=0, enable_idempotence=False, max_in_flight_requests_per_connection=1, metadata_max_age_ms=50)
     sent: list[Delivery] = []
-    world.broker.kill(2)
-    world.finish(app, all_at_once(app, sent, range(1), partition))
+    world.broker.kill(3)  # then the first node leads its partition, and the second one answers requests for metadata
+    for leader in (2, 3):
+        world.finish(app, all_at_once(app, sent, range(1), leaders[leader]))
     for number in app.numbers.values():
-        world.network.hold((number, "to the broker"), 1_000)
-    app.start(all_at_once(app, sent, range(1, 4), partition))
+        if world.broker.node_of(number) == 1:
+            world.network.hold((number, "to the broker"), 1_000)
+    app.start(all_at_once(app, sent, range(1, 4), leaders[3]))
     world.run(10)
-    world.broker.start(2)
+    world.broker.start(3)
     world.finish(app)
-    assert [outcome(delivery) for delivery in sent] == [*range(4)]
-    assert world.log(partition) == [*map(str, range(4))]
+    assert [outcome(delivery) for delivery in sent] == [0, *range(4)]
+    assert world.log(leaders[3]) == [*map(str, range(4))]
 
 
 def test_the_only_broker_restarts(world: ProducerWorld) -> None:

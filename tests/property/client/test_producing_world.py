@@ -23,6 +23,7 @@ from ottla.errors import BrokerError, OttlaError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.simulation.application import Sleep
+from ottla.simulation.clock import START
 from tests.example_counts import examples
 from tests.simulation.producers import ProducerWorld, Program, without_topic_ids
 
@@ -32,17 +33,21 @@ LATER = 1_500
 """Milliseconds after which nothing more arrives."""
 HONEST = set(REACTIONS) - {code for code, reaction in REACTIONS.items() if reaction is ProduceReaction.SEQUENCE}
 """Codes that a broker may send whatever it has written. What it says about sequence numbers is true."""
-REFUSALS = sorted(HONEST - {ErrorCode.duplicate_sequence_number} | {ErrorCode.invalid_record, ErrorCode.unknown_server_error})
-UNCLEAR = sorted(set(REFUSALS) - NOT_WRITTEN)
-OF_IDS = [*[ErrorCode.coordinator_load_in_progress, ErrorCode.request_timed_out] * 3, ErrorCode.cluster_authorization_failed]
+FIXED = sorted(code for code in HONEST if REACTIONS[code] in (ProduceReaction.RETRY, ProduceReaction.NEW_LEADER))
+"""Those that a retry may fix."""
+FATAL = [
+    *(code for code in HONEST if REACTIONS[code] is ProduceReaction.SPLIT),
+    ErrorCode.invalid_record,
+    ErrorCode.unknown_server_error,
+]
 
 moments = st.integers(0, 3)
 durations = st.sampled_from([1, 5, 40, 160, 400])
 part = st.sampled_from(PARTITIONS)
 nothing = st.just(0)
-faults = st.one_of(
-    st.tuples(st.just("fail"), st.sampled_from(REFUSALS), moments),
-    st.tuples(st.just("write and fail"), st.sampled_from(UNCLEAR), moments),
+fixable = (
+    st.tuples(st.just("fail"), st.sampled_from(FIXED), moments),
+    st.tuples(st.just("write and fail"), st.sampled_from([code for code in FIXED if code not in NOT_WRITTEN]), moments),
     st.tuples(st.just("lose"), nothing, moments),
     st.tuples(st.just("drop"), st.sampled_from(Moment), moments),
     st.tuples(st.just("delay"), durations, moments),
@@ -50,12 +55,18 @@ faults = st.one_of(
     st.tuples(st.just("break"), nothing, nothing),
     st.tuples(st.just("kill"), st.sampled_from([1, 2]), durations),
     st.tuples(st.just("fill"), part, durations),
-    st.tuples(st.just("recreate"), durations, nothing),
-    st.tuples(st.just("refuse id"), st.sampled_from(OF_IDS), nothing),
+    st.tuples(
+        st.just("refuse id"), st.sampled_from([ErrorCode.coordinator_load_in_progress, ErrorCode.request_timed_out]), nothing
+    ),
 )
-pauses = st.sampled_from([0, 1, 1, 3, 3, 10, 40, 120])
-steps = st.lists(st.tuples(faults, st.lists(pauses, max_size=6)), min_size=2, max_size=16)
-"""Each one a fault, and the milliseconds between the records that are sent after it, one to each partition."""
+others = (
+    st.tuples(st.just("fail"), st.sampled_from(FATAL), moments),
+    st.tuples(st.just("write and fail"), st.just(ErrorCode.unknown_server_error), moments),
+    st.tuples(st.just("recreate"), durations, nothing),
+    st.tuples(st.just("refuse id"), st.just(ErrorCode.cluster_authorization_failed), nothing),
+)
+pauses = st.lists(st.sampled_from([0, 0, 1, 1, 3, 3, 10, 40, 120]), max_size=6)
+"""Milliseconds between the records that are sent after a fault, one to each partition."""
 
 
 Step = tuple[tuple[str, Any, int], list[int]]
@@ -66,9 +77,8 @@ class Producing:
 
     def __init__(self, seed: int, *, last_epochs: bool, has_ids: bool, **more: Any) -> None:
         self.world = ProducerWorld(brokers=2, chance=random.Random(seed))
-        self.app = self.world.producer(
-            request_timeout_ms=REQUEST_TIMEOUT, delivery_timeout_ms=DELIVERY_TIMEOUT, retry_backoff_ms=10, max_block_ms=200, **more
-        )
+        times = {"request_timeout_ms": REQUEST_TIMEOUT, "delivery_timeout_ms": DELIVERY_TIMEOUT, "max_block_ms": 200}
+        self.app = self.world.producer(retry_backoff_ms=10, **{**times, **more})
         self.sent: dict[int, list[Delivery]] = {partition: [] for partition in PARTITIONS}
         self.values: dict[int, list[str]] = {partition: [] for partition in PARTITIONS}
         self.former: list[dict[int, list[str]]] = []
@@ -214,32 +224,43 @@ def is_written(delivery: Delivery) -> bool:
 
 
 worlds = st.fixed_dictionaries({"seed": st.integers(0, 99), "last_epochs": st.booleans(), "has_ids": st.booleans()})
-usual = st.fixed_dictionaries(
+producers = st.fixed_dictionaries(
     {
-        "batch_size": st.sampled_from([0, 80, 16_384]),
+        "batch_size": st.sampled_from([0, 0, 80, 16_384]),
         "max_in_flight_requests_per_connection": st.sampled_from([1, 2, 5, 5]),
         "linger_ms": st.sampled_from([0, 3]),
     }
 )
+any_steps = st.lists(st.tuples(st.one_of(*fixable, *others), pauses), min_size=2, max_size=16)
+fixable_steps = st.lists(st.tuples(st.one_of(*fixable), pauses), min_size=2, max_size=12)
 
 
-def play(history: list[Step], world: dict[str, Any], producer: dict[str, Any]) -> None:
+def play(history: list[Step], world: dict[str, Any], producer: dict[str, Any]) -> Producing:
     producing = Producing(**world, **producer)
     producing.world.finish(producing.app, producing.program(history))
     producing.world.run(LATER)
     producing.check()
+    return producing
 
 
-@settings(max_examples=examples(150), deadline=None)
-@given(steps, worlds, usual)
+@settings(max_examples=examples(80), deadline=None)
+@given(any_steps, worlds, producers)
 def test_each_acknowledged_record_is_in_the_log_once_and_in_order(
     history: list[Step], world: dict[str, Any], producer: dict[str, Any]
 ) -> None:
     play(history, world, producer)
 
 
-@settings(max_examples=examples(50), deadline=None)
-@given(steps, worlds, usual)
+@settings(max_examples=examples(40), deadline=None)
+@given(fixable_steps, worlds, producers)
+def test_what_a_retry_can_fix_fails_no_record(history: list[Step], world: dict[str, Any], producer: dict[str, Any]) -> None:
+    producing = play(history, world, {**producer, "delivery_timeout_ms": 30_000, "max_block_ms": 30_000})
+    assert producing.logs() == producing.values
+    assert producing.world.now.mono - START.mono < 20_000, "no batch has waited for nothing"
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(any_steps, worlds, producers)
 def test_without_idempotence_records_are_in_order_if_one_request_is_in_flight(
     history: list[Step], world: dict[str, Any], producer: dict[str, Any]
 ) -> None:
