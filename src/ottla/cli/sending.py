@@ -23,7 +23,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 import ottla
 from ottla import Delivery
-from ottla.cli.output import CommandFailed, pluralize
+from ottla.cli.output import CommandFailed
 from ottla.cli.standard_streams import interrupt_writes_on
 from ottla.errors import IllegalStateError, InvalidRecordError, OttlaError, OttlaTimeoutError
 from ottla.signals import Interrupted, Stop, recorded_signals
@@ -131,7 +131,8 @@ class Sending:
         assert self.error is not None
         hint = next((text for kind, text in _HINTS.items() if isinstance(self.error, kind)), None)
         to = f" to {self.topic}" if self.topic else ""
-        return f"{pluralize(self.failed, 'record')} not produced{to}: {self.error}{f' ({hint})' if hint else ''}"
+        records = f"{self.failed:,} record{'s' if self.failed > 1 else ''}"
+        return f"{records} not produced{to}: {self.error}{f' ({hint})' if hint else ''}"
 
 
 class _Worker:
