@@ -6,9 +6,10 @@ import pytest
 import typer
 
 from ottla.cli.app import run
-from ottla.cli.clients import with_default_timeouts
+from ottla.cli.clients import with_default_timeouts, with_producer_defaults
 from ottla.cli.options import client_settings, is_offset, parse_pairs
 from ottla.config import ConsumerConfig
+from ottla.config.producer import ProducerConfig
 
 
 def test_pairs_split_at_the_first_equals_sign_and_the_last_of_a_name_wins() -> None:
@@ -74,6 +75,21 @@ def test_a_timeout_that_is_given_alone_counts_for_both(given: dict[str, str], re
     settings = {**({} if "zookeeper.connect" in given else {"bootstrap.servers": "a:1"}), **given}
     config = ConsumerConfig.parse(with_default_timeouts(settings))
     assert (config.request_timeout_ms, config.default_api_timeout_ms) == (request_ms, call_ms)
+
+
+@pytest.mark.parametrize(
+    ("given", "request_ms", "delivery_ms", "block_ms"),
+    [
+        ({}, 10_000, 30_000, 30_000),
+        ({"delivery.timeout.ms": "20000"}, 10_000, 20_000, 20_000),
+        ({"delivery_timeout": "20"}, 10_000, 20_000, 20_000),
+        ({"request.timeout.ms": "60000"}, 60_000, 60_005, 60_005),
+        ({"linger": "40", "max.block.ms": "7"}, 10_000, 50_000, 7),
+    ],
+)
+def test_timeouts_of_a_producer_fit_together(given: dict[str, str], request_ms: int, delivery_ms: int, block_ms: int) -> None:
+    config = ProducerConfig.parse(with_producer_defaults({"bootstrap.servers": "a:1", **given}))
+    assert (config.request_timeout_ms, config.delivery_timeout_ms, config.max_block_ms) == (request_ms, delivery_ms, block_ms)
 
 
 @pytest.mark.parametrize(
