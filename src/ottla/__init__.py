@@ -43,6 +43,7 @@ _HOMES = {
     "OttlaError": "ottla.errors",
     "transactions": "ottla.read_process_write",
     "ZooKeeperAdmin": "ottla.zookeeper_admin",
+    "finish": "ottla.two_phase",
     "stop_on_signals": "ottla.signals",
 }
 
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
     from ottla.signals import stop_on_signals as stop_on_signals
     from ottla.streams import Stream as Stream
     from ottla.transaction import AsyncTransaction as AsyncTransaction, Transaction as Transaction
+    from ottla.two_phase import finish as finish
     from ottla.types import (
         ConsumerGroupMetadata as ConsumerGroupMetadata,
         GroupMembershipOperation as GroupMembershipOperation,

@@ -10,12 +10,13 @@ import itertools
 import threading
 import weakref
 from collections.abc import Collection, Iterable, Mapping
+from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack, cast
 
 from ottla import arguments
 from ottla.arguments import Timeout
-from ottla.client.admin import calls
+from ottla.client.admin import calls, transactions
 from ottla.client.admin.calls import ResultT
 from ottla.client.admin.groups import describe_groups
 from ottla.client.admin.log_dirs import describe_log_dirs
@@ -27,10 +28,14 @@ from ottla.client.admin.results import (
     GroupListing,
     GroupMember,
     LogDirDescription,
+    ProducerState,
     TopicDescription,
+    TransactionDescription,
+    TransactionListing,
 )
 from ottla.client.calls.shared_state import SharedState
 from ottla.client.core import ClientCore
+from ottla.client.produce.transactions.prepared import Prepared
 from ottla.config import AdminConfig
 from ottla.errors import ClosedError, ConcurrentAccessError, OttlaError, OttlaTimeoutError
 from ottla.runtime import clock
@@ -48,7 +53,10 @@ __all__ = [
     "GroupListing",
     "GroupMember",
     "LogDirDescription",
+    "ProducerState",
     "TopicDescription",
+    "TransactionDescription",
+    "TransactionListing",
 ]
 
 _CLOSE_TIMEOUT = 5.0
@@ -245,6 +253,78 @@ class Admin:
         wanted = arguments.times(times, _SPECIAL_TIMES)
         call = calls.list_offsets(wanted, arguments.isolation_level(isolation_level))
         return self._call_unless_empty(wanted, "list_offsets", call, timeout) or {}
+
+    # -- transactions -----------------------------------------------------------------------------------------------------
+
+    def end_transactions(self, prepared: Prepared | Iterable[Prepared], *, commit: bool, timeout: Timeout = None) -> None:
+        """Commit or abort what ``Transaction.prepare()`` returned: ``ottla.finish`` for many, over the connections that are open.
+
+        All are tried; the error names those that failed. See ``ottla.finish`` for the errors.
+        """
+        wanted = [one for one in arguments.prepared(prepared) if not one.is_empty]
+        call = transactions.end_transactions(wanted, arguments.boolean(commit, "commit"))
+        self._call_unless_empty(wanted, "end_transactions", call, timeout)
+
+    def describe_transactions(
+        self, transactional_ids: Iterable[str], *, timeout: Timeout = None
+    ) -> dict[str, TransactionDescription]:
+        """Transactional ids and their latest transactions, by id (brokers from 3.0 on).
+
+        Raises ``TransactionalIdNotFoundError`` if there is no such id: none ever, or it has expired.
+        """
+        names = arguments.names(transactional_ids, "transactional_ids")
+        call = transactions.describe_transactions(names)
+        return self._call_unless_empty(names, "describe_transactions", call, timeout) or {}
+
+    def list_transactions(
+        self,
+        *,
+        states: Iterable[str] = (),
+        producer_ids: Iterable[int] = (),
+        duration: float | timedelta | None = None,
+        transactional_id_pattern: str | None = None,
+        timeout: Timeout = None,
+    ) -> tuple[TransactionListing, ...]:
+        """All transactional ids, in order, or those that pass each filter that is given (brokers from 3.0 on).
+
+        ``duration``: the latest transaction began longer ago than this (brokers from 3.8 on); Apache Kafka lists those that have
+        ended, too, unless ``states=["Ongoing"]``. ``transactional_id_pattern`` is a regular expression for the whole id, in the
+        syntax of the broker (from 4.1 on). Raises ``InvalidRequestError`` for a state that the brokers do not know.
+        """
+        filters = transactions.TransactionFilters(
+            tuple(arguments.names(states, "states")),
+            tuple(arguments.producer_ids(producer_ids)),
+            None if duration is None else arguments.duration(duration, "duration"),
+            None if transactional_id_pattern is None else arguments.text(transactional_id_pattern, "transactional_id_pattern"),
+        )
+        return self._call("list_transactions", transactions.list_transactions(filters), timeout)
+
+    def describe_producers(
+        self, partitions: Iterable[TopicPartition], *, timeout: Timeout = None
+    ) -> dict[TopicPartition, tuple[ProducerState, ...]]:
+        """The producers that have written to partitions lately, and their open transactions (brokers from 2.8 on)."""
+        wanted = arguments.partitions([partitions])
+        call = transactions.describe_producers(wanted)
+        return self._call_unless_empty(wanted, "describe_producers", call, timeout) or {}
+
+    def fence_producers(self, transactional_ids: Iterable[str], *, timeout: Timeout = None) -> None:
+        """Fence the producers of transactional ids, and abort their open transactions, prepared ones too.
+
+        A producer that is fenced gets ``ProducerFencedError`` from its next request. An id that does not exist is created.
+        """
+        names = arguments.names(transactional_ids, "transactional_ids")
+        call = transactions.fence_producers(names, self._config.request_timeout_ms)
+        self._call_unless_empty(names, "fence_producers", call, timeout)
+
+    def abort_transaction(self, partition: TopicPartition, producer: ProducerState, *, timeout: Timeout = None) -> None:
+        """Abort a transaction in one partition that no coordinator knows any more, so that it would never end.
+
+        ``producer`` is what ``describe_producers`` returns for it. For any other transaction use ``fence_producers``: its
+        coordinator would not notice this. Raises ``InvalidProducerEpochError`` if the producer has a newer epoch there. Brokers
+        with authorization ask for the right to alter the cluster.
+        """
+        tp, state = arguments.partition(partition), arguments.producer_state(producer)
+        self._call("abort_transaction", transactions.abort_transaction(tp, state), timeout)
 
     # -- the wait ---------------------------------------------------------------------------------------------------------
 

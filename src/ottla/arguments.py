@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ottla.assignors import ConsumerPartitionAssignor, PartitionAssignor
+from ottla.client.admin.results import ProducerState
+from ottla.client.produce.transactions.prepared import Prepared
 from ottla.errors import ConfigError
 from ottla.types import (
     MOST_STREAMS,
@@ -45,7 +47,7 @@ V = TypeVar("V")
 _MAX_SECONDS = 10**9
 """Longer durations are shortened to this: thirty years."""
 
-_INT32, _INT64 = 2**31 - 1, 2**63 - 1
+_INT16, _INT32, _INT64 = 2**15 - 1, 2**31 - 1, 2**63 - 1
 _PATTERN_CHARACTERS = frozenset("^$*+?()[]{}|\\")
 """Characters of regular expressions that no topic name has."""
 
@@ -193,6 +195,12 @@ def names(values: Iterable[str], what: str) -> list[str]:
 def integers(values: Iterable[int], what: str) -> list[int]:
     """A list of whole numbers, each 0 or more."""
     return [integer(value, f"each of {what}", 0, _INT32) for value in _iterable(values, "a collection of whole numbers", what)]
+
+
+def producer_ids(values: Iterable[int]) -> list[int]:
+    """A list of producer ids."""
+    what = "producer_ids"
+    return [integer(value, f"each of {what}") for value in _iterable(values, "a collection of whole numbers", what)]
 
 
 def counts(given: Mapping[str, int], what: str, *, broker_may_choose: bool = False, most: int = _INT32) -> dict[str, int]:
@@ -429,3 +437,27 @@ def _end(value: object, what: str) -> int:
     if as_integer(value) is None:
         raise _wrong(what, "a whole number or 'latest'", value)
     return integer(value, what)
+
+
+def prepared(given: Prepared | Iterable[Prepared]) -> list[Prepared]:
+    """Distinct prepared transactions, given as one or as a collection."""
+    if isinstance(given, Prepared):
+        return [given]
+    if isinstance(given, str | bytes):
+        raise TypeError(f"prepared must be a Prepared, not text, {short_repr(given)}: pass Prepared.loads(text)")
+    found = list(_iterable(given, "a Prepared or a collection of them", "prepared"))
+    for one in found:
+        if not isinstance(one, Prepared):
+            raise _wrong("each of prepared", "a Prepared", one)
+    return list(dict.fromkeys(found))
+
+
+def producer_state(value: ProducerState) -> ProducerState:
+    """A producer as the leader of a partition knows it. Those fields are checked that a request has."""
+    if not isinstance(value, ProducerState):
+        raise _wrong("producer", "a ProducerState of describe_producers()", value)
+    integer(value.producer_id, "producer.producer_id")
+    integer(value.producer_epoch, "producer.producer_epoch", 0, _INT16)
+    if value.coordinator_epoch is not None:
+        integer(value.coordinator_epoch, "producer.coordinator_epoch", 0, _INT32)
+    return value

@@ -14,6 +14,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -23,7 +24,8 @@ from typing import Any
 import pytest
 
 import ottla
-from ottla import Admin, AsyncConsumer, Broker, Consumer, OffsetAndMetadata, OttlaConfigWarning, TopicPartition
+from ottla import Admin, AsyncConsumer, Broker, Consumer, OffsetAndMetadata, OttlaConfigWarning, Prepared, TopicPartition
+from ottla.admin import ProducerState
 from ottla.assignors import RangeAssignor
 from ottla.errors import ConfigError, ConnectionFailedError, OttlaTimeoutError
 from ottla.faults import Faults
@@ -131,6 +133,9 @@ CONSUMER: dict[str, dict[str, list[Any]]] = {
 
 ASYNC_CONSUMER = {name: wrong for name, wrong in CONSUMER.items() if name != "streams"}
 
+PREPARED = Prepared("a", 1, 1, 2)
+PRODUCER: Any = ProducerState(1, 1)
+
 ADMIN: dict[str, dict[str, list[Any]]] = {
     "create_topics": {
         "topics": [None, *NOT_MAPPINGS, *({"t": n} for n in [None, "1", True, 1.0, 0, -2, 2**31]), {"": 1}, {5: 1}, {None: 1}],
@@ -166,6 +171,31 @@ ADMIN: dict[str, dict[str, list[Any]]] = {
     "list_offsets": {
         "times": [None, *by_partition([None, "newest", True, 1.5, -1, HUGE])],
         "isolation_level": [None, 1, "serializable", True, []],
+        "timeout": NOT_TIMEOUTS,
+    },
+    "end_transactions": {
+        "prepared": [None, 5, True, PREPARED.dumps(), PREPARED.dumps().encode(), [None], ["a"], [PREPARED, ("a", 1, 1, 2)]],
+        "commit": NOT_FLAGS,
+        "timeout": NOT_TIMEOUTS,
+    },
+    "describe_transactions": {"transactional_ids": NOT_NAMES, "timeout": NOT_TIMEOUTS},
+    "list_transactions": {
+        "states": NOT_NAMES,
+        "producer_ids": [None, 5, "1", ["1"], [True], [-1], [1.0], [HUGE], [None]],
+        "duration": ["1", True, -1, math.nan],
+        "transactional_id_pattern": NOT_TEXTS[1:],
+        "timeout": NOT_TIMEOUTS,
+    },
+    "describe_producers": {"partitions": NOT_PARTITION_LISTS, "timeout": NOT_TIMEOUTS},
+    "fence_producers": {"transactional_ids": NOT_NAMES, "timeout": NOT_TIMEOUTS},
+    "abort_transaction": {
+        "partition": NOT_PARTITIONS,
+        "producer": [
+            *(None, 5, (1, 1), [PRODUCER]),
+            *(replace(PRODUCER, producer_id=wrong) for wrong in (None, "1", True, -1, HUGE)),
+            *(replace(PRODUCER, producer_epoch=wrong) for wrong in (None, "1", True, -1, 2**15)),
+            *(replace(PRODUCER, coordinator_epoch=wrong) for wrong in ("1", True, -1, 2**31)),
+        ],
         "timeout": NOT_TIMEOUTS,
     },
     "close": {},
@@ -250,6 +280,10 @@ GOOD: dict[str, Any] = {
     "api": "Fetch",
     "error": 16,
     "seconds": 1,
+    "prepared": PREPARED,
+    "commit": True,
+    "transactional_ids": ["a"],
+    "producer": PRODUCER,
 }
 """Valid values of arguments that have no default."""
 

@@ -174,6 +174,9 @@ class VersionRule(enum.Enum):
     NAMES_TOPIC_ID = "Metadata: the request can name a topic by its id"
     STATIC_MEMBERS = "a member can be static (KIP-345)"
     CHOOSES_COUNTS = "CreateTopics: the broker can choose the number of partitions and replicas (KIP-464)"
+    MANY_KEYS = "FindCoordinator: the request can have several keys (KIP-699)"
+    FILTERS_DURATION = "ListTransactions: the request can have a duration (KIP-994)"
+    FILTERS_IDS = "ListTransactions: the request can have a pattern of transactional ids (KIP-1152)"
     NAMES_PROTOCOL = "SyncGroup: the request must name the protocol type and the protocol"
 
 
@@ -203,6 +206,9 @@ _RULES: Mapping[VersionRule, tuple[tuple[Api, int], ...]] = {
     VersionRule.NAMES_TOPIC_ID: ((Api.METADATA, 12),),
     VersionRule.STATIC_MEMBERS: ((Api.JOIN_GROUP, 5), (Api.SYNC_GROUP, 3), (Api.HEARTBEAT, 3), (Api.OFFSET_COMMIT, 7)),
     VersionRule.CHOOSES_COUNTS: ((Api.CREATE_TOPICS, 4),),
+    VersionRule.MANY_KEYS: ((Api.FIND_COORDINATOR, 4),),
+    VersionRule.FILTERS_DURATION: ((Api.LIST_TRANSACTIONS, 1),),
+    VersionRule.FILTERS_IDS: ((Api.LIST_TRANSACTIONS, 2),),
     VersionRule.NAMES_PROTOCOL: ((Api.SYNC_GROUP, 5),),
 }
 """Rule -> the first version of each API for which it holds."""

@@ -41,6 +41,10 @@ from ottla.protocol.messages import (
     describe_groups_response,
     describe_log_dirs_request,
     describe_log_dirs_response,
+    describe_producers_request,
+    describe_producers_response,
+    describe_transactions_request,
+    describe_transactions_response,
     end_txn_request,
     end_txn_response,
     fetch_request,
@@ -61,6 +65,8 @@ from ottla.protocol.messages import (
     list_groups_response,
     list_offsets_request,
     list_offsets_response,
+    list_transactions_request,
+    list_transactions_response,
     metadata_request,
     metadata_response,
     offset_commit_request,
@@ -75,6 +81,8 @@ from ottla.protocol.messages import (
     sync_group_response,
     txn_offset_commit_request,
     txn_offset_commit_response,
+    write_txn_markers_request,
+    write_txn_markers_response,
 )
 
 RequestT = TypeVar("RequestT")
@@ -165,3 +173,19 @@ INIT_PRODUCER_ID: Rpc[
     init_producer_id_request.InitProducerIdRequest,
     init_producer_id_response.InitProducerIdResponse,
 ] = Rpc(Api.INIT_PRODUCER_ID)
+DESCRIBE_TRANSACTIONS: Rpc[
+    describe_transactions_request.DescribeTransactionsRequest,
+    describe_transactions_response.DescribeTransactionsResponse,
+] = Rpc(Api.DESCRIBE_TRANSACTIONS)
+LIST_TRANSACTIONS: Rpc[
+    list_transactions_request.ListTransactionsRequest,
+    list_transactions_response.ListTransactionsResponse,
+] = Rpc(Api.LIST_TRANSACTIONS)
+DESCRIBE_PRODUCERS: Rpc[
+    describe_producers_request.DescribeProducersRequest,
+    describe_producers_response.DescribeProducersResponse,
+] = Rpc(Api.DESCRIBE_PRODUCERS)
+WRITE_TXN_MARKERS: Rpc[
+    write_txn_markers_request.WriteTxnMarkersRequest,
+    write_txn_markers_response.WriteTxnMarkersResponse,
+] = Rpc(Api.WRITE_TXN_MARKERS)

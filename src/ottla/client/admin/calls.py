@@ -36,6 +36,7 @@ from ottla.errors import (
     broker_error,
 )
 from ottla.protocol import ErrorCode, duration, rpcs
+from ottla.protocol.apis import VersionRule
 from ottla.protocol.messages import (
     create_partitions_request,
     create_topics_request,
@@ -85,11 +86,18 @@ class NotYetVisibleError(OttlaError):
 
 @dataclass(frozen=True, slots=True)
 class AdminRequest:
-    """One request; ``node=None``: to any broker."""
+    """One request; ``node=None``: to any broker. See ``Send`` for ``requires``, ``excludes`` and ``on_sent``.
+
+    If it fails, so does the attempt; with ``may_fail`` the attempt receives the error in place of the response.
+    """
 
     rpc: Rpc[Any, Any]
     message: Any
     node: Node | None = None
+    requires: VersionRule | None = None
+    excludes: VersionRule | None = None
+    on_sent: Callable[[], object] | None = None
+    may_fail: bool = False
 
 
 ResultT = TypeVar("ResultT")
@@ -267,7 +275,7 @@ def delete_records(offsets: Mapping[TopicPartition, int], timeout: int) -> Call[
 
     def attempt() -> CallAttempt[dict[TopicPartition, int]]:
         left = [tp for tp in offsets if tp not in low_watermarks]
-        leaders = yield from _leaders(left)
+        leaders = yield from leaders_of(left)
         requests: list[tuple[delete_records_request.DeleteRecordsRequest, Node | None]] = []
         for node in dict.fromkeys(leaders.values()):
             topics = tuple(
@@ -278,7 +286,7 @@ def delete_records(offsets: Mapping[TopicPartition, int], timeout: int) -> Call[
                         for tp in tps
                     ),
                 )
-                for name, tps in _by_topic(tp for tp in left if leaders[tp] == node).items()
+                for name, tps in by_topic(tp for tp in left if leaders[tp] == node).items()
             )
             requests.append((delete_records_request.DeleteRecordsRequest(topics=topics, timeout=duration(timeout)), node))
         answers = yield from ask_each(rpcs.DELETE_RECORDS, requests)
@@ -398,7 +406,7 @@ def alter_group_offsets(group_id: str, offsets: Mapping[TopicPartition, OffsetAn
                     for tp in partitions
                 ),
             )
-            for topic, partitions in _by_topic(offsets).items()
+            for topic, partitions in by_topic(offsets).items()
         )
         message = offset_commit_request.OffsetCommitRequest(group_id=group_id, member_id="", topics=topics)
         answer = yield from ask(rpcs.OFFSET_COMMIT, message, coordinators[group_id])
@@ -421,7 +429,7 @@ def list_offsets(
 
     def attempt() -> CallAttempt[dict[TopicPartition, OffsetAndTimestamp | None]]:
         left = [tp for tp in times if tp not in results]
-        leaders = yield from _leaders(left)
+        leaders = yield from leaders_of(left)
         by_node: dict[Node, list[TopicPartition]] = defaultdict(list)
         for tp in left:
             by_node[leaders[tp]].append(tp)
@@ -449,7 +457,7 @@ def _times_of(
                 list_offsets_request.ListOffsetsPartition(partition_index=tp.partition, timestamp=times[tp]) for tp in partitions
             ),
         )
-        for name, partitions in _by_topic(tps).items()
+        for name, partitions in by_topic(tps).items()
     )
     return list_offsets_request.ListOffsetsRequest(
         replica_id=-1, isolation_level=int(isolation), topics=topics, timeout=duration(30_000)
@@ -512,7 +520,8 @@ def _topic(topic: metadata_response.MetadataResponseTopic, refuse_unknown: bool)
     return TopicDescription(name, topic.topic_id, topic.is_internal, partitions)
 
 
-def _leaders(tps: Iterable[TopicPartition]) -> CallAttempt[dict[TopicPartition, Node]]:
+def leaders_of(tps: Iterable[TopicPartition]) -> CallAttempt[dict[TopicPartition, Node]]:
+    """Return the leader of each partition."""
     wanted = list(tps)
     answer = yield from _metadata(dict.fromkeys(tp.topic for tp in wanted))
     nodes = _nodes(answer)
@@ -543,7 +552,8 @@ def coordinators_of(group_ids: Iterable[str]) -> CallAttempt[dict[str, Node]]:
     return coordinators
 
 
-def _by_topic(tps: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
+def by_topic(tps: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
+    """Return the partitions of each topic."""
     topics: dict[str, list[TopicPartition]] = defaultdict(list)
     for tp in tps:
         topics[tp.topic].append(tp)

@@ -133,13 +133,22 @@ class AdminManager:
                 self._sends.append(self._send(call, attempt, index, request, timeout))
 
     def _send(self, call: _OpenCall, attempt: CallAttempt[Any], index: int, request: AdminRequest, timeout: int) -> AnySend:
+        def on_failure(error: OttlaError, now: Now) -> None:
+            if request.may_fail:
+                self._on_response(call, attempt, index, error, now)
+            else:
+                self._on_failure(call, attempt, error, now)
+
         return Send(
             request.rpc,
             request.message,
             AnyNode() if request.node is None else ToNode(request.node.node_id),
             timeout,
             lambda response, now: self._on_response(call, attempt, index, response, now),
-            lambda error, now: self._on_failure(call, attempt, error, now),
+            on_failure,
+            request.requires,
+            request.excludes,
+            request.on_sent,
         )
 
     def _failed(self, call: _OpenCall, error: OttlaError, now: Now) -> None:

@@ -95,3 +95,49 @@ class GroupDescription:
     coordinator: Node
     members: tuple[GroupMember, ...]
     group_type: str = "classic"
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionListing:
+    """A transactional id in the list of its coordinator. ``state`` is that of its latest transaction, such as ``"Ongoing"``."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    """A transactional id and its latest transaction.
+
+    ``state`` is ``"Ongoing"`` while the transaction is open, ``"PrepareCommit"`` or ``"PrepareAbort"`` while its end is being
+    written to the partitions, then ``"CompleteCommit"`` or ``"CompleteAbort"``; ``"Empty"``: the producer has begun none.
+    ``transaction_start_time_ms`` is in milliseconds since 1970, ``None`` if the producer has begun none. ``partitions`` are those
+    of the open transaction; those of ``__consumer_offsets`` have offsets that it commits.
+    """
+
+    transactional_id: str
+    coordinator: Node
+    state: str
+    producer_id: int
+    producer_epoch: int
+    transaction_timeout_ms: int
+    transaction_start_time_ms: int | None
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerState:
+    """What the leader of a partition knows of an idempotent or transactional producer.
+
+    ``last_timestamp`` is in milliseconds since 1970. ``coordinator_epoch`` is that of the latest transaction that ended in the
+    partition, ``None`` if none has. ``current_transaction_start_offset`` is the first offset of the open transaction, ``None``
+    without one.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int = -1
+    last_timestamp: int = -1
+    coordinator_epoch: int | None = None
+    current_transaction_start_offset: int | None = None
