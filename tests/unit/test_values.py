@@ -11,7 +11,19 @@ from typing import Any
 
 import pytest
 
-from ottla import Admin, Broker, Consumer, Health, OAuthToken, OffsetAndMetadata, Rebalance, Record, Records, TopicPartition
+from ottla import (
+    Admin,
+    Broker,
+    Consumer,
+    Health,
+    OAuthToken,
+    OffsetAndMetadata,
+    Producer,
+    Rebalance,
+    Record,
+    Records,
+    TopicPartition,
+)
 from ottla.assignors import Cluster, MemberAssignment, MemberSubscription
 from ottla.client.health.verdicts import PartitionHealth, WaitsFor
 from ottla.types import FrozenMapping
@@ -56,6 +68,17 @@ def test_values_can_be_copied_and_pickled(value: Any, way: Callable[[Any], Any])
     assert (type(twin), twin) == (type(value), value)
 
 
+def transactions(broker: Broker, admin: Admin) -> list[Any]:
+    """What describes an open transaction."""
+    producer = Producer(bootstrap_servers=broker.bootstrap_servers, transactional_id="billing")
+    with producer, producer.transaction() as transaction:
+        producer.send("orders", "value")
+        prepared = transaction.prepare()
+    described = [admin.list_transactions(), admin.describe_transactions(["billing"]), admin.describe_producers([TP])]
+    assert all(described)
+    return [prepared, *described]
+
+
 @pytest.mark.parametrize("way", WAYS, ids=NAMES)
 def test_results_of_a_consumer_and_an_admin_can_be_copied_and_pickled(way: Callable[[Any], Any]) -> None:
     with Broker() as broker, Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
@@ -81,6 +104,7 @@ def test_results_of_a_consumer_and_an_admin_can_be_copied_and_pickled(way: Calla
                 admin.describe_groups(["billing"]),
                 admin.group_offsets("billing"),
                 admin.list_offsets({TP: "latest"}),
+                *transactions(broker, admin),
             ]
             assert consumer.rebalances
             assert TP in consumer.health().partitions
