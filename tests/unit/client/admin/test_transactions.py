@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ottla import Prepared
 from ottla.client.admin.calls import Call
 from ottla.client.admin.manager import AdminManager, BeginCall, CallEnded
 from ottla.client.admin.results import ProducerState, TransactionDescription, TransactionListing
@@ -20,7 +21,6 @@ from ottla.client.admin.transactions import (
     fence_producers,
     list_transactions,
 )
-from ottla.client.produce.transactions.prepared import Prepared
 from ottla.config import AdminConfig
 from ottla.errors import (
     ConnectionFailedError,
