@@ -239,7 +239,17 @@ def filled(broker: Broker) -> Broker:
     return broker
 
 
-@pytest.mark.parametrize("table", [pytest.param(table, id=f"{table.peer}: {table.title}") for table in sessions()])
+SLOW = "Handlers that take too long"
+"""The title of the sessions that wait for seconds."""
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pytest.param(table, id=f"{table.peer}: {table.title}", marks=pytest.mark.slow if table.title == SLOW else ())
+        for table in sessions()
+    ],
+)
 def test_each_row_does_the_same_with_both(table: Table) -> None:
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
