@@ -195,11 +195,13 @@ class Producing:
             acknowledged = {
                 value for value, one in zip(self.values[partition], self.sent[partition], strict=True) if is_written(one)
             }
-            for log in of_partition:
+            for number, log in enumerate(of_partition):
                 if self.is_idempotent:
-                    assert log == sorted(set(log), key=int), log
-                firsts = [value for value in dict.fromkeys(log) if value in acknowledged]
-                assert firsts == sorted(firsts, key=int), log
+                    assert sorted(log) == sorted(set(log)), log
+                # Without topic ids a recreated topic accepts a batch of which an earlier one was sent to the former topic.
+                if self.has_ids or not number:
+                    in_order = log if self.is_idempotent else [value for value in dict.fromkeys(log) if value in acknowledged]
+                    assert in_order == sorted(in_order, key=int), log
             for value, delivery in zip(self.values[partition], self.sent[partition], strict=True):
                 self.check_outcome(value, delivery, of_partition)
             assert metadata_of(self.sent[partition][-1]).offset == len(of_partition[-1]) - 1, "all is well again"
