@@ -8,6 +8,7 @@ converts records to old formats, 3.9 the last before 4.0; 4.3 names topics by th
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -19,7 +20,7 @@ import kafka
 import pyarrow
 import pytest
 
-from ottla import AsyncProducer, Broker, Delivery, Producer
+from ottla import AsyncProducer, Broker, Consumer, ConsumerGroupMetadata, Delivery, Producer
 from ottla.errors import OttlaError, UnsupportedApiError
 from tests.interop.java_records import partitions_by_java, read_java
 from tests.interop.other_clients import Message, create_topic, read_all
@@ -290,3 +291,56 @@ def test_a_broker_without_record_batches_is_refused_by_name(before_record_batche
     settings: dict[str, Any] = {"bootstrap_servers": before_record_batches, "enable_idempotence": idempotent}
     with Producer(**settings) as producer, pytest.raises(UnsupportedApiError, match=r"PRODUCE|INIT_PRODUCER_ID"):
         producer.send("created", b"").result(SOON)
+
+
+# -- transactions ------------------------------------------------------------------------------------------------------------
+
+
+def test_others_read_what_was_committed(cluster: Cluster) -> None:
+    """Every second transaction is aborted. Offsets are committed for a member where brokers know members, else for the group."""
+    topic, group = new_topic(cluster), f"workers-{next(_numbers)}"
+    with (
+        Producer(bootstrap_servers=cluster.address, transactional_id=group) as producer,
+        Consumer(
+            bootstrap_servers=cluster.address,
+            group_id=group,
+            group_protocol="classic",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+        ) as consumer,
+    ):
+        consumer.subscribe([topic])
+        for number in range(0, len(ROWS), 24):
+            transaction = producer.transaction()
+            transaction.begin()
+            for row in ROWS[number : number + 24]:
+                producer.send(topic, row.value, row.key, partition=row.partition, headers=row.headers, timestamp=row.timestamp)
+            if number % 48:
+                producer.flush(SOON)
+                transaction.abort()
+            else:
+                transaction.commit()
+        transaction = producer.transaction()
+        transaction.begin()
+        until = time.monotonic() + SOON
+        read = 0
+        while read < len(ROWS) and time.monotonic() < until:
+            read += len(consumer.poll(1))
+        assert read == len(ROWS)
+        if cluster.version >= (2, 5):
+            transaction.commit_offsets(consumer)
+        else:
+            positions = {tp: consumer.position(tp) for tp in consumer.assignment()}
+            transaction.commit_offsets(ConsumerGroupMetadata(group), positions)
+        transaction.commit()
+        ends = {tp.partition: position.offset for tp, position in consumer.committed().items() if position is not None}
+    expected = [row for number, row in enumerate(ROWS) if number // 24 % 2 == 0]
+    assert sorted(ends) == list(range(PARTITIONS))
+    content = sorted(map(repr, [(row.partition, row.key, row.value, row.headers) for row in expected]))
+    for peer, config in {
+        "confluent": {"isolation.level": "read_committed"},
+        "aiokafka": {"isolation_level": "read_committed"},
+    }.items():
+        found = read_all(cluster.address, topic, peer, len(expected) + 1, seconds=15, **config)
+        assert len(found) == len(expected)
+        assert sorted(map(repr, [(one.partition, one.key, one.value, one.headers) for one in found])) == content, peer
