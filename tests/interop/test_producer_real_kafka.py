@@ -333,9 +333,12 @@ def test_others_read_what_was_committed(cluster: Cluster) -> None:
             positions = {tp: consumer.position(tp) for tp in consumer.assignment()}
             transaction.commit_offsets(ConsumerGroupMetadata(group), positions)
         transaction.commit()
-        ends = {tp.partition: position.offset for tp, position in consumer.committed().items() if position is not None}
+        # Before 2.5 a group does not say that a transaction is still being ended: its former offsets are returned, here none.
+        while None in (committed := consumer.committed()).values() and time.monotonic() < until:
+            time.sleep(0.1)
     expected = [row for number, row in enumerate(ROWS) if number // 24 % 2 == 0]
-    assert sorted(ends) == list(range(PARTITIONS))
+    assert all(position is not None and position.offset > 0 for position in committed.values())
+    assert len(committed) == PARTITIONS
     content = sorted(map(repr, [(row.partition, row.key, row.value, row.headers) for row in expected]))
     for peer, config in {
         "confluent": {"isolation.level": "read_committed"},
