@@ -55,7 +55,8 @@ test-slow: install ## the test suite with all cases, and with the tests that tak
 	@$(bin)/pytest -m "not interop and not torture and not endurance" $(parallel) $(slow_options) --timeout 1200 $(PYTEST_ARGS)
 
 interop: install ## the full matrix of other clients and tools, on Ottla's broker and on Apache Kafka
-	@$(bin)/pytest -m "not torture and not endurance" $(slow_options) --timeout 600 $(parallel) tests/interop $(PYTEST_ARGS)
+	@$(bin)/pytest -m "not torture and not endurance" $(slow_options) --timeout 600 $(parallel) tests/interop tests/secure \
+	  tests/end_to_end/test_cli_on_kafka.py $(PYTEST_ARGS)
 
 torture: install ## kill clients and brokers repeatedly, damage data directories, and check the guarantees
 	@$(bin)/pytest -m torture $(slow_options) --timeout 1800 $(PYTEST_ARGS)
