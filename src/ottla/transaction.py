@@ -88,7 +88,7 @@ class Transaction(_TransactionBase):
 
     The end of the block commits; an exception aborts. One thread at a time may use a transaction. Its calls raise:
 
-    * ``TransactionAbortedError`` if the transaction has to be aborted, since a record was not written, for example;
+    * ``TransactionAbortedError`` if the transaction has to be aborted, since a record was not written, or it took too long;
     * ``CommitFailedError`` if the group of ``commit_offsets`` has rebalanced;
     * ``ProducerFencedError`` if another producer has the transactional id now, or the transaction took too long;
     * ``TransactionOutcomeUnknownError`` if a response was lost, and nothing tells whether the transaction was committed;

@@ -134,6 +134,8 @@ class RecordAccumulator:
             if delivery is not None:
                 return delivery
         with self._lock:
+            if not self.accepts:  # it has changed since: the transaction that this thread writes to is being ended
+                return None
             queue = self._choose(queues, most) if number < 0 else queues.queues[number]
             before = queue.open
             delivery = self._put(queue, known_key, known_value, encoded, stamp)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterable, Mapping
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 from ottla import Delivery
@@ -16,6 +17,7 @@ from ottla.client.produce.calls import metadata_of
 from ottla.client.produce.metrics import ProducerMeters
 from ottla.client.produce.sender import Sender
 from ottla.client.produce.sequences import ProducerIdAndEpoch, Sequences
+from ottla.client.produce.transactions.manager import TransactionManager
 from ottla.config.producer import ProducerConfig
 from ottla.errors import OttlaError
 from ottla.protocol import ErrorCode
@@ -30,6 +32,8 @@ from ottla.types import RecordMetadata, TopicPartition
 from tests.unit.client.managers import T0, Asked, Cluster, backoff
 
 PRODUCER_ID = 7
+
+_parsed = cache(partial(ProducerConfig.parse, bootstrap_servers="one:9092"))
 
 
 class Batch(NamedTuple):
@@ -48,7 +52,7 @@ class Writes(Asked):
     def __init__(
         self, *, producer_id: int | None = PRODUCER_ID, leaders: Mapping[TopicPartition, int] | None = None, **settings: Any
     ) -> None:
-        self.config = ProducerConfig.parse(bootstrap_servers="one:9092", **{"linger_ms": 0, **settings})
+        self.config = _parsed(**{"linger_ms": 0, **settings})
         self.cluster = Cluster() if leaders is None else Cluster(leaders=leaders)
         self.accumulator = RecordAccumulator(
             batch_size=self.config.batch_size,
@@ -67,6 +71,7 @@ class Writes(Asked):
         self.connected = {1, 2}
         self.reason: OttlaError | None = None
         self.settled: list[ProducerBatch] = []
+        self.transactions = self._new_transactions()
         sender = Sender(
             self.config,
             self.accumulator,
@@ -77,10 +82,14 @@ class Writes(Asked):
             self.connected.__contains__,
             lambda _node: self.reason,
             ProducerMeters(),
+            self.transactions,
         )
         super().__init__(sender)
         if self.sequences is not None and producer_id is not None:
             self.sequences.assigned(ProducerIdAndEpoch(producer_id, 0))
+
+    def _new_transactions(self) -> TransactionManager | None:
+        return None
 
     def write(self, *values: str, to: TopicPartition = T0, **record: Any) -> list[Delivery]:
         """Append records; they become one batch unless it is full."""

@@ -1,12 +1,13 @@
 """The public calls about transactions, as generators.
 
 Owns the wait for the outcome of each command. Must not know states or requests. Invariant: a call that is interrupted leaves its
-command to the network thread, which carries it out.
+command to the network thread, which carries it out; only the transaction that an interrupted call begins is ended at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Protocol, cast
 
 from ottla.client.produce.outcome import Call, Outcome, Wait
@@ -20,6 +21,7 @@ from ottla.client.produce.transactions.commands import (
 )
 from ottla.client.produce.transactions.prepared import Prepared
 from ottla.config.producer import ProducerConfig
+from ottla.errors import OttlaError
 from ottla.types import ConsumerGroupMetadata, Now, OffsetAndMetadata, TopicPartition
 
 
@@ -45,7 +47,14 @@ class TransactionCalls:
     def begin(self, now: Now) -> Call[Begin]:
         """Begin a transaction, once the one before has ended."""
         command = Begin(now.mono + self._max_block_ms)
-        yield from self._carry_out("begin", command, now)
+        try:
+            yield from self._carry_out("begin", command, now)
+        except OttlaError:
+            raise
+        except BaseException:  # the call was interrupted, so no one would end the transaction
+            with suppress(OttlaError):
+                self._submit(EndTransaction(command, commit=False))
+            raise
         return command
 
     def commit_offsets(

@@ -7,7 +7,7 @@ partition, or a group, is registered with the coordinator before anything is wri
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Protocol
 
@@ -26,6 +26,8 @@ from ottla.protocol.messages import (
 )
 from ottla.records.accumulator import RecordAccumulator
 from ottla.types import Now, TopicPartition
+
+_NOT_ATTEMPTED = ErrorCode.operation_not_attempted
 
 
 class Refused(Protocol):
@@ -46,6 +48,8 @@ class TransactionContents:
         """The partitions that may be written to (version 1), or that were written to."""
         self.is_registered = False
         """Whether the coordinator may know of the transaction."""
+        self.is_confirmed = False
+        """Whether it has said so (version 1)."""
         self.offsets: deque[CommitOffsets] = deque()
         """The offsets that are not acknowledged yet."""
         self._groups: set[str] = set()
@@ -56,7 +60,7 @@ class TransactionContents:
 
     def begin(self) -> None:
         """Begin another transaction."""
-        self.partitions, self._groups, self.is_registered = set(), set(), False
+        self.partitions, self._groups, self.is_registered, self.is_confirmed = set(), set(), False, False
 
     def sent(self, tp: TopicPartition) -> None:
         """Note that a batch becomes part of a request."""
@@ -82,7 +86,7 @@ class TransactionContents:
                 CoordinatorRequest(
                     rpcs.ADD_PARTITIONS_TO_TXN,
                     requests.add_partitions(self._who(), missing),
-                    self._on_partitions,
+                    partial(self._on_partitions, missing),
                     "adding partitions to the transaction",
                     excludes=VersionRule.FROM_BROKER,
                 )
@@ -119,13 +123,17 @@ class TransactionContents:
             excludes=rule if self.version == 1 else None,
         )
 
-    def _on_partitions(self, response: add_partitions_to_txn_response.AddPartitionsToTxnResponse, now: Now) -> None:
+    def _on_partitions(
+        self, asked: set[TopicPartition], response: add_partitions_to_txn_response.AddPartitionsToTxnResponse, now: Now
+    ) -> None:
         codes = requests.codes_of_partitions(response)
-        self.partitions |= {tp for tp, code in codes.items() if not code}
-        failed = {tp: code for tp, code in codes.items() if code and code != ErrorCode.operation_not_attempted}
-        if failed:
-            tp = min(failed, key=lambda tp: (reaction_to(failed[tp]) is TransactionReaction.RETRY, tp))
-            self._refused(failed[tp], f"adding {tp} to the transaction", None, now)
+        added = {tp for tp, code in codes.items() if not code}
+        self.partitions |= added
+        self.is_confirmed = self.is_confirmed or bool(added)
+        failed = _first_failure(codes, asked)
+        if failed is not None:
+            tp, code = failed
+            self._refused(code, f"adding {tp} to the transaction", None, now)
         else:
             self._coordinators.succeeded()
 
@@ -134,15 +142,27 @@ class TransactionContents:
             self._refused(int(response.error_code), f"adding group {group_id!r} to the transaction", None, now)
         else:
             self._groups.add(group_id)
+            self.is_confirmed = True
             self._coordinators.succeeded()
 
     def _on_offsets(self, command: CommitOffsets, response: txn_offset_commit_response.TxnOffsetCommitResponse, now: Now) -> None:
-        failed = {tp: code for tp, code in requests.codes_of_offsets(response).items() if code}
-        if failed:
-            tp = min(failed, key=lambda tp: (reaction_to(failed[tp]) is TransactionReaction.RETRY, tp))
+        failed = _first_failure(requests.codes_of_offsets(response), command.offsets)
+        if failed is not None:
+            tp, code = failed
             group_id = command.group.group_id
-            self._refused(failed[tp], f"committing {tp} for group {group_id!r}", group_id, now)
+            self._refused(code, f"committing {tp} for group {group_id!r}", group_id, now)
         else:
             self._coordinators.succeeded()
             self.offsets.remove(command)
             command.outcome.settle()
+
+
+def _first_failure(codes: Mapping[TopicPartition, int], asked: Iterable[TopicPartition]) -> tuple[TopicPartition, int] | None:
+    """The worst error code of the partitions in a request. A response without one of them says nothing about it."""
+    found = {tp: codes.get(tp, ErrorCode.unknown_server_error) for tp in asked}
+    failed = {tp: code for tp, code in found.items() if code}
+    if not failed:
+        return None
+    # Where one partition is refused, the others are not attempted.
+    tp = min(failed, key=lambda tp: (reaction_to(failed[tp]) is TransactionReaction.RETRY, failed[tp] == _NOT_ATTEMPTED, tp))
+    return tp, failed[tp]

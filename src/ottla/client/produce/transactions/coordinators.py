@@ -56,8 +56,6 @@ class CoordinatorRequests:
         on_failure: Callable[[OttlaError, str | None, Now], None],
     ) -> None:
         assert config.transactional_id is not None
-        self.is_unanswered = False
-        """Whether a request was sent that has no response yet."""
         self._config = config
         self._backoff = backoff
         self._coordinator_of = coordinator_of
@@ -67,7 +65,9 @@ class CoordinatorRequests:
         self._coordinators: dict[str | None, CoordinatorManager] = {}
         self._add(None, coordinator_of(CoordinatorKind.TRANSACTION, config.transactional_id))
         self._phase: object = None
-        self._in_flight = False
+        self.is_in_flight = False
+        """Whether a request has no outcome yet; it may still wait for a connection."""
+        self._was_sent = False
         self._attempts = 0
         self._not_before = 0
         self._last_error: OttlaError | None = None
@@ -93,7 +93,7 @@ class CoordinatorRequests:
 
     def is_ready(self, now: Now) -> bool:
         """Whether a request may be made now."""
-        return not self._in_flight and self._not_before <= now.mono
+        return not self.is_in_flight and self._not_before <= now.mono
 
     def enter(self, phase: object) -> None:
         """Begin another phase: no retry of the one before delays it."""
@@ -107,22 +107,22 @@ class CoordinatorRequests:
             return False
 
         def on_sent() -> None:
-            self.is_unanswered = True
+            self._was_sent = True
 
         def on_response(response: ResponseT, now: Now) -> None:
-            self._in_flight = self.is_unanswered = False
+            self.is_in_flight = False
             if phase is self._phase:
                 request.on_response(response, now)
 
         def on_failure(error: OttlaError, now: Now) -> None:
-            was_sent, self.is_unanswered, self._in_flight = self.is_unanswered, False, False
+            self.is_in_flight = False
             coordinator.request_failed(error, now)
-            if was_sent and request.on_lost is not None:
+            if self._was_sent and request.on_lost is not None:
                 request.on_lost()
             if phase is self._phase:
                 self._failed(error, request, now)
 
-        self._in_flight = True
+        self.is_in_flight, self._was_sent = True, False
         timeout = self._config.request_timeout_ms
         self._unsent.append(
             Send(
@@ -155,7 +155,7 @@ class CoordinatorRequests:
 
     def poll(self, now: Now) -> Poll:
         """Return the requests to send now, with those of the look-ups."""
-        wake_at = [self._not_before] if not self._in_flight and now.mono < self._not_before else []
+        wake_at = [self._not_before] if not self.is_in_flight and now.mono < self._not_before else []
         for coordinator in self._coordinators.values():
             sends, at = coordinator.poll(now)
             self._unsent += [send for send in sends if isinstance(send, Send)]

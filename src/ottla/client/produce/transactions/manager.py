@@ -44,7 +44,7 @@ from ottla.errors import (
     TransactionAbortedError,
     TransactionOutcomeUnknownError,
 )
-from ottla.protocol import rpcs
+from ottla.protocol import ErrorCode, rpcs
 from ottla.protocol.apis import VersionRule
 from ottla.protocol.messages import end_txn_response, init_producer_id_response
 from ottla.records.accumulator import RecordAccumulator
@@ -221,7 +221,10 @@ class TransactionManager:
     def end(self, command: EndTransaction, now: Now) -> None:
         """Handle the command."""
         is_latest = command.transaction is self._transaction
-        if is_latest and self._ending is None and self.state is _ENDING[command.commit]:
+        if command.transaction is self._begin:  # the call that begins it was interrupted
+            self._begin = None
+            command.outcome.settle()
+        elif is_latest and self._ending is None and self.state is _ENDING[command.commit]:
             self._ending, self._end_by = command, now.mono + self._max_block_ms  # the call before has not waited for the outcome
         elif is_latest and command.commit and self.state is State.IN_TRANSACTION:
             self._send_all(Input.COMMIT, command)
@@ -236,10 +239,12 @@ class TransactionManager:
         """Handle the command: abort an open transaction, or wait for the end of one."""
         if Input.ABORT in TRANSITIONS[self.state]:
             self._abort(command, now)
-        elif self.state in (State.COMMITTING_TRANSACTION, State.ABORTING_TRANSACTION) and self._ending is None:
-            self._ending, self._end_by = command, now.mono + self._max_block_ms
-        else:
+        elif self.state not in (State.COMMITTING_TRANSACTION, State.ABORTING_TRANSACTION):
             command.outcome.settle()
+        elif self._ending is None:
+            self._ending, self._end_by = command, now.mono + self._max_block_ms
+        else:  # another call waits for the end, or was interrupted while it did
+            self._ending.outcome.waiters.append(command.outcome.settle)
 
     def _abort(self, command: EndTransaction | CloseTransaction, now: Now) -> None:
         aborted = TransactionAbortedError("the transaction was aborted")
@@ -281,11 +286,13 @@ class TransactionManager:
         return Poll(sends, min(wake_at, default=None))
 
     def _step(self, now: Now) -> None:
-        if self.state is State.INITIALIZING:
-            self._init_producer_id()
-        elif self.state is State.ABORTING_TRANSACTION:
-            # A request that is still on its way could write to the next transaction.
-            if not self._accumulator.incomplete and not self.batches.in_flight:
+        if self.state in (State.INITIALIZING, State.ABORTING_TRANSACTION):
+            # A request that is still on its way could write to the next transaction, and its batch be sent again there.
+            if self._accumulator.incomplete or self.batches.in_flight:
+                return
+            if self.state is State.INITIALIZING:
+                self._init_producer_id()
+            else:
                 self._end_txn(now)
         elif self.state in OPEN_STATES and not self._contents.ask() and self._contents.is_acknowledged:
             if self.state is State.PREPARING_TRANSACTION:
@@ -343,6 +350,7 @@ class TransactionManager:
 
     def _on_ended(self, response: end_txn_response.EndTxnResponse, now: Now) -> None:
         if response.error_code:
+            self._is_in_doubt = self._is_in_doubt or response.error_code not in requests.NOT_ENDED
             what = f"{'committing' if self.state is State.COMMITTING_TRANSACTION else 'aborting'} the transaction"
             return self._refused(int(response.error_code), what, None, now)
         self._coordinators.succeeded()
@@ -362,9 +370,6 @@ class TransactionManager:
         self._move(Input.ENDED)
         self.error = None
         self._settle_ending(None)
-        if self._accumulator.incomplete:
-            # Another thread was inside send() when the transaction ended.
-            self.batches.abort_unsent(IllegalStateError("the record was sent while its transaction ended"), now)
         if self._needs_epoch:
             self._move(Input.INITIALIZE)
         self._begin_if_ready()
@@ -385,13 +390,20 @@ class TransactionManager:
             error = CommitFailedError(f"{error.args[0]}: the group has rebalanced", cause=error)
         self._is_forgotten = self._is_forgotten or reaction is TransactionReaction.NEW_EPOCH
         self._needs_epoch = self._needs_epoch or self._is_forgotten
-        if self.state is State.ABORTING_TRANSACTION and self._is_forgotten:
+        if self.state is State.ABORTING_TRANSACTION and (self._is_forgotten or self._was_never_open(code)):
             return self._ended(None, now)
-        return self._cannot_go_on(error, now, is_final=reaction is TransactionReaction.FATAL)
+        # The coordinator aborts a transaction that takes too long. In version 2 it then refuses to commit, and does not fence.
+        was_aborted = code == ErrorCode.invalid_txn_state and self.state is State.COMMITTING_TRANSACTION
+        return self._cannot_go_on(error, now, is_final=reaction is TransactionReaction.FATAL and not was_aborted)
+
+    def _was_never_open(self, code: int) -> bool:
+        """Whether the coordinator refuses to abort since no request that opens a transaction of version 1 was executed."""
+        return code == ErrorCode.invalid_txn_state and self.version == 1 and not self._contents.is_confirmed
 
     def _on_failure(self, error: OttlaError, group_id: str | None, now: Now) -> None:
         """React to a request, or a look-up, that failed in a way that a retry does not fix."""
-        del group_id
+        if group_id is not None and all(command.group.group_id != group_id for command in self._contents.offsets):
+            return  # the look-up for an earlier transaction, which goes on
         if Input.FATAL in TRANSITIONS[self.state]:
             self._cannot_go_on(error, now, is_final=False)
 
@@ -478,7 +490,7 @@ class TransactionManager:
     def _end_late(self, now: Now) -> None:
         if self.state is State.ABORTING_TRANSACTION:
             self._settle_ending(self._coordinators.late("the transaction was not aborted, which goes on"))
-        elif self._is_in_doubt or self._coordinators.is_unanswered:
+        elif self._is_in_doubt or self._coordinators.is_in_flight:  # one that waits for a connection will be sent
             late = self._coordinators.late("whether the transaction is committed was not known")
             hint = "commit() waits for the outcome again, and so does the next transaction"
             self._settle_ending(TransactionOutcomeUnknownError(late.args[0], hint=hint, cause=late))

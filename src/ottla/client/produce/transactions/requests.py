@@ -59,6 +59,25 @@ REACTIONS: Mapping[int, TransactionReaction] = {
 FENCED = frozenset({ErrorCode.invalid_producer_epoch, ErrorCode.producer_fenced})
 """The codes that say that the producer's epoch is not the latest one."""
 
+NOT_ENDED = frozenset(
+    {
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.concurrent_transactions,
+        ErrorCode.unsupported_version,
+        ErrorCode.invalid_request,
+        ErrorCode.unknown_producer_id,
+        ErrorCode.invalid_producer_id_mapping,
+        ErrorCode.invalid_producer_epoch,
+        ErrorCode.producer_fenced,
+        ErrorCode.invalid_txn_state,
+        ErrorCode.transactional_id_authorization_failed,
+        ErrorCode.transaction_abortable,
+    }
+)
+"""The codes of an EndTxn that surely was not executed. With others the decision may be in the coordinator's log: NOT_COORDINATOR
+and COORDINATOR_NOT_AVAILABLE, for example, are also the answers of one that has written it, and then not heard from the replicas.
+"""
+
 OF_MEMBER = frozenset(
     {
         ErrorCode.unknown_member_id,
@@ -90,6 +109,8 @@ def refusal(code: int, what: str, transactional_id: str, timeout_ms: int) -> Ott
     error = broker_error(code, what)
     if code == ErrorCode.invalid_transaction_timeout:
         error.hint = f"transaction.timeout.ms is {timeout_ms}, and the brokers' transaction.max.timeout.ms must not be lower"
+    if code == ErrorCode.invalid_txn_state:
+        error.hint = f"the coordinator has aborted the transaction if it took more than {timeout_ms / 1000:g} s"
     return error
 
 
