@@ -287,9 +287,9 @@ class Admin:
     ) -> tuple[TransactionListing, ...]:
         """All transactional ids, in order, or those that pass each filter that is given (brokers from 3.0 on).
 
-        ``duration``: the latest transaction began longer ago than this (brokers from 3.8 on); Apache Kafka lists those that have
-        ended, too, unless ``states=["Ongoing"]``. ``transactional_id_pattern`` is a regular expression for the whole id, in the
-        syntax of the broker (from 4.1 on). Raises ``InvalidRequestError`` for a state that the brokers do not know.
+        ``duration``: the latest transaction began longer ago than this (brokers from 3.8 on), or the producer has begun none; with
+        ``states=["Ongoing"]`` only those that are open. ``transactional_id_pattern`` is a regular expression for the whole id, in
+        the syntax of the broker (from 4.1 on). Raises ``InvalidRequestError`` for a state that the brokers do not know.
         """
         filters = transactions.TransactionFilters(
             tuple(arguments.names(states, "states")),

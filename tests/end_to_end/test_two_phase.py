@@ -175,7 +175,7 @@ def test_an_operator_finds_and_fences_a_transaction(broker: Broker, admin: Admin
     (listed,) = admin.list_transactions(states=["Ongoing"], transactional_id_pattern=f"{topic}.*", duration=0)
     assert (listed.transactional_id, listed.producer_id) == (one.transactional_id, one.producer_id)
     assert listed in admin.list_transactions(producer_ids=[one.producer_id])
-    assert admin.list_transactions(duration=3600) == ()
+    assert admin.list_transactions(states=["Ongoing"], duration=3600) == ()
     found = admin.describe_transactions([one.transactional_id])[one.transactional_id]
     assert (found.state, found.producer_id, found.producer_epoch) == ("Ongoing", one.producer_id, one.producer_epoch)
     assert (found.transaction_timeout_ms, found.partitions) == (60_000, (tp,))

@@ -132,6 +132,9 @@ def test_an_operator_describes_and_fences(cluster: Cluster, topic: str) -> None:
         assert [item.transactional_id for item in admin.list_transactions(transactional_id_pattern=f"{topic}.*")] == [who]
     admin.fence_producers([who])
     assert open_transaction(cluster, topic) is None
+    if cluster.version != "2.8.2":
+        assert who in [item.transactional_id for item in admin.list_transactions(duration=0)]
+        assert who not in [item.transactional_id for item in admin.list_transactions(states=["Ongoing"])]
     assert refused(lambda: admin.end_transactions(one, commit=True)) is TransactionOutcomeUnknownError
     assert committed(cluster.address, topic) == []
 

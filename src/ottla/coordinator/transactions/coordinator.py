@@ -15,7 +15,7 @@ from ottla.coordinator.effects import ApiError, Append, Reply, RequestContext, R
 from ottla.coordinator.runtime import BackgroundTask, CoordinatorRuntime, TimerFired
 from ottla.coordinator.transactions.decision import DecisionEffect, TransactionContext, completion_timer
 from ottla.coordinator.transactions.shard import ROUTES, PartitionState, TransactionShard
-from ottla.coordinator.transactions.transaction import STATUS, Transaction, TransactionState
+from ottla.coordinator.transactions.transaction import STATUS, Transaction
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import describe_transactions_response, list_transactions_request, list_transactions_response
@@ -172,7 +172,8 @@ def list_transactions(
         for one in candidates
         if (not request.state_filters or one.state.value in request.state_filters)
         and (not request.producer_id_filters or one.producer_id in request.producer_id_filters)
-        and (request.duration_filter < 0 or _runs_longer(one, request.duration_filter, now))
+        # As Kafka does, whether the transaction is open or not; without one, it counts as begun long ago.
+        and (request.duration_filter < 0 or now.wall - one.started_at > request.duration_filter)
         and (matching is None or one.transactional_id in matching)
     )
     return list_transactions_response.ListTransactionsResponse(
@@ -194,8 +195,3 @@ def _matching_ids(pattern: str | None, transactional_ids: tuple[str, ...]) -> fr
     check_regex(pattern)
     matches = resolve_all(ResolveRegexes("", (pattern,), transactional_ids, 0))
     return frozenset(matches.topics[pattern] if matches is not None else ())
-
-
-def _runs_longer(transaction: Transaction, duration: int, now: Now) -> bool:
-    is_open = transaction.state is TransactionState.ONGOING
-    return is_open and now.wall - transaction.started_at > duration
