@@ -232,7 +232,10 @@ def expired_then(answer: int, *, lose_b: bool = False) -> tuple[Writes, Batch]:
 
 @pytest.mark.parametrize("lose_b", [False, True])
 def test_a_later_batch_shows_that_an_expired_one_was_written(lose_b: bool) -> None:
-    assert expired_then(0, lose_b=lose_b)[1] == Batch(0, 3, ["c"])
+    writes, batch = expired_then(0, lose_b=lose_b)
+    assert batch == Batch(0, 3, ["c"])
+    writes.reply(writes.sent[-1])
+    assert next_batch_of_new(writes, "d") == Batch(0, 4, ["d"]), "the epoch goes on"
 
 
 @pytest.mark.parametrize("lose_b", [False, True])
@@ -279,8 +282,8 @@ def test_a_batch_that_expires_after_a_refusal_was_not_written() -> None:
     assert next_batch_of_new(writes) == Batch(1, 0, ["c"])
 
 
-def next_batch_of_new(writes: Writes) -> Batch:
-    return batches(writes.request("c")[0])[T0]
+def next_batch_of_new(writes: Writes, value: str = "c") -> Batch:
+    return batches(writes.request(value)[0])[T0]
 
 
 # -- the end of the epochs ------------------------------------------------------------------------------------------------
