@@ -151,7 +151,7 @@ def test_a_zookeeper_group_without_java_ends_at_once(tmp_path: Path) -> None:
 
 
 MOMENTS = ["load the flights", "start a broker ...", "start a broker: done", "share the partitions"]
-LATE = pytest.param("member-2 is killed", marks=pytest.mark.slow)
+LATE = pytest.param("member-1 is killed", marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize("moment", [*MOMENTS, LATE])

@@ -18,7 +18,8 @@ from ottla.demo.processes import Child, Children, Event
 
 GROUP = "dispatch"
 MEMBERS = ("member-1", "member-2", "member-3")
-VICTIM, NEWCOMER = "member-2", "member-4"
+VICTIM, NEWCOMER = "member-1", "member-4"
+"""The victim owns more than half of the flights, so that it is certainly at work when it is killed."""
 SESSION_TIMEOUT = 6.0
 """Seconds without a sign of life after which a member is removed."""
 BROKER_SETTINGS = {
