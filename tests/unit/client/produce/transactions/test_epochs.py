@@ -11,6 +11,7 @@ from ottla.client.produce.transactions.states import TransactionState as State
 from ottla.errors import (
     DisconnectedError,
     IllegalStateError,
+    OttlaTimeoutError,
     ProducerFencedError,
     TransactionAbortedError,
 )
@@ -108,6 +109,38 @@ def test_an_abort_of_a_transaction_that_the_coordinator_has_forgotten() -> None:
     _, aborted, end = tx.ending(commit=False)
     tx.refuse(end, ErrorCode.invalid_producer_id_mapping)
     assert succeeded(aborted)
+    assert tx.works()
+
+
+def test_initialize_and_begin_end_at_their_deadlines_with_the_reason() -> None:
+    tx = Transacts()
+    tx.lookup = ErrorCode.coordinator_not_available
+    initialized, begin = tx.initialize(within=1_000), tx.begin(within=2_000)
+    tx.go_on(begin.outcome)
+    assert tx.mono == 2_000
+    with pytest.raises(OttlaTimeoutError, match=r"the producer was not initialized within 60 s: .*COORDINATOR_NOT_AVAILABLE"):
+        raise failed(initialized)
+    with pytest.raises(OttlaTimeoutError, match=r"no transaction could be begun within 60 s: .*COORDINATOR_NOT_AVAILABLE"):
+        raise failed(begin.outcome)
+    tx.lookup = 0
+    tx.go_on(lambda: tx.state is State.READY)
+    assert not tx.accumulator.accepts, "the transaction whose begin() has raised is not begun"
+    assert tx.works()
+
+
+@both_versions
+@pytest.mark.parametrize("commit", [False, True])
+def test_begin_and_initialize_wait_for_the_end_of_the_transaction_before_up_to_their_deadlines(version: int, commit: bool) -> None:
+    tx = Transacts(version)
+    _, ended, end = tx.ending(commit=commit)
+    started, initialized, begin = tx.mono, tx.initialize(within=1_000), tx.begin(within=1_000)
+    tx.go_on(begin.outcome)
+    assert tx.mono == started + 1_000
+    assert isinstance(failed(initialized), OttlaTimeoutError)
+    assert isinstance(failed(begin.outcome), OttlaTimeoutError)
+    assert not ended.done
+    tx.succeed(end)
+    assert succeeded(ended)
     assert tx.works()
 
 

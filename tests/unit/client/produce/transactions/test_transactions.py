@@ -19,6 +19,7 @@ from ottla.errors import (
     OttlaTimeoutError,
     TransactionAbortedError,
     UnsupportedApiError,
+    error_class,
 )
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api, VersionRule
@@ -453,6 +454,35 @@ def test_the_end_of_the_transaction_before_is_waited_for_briefly(version: int) -
     tx.succeed(send)
     tx.go_on(tx.commit(begin))
     assert tx.state is State.READY
+
+
+@both_versions
+def test_any_other_refusal_is_repeated_after_the_usual_back_off(version: int) -> None:
+    tx = Transacts(version)
+    _, committed, end = tx.ending()
+    for wait in (100, 200, 400):
+        tx.refuse(end, ErrorCode.coordinator_load_in_progress)
+        assert tx.poll() == []
+        assert tx.wake_at == tx.mono + wait
+        end = tx.one(Api.END_TXN, tx.mono + wait)
+    tx.succeed(end)
+    assert succeeded(committed)
+
+
+@both_versions
+@pytest.mark.parametrize("code", [ErrorCode.out_of_order_sequence_number, ErrorCode.unknown_producer_id])
+def test_a_gap_in_the_sequence_numbers_ends_the_transaction_at_once(code: int, version: int) -> None:
+    tx = Transacts(version)
+    begin = tx.begun()
+    (delivery,) = tx.write("a")
+    tx.refuse(tx.next(Api.PRODUCE), code)
+    assert type(error(delivery)) is error_class(code)
+    assert tx.state is State.ABORTABLE_ERROR
+    tx.go_on(tx.abort(begin))
+    tx.go_on(lambda: tx.state is State.READY)
+    tx.begun()
+    tx.write("b")
+    assert batches(tx.next(Api.PRODUCE)) == {T0: Batch(5, 0, ["b"])}, "the numbers start again in another epoch"
 
 
 # -- other threads, and bad luck ------------------------------------------------------------------------------------------
