@@ -1,10 +1,10 @@
 """Ottla's producer, confluent-kafka and aiokafka, on Apache Kafka and on Ottla's broker.
 
-Method: all clients send the same records from one process, in turn, each time with a new producer: keys of 8 bytes, values of 100,
-4 partitions, ``acks=all``, idempotent. A run ends with the last acknowledgement. The figures are medians of the rounds after the
-first, a ratio is that of two medians, and processor time is that of all threads of the process. confluent-kafka and Ottla have
-equivalent settings for throughput (see ``TUNED``); the rate of aiokafka hardly depends on its settings. ``send_arrow`` is also compared with
-batches of 2,000 records that are made in advance and sent over one connection.
+Method: all clients send the same records from one process, in turn, each time with a new producer: keys of 8 bytes, values of
+100, 4 partitions, ``acks=all``, idempotent. A run ends with the last acknowledgement. The figures are medians of the rounds after
+the first, a ratio is that of two medians, and processor time is that of all threads of the process. confluent-kafka and Ottla
+have equivalent settings for throughput (see ``TUNED``); the rate of aiokafka hardly depends on its settings. ``send_arrow`` is
+also compared with batches of 2,000 records that are made in advance and sent over one connection.
 
     python benchmarks/producer.py [--rows send,arrow,...] [--brokers kafka,ottla] [--records 1000000] [--rounds 5]
 

@@ -155,7 +155,7 @@ class RecordAccumulator:
         body: cython.Py_ssize_t
         size: cython.Py_ssize_t
         queue: PartitionQueue = self._sticky(queues, most) if number < 0 else queues.queues[number]
-        if queue is None or queue.open is None:
+        if not self.accepts or queue is None or queue.open is None:
             return None
         batch: ProducerBatch = queue.open
         body = _fixed_size(key, value, headers) + varint_size(stamp - batch.base_timestamp) + varint_size(batch.count)
