@@ -9,6 +9,7 @@ import dataclasses
 import random
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from typing import Any, cast
 
 from hypothesis import given, settings, strategies as st
@@ -17,10 +18,11 @@ from ottla import Delivery
 from ottla.broker.faults.rules import Action, Delay, Drop, Fail, FailAppends, LoseReply, Moment, MoveCoordinator
 from ottla.broker.markers import read_marker
 from ottla.client.produce.transactions.calls import TransactionCalls
-from ottla.client.produce.transactions.commands import Begin
+from ottla.client.produce.transactions.commands import Begin, EndTransaction
 from ottla.errors import OttlaError, TransactionAbortedError, TransactionOutcomeUnknownError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
+from ottla.protocol.messages import offset_fetch_request
 from ottla.records import ControlType, iter_records
 from ottla.records.batch_states import BatchState
 from ottla.records.header import LENGTH_OVERHEAD, iter_headers
@@ -82,14 +84,16 @@ faults = st.one_of(
     st.tuples(st.just("kill"), st.sampled_from([1, 2]), durations, nothing),
     st.tuples(st.just("move"), durations, nothing, nothing),
     st.tuples(st.just("fill"), st.sampled_from(["t", "__transaction_state", "__consumer_offsets"]), durations, nothing),
-    st.tuples(st.just("fence"), nothing, nothing, nothing),
+    st.tuples(st.just("fence"), nothing, st.sampled_from([0, 20, 60, 120, 200]), nothing),
+    st.tuples(st.just("lose and fence"), st.just(Api.END_TXN), st.sampled_from([40, 80, 120, 200]), nothing),
 )
 transaction = st.tuples(
     st.lists(faults, min_size=1, max_size=3),
     st.lists(st.sampled_from([0, 0, 1, 3, 10, 60, 300]), max_size=4),
-    st.sampled_from(["commit", "commit", "commit", "abort", "commit with offsets", "commit with offsets"]),
+    st.sampled_from(["commit"] * 3 + ["commit with offsets"] * 3 + ["abort", "prepare", "die", "die in commit", "die in commit"]),
+    st.sampled_from([0, 1, 2, 4, 8, 20, 160]),
 )
-"""Faults; the milliseconds after each record of the transaction, one of each partition; and how it ends."""
+"""Faults; the milliseconds after each record of the transaction, one of each partition; how it ends; and when a producer dies."""
 histories = st.lists(transaction, min_size=1, max_size=7)
 
 
@@ -125,12 +129,14 @@ class Transacting:
             "max_block_ms": MAX_BLOCK,
             "retry_backoff_ms": 10,
         }
-        self.app, self.calls = self.producer("p")
         self.attempts: list[Attempt] = []
-        self.fences = 0
+        self.producers = count(1)
+        self.driver = self.world.producer("driver")
+        """Runs the program, and survives the producers."""
+        self.app, self.calls = self.producer()
 
-    def producer(self, name: str) -> tuple[ProducerApp, TransactionCalls]:
-        app = self.world.producer(name, **self.settings)
+    def producer(self) -> tuple[ProducerApp, TransactionCalls]:
+        app = self.world.producer(f"p{next(self.producers)}", **self.settings)
         return app, TransactionCalls(app.assembly._config, app._submit)
 
     def rewrite(self, api: Api, response: Any) -> Any:
@@ -145,22 +151,22 @@ class Transacting:
     # -- what happens -----------------------------------------------------------------------------------------------------
 
     def program(self, history: list[Any]) -> Program:
-        for faults, pauses, end in history:
+        for faults, pauses, end, died_after in history:
             for fault in faults:
                 self.disturb(*fault)
-            yield from self.transaction(pauses, end)
+            yield from self.transaction(pauses, end, died_after)
         yield Sleep(LATER)
         self.world.broker.clear_faults()
         self.changes.clear()
         while self.attempts[-1:] == [] or self.attempts[-1].outcome != "committed":
-            yield from self.transaction([0], "commit with offsets")
+            yield from self.transaction([0], "commit with offsets", 0)
         yield Sleep(LATER)
 
-    def transaction(self, pauses: list[int], end: str) -> Program:
+    def transaction(self, pauses: list[int], end: str, died_after: int) -> Program:
         attempt = Attempt(len(self.attempts))
         self.attempts.append(attempt)
         try:
-            begin = yield from self.calls.begin(self.app.now)
+            begin = yield from self.calls.begin(self.driver.now)
         except OttlaError:
             yield from self.recover()
             return
@@ -168,8 +174,15 @@ class Transacting:
             yield from self.fill(attempt, begin, pauses, end)
         except OttlaError:
             end = "abort"
+        if end.startswith("die"):
+            yield from self.die(begin, attempt, died_after if end == "die in commit" else None)
+            return
         try:
-            yield from self.calls.end(begin, commit=end != "abort", now=self.app.now)
+            if end == "prepare":
+                yield from self.calls.prepare(begin, self.driver.now)
+                yield from self.recover()
+                return
+            yield from self.calls.end(begin, commit=end != "abort", now=self.driver.now)
             attempt.outcome = "aborted" if end == "abort" else "committed"
         except OttlaError as error:
             yield from self.after(error, attempt, begin)
@@ -182,16 +195,28 @@ class Transacting:
                 delivery = yield from self.app.send("t", value, partition)
                 attempt.add(partition, delivery, value)
             yield Sleep(pause)
-        if end == "commit with offsets":
+        if end in ("commit with offsets", "die in commit"):
             attempt.has_offsets = True
             offsets = {INPUT: OffsetAndMetadata(attempt.number + 1)}
-            yield from self.calls.commit_offsets(begin, GROUP, offsets, self.app.now)
+            yield from self.calls.commit_offsets(begin, GROUP, offsets, self.driver.now)
+
+    def die(self, begin: Begin, attempt: Attempt, after: int | None) -> Program:
+        """Let the producer end as if killed, perhaps in the middle of a commit, and another one take over."""
+        if after is not None:
+            attempt.outcome = "unknown"
+            self.app._submit(EndTransaction(begin, commit=True))
+            yield Sleep(after)
+        self.app.closed = True
+        for number in list(self.app.numbers.values()):
+            self.world.broker.break_connection(number)
+        self.app, self.calls = self.producer()
+        yield from self.recover()
 
     def after(self, error: OttlaError, attempt: Attempt, begin: Begin) -> Program:
         while isinstance(error, TransactionOutcomeUnknownError):
             attempt.outcome = "unknown"
             try:
-                yield from self.calls.end(begin, commit=True, now=self.app.now)
+                yield from self.calls.end(begin, commit=True, now=self.driver.now)
                 attempt.outcome = "committed"
                 return
             except OttlaError as another:
@@ -200,7 +225,7 @@ class Transacting:
                 error = another
         if attempt.outcome != "unknown" and isinstance(error, TransactionAbortedError):
             try:
-                yield from self.calls.end(begin, commit=False, now=self.app.now)
+                yield from self.calls.end(begin, commit=False, now=self.driver.now)
             except OttlaError:
                 return
 
@@ -214,8 +239,8 @@ class Transacting:
             if self.manager.state.name == "READY":
                 return
             if self.manager.state.name == "ABORTABLE_ERROR":
-                yield from self.ignoring(self.calls.end(self.manager._transaction, commit=False, now=self.app.now))
-            yield from self.ignoring(self.calls.initialize(self.app.now))
+                yield from self.ignoring(self.calls.end(self.manager._transaction, commit=False, now=self.driver.now))
+            yield from self.ignoring(self.calls.initialize(self.driver.now))
             yield Sleep(20)
 
     def ignoring(self, call: Program) -> Program:
@@ -238,13 +263,18 @@ class Transacting:
             case "kill" if first in cluster.up:
                 broker.kill(first)
                 self.world.clock.after(second, partial(broker.start, first))
-            case "fence" if broker.up:
-                # A producer that came later has the id for a while, and goes away.
-                self.fences += 1
-                later, calls = self.producer(f"later-{self.fences}")
-                later.start(self.ignoring(calls.initialize(later.now)))
+            case "fence":
+                self.world.clock.after(second, self.fence)
+            case "lose and fence" if broker.up:
+                self.set_fault("lose", first, 0, third)
+                self.world.clock.after(second, self.fence)
             case _ if broker.up:
                 self.set_fault(what, first, second, third)
+
+    def fence(self) -> None:
+        """Let a producer that came later have the id for a while, and go away."""
+        later, calls = self.producer()
+        later.start(self.ignoring(calls.initialize(later.now)))
 
     def set_fault(self, what: str, first: Any, second: Any, third: int) -> None:
         faults: dict[str, Callable[[], Action]] = {
@@ -254,7 +284,7 @@ class Transacting:
             "delay": lambda: Delay(second),
         }
         if what in faults:
-            self.world.broker.set_fault(faults[what](), first, after=third, client_id="p")
+            self.world.broker.set_fault(faults[what](), first, after=third)
         elif what == "move":
             self.world.broker.set_fault(MoveCoordinator(), times=None, lasts=first)
         elif what == "fill":
@@ -282,11 +312,21 @@ class Transacting:
                 with_offsets = attempt.number + 1
         unclear = {one.number + 1 for one in self.attempts if one.outcome == "unknown" and one.has_offsets and not one.sent}
         assert offset == with_offsets or offset in unclear
+        assert self.is_stable(), "offsets of a transaction are pending"
         for partition, values in read.items():
             numbers = [tuple(map(int, value.split("."))) for value in values]
             assert numbers == sorted(numbers), f"partition {partition} is out of order"
         assert not self.app.accumulator.incomplete
         assert self.app.accumulator.used == 0
+
+    def is_stable(self) -> bool:
+        topic_id = self.world.broker.core.catalog.topic("in").topic_id
+        topic = offset_fetch_request.OffsetFetchRequestTopics(name="in", topic_id=topic_id, partition_indexes=(0,))
+        group = offset_fetch_request.OffsetFetchRequestGroup(group_id="g", topics=(topic,))
+        answer = self.world.broker.ask(
+            Api.OFFSET_FETCH, offset_fetch_request.OffsetFetchRequest(groups=(group,), require_stable=True)
+        )
+        return not answer.groups[0].error_code and not answer.groups[0].topics[0].partitions[0].error_code
 
     def committed(self, partition: int) -> list[str]:
         """What readers of committed records get, in order."""
@@ -335,5 +375,5 @@ worlds = st.fixed_dictionaries(
 @given(histories, worlds)
 def test_a_transaction_is_read_as_a_whole_or_not_at_all(history: list[Any], world: dict[str, Any]) -> None:
     transacting = Transacting(**world)
-    transacting.world.finish(transacting.app, transacting.program(history), limit=1_000_000)
+    transacting.world.finish(transacting.driver, transacting.program(history), limit=1_000_000)
     transacting.check()
