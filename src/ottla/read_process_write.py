@@ -16,10 +16,14 @@ from typing import TYPE_CHECKING, Any, overload
 from ottla.errors import (
     CommitFailedError,
     IllegalStateError,
+    InvalidProducerIdMappingError,
     OttlaError,
+    OutOfOrderSequenceNumberError,
     ProducerFencedError,
+    TransactionAbortableError,
     TransactionAbortedError,
     TransactionOutcomeUnknownError,
+    UnknownProducerIdError,
 )
 from ottla.records import Records
 from ottla.runtime import clock
@@ -39,6 +43,11 @@ _Committed = Mapping[TopicPartition, OffsetAndMetadata | None]
 
 
 _UNKNOWN = "whether the transaction before was committed is not known: read on with another consumer, from what is committed"
+
+
+_PASSING = (InvalidProducerIdMappingError, OutOfOrderSequenceNumberError, TransactionAbortableError, UnknownProducerIdError)
+"""Errors of one transaction: the next one has another epoch. For example, the coordinator forgets the id of a producer that is idle
+for a week."""
 
 
 class _Recovery(enum.Enum):
@@ -135,7 +144,7 @@ class _Turn:
                 return _Recovery.RAISE
             _log.warning("a transaction took longer than transaction.timeout.ms (%g s), so it was aborted", limit)
             return _Recovery.INITIALIZE
-        if isinstance(error, TransactionAbortedError) and cause.retriable:
+        if isinstance(error, TransactionAbortedError) and (cause.retriable or isinstance(cause, _PASSING)):
             _log.warning("%s: reading its records again", error)
             return _Recovery.READ_AGAIN
         return _Recovery.RAISE
