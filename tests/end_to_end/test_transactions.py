@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -19,6 +20,7 @@ from ottla import (
     AsyncProducer,
     Broker,
     Consumer,
+    ConsumerGroupMetadata,
     Delivery,
     OffsetAndMetadata,
     Producer,
@@ -29,6 +31,8 @@ from ottla.errors import (
     CommitFailedError,
     ForkedError,
     IllegalStateError,
+    InvalidTopicError,
+    MessageTooLargeError,
     OttlaError,
     OttlaTimeoutError,
     ProducerFencedError,
@@ -209,6 +213,23 @@ def test_a_record_that_fails_lets_the_transaction_fail(broker: Broker, topic: st
     assert values(broker, topic, "read_uncommitted") == ["b"]
 
 
+def test_a_record_that_is_not_accepted_aborts_unless_the_program_handles_the_error(broker: Broker, topic: str) -> None:
+    with new(broker, topic, max_request_size=1_000, max_block=0.3) as producer:
+        for wrong, record in (
+            (MessageTooLargeError, (topic, bytes(2_000))),
+            (OttlaTimeoutError, ("no-such-topic", b"x")),
+            (InvalidTopicError, ("no valid name", b"x")),
+        ):
+            with pytest.raises(wrong), producer.transaction():  # noqa: PT012
+                send(producer, topic, "aborted")
+                producer.send(*record)
+            with producer.transaction():
+                send(producer, topic, "kept")
+                with pytest.raises(wrong):
+                    producer.send(*record)
+    assert values(broker, topic) == ["kept"] * 3
+
+
 # -- offsets ---------------------------------------------------------------------------------------------------------------
 
 
@@ -293,6 +314,13 @@ def test_a_rebalance_in_the_middle(broker: Broker, topic: str) -> None:
         with producer.transaction():
             send(producer, topic, "more")
     assert values(broker, topic) == ["in", "more"]
+
+
+def test_a_generation_without_a_member_is_refused(broker: Broker, topic: str) -> None:
+    with new(broker, topic) as producer:
+        with pytest.raises(CommitFailedError), producer.transaction() as transaction:
+            transaction.commit_offsets(ConsumerGroupMetadata(topic, 2), {TopicPartition(topic, 0): 1})
+        assert offset(broker, topic, topic) is None
 
 
 # -- fencing and time-outs -------------------------------------------------------------------------------------------------
@@ -462,6 +490,29 @@ def test_close_aborts_an_open_transaction(broker: Broker, topic: str) -> None:
             call()
     with pytest.raises(ClosedError):
         producer.transaction()
+
+
+@pytest.mark.parametrize("api", ["FindCoordinator", "InitProducerId", "TxnOffsetCommit", "EndTxn"])
+def test_close_ends_a_call_that_waits_in_another_thread(broker: Broker, topic: str, api: str) -> None:
+    producer = new(broker, topic)
+    member = ConsumerGroupMetadata(topic)
+    with broker.faults.fail(api, "COORDINATOR_LOAD_IN_PROGRESS", times=None) as fault, ThreadPoolExecutor(1) as pool:
+
+        def transact() -> None:
+            with producer.transaction() as transaction:
+                transaction.commit_offsets(member, {TopicPartition(topic, 0): 1})
+
+        waiting = pool.submit(transact)
+        deadline = time.monotonic() + SOON
+        while not fault.struck:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        producer.close(0.1)
+        with pytest.raises(OttlaError, match=r"closed|the transaction was aborted"):
+            waiting.result(SOON)
+    with new(broker, topic) as producer:
+        producer.initialize()
+    assert offset(broker, topic, topic) is None
 
 
 def test_an_exception_that_leaves_both_blocks(broker: Broker, topic: str) -> None:
