@@ -166,6 +166,8 @@ def test_a_block_that_has_committed_or_aborted_by_itself(broker: Broker, topic: 
         with producer.transaction() as transaction:
             send(producer, topic, "b")
             transaction.abort()
+        times = {name.name: value for name, value in producer.metrics().items()}
+        assert times["txn-abort-time-ns-total"] > 0
         with pytest.raises(ZeroDivisionError), producer.transaction() as transaction:  # noqa: PT012
             send(producer, topic, "c")
             transaction.commit()
