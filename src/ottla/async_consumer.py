@@ -198,8 +198,11 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
         If it is cancelled, the new position counts if it was already requested, and otherwise the old one: ``position()`` returns
         it, and ``commit()`` and ``close()`` commit it.
         """
-        wanted = {arguments.partition(partition): arguments.position(offset)}
-        await self._run(lambda now: self._calls.positions.seek(wanted, now))
+        await self._seek_all({arguments.partition(partition): arguments.position(offset)})
+
+    async def _seek_all(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Seek in many partitions with one command."""
+        await self._run(lambda now: self._calls.positions.seek(positions, now))
 
     async def seek_to_beginning(self, *partitions: Partitions) -> None:
         """As ``Consumer.seek_to_beginning``."""

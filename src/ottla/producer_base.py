@@ -73,8 +73,8 @@ class ProducerNetwork:
         )
         self.calls = ProducerCalls(config, self.accumulator, self.submit)
         self.transactions = None if config.transactional_id is None else TransactionCalls(config, self.submit)
-        self.left_open: tuple[Any, Any] | None = None
-        """The transaction of a loop of ``ottla.transactions``, and its records; the next loop aborts it if the loop was left."""
+        self.left_open: Any = None
+        """The latest turn of a loop of ``ottla.transactions``, until it is certain whether it was committed."""
         self._config = config
         self._pid = os.getpid()
         self._assembly = ProducerAssembly(config, random, self.accumulator, self.calls)

@@ -17,6 +17,7 @@ from ottla.errors import (
     CommitFailedError,
     IllegalStateError,
     InvalidProducerIdMappingError,
+    InvalidTxnStateError,
     OttlaError,
     OutOfOrderSequenceNumberError,
     ProducerFencedError,
@@ -42,10 +43,13 @@ _log = logging.getLogger(__name__)
 _Committed = Mapping[TopicPartition, OffsetAndMetadata | None]
 
 
-_UNKNOWN = "whether the transaction before was committed is not known: read on with another consumer, from what is committed"
-
-
-_PASSING = (InvalidProducerIdMappingError, OutOfOrderSequenceNumberError, TransactionAbortableError, UnknownProducerIdError)
+_PASSING = (
+    InvalidProducerIdMappingError,
+    InvalidTxnStateError,
+    OutOfOrderSequenceNumberError,
+    TransactionAbortableError,
+    UnknownProducerIdError,
+)
 """Errors of one transaction: the next one has another epoch. For example, the coordinator forgets the id of a producer that is idle
 for a week."""
 
@@ -53,8 +57,10 @@ for a week."""
 class _Recovery(enum.Enum):
     """What follows a transaction that was not committed."""
 
+    NOTHING = "it was committed"
     READ_AGAIN = "read the records again, or leave them to another member of the group"
-    INITIALIZE = "initialize the producer, then read on from what is committed"
+    INITIALIZE = "initialize the producer, then read the records again"
+    ASK = "initialize the producer, then read on from what is committed"
     RAISE = "let the program decide"
 
 
@@ -101,7 +107,8 @@ def transactions(consumer: Any, producer: Any, *, timeout: float | timedelta = 1
     expected: type[Any] = AsyncProducer if is_async else Producer
     if not isinstance(producer, expected):
         name = type(consumer).__name__
-        raise TypeError(f"an {name} needs an {expected.__name__}" if is_async else f"a {name} needs a {expected.__name__}")
+        needs = f"an {name} needs an {expected.__name__}" if is_async else f"a {name} needs a {expected.__name__}"
+        raise TypeError(f"{needs}, not {short_repr(producer)}")
     _check(consumer)
     producer.transaction()  # raises if it is not transactional
     return _tasks_loop(consumer, producer, timeout) if is_async else _threads_loop(consumer, producer, timeout)
@@ -119,24 +126,54 @@ def _check(consumer: Any) -> None:
 
 
 class _Turn:
-    """One transaction of the loop, and the positions of its records."""
+    """The records of one poll, and their transaction, from the poll until it is certain whether they are committed.
 
-    def __init__(self, records: Records[Any, Any], producer: Any) -> None:
-        self.first: dict[TopicPartition, OffsetAndMetadata] = {}
+    The producer keeps it (``left_open``), so that the next loop can end what a loop has left: by ``break``, or by an exception at
+    any moment.
+    """
+
+    def __init__(self, records: Records[Any, Any], consumer: Any, producer: Any) -> None:
+        self.consumer = consumer
+        self.transaction: Any = None
+        self.recovery: _Recovery | None = None
+        """What is to be done before the next poll; ``None``: that is not decided."""
+        self.next = records.next_offsets()
+        self._first: dict[TopicPartition, OffsetAndMetadata] = {}
         for part in records.parts:
-            self.first.setdefault(part.topic_partition, OffsetAndMetadata(part.first_offset))
+            self._first.setdefault(part.topic_partition, OffsetAndMetadata(part.first_offset))
         self._producer = producer
         self._began_at = clock.monotonic()
 
-    def recovery(self, error: OttlaError) -> _Recovery:
-        """What follows an error of the transaction."""
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """The partitions of the records."""
+        return list(self._first)
+
+    @property
+    def may_be_committed(self) -> bool:
+        """Whether the commit of the transaction was begun."""
+        return self.transaction is not None and self.transaction.is_ending and not self.transaction.was_aborted
+
+    def began(self) -> None:
+        """Note that the transaction has begun: its time counts from here."""
+        self._began_at = clock.monotonic()
+
+    def ended(self) -> None:
+        """Note that the transaction has ended without an error."""
+        self.recovery = _Recovery.READ_AGAIN if self.transaction.was_aborted else _Recovery.NOTHING
+
+    def failed(self, error: OttlaError) -> None:
+        """Decide what follows an error of the transaction."""
+        self.recovery = self._recovery(error)
+
+    def _recovery(self, error: OttlaError) -> _Recovery:
         cause = error.cause if isinstance(error, TransactionAbortedError) and isinstance(error.cause, OttlaError) else error
         if isinstance(cause, CommitFailedError):
             _log.warning("a transaction was aborted, since the group has rebalanced: %s", error)
             return _Recovery.READ_AGAIN
         if isinstance(error, TransactionOutcomeUnknownError):
             _log.warning("%s: reading on from what is committed", error)
-            return _Recovery.INITIALIZE
+            return _Recovery.ASK
         if isinstance(cause, ProducerFencedError):
             # A coordinator fences the producer of a transaction that takes too long. If this one did, that is taken as the reason.
             limit = self._producer._config.transaction_timeout_ms / 1000
@@ -149,116 +186,167 @@ class _Turn:
             return _Recovery.READ_AGAIN
         return _Recovery.RAISE
 
-    def positions(self, consumer: Any, committed: _Committed) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Where to read on in the partitions that are still assigned: at the committed offset, or at the first of the records."""
-        assigned = consumer.assignment()
-        return {tp: committed.get(tp) or first for tp, first in self.first.items() if tp in assigned}
+    def positions(self, committed: _Committed) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Where to read on in the partitions that are still assigned: at the committed offset, or at the first of the records.
+
+        A committed offset elsewhere is that of a program that has called ``seek()``.
+        """
+        assigned = self.consumer.assignment()
+        found: dict[TopicPartition, OffsetAndMetadata] = {}
+        for tp, first in self._first.items():
+            at = committed.get(tp)
+            is_of_these = at is not None and first.offset <= at.offset <= self.next[tp].offset
+            if tp in assigned:
+                found[tp] = at if at is not None and is_of_these else first
+        return found
 
 
 def _threads_loop(
     consumer: Consumer[Any, Any], producer: Producer, timeout: float | timedelta
 ) -> Iterator[tuple[Transaction, Records[Any, Any]]]:
+    network = producer._network
     while True:
+        if network.left_open is not None:
+            _end(network.left_open, consumer, producer)
+            network.left_open = None
         records = consumer.poll(timeout)
         if not records:
             continue
-        turn, transaction = _Turn(records, producer), producer.transaction()
+        turn = network.left_open = _Turn(records, consumer, producer)
         try:
+            turn.transaction = transaction = producer.transaction()
             transaction.begin()
-            transaction.add_at_end(consumer, records.next_offsets())
+            turn.began()
+            transaction.add_at_end(consumer, turn.next)
             yield transaction, records
             if transaction.is_open:
                 transaction.commit()
-            recovery = _Recovery.READ_AGAIN if transaction.was_aborted else None
+            turn.ended()
         except OttlaError as error:
-            recovery = turn.recovery(error)
-            transaction.abort_after(error)
-            if recovery is _Recovery.RAISE:
-                _read_again(consumer, turn, {}, error)
+            turn.failed(error)
+            if turn.recovery is _Recovery.RAISE:
+                _give_up(turn, error)
+                network.left_open = None
                 raise
-        except BaseException as error:  # the loop has ended: by an exception in its body, or by break
-            transaction.abort_after(error)
-            _read_again(consumer, turn, {}, error)
+            _abort(turn, error)
+        except BaseException as error:  # the loop was left, by break or by an exception in its body, or Ctrl-C came
+            if not turn.may_be_committed:
+                _give_up(turn, error)
+                network.left_open = None
             raise
-        if recovery is _Recovery.INITIALIZE:
-            try:
-                producer.initialize()
-                committed = consumer.committed(*turn.first)
-            except BaseException as error:
-                error.add_note(_UNKNOWN)
+
+
+def _end(turn: _Turn, consumer: Consumer[Any, Any], producer: Producer) -> None:
+    """End a turn: its transaction may be open, being ended, or over. Unless it was committed, its records come again."""
+    if turn.recovery is None and turn.may_be_committed:
+        try:
+            turn.transaction.commit()  # waits for the outcome
+        except OttlaError as error:
+            turn.failed(error)
+            if turn.recovery is _Recovery.RAISE:
                 raise
-            _read_again(consumer, turn, committed)
-        elif recovery is not None:
-            _read_again(consumer, turn, {})
+        else:
+            turn.ended()
+    elif turn.recovery is None:
+        if turn.transaction is not None and turn.transaction.is_open:
+            turn.transaction.abort()
+        turn.recovery = _Recovery.READ_AGAIN
+    committed: _Committed = {}
+    if turn.recovery in (_Recovery.INITIALIZE, _Recovery.ASK):
+        producer.initialize()
+    if turn.recovery is _Recovery.ASK:
+        committed = turn.consumer.committed(*turn.partitions)
+    if turn.recovery is not _Recovery.NOTHING and turn.consumer is consumer:
+        consumer._seek_all(turn.positions(committed))
+
+
+def _abort(turn: _Turn, error: BaseException) -> None:
+    if turn.transaction is not None:
+        turn.transaction.abort_after(error)
+
+
+def _give_up(turn: _Turn, error: BaseException) -> None:
+    """Abort, and have the consumer read the records again. ``error`` ends the loop, so no other one replaces it."""
+    _abort(turn, error)
+    try:
+        turn.consumer._seek_all(turn.positions({}))
+    except OttlaError as seeking:
+        error.add_note(f"the consumer does not read the records again: {seeking}")
 
 
 async def _tasks_loop(
     consumer: AsyncConsumer[Any, Any], producer: AsyncProducer, timeout: float | timedelta
 ) -> AsyncIterator[tuple[AsyncTransaction, Records[Any, Any]]]:
     network = producer._network
-    if network.left_open is not None:
-        # A loop that is left by break, or by an exception in its body, goes on only when its generator is closed: some time later.
-        (transaction, turn), network.left_open = network.left_open, None
-        if transaction.is_open:
-            await transaction.abort()
-        await _read_again_in_task(consumer, turn, {})
     while True:
+        if network.left_open is not None:
+            await _end_in_task(network.left_open, consumer, producer)
+            network.left_open = None
         records = await consumer.poll(timeout)
         if not records:
             continue
-        turn, transaction = _Turn(records, producer), producer.transaction()
+        turn = network.left_open = _Turn(records, consumer, producer)
         try:
+            turn.transaction = transaction = producer.transaction()
             await transaction.begin()
-            transaction.add_at_end(consumer, records.next_offsets())
-            network.left_open = transaction, turn
+            turn.began()
+            transaction.add_at_end(consumer, turn.next)
             yield transaction, records
-            network.left_open = None
             if transaction.is_open:
                 await transaction.commit()
-            recovery = _Recovery.READ_AGAIN if transaction.was_aborted else None
+            turn.ended()
         except GeneratorExit as error:
-            await transaction.abort_after(error)
+            # The event loop closes the generator some time after the loop was left. The next loop may be running by then, and has
+            # ended the turn.
+            await _abort_in_task(turn, error)
             raise
         except OttlaError as error:
-            recovery = turn.recovery(error)
-            await transaction.abort_after(error)
-            if recovery is _Recovery.RAISE:
-                await _read_again_in_task(consumer, turn, {}, error)
+            turn.failed(error)
+            if turn.recovery is _Recovery.RAISE:
+                await _give_up_in_task(turn, error)
+                network.left_open = None
                 raise
-        except BaseException as error:  # the task was cancelled while it committed
-            await transaction.abort_after(error)
-            await _read_again_in_task(consumer, turn, {}, error)
+            await _abort_in_task(turn, error)
+        except BaseException as error:  # the task was cancelled
+            if not turn.may_be_committed:
+                await _give_up_in_task(turn, error)
+                network.left_open = None
             raise
-        if recovery is _Recovery.INITIALIZE:
-            try:
-                await producer.initialize()
-                committed = await consumer.committed(*turn.first)
-            except BaseException as error:
-                error.add_note(_UNKNOWN)
+
+
+async def _end_in_task(turn: _Turn, consumer: AsyncConsumer[Any, Any], producer: AsyncProducer) -> None:
+    """As ``_end``."""
+    if turn.recovery is None and turn.may_be_committed:
+        try:
+            await turn.transaction.commit()
+        except OttlaError as error:
+            turn.failed(error)
+            if turn.recovery is _Recovery.RAISE:
                 raise
-            await _read_again_in_task(consumer, turn, committed)
-        elif recovery is not None:
-            await _read_again_in_task(consumer, turn, {})
+        else:
+            turn.ended()
+    elif turn.recovery is None:
+        if turn.transaction is not None and turn.transaction.is_open:
+            await turn.transaction.abort()
+        turn.recovery = _Recovery.READ_AGAIN
+    committed: _Committed = {}
+    if turn.recovery in (_Recovery.INITIALIZE, _Recovery.ASK):
+        await producer.initialize()
+    if turn.recovery is _Recovery.ASK:
+        committed = await turn.consumer.committed(*turn.partitions)
+    if turn.recovery is not _Recovery.NOTHING and turn.consumer is consumer:
+        await consumer._seek_all(turn.positions(committed))
 
 
-def _read_again(consumer: Consumer[Any, Any], turn: _Turn, committed: _Committed, error: BaseException | None = None) -> None:
-    """Read on from what is committed, or read the records again. ``error`` ends the loop, so it is not replaced by another one."""
+async def _abort_in_task(turn: _Turn, error: BaseException) -> None:
+    if turn.transaction is not None:
+        await turn.transaction.abort_after(error)
+
+
+async def _give_up_in_task(turn: _Turn, error: BaseException) -> None:
+    """As ``_give_up``."""
+    await _abort_in_task(turn, error)
     try:
-        for tp, position in turn.positions(consumer, committed).items():
-            consumer.seek(tp, position)
+        await turn.consumer._seek_all(turn.positions({}))
     except OttlaError as seeking:
-        if error is None:
-            raise
-        error.add_note(f"the consumer does not read the records again: {seeking}")
-
-
-async def _read_again_in_task(
-    consumer: AsyncConsumer[Any, Any], turn: _Turn, committed: _Committed, error: BaseException | None = None
-) -> None:
-    try:
-        for tp, position in turn.positions(consumer, committed).items():
-            await consumer.seek(tp, position)
-    except OttlaError as seeking:
-        if error is None:
-            raise
         error.add_note(f"the consumer does not read the records again: {seeking}")

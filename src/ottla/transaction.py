@@ -58,9 +58,22 @@ class _TransactionBase:
         """Whether the transaction was begun, and none of ``commit``, ``abort`` and ``prepare`` was called."""
         return self._begun is not None and not self._over
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether one of ``commit`` and ``abort`` was called, as far as that it has effects even if the call was interrupted."""
+        return self._begun is not None and self._over
+
     def add_at_end(self, consumer: Any, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
         """Have the end of the transaction commit these offsets of a consumer, unless ``commit_offsets`` is called before."""
         self._due = consumer, offsets
+
+    def _ends(self) -> None:
+        """Note that the command to commit is on its way."""
+        self._over = True
+
+    def _aborts(self) -> None:
+        """Note that the command to abort is on its way."""
+        self._over = self.was_aborted = True
 
     def _report_failures(self) -> None:
         """Note that failures of records are known by now: a transaction that has ended was committed with all its records."""
@@ -116,7 +129,15 @@ class Transaction(_TransactionBase):
     def begin(self) -> None:
         """Begin the transaction; a ``with`` block does that. The first one of a producer initializes it."""
         self._may_begin()
-        self._begun = self._run(self._calls.begin(clock.now()))
+        now = clock.now()
+        command = self._calls.new_begin(now)
+        try:
+            self._run(self._calls.begin(command, now))
+            self._begun = command
+        except BaseException as error:
+            if not isinstance(error, OttlaError):
+                self._calls.drop(command)
+            raise
 
     def commit_offsets(self, consumer: Consumer[Any, Any] | ConsumerGroupMetadata, offsets: Offsets = None) -> None:
         """Make a consumer's offsets part of the transaction: those after all records that it has returned, or ``offsets``.
@@ -141,9 +162,8 @@ class Transaction(_TransactionBase):
         transaction = self._open()
         if self._due is not None:
             self.commit_offsets(*self._due)
-        self._over = True
         try:
-            self._run(self._calls.end(transaction, commit=True, now=clock.now()))
+            self._run(self._calls.end(transaction, commit=True, now=clock.now(), submitted=self._ends))
         except TransactionAbortedError as error:
             self._over = False
             self.abort_after(error)
@@ -157,13 +177,13 @@ class Transaction(_TransactionBase):
             self.abort()
         except OttlaError as aborting:
             aborting.__context__ = None
-            error.add_note(f"aborting the transaction failed, too: {aborting}")
+            if not isinstance(error, type(aborting)):  # the same reason needs no second mention
+                error.add_note(f"aborting the transaction failed, too: {aborting}")
 
     def abort(self) -> None:
         """Abort: consumers with ``isolation_level="read_committed"`` never see the records, and no offsets are committed."""
         transaction = self._open()
-        self._over = self.was_aborted = True
-        self._run(self._calls.end(transaction, commit=False, now=clock.now()))
+        self._run(self._calls.end(transaction, commit=False, now=clock.now(), submitted=self._aborts))
 
     def prepare(self) -> Prepared:
         """Have all records and offsets acknowledged, and leave the rest to ``ottla.finish``, which any process may call.
@@ -210,7 +230,15 @@ class AsyncTransaction(_TransactionBase):
     async def begin(self) -> None:
         """As ``Transaction.begin``."""
         self._may_begin()
-        self._begun = await self._run(self._calls.begin(clock.now()))
+        now = clock.now()
+        command = self._calls.new_begin(now)
+        try:
+            await self._run(self._calls.begin(command, now))
+            self._begun = command
+        except BaseException as error:
+            if not isinstance(error, OttlaError):
+                self._calls.drop(command)
+            raise
 
     async def commit_offsets(self, consumer: Member, offsets: Offsets = None) -> None:
         """As ``Transaction.commit_offsets``, for an ``AsyncConsumer`` or a ``Consumer``."""
@@ -228,9 +256,8 @@ class AsyncTransaction(_TransactionBase):
         transaction = self._open()
         if self._due is not None:
             await self.commit_offsets(*self._due)
-        self._over = True
         try:
-            await self._run(self._calls.end(transaction, commit=True, now=clock.now()))
+            await self._run(self._calls.end(transaction, commit=True, now=clock.now(), submitted=self._ends))
         except TransactionAbortedError as error:
             self._over = False
             await self.abort_after(error)
@@ -244,13 +271,13 @@ class AsyncTransaction(_TransactionBase):
             await self.abort()
         except OttlaError as aborting:
             aborting.__context__ = None
-            error.add_note(f"aborting the transaction failed, too: {aborting}")
+            if not isinstance(error, type(aborting)):  # the same reason needs no second mention
+                error.add_note(f"aborting the transaction failed, too: {aborting}")
 
     async def abort(self) -> None:
         """As ``Transaction.abort``."""
         transaction = self._open()
-        self._over = self.was_aborted = True
-        await self._run(self._calls.end(transaction, commit=False, now=clock.now()))
+        await self._run(self._calls.end(transaction, commit=False, now=clock.now(), submitted=self._aborts))
 
     async def prepare(self) -> Prepared:
         """As ``Transaction.prepare``."""

@@ -76,7 +76,7 @@ class ProducerAssembly:
             self.transactions.batches = self.sender
             core.add_manager(self.transactions)
             self._register(core, self.transactions)
-            calls.refusal = self.transactions.refusal
+            calls.refusal, calls.transaction = self.transactions.refusal, self.transactions.current
         core.before_notifications = core.drop_notifications
         core.deferrable_commands = self._deferrable_commands
         core.register(AwaitTopic, self.topics.wait)

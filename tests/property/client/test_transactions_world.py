@@ -166,7 +166,8 @@ class Transacting:
         attempt = Attempt(len(self.attempts))
         self.attempts.append(attempt)
         try:
-            begin = yield from self.calls.begin(self.driver.now)
+            begin = self.calls.new_begin(self.driver.now)
+            yield from self.calls.begin(begin, self.driver.now)
         except OttlaError:
             yield from self.recover()
             return

@@ -17,7 +17,7 @@ from typing import Any
 from ottla.client.produce.outcome import Call, Wait
 from ottla.client.produce.topics import AwaitTopic
 from ottla.config.producer import ProducerConfig
-from ottla.errors import ClosedError, OttlaError, OttlaTimeoutError
+from ottla.errors import ClosedError, IllegalStateError, OttlaError, OttlaTimeoutError
 from ottla.records.accumulator import RecordAccumulator
 from ottla.records.arrow_delivery import ArrowDelivery, MemoryShort, WrittenRows
 from ottla.records.batch_states import OUTCOMES, BatchState
@@ -53,6 +53,8 @@ class ProducerCalls:
         """Called by the network thread after it has added to ``delivered``."""
         self.refusal: Callable[[], OttlaError] = lambda: ClosedError("the producer is closed")
         """Returns why no record is accepted now."""
+        self.transaction: Callable[[], object] = lambda: None
+        """Returns the open transaction, to compare it with an earlier one: a record that waits must not become part of the next."""
         self._config = config
         self._accumulator = accumulator
         self._submit = submit
@@ -84,7 +86,9 @@ class ProducerCalls:
     def send(self, topic: str, record: tuple[Any, ...], now: Now) -> Call[Delivery]:
         """Append a record for which there was no room, or no metadata, at first. It may wait for ``max.block.ms``."""
         partition, deadline = record[2] or 0, now.mono + self._config.max_block_ms
+        transaction = self.transaction()
         while True:
+            self._check_transaction(transaction)
             freed = self._accumulator.freed  # before the attempt: memory that becomes free after it ends the wait
             delivery = self._accumulator.append(topic, *record)
             if delivery is not None:
@@ -103,7 +107,7 @@ class ProducerCalls:
 
         if not self._accumulator.accepts:
             raise self.refusal()
-        encoder = RowEncoder(self._accumulator, data, topic)
+        encoder, transaction = RowEncoder(self._accumulator, data, topic), self.transaction()
         try:
             for step in encoder.steps():
                 deadline = now.mono + self._config.max_block_ms
@@ -115,11 +119,19 @@ class ProducerCalls:
                 else:
                     for name, partition in sorted(step.partitions):
                         now = yield from self._await_topic(name, partition, now, deadline)
+                self._check_transaction(transaction)
+        except ClosedError:
+            raise self.refusal() from None
         except Exception as error:
-            if count := encoder.delivery.count:
+            if (count := encoder.delivery.count) and self._config.transactional_id is None:
                 error.add_note(f"{count} rows before that were accepted, and are written")
             raise
         return encoder.delivery
+
+    def _check_transaction(self, transaction: object) -> None:
+        """Raise if the transaction in which a call began has ended while it waited."""
+        if self.transaction() is not transaction:
+            raise IllegalStateError("the transaction has ended while records waited for memory, or for their topic")
 
     def wait_for_rows(self, delivery: ArrowDelivery, until: int | None) -> Call[list[WrittenRows]]:
         """Wait for the outcome of the rows of a call."""

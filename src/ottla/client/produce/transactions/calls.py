@@ -31,6 +31,10 @@ class _Command(Protocol):
         """The outcome to wait for."""
 
 
+def _ignore() -> None:
+    """Called when a command is on its way, by default."""
+
+
 class TransactionCalls:
     """``submit`` sends a command to the network thread."""
 
@@ -44,18 +48,18 @@ class TransactionCalls:
         """See ``Producer.initialize``."""
         yield from self._carry_out("init", Initialize(now.mono + self._max_block_ms), now)
 
-    def begin(self, now: Now) -> Call[Begin]:
+    def begin(self, command: Begin, now: Now) -> Call[None]:
         """Begin a transaction, once the one before has ended."""
-        command = Begin(now.mono + self._max_block_ms)
-        try:
-            yield from self._carry_out("begin", command, now)
-        except OttlaError:
-            raise
-        except BaseException:  # the call was interrupted, so no one would end the transaction
-            with suppress(OttlaError):
-                self._submit(EndTransaction(command, commit=False))
-            raise
-        return command
+        yield from self._carry_out("begin", command, now)
+
+    def new_begin(self, now: Now) -> Begin:
+        """The command to begin a transaction."""
+        return Begin(now.mono + self._max_block_ms)
+
+    def drop(self, transaction: Begin) -> None:
+        """End a transaction whose beginning was interrupted, whether it has begun or not."""
+        with suppress(OttlaError):
+            self._submit(EndTransaction(transaction, commit=False))
 
     def commit_offsets(
         self, transaction: Begin, group: ConsumerGroupMetadata, offsets: Mapping[TopicPartition, OffsetAndMetadata], now: Now
@@ -65,9 +69,9 @@ class TransactionCalls:
             command = CommitOffsets(transaction, group, offsets, now.mono + self._max_block_ms)
             yield from self._carry_out("send-offsets", command, now)
 
-    def end(self, transaction: Begin, *, commit: bool, now: Now) -> Call[None]:
-        """See ``Transaction.commit`` and ``abort``."""
-        yield from self._carry_out("commit" if commit else "abort", EndTransaction(transaction, commit), now)
+    def end(self, transaction: Begin, *, commit: bool, now: Now, submitted: Callable[[], None] = _ignore) -> Call[None]:
+        """See ``Transaction.commit`` and ``abort``. ``submitted`` is called as soon as the command is on its way."""
+        yield from self._carry_out("commit" if commit else "abort", EndTransaction(transaction, commit), now, submitted)
 
     def prepare(self, transaction: Begin, now: Now) -> Call[Prepared]:
         """See ``Transaction.prepare``."""
@@ -82,8 +86,9 @@ class TransactionCalls:
         self._submit(command)
         return command.outcome
 
-    def _carry_out(self, what: str, command: _Command, now: Now) -> Call[object]:
+    def _carry_out(self, what: str, command: _Command, now: Now, submitted: Callable[[], None] = _ignore) -> Call[object]:
         outcome, began_at = self._begun(command), now.mono
+        submitted()
         while not outcome.done:
             now = yield Wait(outcome, lambda: outcome.done, None)
         self.waited[what] += now.mono - began_at

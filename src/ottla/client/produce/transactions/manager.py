@@ -35,6 +35,7 @@ from ottla.client.produce.transactions.requests import OF_MEMBER, Identity, Tran
 from ottla.client.produce.transactions.states import OPEN_STATES, TRANSITIONS, TransactionInput as Input, TransactionState as State
 from ottla.config.producer import ProducerConfig
 from ottla.errors import (
+    ClosedError,
     CommitFailedError,
     IllegalStateError,
     InvalidProducerEpochError,
@@ -57,10 +58,12 @@ FEATURE = "transaction.version"
 
 _NO_ID = ProducerIdAndEpoch(-1, -1)
 
+_NOT_OPEN = "no transaction is open"
+
 _REFUSED: Mapping[State, str] = {
-    State.UNINITIALIZED: "no transaction is open",
-    State.INITIALIZING: "no transaction is open",
-    State.READY: "no transaction is open",
+    State.UNINITIALIZED: _NOT_OPEN,
+    State.INITIALIZING: _NOT_OPEN,
+    State.READY: _NOT_OPEN,
     State.IN_TRANSACTION: "a transaction is open",
     State.PREPARING_TRANSACTION: "the transaction is being prepared",
     State.PREPARED_TRANSACTION: "the transaction is prepared, and finish() ends it; initialize() lets this producer go on",
@@ -172,7 +175,12 @@ class TransactionManager:
         error, state = self.error, self.state
         if error is not None:
             return error.afresh()
-        return IllegalStateError(_REFUSED.get(state, "no transaction is open"), hint="with producer.transaction(): ...")
+        text = _REFUSED.get(state, _NOT_OPEN)
+        return IllegalStateError(text, hint="with producer.transaction(): ..." if text is _NOT_OPEN else None)
+
+    def current(self) -> object:
+        """The open transaction, or the latest one. Any thread may call this."""
+        return self._transaction
 
     # -- commands -----------------------------------------------------------------------------------------------------------
 
@@ -226,6 +234,9 @@ class TransactionManager:
             command.outcome.settle()
         elif is_latest and self._ending is None and self.state is _ENDING[command.commit]:
             self._ending, self._end_by = command, now.mono + self._max_block_ms  # the call before has not waited for the outcome
+        elif is_latest and isinstance(self._ending, EndTransaction) and self.state is _ENDING[command.commit]:
+            first = self._ending.outcome  # its call was interrupted, or is another thread's
+            first.waiters.append(lambda: command.outcome.settle(first.value, first.error))
         elif is_latest and command.commit and self.state is State.IN_TRANSACTION:
             self._send_all(Input.COMMIT, command)
         elif is_latest and not command.commit and Input.ABORT in TRANSITIONS[self.state]:
@@ -237,6 +248,9 @@ class TransactionManager:
 
     def close(self, command: CloseTransaction, now: Now) -> None:
         """Handle the command: abort an open transaction, or wait for the end of one."""
+        if self._begin is not None:
+            begin, self._begin = self._begin, None
+            begin.outcome.settle(error=ClosedError("the producer is closed"))
         if Input.ABORT in TRANSITIONS[self.state]:
             self._abort(command, now)
         elif self.state not in (State.COMMITTING_TRANSACTION, State.ABORTING_TRANSACTION):
@@ -246,7 +260,7 @@ class TransactionManager:
         else:  # another call waits for the end, or was interrupted while it did
             self._ending.outcome.waiters.append(command.outcome.settle)
 
-    def _abort(self, command: EndTransaction | CloseTransaction, now: Now) -> None:
+    def _abort(self, command: EndTransaction | CloseTransaction | None, now: Now) -> None:
         aborted = TransactionAbortedError("the transaction was aborted")
         self._settle_ending(aborted)
         self._move(Input.ABORT)
@@ -420,9 +434,12 @@ class TransactionManager:
         """Let the transaction be one that can only be aborted."""
         if self.state not in OPEN_STATES:
             return
+        was_committing = self.state is State.COMMITTING_TRANSACTION
         self._move(Input.FAIL)
         aborted = TransactionAbortedError(f"the transaction has to be aborted: {error.args[0]}", hint=error.hint, cause=error)
         self._stop(error if isinstance(error, CommitFailedError) else aborted, aborted, now)
+        if was_committing:  # the call to commit may have been interrupted, and then no other call would abort
+            self._abort(None, now)
 
     def _fatal(self, error: OttlaError, now: Now) -> None:
         """Let the producer be one that cannot go on."""
@@ -489,7 +506,7 @@ class TransactionManager:
 
     def _end_late(self, now: Now) -> None:
         if self.state is State.ABORTING_TRANSACTION:
-            self._settle_ending(self._coordinators.late("the transaction was not aborted, which goes on"))
+            self._settle_ending(self._coordinators.late("the transaction is being aborted, but not ended"))
         elif self._is_in_doubt or self._coordinators.is_in_flight:  # one that waits for a connection will be sent
             late = self._coordinators.late("whether the transaction is committed was not known")
             hint = "commit() waits for the outcome again, and so does the next transaction"

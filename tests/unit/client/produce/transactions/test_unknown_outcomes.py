@@ -231,7 +231,7 @@ def test_an_abort_that_is_late_goes_on(version: int) -> None:
     begin, aborted, end = tx.ending(commit=False)
     tx.mono += MAX_BLOCK
     tx.poll()
-    with pytest.raises(OttlaTimeoutError, match="the transaction was not aborted, which goes on within 60 s"):
+    with pytest.raises(OttlaTimeoutError, match="the transaction is being aborted, but not ended within 60 s"):
         raise failed(aborted)
     again, following = tx.abort(begin), tx.begin()
     tx.succeed(end)
