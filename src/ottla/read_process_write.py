@@ -154,6 +154,11 @@ class _Turn:
         """Whether the commit of the transaction was begun."""
         return self.transaction is not None and self.transaction.is_ending and not self.transaction.was_aborted
 
+    @property
+    def was_committed(self) -> bool:
+        """Whether the commit is known to have succeeded."""
+        return self.transaction is not None and self.transaction.was_committed
+
     def began(self) -> None:
         """Note that the transaction has begun: its time counts from here."""
         self._began_at = clock.monotonic()
@@ -238,9 +243,15 @@ def _threads_loop(
 
 def _end(turn: _Turn, consumer: Consumer[Any, Any], producer: Producer) -> None:
     """End a turn: its transaction may be open, being ended, or over. Unless it was committed, its records come again."""
-    if turn.recovery is None and turn.may_be_committed:
+    if turn.recovery is None and turn.was_committed:
+        turn.ended()
+    elif turn.recovery is None and turn.may_be_committed:
         try:
             turn.transaction.commit()  # waits for the outcome
+        except IllegalStateError:
+            if turn.transaction.was_prepared:
+                raise
+            turn.recovery = _Recovery.ASK  # another transaction was begun since then, so the producer does not remember this one
         except OttlaError as error:
             turn.failed(error)
             if turn.recovery is _Recovery.RAISE:
@@ -316,9 +327,15 @@ async def _tasks_loop(
 
 async def _end_in_task(turn: _Turn, consumer: AsyncConsumer[Any, Any], producer: AsyncProducer) -> None:
     """As ``_end``."""
-    if turn.recovery is None and turn.may_be_committed:
+    if turn.recovery is None and turn.was_committed:
+        turn.ended()
+    elif turn.recovery is None and turn.may_be_committed:
         try:
             await turn.transaction.commit()
+        except IllegalStateError:
+            if turn.transaction.was_prepared:
+                raise
+            turn.recovery = _Recovery.ASK  # another transaction was begun since then, so the producer does not remember this one
         except OttlaError as error:
             turn.failed(error)
             if turn.recovery is _Recovery.RAISE:

@@ -46,8 +46,8 @@ class _TransactionBase:
         self._over = False
         self._due: tuple[Any, dict[TopicPartition, OffsetAndMetadata]] | None = None
         """The consumer and the offsets that the end of the transaction adds, unless ``commit_offsets`` was called."""
-        self.was_aborted = False
-        """Whether ``abort()`` was called."""
+        self.was_aborted = self.was_committed = self.was_prepared = False
+        """Whether ``abort()`` was called; whether ``commit()`` and ``prepare()`` have succeeded."""
 
     def __repr__(self) -> str:
         state = "not begun" if self._begun is None else "ended" if self._over else "open"
@@ -164,6 +164,7 @@ class Transaction(_TransactionBase):
             self.commit_offsets(*self._due)
         try:
             self._run(self._calls.end(transaction, commit=True, now=clock.now(), submitted=self._ends))
+            self.was_committed = True
         except TransactionAbortedError as error:
             self._over = False
             self.abort_after(error)
@@ -195,7 +196,7 @@ class Transaction(_TransactionBase):
         if self._due is not None:
             self.commit_offsets(*self._due)
         prepared = self._run(self._calls.prepare(transaction, clock.now()))
-        self._over = True
+        self._over = self.was_prepared = True
         return prepared
 
     def _run(self, call: Call[T]) -> T:
@@ -258,6 +259,7 @@ class AsyncTransaction(_TransactionBase):
             await self.commit_offsets(*self._due)
         try:
             await self._run(self._calls.end(transaction, commit=True, now=clock.now(), submitted=self._ends))
+            self.was_committed = True
         except TransactionAbortedError as error:
             self._over = False
             await self.abort_after(error)
@@ -285,7 +287,7 @@ class AsyncTransaction(_TransactionBase):
         if self._due is not None:
             await self.commit_offsets(*self._due)
         prepared = await self._run(self._calls.prepare(transaction, clock.now()))
-        self._over = True
+        self._over = self.was_prepared = True
         return prepared
 
     async def _run(self, call: Call[T]) -> T:

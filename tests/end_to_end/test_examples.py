@@ -40,7 +40,10 @@ def run(*arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", sorted(PRINTED))
+# The documents on Spark start it as well.
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if "spark" in name else ()) for name in sorted(PRINTED)]
+)
 def test_an_example(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable, value in AMAZON.items():
         monkeypatch.setenv(variable, value)

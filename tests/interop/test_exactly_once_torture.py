@@ -20,6 +20,8 @@ from tests.interop.cluster.cluster_admin import Operator
 from tests.interop.exactly_once_workers import GROUP, PARTITIONS, Workers, all_processed, check
 from tests.interop.real_kafka import KafkaCluster
 
+pytestmark = pytest.mark.interop
+
 RECORDS_A_KILL = 1_000
 """As many as keep the workers busy between two kills."""
 KILLS = int(os.environ.get("OTTLA_KILLS", "50"))

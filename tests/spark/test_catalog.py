@@ -78,7 +78,7 @@ def test_a_wrong_option_of_a_table_is_refused_when_it_is_created(spark: SparkSes
 
 def test_writing_raises_with_advice(spark: SparkSession, kafka: Kafka, topic: str, table: str, tmp_path: Path) -> None:
     options: Any = {"kafka.bootstrap.servers": kafka.servers, "topic": topic}
-    with pytest.raises(PySparkException, match=r"reads from Kafka and cannot write to it .*producer"):
+    with pytest.raises(PySparkException, match=r"reads from Kafka and cannot write to it .*Producer"):
         spark.range(1).write.format("ottla").mode("append").options(**options).save()
     stream = spark.readStream.format("rate").load().writeStream.format("ottla").options(**options)
     query = stream.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()

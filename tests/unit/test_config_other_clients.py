@@ -133,7 +133,7 @@ def test_answers_for_all_clients_are_settings_of_an_admin_too() -> None:
         ("config", r"Consumer\(settings\)"),
         ("brokers", "brokers is called bootstrap_servers here"),
         ("loop", "event loop"),
-        ("transactional.id", "transactional.id is a setting of Kafka's clients that Ottla does not support: .* not supported yet"),
+        ("transaction.two.phase.commit.enable", "does not support: brokers do not allow it yet .KIP-939.; Transaction.prepare"),
         ("partitioner_class", "a Java class; partitioner is a callable"),
     ],
 )
@@ -198,7 +198,7 @@ def test_a_setting_of_another_clients_consumer_raises_with_the_alternative(spell
         ("enable.metrics.push", "does not support: metrics are not pushed"),
         ("interceptor.classes", "does not support: Java classes"),
         ("config.providers", "does not support: read secrets with Python"),
-        ("transaction.two.phase.commit.enable", "does not support: transactions are not supported yet"),
+        ("transaction.two.phase.commit.enable", "does not support: brokers do not allow it yet"),
     ],
 )
 def test_a_setting_of_another_clients_producer_raises_with_the_alternative(spelling: str, message: str) -> None:
