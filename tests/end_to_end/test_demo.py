@@ -81,6 +81,7 @@ def is_png(file: Path) -> bool:
     return file.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
 
 
+@pytest.mark.timeout(180)
 @pytest.mark.skipif(shutil.which("java") is None, reason="no Java for Spark: install Java 17 or newer")
 @pytest.mark.parametrize(
     "options",
@@ -94,7 +95,7 @@ def is_png(file: Path) -> bool:
 def test_with_spark_every_figure_adds_up(tmp_path: Path, options: tuple[str, ...]) -> None:
     out = tmp_path / "out"
     with demo(out, *options) as (process, mark):
-        printed = process.communicate(timeout=110)[0]
+        printed = process.communicate(timeout=160)[0]
         assert process.returncode == 0, printed
         assert none_left(mark)
     summary = json.loads((out / "summary.json").read_text())
