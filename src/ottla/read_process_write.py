@@ -171,6 +171,15 @@ class _Turn:
         """Decide what follows an error of the transaction."""
         self.recovery = self._recovery(error)
 
+    def not_committed(self, error: OttlaError) -> None:
+        """Decide what follows an error of another call to commit. Raises it if the program has to decide."""
+        if not isinstance(error, IllegalStateError):
+            self.failed(error)
+        elif not self.transaction.was_prepared:
+            self.recovery = _Recovery.ASK  # another transaction was begun since then, so the producer does not remember this one
+        if self.recovery in (None, _Recovery.RAISE):
+            raise error
+
     def _recovery(self, error: OttlaError) -> _Recovery:
         cause = error.cause if isinstance(error, TransactionAbortedError) and isinstance(error.cause, OttlaError) else error
         if isinstance(cause, CommitFailedError):
@@ -248,14 +257,8 @@ def _end(turn: _Turn, consumer: Consumer[Any, Any], producer: Producer) -> None:
     elif turn.recovery is None and turn.may_be_committed:
         try:
             turn.transaction.commit()  # waits for the outcome
-        except IllegalStateError:
-            if turn.transaction.was_prepared:
-                raise
-            turn.recovery = _Recovery.ASK  # another transaction was begun since then, so the producer does not remember this one
         except OttlaError as error:
-            turn.failed(error)
-            if turn.recovery is _Recovery.RAISE:
-                raise
+            turn.not_committed(error)
         else:
             turn.ended()
     elif turn.recovery is None:
@@ -332,14 +335,8 @@ async def _end_in_task(turn: _Turn, consumer: AsyncConsumer[Any, Any], producer:
     elif turn.recovery is None and turn.may_be_committed:
         try:
             await turn.transaction.commit()
-        except IllegalStateError:
-            if turn.transaction.was_prepared:
-                raise
-            turn.recovery = _Recovery.ASK  # another transaction was begun since then, so the producer does not remember this one
         except OttlaError as error:
-            turn.failed(error)
-            if turn.recovery is _Recovery.RAISE:
-                raise
+            turn.not_committed(error)
         else:
             turn.ended()
     elif turn.recovery is None:

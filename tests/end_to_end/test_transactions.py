@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +39,9 @@ from ottla.errors import (
     TransactionOutcomeUnknownError,
 )
 from tests.end_to_end.broker_process import broker_process
-from tests.end_to_end.producing import PARTITIONS
+from tests.end_to_end.producing import new_topic
 
 SOON = 20.0
-_NUMBERS = count(1)
 READER: dict[str, Any] = {"auto_offset_reset": "earliest", "enable_auto_commit": False, "isolation_level": "read_committed"}
 
 
@@ -56,12 +54,8 @@ def broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def topic(broker: Broker) -> Iterator[str]:
-    """A topic of its own for one test."""
-    name = f"topic-{next(_NUMBERS)}"
-    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
-        admin.create_topics({name: PARTITIONS})
-    yield name
-    broker.faults.clear()
+    with new_topic(broker) as name:
+        yield name
 
 
 def new(broker: Broker, topic: str, **settings: Any) -> Producer:

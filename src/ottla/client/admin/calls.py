@@ -26,6 +26,7 @@ from ottla.client.admin.results import (
     GroupListing,
     TopicDescription,
 )
+from ottla.client.cluster.coordinator import CoordinatorKind
 from ottla.errors import (
     BrokerError,
     InvalidRequestError,
@@ -542,7 +543,10 @@ def coordinators_of(group_ids: Iterable[str]) -> CallAttempt[dict[str, Node]]:
     # One key in each request: brokers before 2.8 accept no more.
     answers = yield from ask_each(
         rpcs.FIND_COORDINATOR,
-        [(find_coordinator_request.FindCoordinatorRequest(key_type=0, coordinator_keys=(key,)), None) for key in wanted],
+        [
+            (find_coordinator_request.FindCoordinatorRequest(key_type=CoordinatorKind.GROUP, coordinator_keys=(key,)), None)
+            for key in wanted
+        ],
     )
     coordinators = {}
     for group_id, answer in zip(wanted, answers, strict=True):

@@ -26,6 +26,7 @@ from ottla.client.admin.calls import (
     leaders_of,
 )
 from ottla.client.admin.results import ProducerState, TransactionDescription, TransactionListing
+from ottla.client.cluster.coordinator import CoordinatorKind
 from ottla.errors import (
     ConnectionFailedError,
     InvalidRequestError,
@@ -50,9 +51,6 @@ from ottla.protocol.messages import (
     write_txn_markers_request,
 )
 from ottla.types import Node, TopicPartition
-
-_TRANSACTION = 1
-"""The key type of FindCoordinator for transactional ids."""
 
 _NONE = -1
 
@@ -233,7 +231,7 @@ def _coordinators(ids: Iterable[str]) -> CallAttempt[dict[str, Node | OttlaError
 
 
 def _lookup(keys: Collection[str], rule: VersionRule | None = None) -> AdminRequest:
-    message = find_coordinator_request.FindCoordinatorRequest(key_type=_TRANSACTION, coordinator_keys=tuple(keys))
+    message = find_coordinator_request.FindCoordinatorRequest(key_type=CoordinatorKind.TRANSACTION, coordinator_keys=tuple(keys))
     return AdminRequest(rpcs.FIND_COORDINATOR, message, requires=rule, may_fail=True)
 
 

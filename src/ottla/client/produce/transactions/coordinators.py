@@ -141,9 +141,9 @@ class CoordinatorRequests:
         """Note that a request was executed."""
         self._attempts, self._last_error = 0, None
 
-    def refused(self, code: int, error: OttlaError, group_id: str | None, now: Now) -> None:
-        """Repeat a request that was refused."""
-        if code in (ErrorCode.not_coordinator, ErrorCode.coordinator_not_available):
+    def refused(self, code: int, error: OttlaError, group_id: str | None, now: Now, *, has_moved: bool) -> None:
+        """Repeat a request that was refused; ``has_moved``: to another coordinator, which is looked up first."""
+        if has_moved:
             self._coordinator(group_id).mark_moved(str(error))
         is_brief = code == ErrorCode.concurrent_transactions
         self._retry(error, _SOON << min(self._attempts, 5) if is_brief else self._backoff.delay(self._attempts), now)

@@ -399,7 +399,8 @@ class TransactionManager:
         error = requests.refusal(code, what, self._id, self._timeout_ms)
         reaction = reaction_to(code)
         if reaction in (TransactionReaction.RETRY, TransactionReaction.FIND_COORDINATOR):
-            return self._coordinators.refused(code, error, group_id, now)
+            has_moved = reaction is TransactionReaction.FIND_COORDINATOR
+            return self._coordinators.refused(code, error, group_id, now, has_moved=has_moved)
         if code in OF_MEMBER:
             error = CommitFailedError(f"{error.args[0]}: the group has rebalanced", cause=error)
         self._is_forgotten = self._is_forgotten or reaction is TransactionReaction.NEW_EPOCH
