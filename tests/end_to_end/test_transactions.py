@@ -530,7 +530,8 @@ def test_an_abort_that_fails_is_a_note(broker: Broker, topic: str) -> None:
             raise RuntimeError("of the application")
         (note,) = raised.value.__notes__
         assert "aborting the transaction failed, too: the transaction is being aborted" in note
-        assert raised.value.__context__ is None
+        # Not "is None": CPython 3.11 goes on to handle an exception in whose handler a trace function raised, as earlier tests do.
+        assert not isinstance(raised.value.__context__, OttlaError)
         with producer.transaction():
             send(producer, topic, "b")
     assert values(broker, topic) == ["b"]
