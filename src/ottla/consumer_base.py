@@ -86,6 +86,8 @@ class ConsumerBase(Generic[K_co, V_co]):
         self._monitor = _Monitor(self._config, self._shared)
         self._last_poll = _LastPoll(self._calls.collector)
         self._warned_of_wait = False
+        self._left_open: Any = None
+        """What the latest loop of ``ottla.transactions()`` has left to be done."""
         self._prepare()
 
     def _prepare(self) -> None:

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import enum
 import logging
+import weakref
 from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, overload
 
 from ottla.errors import (
+    ClosedError,
     CommitFailedError,
     IllegalStateError,
     InvalidProducerIdMappingError,
@@ -128,12 +131,12 @@ def _check(consumer: Any) -> None:
 class _Turn:
     """The records of one poll, and their transaction, from the poll until it is certain whether they are committed.
 
-    The producer keeps it (``left_open``), so that the next loop can end what a loop has left: by ``break``, or by an exception at
-    any moment.
+    Both clients keep it (``left_open``), so that the next loop of either can end what a loop has left: by ``break``, or by an
+    exception at any moment. It does not keep them alive.
     """
 
     def __init__(self, records: Records[Any, Any], consumer: Any, producer: Any) -> None:
-        self.consumer = consumer
+        self._consumer, self._producer = weakref.ref(consumer), weakref.ref(producer)
         self.transaction: Any = None
         self.recovery: _Recovery | None = None
         """What is to be done before the next poll; ``None``: that is not decided."""
@@ -141,8 +144,27 @@ class _Turn:
         self._first: dict[TopicPartition, OffsetAndMetadata] = {}
         for part in records.parts:
             self._first.setdefault(part.topic_partition, OffsetAndMetadata(part.first_offset))
-        self._producer = producer
+        self._time_limit = producer._config.transaction_timeout_ms / 1000
         self._began_at = clock.monotonic()
+        consumer._left_open = producer._network.left_open = self
+
+    @property
+    def consumer(self) -> Any:
+        """The consumer; ``None`` if it is gone."""
+        return self._consumer()
+
+    @property
+    def producer(self) -> Any:
+        """The producer; ``None`` if it is gone."""
+        return self._producer()
+
+    def forget(self) -> None:
+        """Note that nothing is left to be done."""
+        consumer, producer = self.consumer, self.producer
+        if consumer is not None and consumer._left_open is self:
+            consumer._left_open = None
+        if producer is not None and producer._network.left_open is self:
+            producer._network.left_open = None
 
     @property
     def partitions(self) -> list[TopicPartition]:
@@ -158,6 +180,11 @@ class _Turn:
     def was_committed(self) -> bool:
         """Whether the commit is known to have succeeded."""
         return self.transaction is not None and self.transaction.was_committed
+
+    @property
+    def needs_committed(self) -> bool:
+        """Whether only the committed offsets tell whether the transaction was committed."""
+        return self.recovery is _Recovery.ASK or (self.recovery is _Recovery.RAISE and self.may_be_committed)
 
     def began(self) -> None:
         """Note that the transaction has begun: its time counts from here."""
@@ -190,10 +217,9 @@ class _Turn:
             return _Recovery.ASK
         if isinstance(cause, ProducerFencedError):
             # A coordinator fences the producer of a transaction that takes too long. If this one did, that is taken as the reason.
-            limit = self._producer._config.transaction_timeout_ms / 1000
-            if clock.monotonic() - self._began_at < limit:
+            if clock.monotonic() - self._began_at < self._time_limit:
                 return _Recovery.RAISE
-            _log.warning("a transaction took longer than transaction.timeout.ms (%g s), so it was aborted", limit)
+            _log.warning("a transaction took longer than transaction.timeout.ms (%g s), so it was aborted", self._time_limit)
             return _Recovery.INITIALIZE
         if isinstance(error, TransactionAbortedError) and (cause.retriable or isinstance(cause, _PASSING)):
             _log.warning("%s: reading its records again", error)
@@ -218,15 +244,14 @@ class _Turn:
 def _threads_loop(
     consumer: Consumer[Any, Any], producer: Producer, timeout: float | timedelta
 ) -> Iterator[tuple[Transaction, Records[Any, Any]]]:
-    network = producer._network
     while True:
-        if network.left_open is not None:
-            _end(network.left_open, consumer, producer)
-            network.left_open = None
+        for left in _left(consumer, producer):
+            _end(left, consumer, producer)
+            left.forget()
         records = consumer.poll(timeout)
         if not records:
             continue
-        turn = network.left_open = _Turn(records, consumer, producer)
+        turn = _Turn(records, consumer, producer)
         try:
             turn.transaction = transaction = producer.transaction()
             transaction.begin()
@@ -240,14 +265,20 @@ def _threads_loop(
             turn.failed(error)
             if turn.recovery is _Recovery.RAISE:
                 _give_up(turn, error)
-                network.left_open = None
+                turn.forget()
                 raise
             _abort(turn, error)
         except BaseException as error:  # the loop was left, by break or by an exception in its body, or Ctrl-C came
             if not turn.may_be_committed:
                 _give_up(turn, error)
-                network.left_open = None
+                turn.forget()
             raise
+
+
+def _left(consumer: Any, producer: Any) -> list[_Turn]:
+    """What earlier loops of these clients have left: with one of them, and another client, or with both."""
+    found = [producer._network.left_open, consumer._left_open]
+    return list(dict.fromkeys(turn for turn in found if turn is not None))
 
 
 def _end(turn: _Turn, consumer: Consumer[Any, Any], producer: Producer) -> None:
@@ -263,14 +294,13 @@ def _end(turn: _Turn, consumer: Consumer[Any, Any], producer: Producer) -> None:
             turn.ended()
     elif turn.recovery is None:
         if turn.transaction is not None and turn.transaction.is_open:
-            turn.transaction.abort()
+            with suppress(ClosedError):  # the producer has aborted, or the coordinator will
+                turn.transaction.abort()
         turn.recovery = _Recovery.READ_AGAIN
-    committed: _Committed = {}
-    if turn.recovery in (_Recovery.INITIALIZE, _Recovery.ASK):
+    if turn.recovery in (_Recovery.INITIALIZE, _Recovery.ASK) and turn.producer is producer:
         producer.initialize()
-    if turn.recovery is _Recovery.ASK:
-        committed = turn.consumer.committed(*turn.partitions)
     if turn.recovery is not _Recovery.NOTHING and turn.consumer is consumer:
+        committed = consumer.committed(*turn.partitions) if turn.needs_committed else {}
         consumer._seek_all(turn.positions(committed))
 
 
@@ -280,10 +310,12 @@ def _abort(turn: _Turn, error: BaseException) -> None:
 
 
 def _give_up(turn: _Turn, error: BaseException) -> None:
-    """Abort, and have the consumer read the records again. ``error`` ends the loop, so no other one replaces it."""
+    """Abort, and have the consumer read on from what is committed. ``error`` ends the loop, so no other one replaces it."""
     _abort(turn, error)
     try:
-        turn.consumer._seek_all(turn.positions({}))
+        # 1. The commit was sent. 2. Another thread has closed the producer, for example. 3. Only the group knows the outcome.
+        committed = turn.consumer.committed(*turn.partitions) if turn.needs_committed else {}
+        turn.consumer._seek_all(turn.positions(committed))
     except OttlaError as seeking:
         error.add_note(f"the consumer does not read the records again: {seeking}")
 
@@ -291,15 +323,14 @@ def _give_up(turn: _Turn, error: BaseException) -> None:
 async def _tasks_loop(
     consumer: AsyncConsumer[Any, Any], producer: AsyncProducer, timeout: float | timedelta
 ) -> AsyncIterator[tuple[AsyncTransaction, Records[Any, Any]]]:
-    network = producer._network
     while True:
-        if network.left_open is not None:
-            await _end_in_task(network.left_open, consumer, producer)
-            network.left_open = None
+        for left in _left(consumer, producer):
+            await _end_in_task(left, consumer, producer)
+            left.forget()
         records = await consumer.poll(timeout)
         if not records:
             continue
-        turn = network.left_open = _Turn(records, consumer, producer)
+        turn = _Turn(records, consumer, producer)
         try:
             turn.transaction = transaction = producer.transaction()
             await transaction.begin()
@@ -318,13 +349,13 @@ async def _tasks_loop(
             turn.failed(error)
             if turn.recovery is _Recovery.RAISE:
                 await _give_up_in_task(turn, error)
-                network.left_open = None
+                turn.forget()
                 raise
             await _abort_in_task(turn, error)
         except BaseException as error:  # the task was cancelled
             if not turn.may_be_committed:
                 await _give_up_in_task(turn, error)
-                network.left_open = None
+                turn.forget()
             raise
 
 
@@ -341,14 +372,13 @@ async def _end_in_task(turn: _Turn, consumer: AsyncConsumer[Any, Any], producer:
             turn.ended()
     elif turn.recovery is None:
         if turn.transaction is not None and turn.transaction.is_open:
-            await turn.transaction.abort()
+            with suppress(ClosedError):
+                await turn.transaction.abort()
         turn.recovery = _Recovery.READ_AGAIN
-    committed: _Committed = {}
-    if turn.recovery in (_Recovery.INITIALIZE, _Recovery.ASK):
+    if turn.recovery in (_Recovery.INITIALIZE, _Recovery.ASK) and turn.producer is producer:
         await producer.initialize()
-    if turn.recovery is _Recovery.ASK:
-        committed = await turn.consumer.committed(*turn.partitions)
     if turn.recovery is not _Recovery.NOTHING and turn.consumer is consumer:
+        committed = await consumer.committed(*turn.partitions) if turn.needs_committed else {}
         await consumer._seek_all(turn.positions(committed))
 
 
@@ -361,6 +391,7 @@ async def _give_up_in_task(turn: _Turn, error: BaseException) -> None:
     """As ``_give_up``."""
     await _abort_in_task(turn, error)
     try:
-        await turn.consumer._seek_all(turn.positions({}))
+        committed = await turn.consumer.committed(*turn.partitions) if turn.needs_committed else {}
+        await turn.consumer._seek_all(turn.positions(committed))
     except OttlaError as seeking:
         error.add_note(f"the consumer does not read the records again: {seeking}")

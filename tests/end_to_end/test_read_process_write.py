@@ -12,7 +12,14 @@ import pytest
 
 import ottla
 from ottla import AsyncConsumer, AsyncProducer, Broker, Consumer, Producer, TopicPartition
-from ottla.errors import ClosedError, IllegalStateError, MessageTooLargeError, ProducerFencedError, WakeupError
+from ottla.errors import (
+    ClosedError,
+    IllegalStateError,
+    MessageTooLargeError,
+    ProducerFencedError,
+    TransactionOutcomeUnknownError,
+    WakeupError,
+)
 
 READER: dict[str, Any] = {
     "group_id": "workers",
@@ -386,3 +393,40 @@ def test_a_loop_that_is_cancelled_before_it_has_aborted_the_one_before_loses_not
 
     in_tasks(broker, names, main)
     assert sorted(committed(broker, names[1])) == list(range(20))
+
+
+@pytest.mark.parametrize("is_executed", [True, False])
+def test_another_producer_goes_on_after_one_was_closed(broker: Broker, names: tuple[str, str, str], *, is_executed: bool) -> None:
+    fill(broker, names[0], 10)
+    consumer, producer = clients(broker, names)
+    with consumer, Producer(bootstrap_servers=broker.bootstrap_servers, transactional_id=f"{names[2]}-2") as another:
+        lose = broker.faults.lose_reply if is_executed else broker.faults.drop
+        with lose("EndTxn", times=None, transactional_id=names[2]) as fault:
+            closing = threading.Thread(target=lambda: (fault.wait(), producer.close(0)))
+            closing.start()
+            with pytest.raises((TransactionOutcomeUnknownError, ClosedError)):
+                copy(consumer, producer, names[1], 10)
+            closing.join()
+        if not is_executed:
+            with Producer(bootstrap_servers=broker.bootstrap_servers, transactional_id=names[2]) as successor:
+                successor.initialize()  # aborts
+        fill(broker, names[0], 2)
+        copy(consumer, another, names[1], 2 if is_executed else 12)
+    assert sorted(committed(broker, names[1])) == sorted([*range(10), 0, 1])
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_producer_is_closed_in_the_body(broker: Broker, names: tuple[str, str, str], *, is_whole: bool) -> None:
+    """``is_whole``: the end of the body commits, and not the body."""
+    fill(broker, names[0], 10)
+    consumer, producer = clients(broker, names)
+    with consumer, Producer(bootstrap_servers=broker.bootstrap_servers, transactional_id=f"{names[2]}-2") as another:
+        with pytest.raises(ClosedError):  # noqa: PT012
+            for transaction, records in ottla.transactions(consumer, producer, timeout=0.1):
+                for record in records:
+                    producer.send(names[1], record.value)
+                producer.close(5)
+                if not is_whole:
+                    transaction.commit()
+        copy(consumer, another, names[1], 10)
+    assert sorted(committed(broker, names[1])) == list(range(10))
