@@ -5,13 +5,14 @@ Must not know how the process ends.
 
 from __future__ import annotations
 
+import json
 import random
 import resource
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,9 @@ from tests.interop.other_clients import LIBRDKAFKA_PATIENT, Message, read_all
 PATIENCE = 60.0
 """Seconds."""
 PROGRAM = """
-import sys, threading
+import json, sys
 from ottla import Broker
-broker = Broker(sys.argv[1], port=int(sys.argv[2]))
+broker = Broker(sys.argv[1], port=int(sys.argv[2]), settings=json.loads(sys.argv[3]))
 print(broker.bootstrap_servers, flush=True)
 sys.stdin.read()
 broker.close()
@@ -34,7 +35,11 @@ broker.close()
 
 @contextmanager
 def broker_process(
-    folder: Path, port: int = 0, file_size: int | None = None, descriptors: int | None = None
+    folder: Path,
+    port: int = 0,
+    file_size: int | None = None,
+    descriptors: int | None = None,
+    settings: Mapping[str, int] | None = None,
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A broker in a separate process; closing its stdin ends it well. ``file_size``: no file may be larger (bytes);
     ``descriptors``: so many files may be open."""
@@ -45,7 +50,7 @@ def broker_process(
         if descriptors is not None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
 
-    command = [sys.executable, "-c", PROGRAM, str(folder), str(port)]
+    command = [sys.executable, "-c", PROGRAM, str(folder), str(port), json.dumps(dict(settings or {}))]
     with (folder.parent / f"{folder.name}.errors").open("a") as errors:  # a pipe that no one reads would hold it up
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, preexec_fn=limit

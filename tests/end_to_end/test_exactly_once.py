@@ -180,7 +180,7 @@ def _run(folder: Path, kills: int, seed: int) -> None:
 
 
 def _restarted(data: Path, port: int) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", PROGRAM, str(data), str(port)]
+    command = [sys.executable, "-c", PROGRAM, str(data), str(port), "{}"]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert process.stdout is not None
     assert process.stdout.readline().strip().endswith(str(port))

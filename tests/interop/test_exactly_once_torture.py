@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -26,8 +27,15 @@ RECORDS_A_KILL = 1_000
 """As many as keep the workers busy between two kills."""
 KILLS = int(os.environ.get("OTTLA_KILLS", "50"))
 """Of workers, and of brokers, in each of the long tests."""
-PATIENCE = 180.0
+PATIENCE = 300.0
 """Seconds after the last kill for the rest of the records."""
+SESSIONS = {
+    "group.consumer.session.timeout.ms": 6_000,
+    "group.consumer.min.session.timeout.ms": 1_000,
+    "group.consumer.heartbeat.interval.ms": 1_000,
+    "group.consumer.min.heartbeat.interval.ms": 1_000,
+}
+"""With the default, the partitions of a killed member would be without one for 45 s."""
 
 
 def fill(servers: str, count: int) -> None:
@@ -58,14 +66,14 @@ def hurt_a_worker(workers: Workers, rng: random.Random) -> None:
 
 def on_our_broker(folder: Path, seed: int, kills: int, protocol: str) -> None:
     rng, data = random.Random(seed), folder / "data"
-    with broker_process(data) as (process, servers):
+    with broker_process(data, settings=SESSIONS) as (process, servers):
         port = int(servers.rsplit(":", 1)[1])
         current: list[subprocess.Popen[str]] = [process]
 
         def restart() -> None:
             os.kill(current[0].pid, signal.SIGKILL)
             current[0].wait()
-            command = [sys.executable, "-c", PROGRAM, str(data), str(port)]
+            command = [sys.executable, "-c", PROGRAM, str(data), str(port), json.dumps(SESSIONS)]
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
             current[0] = subprocess.Popen(command, text=True, **pipes)  # type: ignore[call-overload]
             assert current[0].stdout is not None
@@ -155,10 +163,7 @@ KAFKA_SETTINGS = (
     "offsets.topic.num.partitions=5",
     "offsets.topic.replication.factor=3",
     "min.insync.replicas=2",
-    "group.consumer.session.timeout.ms=6000",
-    "group.consumer.min.session.timeout.ms=1000",
-    "group.consumer.heartbeat.interval.ms=1000",
-    "group.consumer.min.heartbeat.interval.ms=1000",
+    *(f"{name}={value}" for name, value in SESSIONS.items()),
 )
 
 
