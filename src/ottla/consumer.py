@@ -36,6 +36,7 @@ from ottla.types import (
 )
 
 if TYPE_CHECKING:
+    from ottla.client.cluster.metadata import TopicMetadata
     from ottla.streams import Stream, StreamsDriver
 
 RebalanceListener = Callable[["Consumer[Any, Any]", list[TopicPartition]], None] | None
@@ -411,18 +412,20 @@ class Consumer(ConsumerBase[K_co, V_co]):
 
         Raises ``UnknownTopicOrPartitionError`` if there is no such topic, and otherwise as ``end_offsets()`` does.
         """
-        name, wait = arguments.topic(topic), self._timeout(timeout)
-        topics = self._driver.run(lambda now: self._calls.describe_topics((name,), wait, now))
-        return list(topics[topic].partitions)
+        return list(self._describe_topics((arguments.topic(topic),), timeout)[topic].partitions)
 
     def list_topics(self, timeout: Timeout = None) -> dict[str, list[PartitionInfo]]:
         """All topics that this consumer may see, with their partitions.
 
         Raises as ``end_offsets()`` does.
         """
-        wait = self._timeout(timeout)
-        topics = self._driver.run(lambda now: self._calls.describe_topics(None, wait, now))
+        topics = self._describe_topics(None, timeout)
         return {name: list(topics[name].partitions) for name in sorted(topics)}
+
+    def _describe_topics(self, topics: Iterable[str] | None, timeout: Timeout = None) -> Mapping[str, TopicMetadata]:
+        """The metadata of topics; ``None``: of all. Raises ``UnknownTopicOrPartitionError`` if one of ``topics`` does not exist."""
+        wait = self._timeout(timeout)
+        return self._driver.run(lambda now: self._calls.describe_topics(topics, wait, now))
 
     # -- closing ----------------------------------------------------------------------------------------------------------
 

@@ -6,12 +6,15 @@ package. Invariant: all values are immutable.
 
 from __future__ import annotations
 
+import binascii
 import enum
 from collections.abc import Iterator, Mapping
 from operator import index
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    import uuid
+
     from typing_extensions import TypeVar
 
     K_co = TypeVar("K_co", covariant=True, default=bytes)
@@ -205,6 +208,11 @@ def as_integer(value: Any) -> int | None:
         return index(value)
     except TypeError:
         return None
+
+
+def uuid_text(value: uuid.UUID) -> str:
+    """Return an id as Kafka prints it: 22 characters of url-safe base64."""
+    return binascii.b2a_base64(value.bytes, newline=False).decode().rstrip("=").replace("+", "-").replace("/", "_")
 
 
 _SHOWN_CHARACTERS = 200

@@ -151,11 +151,12 @@ def test_partitions_that_are_assigned(load: Load, thousand: str) -> None:
     assert values(frame) == [*range(250, 500), *range(750, 1000)]
 
 
-def test_topics_whose_whole_name_a_pattern_matches(load: Load, kafka: Kafka) -> None:
+def test_topics_in_whose_name_a_pattern_finds_a_match(load: Load, kafka: Kafka) -> None:
     for name, number in (("spark-pattern-a", 1), ("spark-pattern-b", 2), ("spark-pattern-bb", 3), ("old-spark-pattern-a", 4)):
         kafka.create(name=name)
         kafka.produce(name, numbered(1, number))
-    assert values(load(subscribePattern="spark-pattern-.")) == [1, 2]
+    assert values(load(subscribePattern="spark-pattern-.")) == [1, 2, 3, 4]
+    assert values(load(subscribePattern="^spark-pattern-.$")) == [1, 2]
 
 
 def test_several_topics(load: Load, thousand: str, kafka: Kafka) -> None:
@@ -280,3 +281,15 @@ def test_an_unreachable_cluster_raises_with_its_addresses_in_time(spark: SparkSe
     assert "127.0.0.1:1" in str(raised.value)
     assert "127.0.0.1:2" in str(raised.value)
     assert "check kafka.bootstrap.servers" in str(raised.value)
+
+
+def test_offsets_on_both_sides_of_the_log_are_both_named(load: Load, kafka: Kafka) -> None:
+    topic = kafka.create()
+    kafka.produce(topic, numbered(10))
+    kafka.delete_records(topic, 0, 4)
+    starting, ending = (f'{{"{topic}": {{"0": {offset}}}}}' for offset in (2, 15))
+    begins = rf"option startingOffsets names offset 2 for {topic}-0, whose log begins at offset 4"
+    ends = rf"option endingOffsets names offset 15 for {topic}-0, whose log ends at offset 10"
+    with pytest.raises(PySparkException, match=f"{begins}; {ends}"):
+        load(subscribe=topic, startingOffsets=starting, endingOffsets=ending).collect()
+    assert values(load(subscribe=topic, startingOffsets=starting, endingOffsets=ending, failOnDataLoss=False)) == list(range(4, 10))

@@ -176,12 +176,49 @@ def test_a_topic_that_was_made_anew(load_stream: Load, sink: Sink, kafka: Kafka)
     kafka.delete(topic)
     kafka.create(name=topic)
     kafka.produce(topic, numbered(10, 100))
-    with pytest.raises(StreamingQueryException, match=f"{topic}-0: offsets 10 to 99 cannot be read: the log now ends at offset 10"):
+    lost = f"{topic}-0: offsets from 100 on cannot be read: the topic was deleted, and created again under its name"
+    with pytest.raises(StreamingQueryException, match=lost):
         sink.run(load_stream(subscribe=topic))
     sink.run(load_stream(subscribe=topic, failOnDataLoss=False))
     kafka.produce(topic, numbered(5, 110))
     sink.run(load_stream(subscribe=topic))
-    assert sink.values() == [*range(100), *range(110, 115)]
+    assert sink.values() == list(range(115))
+
+
+@pytest.mark.parametrize("count", [100, 150])
+def test_a_topic_that_was_made_anew_and_is_as_long_as_before(load_stream: Load, sink: Sink, kafka: Kafka, count: int) -> None:
+    topic = kafka.create()
+    kafka.produce(topic, numbered(100))
+    sink.run(load_stream(subscribe=topic, startingOffsets="earliest"))
+    kafka.delete(topic)
+    kafka.create(name=topic)
+    kafka.produce(topic, numbered(count, 100))
+    with pytest.raises(StreamingQueryException, match="the topic was deleted, and created again under its name"):
+        sink.run(load_stream(subscribe=topic))
+    sink.run(load_stream(subscribe=topic, failOnDataLoss=False, maxOffsetsPerTrigger=70))
+    sink.run(load_stream(subscribe=topic))
+    assert sink.values() == list(range(100 + count))
+
+
+def test_a_batch_that_is_repeated_after_its_topic_was_made_anew(load_stream: Load, sink: Sink, kafka: Kafka) -> None:
+    topic = kafka.create()
+    kafka.produce(topic, numbered(100))
+
+    def fail(batch: DataFrame, _: int) -> None:
+        raise RuntimeError("on purpose")
+
+    writer = load_stream(subscribe=topic, startingOffsets="earliest").writeStream.foreachBatch(fail)
+    query = writer.option("checkpointLocation", str(sink.home / "checkpoint")).start()
+    with pytest.raises(StreamingQueryException, match="on purpose"):
+        query.awaitTermination(60)
+    kafka.delete(topic)
+    kafka.create(name=topic)
+    kafka.produce(topic, numbered(150, 100))
+    lost = f"{topic}-0: offsets 0 to 99 cannot be read: the topic was deleted, and created again under its name"
+    with pytest.raises(StreamingQueryException, match=lost):
+        sink.run(load_stream(subscribe=topic))
+    sink.run(load_stream(subscribe=topic, failOnDataLoss=False))
+    assert sink.values() == list(range(100, 250))
 
 
 def test_a_topic_that_is_gone(load_stream: Load, sink: Sink, topic: str, kafka: Kafka) -> None:

@@ -20,7 +20,8 @@ from ottla.broker.ports import Catalog, CatalogChange, NextProducerId, StoredSet
 from ottla.runtime import catalog_lines
 from ottla.runtime.catalog_lines import CatalogContent, Content, body_of
 from ottla.runtime.folders import PinnedFolder, read_whole
-from ottla.runtime.log_files import DiskSegment, OpenFiles, uuid_of, uuid_text
+from ottla.runtime.log_files import DiskSegment, OpenFiles, uuid_of
+from ottla.types import uuid_text
 
 COPY = ".copy"
 _DAMAGED = ".damaged"

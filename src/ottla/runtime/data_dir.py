@@ -44,9 +44,8 @@ from ottla.runtime.log_files import (
     deleted_folder_name,
     partition_metadata,
     topic_id_in,
-    uuid_text,
 )
-from ottla.types import TopicPartition
+from ottla.types import TopicPartition, uuid_text
 
 META, CATALOG, CLEAN_END = "meta.properties", "topics.json", ".kafka_cleanshutdown"
 _REPLACED = (

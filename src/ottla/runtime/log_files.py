@@ -11,7 +11,7 @@ import errno
 import os
 import shutil
 import uuid
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+from base64 import urlsafe_b64decode
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -41,6 +41,7 @@ from ottla.runtime.folders import (
     opened,
     read_whole,
 )
+from ottla.types import uuid_text
 
 SEGMENT_SUFFIXES = ("log", "index", "timeindex", TXNINDEX, TXNINDEX_COPY)
 STRAY = "-stray"
@@ -547,11 +548,6 @@ def topic_id_in(content: bytes) -> uuid.UUID | None:
         if name.strip() == "topic_id":
             return uuid_of(value.strip())
     return None
-
-
-def uuid_text(value: uuid.UUID) -> str:
-    """Return an id as Kafka prints it: 22 characters of url-safe base64."""
-    return urlsafe_b64encode(value.bytes).decode().rstrip("=")
 
 
 def uuid_of(text: str) -> uuid.UUID | None:

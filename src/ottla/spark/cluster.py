@@ -14,12 +14,13 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from ottla import errors
+from ottla.client.cluster.metadata import TopicMetadata
 from ottla.consumer import Consumer
 from ottla.errors import ConfigError, OttlaError
 from ottla.spark.client_settings import PLANNER_SETTINGS, with_option_names
-from ottla.spark.offsets import Offsets
+from ottla.spark.offsets import Offsets, TopicIds
 from ottla.spark.options import SourceOptions
-from ottla.types import OffsetAndMetadata, PartitionInfo, TopicPartition
+from ottla.types import OffsetAndMetadata, TopicPartition, uuid_text
 
 log = logging.getLogger(__name__)
 
@@ -51,9 +52,11 @@ class Cluster:
         self._consumer: Consumer | None = None
         self._uncommitted_consumer: Consumer | None = None
         self._has_warned = False
+        self.topic_ids: TopicIds = {}
+        """The ids of the selected topics, when their partitions were last looked up."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_consumer": None, "_uncommitted_consumer": None, "_has_warned": self._has_warned}
+        return {**vars(self), "_consumer": None, "_uncommitted_consumer": None}
 
     def __enter__(self) -> Self:
         return self
@@ -134,25 +137,27 @@ class Cluster:
         subscription = self._options.subscription
         named = sorted({*subscription.topics, *(tp.topic for tp in subscription.partitions)})
         if subscription.pattern is None and len(named) <= MAX_SINGLE_TOPICS:
-            found = {topic: self._partitions_of(topic) for topic in named}
+            found = [topic for name in named if (topic := self._topic(name)) is not None]
         else:
-            known = self._retry(lambda consumer, timeout: consumer.list_topics(timeout=timeout))
-            found = {topic: known[topic] for topic in sorted(known) if topic in named or subscription.matches(topic)}
-        existing = sorted(TopicPartition(topic, info.partition) for topic, infos in found.items() for info in infos)
+            known = self._retry(lambda consumer, timeout: consumer._describe_topics(None, timeout))
+            found = [
+                topic for name, topic in known.items() if name in named or (subscription.matches(name) and not topic.is_internal)
+            ]
+        existing = sorted(TopicPartition(topic.name, info.partition) for topic in found for info in topic.partitions)
+        self.topic_ids = {topic.name: uuid_text(topic.topic_id) for topic in found if topic.topic_id is not None}
         if not existing and subscription.pattern is not None and not self._has_warned:
             self._has_warned = True
             log.warning(
-                "option subscribePattern %r matches no topic that this client is authorized to describe, so there is nothing to "
-                "read; the pattern must match a topic's whole name",
+                "option subscribePattern %r matches no topic that this client may describe, so there is nothing to read",
                 subscription.pattern,
             )
         return [tp for tp in existing if tp in subscription.partitions] if subscription.partitions else existing
 
-    def _partitions_of(self, topic: str) -> list[PartitionInfo]:
+    def _topic(self, name: str) -> TopicMetadata | None:
         try:
-            return self._retry(lambda consumer, timeout: consumer.partitions_for(topic, timeout=timeout))
+            return self._retry(lambda consumer, timeout: consumer._describe_topics((name,), timeout))[name]
         except errors.UnknownTopicOrPartitionError:
-            return []
+            return None
 
     def _client(self) -> Consumer:
         if self._consumer is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import NamedTuple
 
 from ottla.errors import OttlaError
@@ -28,6 +28,7 @@ class LossKind(enum.Enum):
     LOG_ENDS_EARLIER = (
         "cannot be read: the log now ends at offset {bound}: the topic was recreated, or its last records were lost with a broker"
     )
+    TOPIC_RECREATED = "cannot be read: the topic was deleted, and created again under its name"
     PARTITION_GONE = "cannot be read: the partition no longer exists: the topic was deleted, or recreated with fewer partitions"
     FOUND_LATE = "cannot be read: the partition was new, and its log began at offset {bound} when this query first saw it"
     NOT_SUBSCRIBED = "are not read: the partition is no longer among those that the query subscribes to"
@@ -78,13 +79,17 @@ def report(losses: Iterable[Loss], *, fail: bool) -> None:
         log.warning("data loss, and failOnDataLoss is false: %s", loss)
 
 
-def losses_between(starts: Offsets, ends: Offsets, is_subscribed: Callable[[TopicPartition], bool]) -> list[Loss]:
-    """Return the losses in a plan from ``starts`` to ``ends``: partitions that are deleted or no longer selected, and logs that end
-    before their start."""
+def losses_between(
+    starts: Offsets, ends: Offsets, is_subscribed: Callable[[TopicPartition], bool], recreated: Container[str] = ()
+) -> list[Loss]:
+    """Return the losses in a plan from ``starts`` to ``ends``: topics that are ``recreated``, partitions that are deleted or no
+    longer selected, and logs that end before their start."""
     losses = []
     for tp, start in sorted(starts.items()):
         end = ends.get(tp)
-        if end is None:
+        if tp.topic in recreated:
+            losses.append(Loss(LossKind.TOPIC_RECREATED, *tp, start, None))
+        elif end is None:
             kind = LossKind.PARTITION_GONE if is_subscribed(tp) else LossKind.NOT_SUBSCRIBED
             losses.append(Loss(kind, *tp, start, None))
         elif end < start:

@@ -1,7 +1,8 @@
 """Checks of the offsets in options against the ends of the logs.
 
 Owns this comparison on the driver: otherwise a task would wait for records that do not exist. Must not know how a batch or stream
-is planned. Invariant: an offset within the log is never changed; one beyond its end raises, or is logged and moved to the end.
+is planned. Invariant: an offset within the log is never changed; one beyond its end raises, or is logged and moved to the end. (One
+before its beginning is left to the task, which reports the records that are lost.)
 """
 
 from __future__ import annotations
@@ -16,6 +17,17 @@ from ottla.spark.options import SourceOptions
 from ottla.types import TopicPartition
 
 log = logging.getLogger(__name__)
+
+
+class OffsetBeforeBeginning(NamedTuple):
+    """An offset in an option, before the beginning of the log."""
+
+    partition: TopicPartition
+    offset: int
+    begin: int
+
+    def __str__(self) -> str:
+        return f"option startingOffsets names offset {self.offset} for {self.partition}, whose log begins at offset {self.begin}"
 
 
 class OffsetBeyondEnd(NamedTuple):
@@ -49,8 +61,10 @@ def clamp_to_logs(cluster: Cluster, options: SourceOptions, starts: Offsets, end
     logs = cluster.log_end_offsets(sorted((named | behind) & (starts.keys() | ends.keys())))
     found = [beyond for option, spec in specs for beyond in offsets_beyond_end(option, spec, logs)]
     if found and options.fail_on_data_loss:
+        begins = cluster.earliest(sorted({beyond.partition for beyond in found} & starts.keys()))
+        before = [OffsetBeforeBeginning(tp, starts[tp], begin) for tp, begin in begins.items() if starts[tp] < begin]
         raise ConfigError(
-            "; ".join(map(str, found)),
+            "; ".join(map(str, (*before, *found))),
             hint="use offsets up to the end of the log, or latest (-1); with failOnDataLoss=false the query uses the log's end",
         )
     for beyond in found:

@@ -1,8 +1,8 @@
 """Offsets of options and of Spark's checkpoint, as dictionaries and as JSON.
 
-Owns the conversion to and from ``{"topic": {"0": 23}}``, the format of Spark's own Kafka connector, and Ottla's one extension of
-it, the start of the first batch (``StreamOffset``). Must not know where offsets come from. Invariant: equal offsets have equal
-JSON, byte for byte, because Spark compares offsets as strings.
+Owns the conversion to and from ``{"topic": {"0": 23}}``, the format of Spark's own Kafka connector, and Ottla's extensions of it:
+the start of the first batch, and the ids of the topics (``StreamOffset``). Must not know where offsets come from. Invariant: equal
+offsets have equal JSON, byte for byte, because Spark compares offsets as strings.
 """
 
 from __future__ import annotations
@@ -18,11 +18,17 @@ from ottla.types import TopicPartition
 Offsets = Mapping[TopicPartition, int]
 """Partition -> offset of the next record to read."""
 
+TopicIds = Mapping[str, str]
+"""Topic -> id, as Kafka's tools print it."""
+
 EARLIEST, LATEST = -2, -1
 """The two ends of a partition in JSON, as in the protocol's ListOffsets request."""
 
 FIRST_START = "$from"
 """The key of the first batch's start in the JSON of its end. It cannot be a topic: ``$`` is not legal in topic names."""
+
+TOPIC_IDS = "$topics"
+"""The key of the ids of the topics, as Kafka's tools print them."""
 
 
 @dataclass(frozen=True)
@@ -74,21 +80,37 @@ class StreamOffset:
     1. ``initialOffset()`` returns the current ``latest``. Spark does not store it.
     2. The first batch fails, or the query is restarted in it. Spark has stored only the end of the batch.
     3. Spark calls ``initialOffset()`` again and plans the stored batch from there; ``latest`` is a later offset by then.
+
+    ``topic_ids`` tells a topic from one that is created later under its name, whose offsets begin at 0 again. It lacks the topics of
+    a cluster without ids (Kafka before 2.8), and all in an offset that Spark's own connector or an earlier Ottla has stored.
     """
 
     positions: Offsets
     first_start: Offsets | None = None
+    topic_ids: TopicIds = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return the dictionary that Spark stores as JSON."""
-        return to_json(self.positions) | ({} if self.first_start is None else {FIRST_START: to_json(self.first_start)})
+        stored: dict[str, Any] = dict(to_json(self.positions))
+        if self.first_start is not None:
+            stored[FIRST_START] = to_json(self.first_start)
+        if ids := {topic: self.topic_ids[topic] for topic in stored if topic in self.topic_ids}:
+            stored[TOPIC_IDS] = ids
+        return stored
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> StreamOffset:
         """Decode the JSON of ``to_json`` or of Spark's own connector. Raises ``ConfigError`` for anything else."""
-        topics = {key: value for key, value in stored.items() if key != FIRST_START}
-        first = stored.get(FIRST_START)
-        return cls(from_json(topics, "the checkpoint"), None if first is None else from_json(first, "the checkpoint"))
+        topics = {key: value for key, value in stored.items() if key not in (FIRST_START, TOPIC_IDS)}
+        first, ids = stored.get(FIRST_START), stored.get(TOPIC_IDS, {})
+        if not isinstance(ids, Mapping) or not all(isinstance(topic_id, str) for topic_id in ids.values()):
+            raise ConfigError(f"{TOPIC_IDS} in the checkpoint must map topics to ids, not {ids!r}")
+        starts = None if first is None else from_json(first, "the checkpoint")
+        return cls(from_json(topics, "the checkpoint"), starts, dict(ids))
+
+    def recreated(self, later: TopicIds) -> set[str]:
+        """The topics that have other ids in ``later``."""
+        return {topic for topic, topic_id in self.topic_ids.items() if later.get(topic, topic_id) != topic_id}
 
 
 def to_json(offsets: Offsets) -> dict[str, dict[str, int]]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import logging
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple
 from ottla.errors import ConfigError
 from ottla.spark.client_settings import BOOTSTRAP_SERVERS, CLIENT_PREFIX, check_client_settings, without_ignored
 from ottla.spark.offsets import EARLIEST, LATEST, OffsetSpec, parse_json, parse_partition, parse_spec
+from ottla.spark.patterns import compiled
 from ottla.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -27,16 +27,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TopicSelection:
-    """The partitions to read: single partitions (``assign``), whole topics (``subscribe``), or the topics whose whole name matches
-    a pattern (``subscribePattern``). Exactly one of the three is set."""
+    """The partitions to read: single partitions (``assign``), whole topics (``subscribe``), or the topics in whose name a pattern
+    finds a match (``subscribePattern``). Exactly one of the three is set."""
 
     partitions: tuple[TopicPartition, ...] = ()
     topics: tuple[str, ...] = ()
     pattern: str | None = None
 
     def matches(self, topic: str) -> bool:
-        """Whether the pattern matches the whole name of ``topic``."""
-        return self.pattern is not None and re.fullmatch(self.pattern, topic) is not None
+        """Whether the pattern finds a match in the name of ``topic``, which is not one of Kafka's own."""
+        return self.pattern is not None and topic not in INTERNAL_TOPICS and compiled(self.pattern).search(topic) is not None
 
     def includes(self, tp: TopicPartition) -> bool:
         """Whether the selection contains ``tp``, which may not exist."""
@@ -139,6 +139,9 @@ class Option(NamedTuple):
     parse: Callable[[str, str], Any]
 
 
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+"""Kafka's own topics, which no pattern selects; ``subscribe`` may name them."""
+
 MAX_DIGITS = 18
 """Every number of so many digits fits into a signed 64-bit integer, Spark's ``Long``."""
 
@@ -174,13 +177,7 @@ def _topics(name: str, text: str) -> tuple[str, ...]:
 
 
 def _pattern(name: str, text: str) -> str:
-    try:
-        re.compile(_name(name, text))
-    except re.error as error:
-        raise ConfigError(
-            f"option {name} is not a regular expression: {error.msg} at character {(error.pos or 0) + 1} of {text!r}",
-            hint="the syntax is that of Python's re module, and the expression must match a topic's whole name",
-        ) from None
+    compiled(_name(name, text))
     return text
 
 

@@ -27,6 +27,8 @@ class OffsetRange(NamedTuple):
     partition: int
     start: int
     end: int
+    topic_id: str | None = None
+    """The id of the topic, if the plan depends on it."""
 
     @property
     def topic_partition(self) -> TopicPartition:

@@ -1,14 +1,17 @@
 """The progress of a stream, committed to a consumer group.
 
-Owns the times of the commits, and the warnings if one fails or another query commits to the same group. Must not know where a
-stream continues: that is in Spark's checkpoint. Invariant: no error here ends a query.
+Owns the times of the commits, the thread that makes them, and the warnings if one fails or another query commits to the same group.
+Must not know where a stream continues: that is in Spark's checkpoint. Invariants: no error here ends a query; only the end of a
+query waits for a commit.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 import uuid
+from typing import Any
 
 from ottla import errors
 from ottla.spark.client_settings import with_option_names
@@ -52,6 +55,20 @@ class Progress:
         self._has_members = False
         self._check_at = 0.0
         self._check_pause = self.CHECK_INTERVAL
+
+    @property
+    def committed(self) -> Offsets | None:
+        """The offsets of the latest commit that has succeeded."""
+        return self._committed
+
+    @property
+    def has_group(self) -> bool:
+        """Whether there is a group to commit to."""
+        return self._group_id is not None
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._cluster.close()
 
     def report(self, offsets: Offsets, *, final: bool = False) -> None:
         """Commit ``offsets``. ``final`` is for the last commit of a query: it ignores the pause after a failure and waits
@@ -107,3 +124,75 @@ class Progress:
                 "continues. Set option groupId to a group that no consumer joins",
                 self._group_id,
             )
+
+
+class ProgressThread:
+    """Commits beside the query: a coordinator that does not answer does not delay a batch. Of the positions that are reported while
+    a commit is under way, the next commit has the latest ones."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._reset()
+
+    def _reset(self) -> None:
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._offsets: Offsets = {}
+        self._tried: Offsets = {}
+        self._is_final = self._is_closed = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_progress": self._progress}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._progress = state["_progress"]
+        self._reset()
+
+    def report(self, offsets: Offsets) -> None:
+        """Commit ``offsets`` soon."""
+        self._request(offsets, is_final=False)
+
+    def finish(self, offsets: Offsets) -> None:
+        """Commit ``offsets``, the last ones of a query, and wait until that has succeeded or failed."""
+        if not self._request(offsets, is_final=True):
+            return
+        with self._changed:
+            self._changed.wait_for(lambda: self._tried == offsets and not self._is_final, 2 * Progress.FINAL_TIMEOUT)
+
+    def close(self) -> None:
+        """End the thread after the commit that is under way."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        self._progress.close()
+
+    def _request(self, offsets: Offsets, *, is_final: bool) -> bool:
+        if not self._progress.has_group or not offsets:
+            return False
+        with self._changed:
+            if self._thread is None:
+                try:
+                    thread = threading.Thread(target=self._run, name="ottla-spark-progress", daemon=True)
+                    thread.start()
+                except RuntimeError as error:
+                    log.warning("progress is not committed: %s", error)
+                    return False
+                self._thread = thread
+            self._offsets, self._is_final = dict(offsets), is_final
+            self._changed.notify_all()
+        return True
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                pause = None if self._progress.committed == self._tried else Progress.RETRY_PAUSE
+                self._changed.wait_for(lambda: self._is_closed or self._is_final or self._offsets != self._tried, pause)
+                if self._is_closed:
+                    return
+                offsets, is_final = self._offsets, self._is_final
+            self._progress.report(offsets, final=is_final)
+            with self._changed:
+                self._tried = offsets
+                if is_final and offsets == self._offsets:
+                    self._is_final = False
+                self._changed.notify_all()

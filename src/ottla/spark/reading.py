@@ -11,22 +11,24 @@ from __future__ import annotations
 import contextlib
 import gc
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ottla import errors
 from ottla.errors import OttlaError, OttlaTimeoutError
 from ottla.spark import consumer_pool, worker_logs
 from ottla.spark.client_settings import with_option_names
+from ottla.spark.cluster import MAX_SINGLE_TOPICS, MISSING_TIMEOUT, RETRY_PAUSE
 from ottla.spark.columns import names_of
-from ottla.spark.data_loss import Loss, losses_in_range, report
+from ottla.spark.data_loss import Loss, LossKind, losses_in_range, report
 from ottla.spark.options import SourceOptions
 from ottla.spark.planning import OffsetRange
-from ottla.types import OffsetAndMetadata, TopicPartition
+from ottla.types import OffsetAndMetadata, TopicPartition, uuid_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ottla.client.cluster.metadata import TopicMetadata
     from ottla.consumer import Consumer
     from ottla.records import Records
 
@@ -100,6 +102,7 @@ class _RangeReader:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Poll until all ranges are read."""
         self._consumer.assign(list(self._remaining))
+        self._compare_topic_ids()
         self._seek(self._remaining)
         while self._remaining:
             records = self._poll()
@@ -197,13 +200,37 @@ class _RangeReader:
         if not losses:
             time.sleep(POLL_TIMEOUT)
 
+    def _compare_topic_ids(self) -> None:
+        """Report the ranges of topics that were recreated since they were planned, and do not read them."""
+        planned = {each.topic: each.topic_id for each in self._remaining.values() if each.topic_id is not None}
+        found = self._topics(planned)
+        recreated = {name for name, topic in found.items() if topic.topic_id and uuid_text(topic.topic_id) != planned[name]}
+        ranges = [each for each in self._remaining.values() if each.topic in recreated]
+        self._finish([each.topic_partition for each in ranges])
+        losses = [Loss(LossKind.TOPIC_RECREATED, each.topic, each.partition, each.start, each.end) for each in ranges]
+        report(losses, fail=self._options.fail_on_data_loss)
+
+    def _topics(self, names: Collection[str]) -> dict[str, TopicMetadata]:
+        """Return the metadata of the topics that exist. A broker that has just been started may not know them yet: see
+        ``MISSING_TIMEOUT``."""
+        deadline = time.monotonic() + MISSING_TIMEOUT
+        found: dict[str, TopicMetadata] = {}
+        while True:
+            missing = [name for name in names if name not in found]
+            if len(missing) > MAX_SINGLE_TOPICS:
+                found |= self._consumer._describe_topics(None, self._options.poll_timeout)
+            else:
+                for name in missing:
+                    with contextlib.suppress(errors.UnknownTopicOrPartitionError):
+                        found |= self._consumer._describe_topics((name,), self._options.poll_timeout)
+            if all(name in found for name in names) or time.monotonic() + RETRY_PAUSE >= deadline:
+                return {name: found[name] for name in names if name in found}
+            time.sleep(RETRY_PAUSE)
+
     def _bounds(self, partitions: list[TopicPartition]) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
         """Return the first offsets and the high watermarks of the logs, without partitions that are deleted."""
-        existing: list[TopicPartition] = []
-        for topic in dict.fromkeys(tp.topic for tp in partitions):
-            with contextlib.suppress(errors.UnknownTopicOrPartitionError):
-                found = self._consumer.partitions_for(topic, timeout=self._options.poll_timeout)
-                existing += [TopicPartition(topic, info.partition) for info in found]
+        topics = self._topics({tp.topic for tp in partitions})
+        existing = {TopicPartition(info.topic, info.partition) for topic in topics.values() for info in topic.partitions}
         wanted = [tp for tp in partitions if tp in existing]
         begins = self._consumer.beginning_offsets(wanted, timeout=self._options.poll_timeout)
         if not self._options.read_committed:

@@ -32,7 +32,7 @@ from ottla.spark.offset_checks import clamp_to_logs
 from ottla.spark.offsets import EARLIEST, LATEST, Offsets, StreamOffset
 from ottla.spark.options import SourceOptions
 from ottla.spark.planning import limit_ends, plan_tasks, ranges_between
-from ottla.spark.progress import Progress
+from ottla.spark.progress import Progress, ProgressThread
 from ottla.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -51,9 +51,11 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._columns = columns
         self._cluster = Cluster(options)
-        self._progress = Progress(self._cluster, options.group_id)
-        self._initial: dict[TopicPartition, int] | None = None
-        self._available_now_end: dict[TopicPartition, int] | None = None
+        self._progress = ProgressThread(Progress(Cluster(options), options.group_id))
+        self._initial: StreamOffset | None = None
+        self._available_now_end: StreamOffset | None = None
+        self._gone: frozenset[TopicPartition] = frozenset()
+        """Positions that ``_available_now_end`` lacks, since their partitions do not exist."""
         self._latest: dict[TopicPartition, int] | None = None
         self._checked_at = 0.0
         self._waiting: frozenset[TopicPartition] = frozenset()
@@ -68,8 +70,9 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             starting.check_covers("startingOffsets", partitions)
             earliest = self._cluster.earliest(starting.unresolved(partitions, EARLIEST))
             latest = self._cluster.latest(starting.unresolved(partitions, LATEST))
-            self._initial = dict(clamp_to_logs(self._cluster, self._options, starting.resolve(partitions, earliest, latest), {})[0])
-        return StreamOffset(self._initial).to_json()
+            first, _ = clamp_to_logs(self._cluster, self._options, starting.resolve(partitions, earliest, latest), {})
+            self._initial = StreamOffset(first, topic_ids=self._cluster.topic_ids)
+        return self._initial.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return ``maxOffsetsPerTrigger`` as a limit, or no limit."""
@@ -87,29 +90,32 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the batch that begins at ``start``; ``start`` itself if there are no new records."""
         begin = StreamOffset.from_json(start)
-        first = begin.positions == self._initial and begin.first_start is None
         self._progress.report(begin.positions)
-        ends = self._wait_for_transactions(
-            begin.positions, self._end_offsets(begin.positions) if self._available_now_end is None else self._available_now_end
-        )
+        ends = self._end_of_query(begin.positions)
+        recreated = begin.recreated(ends.topic_ids)
+        known = _without(recreated, begin.positions)
+        positions = self._wait_for_transactions(known, dict(ends.positions))
         if isinstance(limit, ReadMaxRows):
-            ends = limit_ends({**self._new_starts(begin.positions, ends), **begin.positions}, ends, limit.max_rows)
-        if first:
-            return StreamOffset(ends, first_start=begin.positions).to_json()
-        if ends == begin.positions:
+            positions = limit_ends({**self._new_starts(known, positions), **known}, positions, limit.max_rows)
+        if begin == self._initial:
+            return StreamOffset(positions, first_start=known, topic_ids=ends.topic_ids).to_json()
+        if positions == begin.positions and not recreated:
             self._handle_no_data(begin.positions)
             return start
-        return StreamOffset(ends).to_json()
+        return StreamOffset(positions, topic_ids=ends.topic_ids).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return one input partition per task of the batch between two offsets."""
-        finish = StreamOffset.from_json(end)
-        starts = StreamOffset.from_json(start).positions if finish.first_start is None else finish.first_start
-        self._report(losses_between(starts, finish.positions, self._options.subscription.includes))
+        begin, finish = StreamOffset.from_json(start), StreamOffset.from_json(end)
+        recreated = begin.recreated(finish.topic_ids) if finish.first_start is None else set()
+        starts = begin.positions if finish.first_start is None else finish.first_start
+        self._report(losses_between(starts, finish.positions, self._options.subscription.includes, recreated))
+        starts = _without(recreated, starts)
         appeared = self._new_starts(starts, finish.positions)
         self._report(losses_of_new_partitions(appeared))
+        ranges = ranges_between({**appeared, **starts}, finish.positions)
         tasks = plan_tasks(
-            ranges_between({**appeared, **starts}, finish.positions),
+            [each._replace(topic_id=finish.topic_ids.get(each.topic)) for each in ranges],
             min_partitions=self._options.min_partitions,
             max_partitions=self._options.max_partitions,
             cores=os.cpu_count() or 1,
@@ -129,12 +135,26 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Close all connections. (Spark usually kills the process instead.)"""
         self._cluster.close()
+        self._progress.close()
 
-    def _end_offsets(self, expected: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def _end_of_query(self, positions: Offsets) -> StreamOffset:
+        """The current end offsets, or with ``availableNow`` those when the query was started."""
+        fixed = self._available_now_end
+        if fixed is None:
+            return self._end_offsets(positions)
+        if any(tp not in fixed.positions and tp not in self._gone for tp in positions):
+            # The broker that was asked first may just have been started, and does not know all topics yet.
+            latest = self._end_offsets(positions)
+            self._gone = frozenset(tp for tp in positions if tp not in latest.positions)
+            fixed = StreamOffset({**latest.positions, **fixed.positions}, topic_ids={**latest.topic_ids, **fixed.topic_ids})
+            self._available_now_end = fixed
+        return fixed
+
+    def _end_offsets(self, expected: Iterable[TopicPartition]) -> StreamOffset:
         """Look up the end offsets. Deleted partitions of ``expected`` are missing; ``partitions()`` reports them."""
         self._checked_at = time.monotonic()
         self._latest = self._cluster.latest(self._cluster.await_partitions(expected))
-        return self._latest
+        return StreamOffset(self._latest, topic_ids=self._cluster.topic_ids)
 
     def _wait_for_transactions(self, positions: Offsets, ends: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return ``ends``, with the position instead where an open transaction begins before the position.
@@ -167,10 +187,14 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _handle_no_data(self, positions: Offsets) -> None:
         """Without new records: commit a last time if the query ends here, otherwise sleep until the next lookup."""
         if self._available_now_end is not None:
-            self._progress.report(positions, final=True)
+            self._progress.finish(positions)
         else:
             time.sleep(max(0.0, self._checked_at + IDLE_INTERVAL - time.monotonic()))
 
     def _new_starts(self, starts: Offsets, ends: Offsets) -> dict[TopicPartition, int]:
         """Return the start of partitions that are not in ``starts``, because they are new: the beginning of their logs."""
         return self._cluster.earliest(sorted(ends.keys() - starts.keys()))
+
+
+def _without(topics: set[str], offsets: Offsets) -> dict[TopicPartition, int]:
+    return {tp: offset for tp, offset in offsets.items() if tp.topic not in topics}

@@ -17,7 +17,8 @@ from ottla.errors import StorageError
 from ottla.runtime import catalog_lines
 from ottla.runtime.catalog import CatalogFile
 from ottla.runtime.folders import PinnedFolder
-from ottla.runtime.log_files import OpenFiles, uuid_text
+from ottla.runtime.log_files import OpenFiles
+from ottla.types import uuid_text
 
 
 def topic(name: str, number: int = 1, **configs: str) -> StoredTopic:
