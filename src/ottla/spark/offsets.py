@@ -81,7 +81,7 @@ class StreamOffset:
     2. The first batch fails, or the query is restarted in it. Spark has stored only the end of the batch.
     3. Spark calls ``initialOffset()`` again and plans the stored batch from there; ``latest`` is a later offset by then.
 
-    ``topic_ids`` tells a topic from one that is created later under its name, whose offsets begin at 0 again. It lacks the topics of
+    ``topic_ids`` tells a topic from one that is created later under its name, with offsets from 0 on. It lacks the topics of
     a cluster without ids (Kafka before 2.8), and all in an offset that Spark's own connector or an earlier Ottla has stored.
     """
 
