@@ -113,7 +113,7 @@ def test_durations_in_seconds_in_milliseconds_and_as_timedelta(name: str) -> Non
 )
 def test_the_bounds_of_a_number(name: str, bounds: tuple[int, int]) -> None:
     more: dict[str, Any] = {"linger": 0, "request_timeout_ms": 1} if name != "linger_ms" else {}
-    more |= {"enable_idempotence": False} if name.startswith("max_in_flight") else {}
+    more |= {"enable_idempotence": False} if name.startswith(("max_in_flight", "retries")) else {}
     more |= {"compression_type": name.split("_")[1]} if name.endswith("_level") else {}
     for value in bounds:
         assert getattr(producer({name: value}, **more), name) == value
@@ -214,14 +214,10 @@ def test_the_level_of_the_codec(settings: dict[str, Any], level: int | None) -> 
 @pytest.mark.parametrize(
     ("settings", "idempotent"),
     [
-        ({"retries": 0}, False),
-        ({"retries": 0, "acks": "1"}, False),
-        ({"retries": 0, "acks": "all"}, False),
         ({"retries": 1, "acks": "all", "max_in_flight_requests_per_connection": 5}, True),
         ({"retries": 1, "acks": "all", "max_in_flight_requests_per_connection": 5, "enable_idempotence": True}, True),
         ({"enable_idempotence": False}, False),
         ({"enable_idempotence": False, "acks": 1, "retries": 0, "max_in_flight_requests_per_connection": 6}, False),
-        ({"enable_idempotence": None, "retries": 0}, False),
     ],
 )
 def test_whether_a_producer_is_idempotent(settings: dict[str, Any], idempotent: bool) -> None:
@@ -241,6 +237,11 @@ def test_whether_a_producer_is_idempotent(settings: dict[str, Any], idempotent: 
             {"enable_idempotence": True, "max_in_flight_requests_per_connection": 6},
             "max.in.flight.requests.per.connection is 6: an idempotent producer may have 5",
         ),
+        # As Kafka: only enable.idempotence=false permits more.
+        (
+            {"acks": 1, "retries": 0, "max_in_flight_requests_per_connection": 6},
+            "max.in.flight.requests.per.connection is 6: an idempotent producer may have 5",
+        ),
     ],
 )
 def test_settings_that_idempotence_excludes_raise(settings: dict[str, Any], message: str) -> None:
@@ -250,14 +251,22 @@ def test_settings_that_idempotence_excludes_raise(settings: dict[str, Any], mess
     assert str(raised.value) == f"{message} ({hint})"
 
 
-@pytest.mark.parametrize("more", [{}, {"max_in_flight_requests_per_connection": 6}])
-def test_acks_of_the_leader_alone_warn_that_the_producer_is_not_idempotent(more: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("settings", "warning"),
+    [
+        ({"acks": 1}, "acks=1 excludes idempotence: a retry may write records twice or in another order"),
+        ({"retries": 0}, "retries=0 excludes idempotence: the first lost connection or moved leader fails a record"),
+        (
+            {"acks": "all", "retries": 0, "enable_idempotence": None},
+            "retries=0 excludes idempotence: the first lost connection or moved leader fails a record",
+        ),
+        ({"acks": 1, "retries": 0}, "retries=0 excludes idempotence: the first lost connection or moved leader fails a record"),
+    ],
+)
+def test_settings_that_turn_idempotence_off_warn(settings: dict[str, Any], warning: str) -> None:
     with pytest.warns(OttlaConfigWarning) as caught:
-        config = ProducerConfig.parse(bootstrap_servers="kafka:9092", acks=1, **more)
-    assert [str(warning.message) for warning in caught] == [
-        "acks=1 excludes idempotence: a retry may write records twice or in another order;"
-        " enable.idempotence=false says that this is intended"
-    ]
+        config = ProducerConfig.parse(bootstrap_servers="kafka:9092", **settings)
+    assert [str(one.message) for one in caught] == [f"{warning}; enable.idempotence=false says that this is intended"]
     assert not config.enable_idempotence
 
 

@@ -113,7 +113,8 @@ class ProducerConfig(ClientConfig):
     """When a record counts as written: ``all`` in-sync replicas have it (-1), or the leader has it (1)."""
     enable_idempotence: bool = row(True, boolean)
     """Whether brokers recognize a batch that is sent again, so that no retry doubles or reorders records. It needs ``acks=all``,
-    ``retries`` and ``max.in.flight.requests.per.connection`` up to 5. The default is false with ``acks=1`` or ``retries=0``."""
+    ``retries`` and ``max.in.flight.requests.per.connection`` up to 5. The default is false with ``acks=1`` or ``retries=0``, and a
+    warning says so."""
     linger_ms: int = _long_milliseconds(5)
     """How long a record waits for others to share a batch with."""
     batch_size: int = count(16_384)
@@ -189,13 +190,12 @@ class ProducerConfig(ClientConfig):
                 f"transactional.id is {self.transactional_id!r}: transactions need an idempotent producer",
                 hint="leave out enable.idempotence=false, acks=1 and retries=0",
             )
-        if self.enable_idempotence:
+        if self.enable_idempotence or "enable_idempotence" not in given:
             self._check_idempotence()
-        elif "enable_idempotence" not in given and self.retries > 0:
-            warn(
-                "acks=1 excludes idempotence: a retry may write records twice or in another order;"
-                " enable.idempotence=false says that this is intended"
-            )
+        if not self.enable_idempotence and "enable_idempotence" not in given:
+            lost = "retries=0 excludes idempotence: the first lost connection or moved leader fails a record"
+            doubled = "acks=1 excludes idempotence: a retry may write records twice or in another order"
+            warn(f"{doubled if self.retries else lost}; enable.idempotence=false says that this is intended")
         least = min(self.linger_ms + self.request_timeout_ms, INT_MAX)
         if self.delivery_timeout_ms < least:
             below = f"below linger.ms + request.timeout.ms, which is {least}"
@@ -203,10 +203,11 @@ class ProducerConfig(ClientConfig):
         self._warn_of_ignored(given)
 
     def _check_idempotence(self) -> None:
+        """As Kafka, which counts the requests in flight even where ``acks`` or ``retries`` have turned idempotence off."""
         most = self.max_in_flight_requests_per_connection
-        if self.acks is not Acks.ALL:
+        if self.enable_idempotence and self.acks is not Acks.ALL:
             raise ConfigError(f"acks is {self.acks}: an idempotent producer needs acks=all", hint=_NOT_IDEMPOTENT)
-        if self.retries == 0:
+        if self.enable_idempotence and self.retries == 0:
             raise ConfigError("retries is 0: an idempotent producer needs retries", hint=_NOT_IDEMPOTENT)
         if most > _MOST_IN_FLIGHT:
             text = f"max.in.flight.requests.per.connection is {most}: an idempotent producer may have {_MOST_IN_FLIGHT}"
