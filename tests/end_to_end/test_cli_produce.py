@@ -235,6 +235,12 @@ def test_a_broker_that_is_gone(capsys: pytest.CaptureFixture[str]) -> None:
     assert last.endswith("; 1 record was written")
 
 
+@pytest.mark.parametrize("setting", ["max.block.ms=300", "max_block=0.3", "request.timeout.ms=300"])
+def test_the_settings_say_how_long_a_broker_is_awaited(setting: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["produce", "-b", "localhost:1", "-t", "t", "-X", setting]) == 1
+    assert "no broker could be reached within 0.3 s" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal(kafka_broker: Broker, kafka_topic: str, number: signal.Signals, code: int) -> None:
     command = [OTTLA, "produce", "-t", kafka_topic]

@@ -87,11 +87,16 @@ def with_producer_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
 def check_reachable(settings: Mapping[str, Any]) -> None:
     """Raise ``ConnectionFailedError`` with each address tried if no broker is reachable, before a producer waits for records.
 
-    ``settings`` are those of any client, which warns of them itself.
+    ``settings`` are the given ones of the producer, which warns of them itself. A given ``max.block.ms`` limits the time, as it
+    does for the producer.
     """
     known = spellings(AdminConfig)
+    wanted = {name: value for name, value in settings.items() if name in known}
+    if "max_block_ms" in {spellings(ProducerConfig).get(name, ("", False))[0] for name in settings}:
+        limit = max(1, value_of(ProducerConfig, "max_block_ms", settings))
+        wanted = {name: value for name, value in wanted.items() if known[name][0] not in TIMEOUTS} | dict.fromkeys(TIMEOUTS, limit)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OttlaConfigWarning)
-        admin = ottla.Admin(with_default_timeouts({name: value for name, value in settings.items() if name in known}))
+        admin = ottla.Admin(with_default_timeouts(wanted))
     with admin:
         admin.describe_cluster()

@@ -157,11 +157,12 @@ def produce(
         raise typer.BadParameter("the topic is missing", param_hint="-t")
     if arrow is not None and (key_delimiter is not None or sent_headers):
         raise typer.BadParameter("rows have columns for keys and headers: -K and -H are for lines", param_hint="--arrow")
-    config = _client_settings(bootstrap_servers, settings, codec, acks)
+    given = _client_settings(bootstrap_servers, settings, codec, acks)
+    config = with_producer_defaults(given)
     longest = value_of(ProducerConfig, "max_request_size", config)
     source = ArrowInput(arrow) if arrow is not None else LineInput(_unescaped(key_delimiter), longest)
     with ottla.Producer(config) as producer:
-        check_reachable(config)
+        check_reachable(given)
         is_typed = arrow is None and os.isatty(0)
         produce_all(source, Sending(producer, topic, sent_headers), producer, shows_progress=not is_typed)
 
@@ -171,7 +172,7 @@ def _unescaped(delimiter: str | None) -> bytes | None:
 
 
 def _client_settings(servers: str, given: list[str] | None, codec: Codec | None, acks: str | None) -> dict[str, Any]:
-    """Return the settings of the options and the command's defaults for others. Raises ``typer.BadParameter`` for doubles."""
+    """Return the settings of the options. Raises ``typer.BadParameter`` for doubles."""
     settings: dict[str, Any] = dict(client_settings(servers, given))
     if TRANSACTIONAL_ID in settings:
         raise CommandFailed(f"{TRANSACTIONAL_ID} cannot be set: ottla produce does not use transactions")
@@ -182,4 +183,4 @@ def _client_settings(servers: str, given: list[str] | None, codec: Codec | None,
             settings[name] = str(value)
     if acks is not None and table(ProducerConfig)[ACKS].parse(acks) is Acks.LEADER:
         settings.setdefault(IDEMPOTENCE, False)  # otherwise the producer warns: the help of the option says it
-    return with_producer_defaults(settings)
+    return settings
