@@ -102,7 +102,7 @@ def meanings(kind: type[enum.Enum]) -> dict[str, str]:
     texts = {member.name: str(member.value) for member in kind}
     for line, below in pairwise(body.body):
         match line, below:
-            case ast.Assign(targets=[ast.Name(name)]), ast.Expr(ast.Constant(str(text))):
+            case ast.Assign(targets=[ast.Name(name)]), ast.Expr(ast.Constant(str(text))) if name in texts:  # not a method
                 texts[name] = " ".join(text.split()).rstrip(".")
     return texts
 

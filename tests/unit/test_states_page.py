@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ottla.client.groups.consumer.states import TRANSITIONS
+from ottla.records.batch_states import BatchState
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,6 +27,11 @@ def test_the_page_agrees_with_the_tables(tool: dict[str, Any]) -> None:
 def test_every_table_is_drawn(tool: dict[str, Any]) -> None:
     having = [path for path in (ROOT / "src").rglob("*.py") if re.search(r"^TRANSITIONS\b", path.read_text(), re.MULTILINE)]
     assert sorted(having) == sorted(Path(machine.module.__file__) for machine in tool["MACHINES"])
+
+
+def test_a_legend_has_the_members_alone(tool: dict[str, Any]) -> None:
+    """The enumerations of a batch also have a method, with a docstring."""
+    assert list(tool["meanings"](BatchState)) == [state.name for state in BatchState]
 
 
 def test_a_drawing_has_each_arrow_once(tool: dict[str, Any]) -> None:

@@ -550,7 +550,8 @@ def _refusal(tp: TopicPartition, one: Sent, answer: produce_response.PartitionPr
     details = [answer.error_message] if answer.error_message else []
     if answer.record_errors:
         index, message = answer.record_errors[0].batch_index, answer.record_errors[0].batch_index_error_message
-        details.append(f"record {index} of them: {message or 'refused'}")
+        if not message or message not in (answer.error_message or ""):  # brokers repeat the first messages in that of the batch
+            details.append(f"record {index} of them: {message or 'refused'}")
     if code not in NOT_WRITTEN:
         details.append("they may have been written all the same")
     elif one.was_in_doubt:

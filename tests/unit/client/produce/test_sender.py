@@ -120,6 +120,14 @@ def test_a_refused_batch_names_the_record_that_the_broker_complains_about() -> N
     assert "record 0 of them: no key" in str(error(delivery))
 
 
+def test_a_complaint_that_is_in_the_message_of_the_batch_is_not_repeated() -> None:
+    writes = Writes()
+    send, (delivery,) = writes.request("a")
+    of_record = produce_response.BatchIndexAndErrorMessage(batch_index=0, batch_index_error_message="no key")
+    writes.reply(send, ErrorCode.invalid_record, record_errors=(of_record,), error_message="rejected. record 0: no key")
+    assert str(error(delivery)) == "writing 1 record to t-0: rejected. record 0: no key [INVALID_RECORD]"
+
+
 @pytest.mark.parametrize("code", FATAL, ids=lambda code: ErrorCode(code).name)
 def test_only_some_codes_say_that_a_batch_was_not_written(code: int) -> None:
     writes = Writes()
