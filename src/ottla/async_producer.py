@@ -42,6 +42,7 @@ class AsyncProducer(ProducerBase):
         self._accumulator.waits = TaskWaits(self._network)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._yield_at = 0.0
+        self._must_yield = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -70,14 +71,17 @@ class AsyncProducer(ProducerBase):
         """As ``Producer.send``. ``on_delivery`` is called on the event loop."""
         if self._serialize:
             key, value = self._serialized(key, value)
+        if self._must_yield:  # before the record is in a batch, so that a task that is cancelled here has not sent it
+            self._must_yield = False
+            await asyncio.sleep(0)
+            self._yield_at = clock.monotonic() + YIELD_INTERVAL
         delivery = self._append(topic, value, key, partition, headers, timestamp, on_delivery)
         if delivery is None:
             self._check_loop()
             call = self._waiting_send(topic, value, key, partition, headers, timestamp, on_delivery)
             return await drive_in_task(self._network, call)
-        if delivery.index == 0 and clock.monotonic() >= self._yield_at:  # the first record of a batch: looked at once a batch
-            await asyncio.sleep(0)
-            self._yield_at = clock.monotonic() + YIELD_INTERVAL
+        if delivery.index == 0:  # the first record of a batch: looked at once a batch
+            self._must_yield = clock.monotonic() >= self._yield_at
         return delivery
 
     async def send_arrow(self, data: Any, topic: str | None = None) -> ArrowDelivery:
@@ -112,7 +116,7 @@ class AsyncProducer(ProducerBase):
         return await drive_in_task(self._network, self._calls.partitions_for(arguments.topic(topic), clock.now()))
 
     async def close(self, timeout: Timeout = CLOSE_TIMEOUT) -> None:
-        """As ``Producer.close``."""
+        """As ``Producer.close``. If it is cancelled, the records are still being written; another ``close()`` waits for them."""
         network = self._network
         network.check_process()
         if network.shared.closed:
@@ -121,11 +125,16 @@ class AsyncProducer(ProducerBase):
         limit = arguments.milliseconds(timeout, round(CLOSE_TIMEOUT * 1000))
         try:
             await drive_in_task(network, network.closing(clock.now().mono + limit))
-        finally:
-            network.shared.closed = True
-            await asyncio.shield(asyncio.to_thread(network.close, END_GRACE))
-            self._calls.run_callbacks()
+        except Exception:
+            await self._end()
+            raise
+        await self._end()
         self._calls.raise_failure()
+
+    async def _end(self) -> None:
+        self._network.shared.closed = True
+        await asyncio.shield(asyncio.to_thread(self._network.close, END_GRACE))
+        self._calls.run_callbacks()
 
     def _check_loop(self) -> None:
         """Raise if the producer is closed, or belongs to another event loop than the running one."""

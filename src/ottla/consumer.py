@@ -415,10 +415,7 @@ class Consumer(ConsumerBase[K_co, V_co]):
         return list(self._describe_topics((arguments.topic(topic),), timeout)[topic].partitions)
 
     def list_topics(self, timeout: Timeout = None) -> dict[str, list[PartitionInfo]]:
-        """All topics that this consumer may see, with their partitions.
-
-        Raises as ``end_offsets()`` does.
-        """
+        """All topics that this consumer may see, with their partitions. Raises as ``end_offsets()`` does."""
         topics = self._describe_topics(None, timeout)
         return {name: list(topics[name].partitions) for name in sorted(topics)}
 

@@ -116,18 +116,23 @@ class Producer(ProducerBase, RecordSender):
     def close(self, timeout: Timeout = CLOSE_TIMEOUT) -> None:
         """Write all records, and close the connections. What is not written within ``timeout`` (seconds) fails.
 
-        Raises the first failure that nothing has reported. Closing twice does no harm.
+        Raises the first failure that nothing has reported. Closing twice does no harm. If Ctrl-C interrupts it, the records are
+        still being written, and ``flush()`` or another ``close()`` waits for them; ``close(0)`` does not.
         """
         network = self._network
         network.check_process()
         if network.shared.closed:
             return
         limit = arguments.milliseconds(timeout, round(CLOSE_TIMEOUT * 1000))
-        started = clock.now().mono
         try:
-            drive_in_thread(network, network.closing(started + limit))
-        finally:
-            network.shared.closed = True
-            network.close(END_GRACE)
-            self._calls.run_callbacks()
+            drive_in_thread(network, network.closing(clock.now().mono + limit))
+        except Exception:
+            self._end()
+            raise
+        self._end()
         self._calls.raise_failure()
+
+    def _end(self) -> None:
+        self._network.shared.closed = True
+        self._network.close(END_GRACE)
+        self._calls.run_callbacks()

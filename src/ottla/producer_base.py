@@ -71,7 +71,7 @@ class ProducerNetwork:
             partitioner=config.partitioner,
             ignores_keys=config.partitioner_ignore_keys,
         )
-        self.calls = ProducerCalls(config, self.accumulator, self.submit)
+        self.calls = ProducerCalls(config, self.accumulator, self.submit, threading.get_ident)
         self.transactions = None if config.transactional_id is None else TransactionCalls(config, self.submit)
         self.left_open: Any = None
         """The latest turn of a loop of ``ottla.transactions``, until it is certain whether it was committed."""
@@ -81,11 +81,17 @@ class ProducerNetwork:
         self._starting = threading.RLock()
         """Held while the thread is created and started. Re-entrant, since a signal handler may send a record."""
         self._thread: NetworkThread | None = None
+        self._has_started = False
         call_in_child(self._forked)
 
     def _forked(self) -> None:
         """Accept no records in a forked child: another thread may have held the accumulator's lock."""
         self.accumulator.accepts = False
+
+    @property
+    def cluster_id(self) -> str | None:
+        """The id of the cluster; ``None`` as long as no broker has told it."""
+        return self._assembly.core.metadata_manager.current.cluster_id
 
     @property
     def started(self) -> bool:
@@ -105,13 +111,15 @@ class ProducerNetwork:
     def submit(self, command: object) -> None:
         """Have the network thread handle a command. Raises ``ClosedError`` once closed, ``ForkedError`` in a forked child."""
         self.check_process()
-        if self._thread is None:
+        thread = self._thread
+        if thread is None or not self._has_started:
             with self._starting:
                 if self._thread is None:
-                    thread = NetworkThread(self._assembly.core, shared=self.shared, name=f"ottla-{self._config.client_id}")
-                    thread.start()
-                    self._thread = thread
-        self._thread.submit(command)
+                    self._thread = NetworkThread(self._assembly.core, shared=self.shared, name=f"ottla-{self._config.client_id}")
+                thread = self._thread
+                thread.start()  # if a signal handler raises in there, the next command starts the same thread
+                self._has_started = True
+        thread.submit(command)
 
     def closing(self, until: int) -> Call[None]:
         """Abort an open transaction, and send what can be sent until then (monotonic ms)."""

@@ -177,6 +177,17 @@ class _Turn:
         return self.transaction is not None and self.transaction.is_ending and not self.transaction.was_aborted
 
     @property
+    def is_open(self) -> bool:
+        """Whether the transaction has begun, and none of the calls that end it."""
+        return self.transaction is not None and self.transaction.is_open
+
+    @property
+    def harmless(self) -> tuple[type[OttlaError], ...]:
+        """The errors of an abort that need no reaction: of a closed producer, which has aborted, or whose coordinator will; any, if
+        it is decided what follows."""
+        return (ClosedError,) if self.recovery is None else (OttlaError,)
+
+    @property
     def was_committed(self) -> bool:
         """Whether the commit is known to have succeeded."""
         return self.transaction is not None and self.transaction.was_committed
@@ -283,7 +294,10 @@ def _left(consumer: Any, producer: Any) -> list[_Turn]:
 
 def _end(turn: _Turn, consumer: Consumer[Any, Any], producer: Producer) -> None:
     """End a turn: its transaction may be open, being ended, or over. Unless it was committed, its records come again."""
-    if turn.recovery is None and turn.was_committed:
+    if turn.is_open:
+        with suppress(*turn.harmless):
+            turn.transaction.abort()
+    elif turn.recovery is None and turn.was_committed:
         turn.ended()
     elif turn.recovery is None and turn.may_be_committed:
         try:
@@ -292,11 +306,7 @@ def _end(turn: _Turn, consumer: Consumer[Any, Any], producer: Producer) -> None:
             turn.not_committed(error)
         else:
             turn.ended()
-    elif turn.recovery is None:
-        if turn.transaction is not None and turn.transaction.is_open:
-            with suppress(ClosedError):  # the producer has aborted, or the coordinator will
-                turn.transaction.abort()
-        turn.recovery = _Recovery.READ_AGAIN
+    turn.recovery = turn.recovery or _Recovery.READ_AGAIN
     if turn.recovery in (_Recovery.INITIALIZE, _Recovery.ASK) and turn.producer is producer:
         producer.initialize()
     if turn.recovery is not _Recovery.NOTHING and turn.consumer is consumer:
@@ -361,7 +371,10 @@ async def _tasks_loop(
 
 async def _end_in_task(turn: _Turn, consumer: AsyncConsumer[Any, Any], producer: AsyncProducer) -> None:
     """As ``_end``."""
-    if turn.recovery is None and turn.was_committed:
+    if turn.is_open:
+        with suppress(*turn.harmless):
+            await turn.transaction.abort()
+    elif turn.recovery is None and turn.was_committed:
         turn.ended()
     elif turn.recovery is None and turn.may_be_committed:
         try:
@@ -370,11 +383,7 @@ async def _end_in_task(turn: _Turn, consumer: AsyncConsumer[Any, Any], producer:
             turn.not_committed(error)
         else:
             turn.ended()
-    elif turn.recovery is None:
-        if turn.transaction is not None and turn.transaction.is_open:
-            with suppress(ClosedError):
-                await turn.transaction.abort()
-        turn.recovery = _Recovery.READ_AGAIN
+    turn.recovery = turn.recovery or _Recovery.READ_AGAIN
     if turn.recovery in (_Recovery.INITIALIZE, _Recovery.ASK) and turn.producer is producer:
         await producer.initialize()
     if turn.recovery is not _Recovery.NOTHING and turn.consumer is consumer:

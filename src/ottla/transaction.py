@@ -8,7 +8,8 @@ committed, or raises.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -18,7 +19,7 @@ from ottla.client.produce.outcome import Call
 from ottla.client.produce.transactions.calls import TransactionCalls
 from ottla.client.produce.transactions.commands import Begin
 from ottla.client.produce.transactions.prepared import Prepared
-from ottla.errors import IllegalStateError, OttlaError, TransactionAbortedError
+from ottla.errors import CommitFailedError, IllegalStateError, OttlaError, TransactionAbortedError
 from ottla.producer_drivers import drive_in_task, drive_in_thread
 from ottla.runtime import clock
 from ottla.types import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, short_repr
@@ -44,10 +45,18 @@ class _TransactionBase:
         self._calls = calls
         self._begun: Begin | None = None
         self._over = False
+        self._refused: CommitFailedError | None = None
+        """Why ``commit_offsets`` has failed, so that the transaction must not be committed without the offsets."""
         self._due: tuple[Any, dict[TopicPartition, OffsetAndMetadata]] | None = None
         """The consumer and the offsets that the end of the transaction adds, unless ``commit_offsets`` was called."""
         self.was_aborted = self.was_committed = self.was_prepared = False
         """Whether ``abort()`` was called; whether ``commit()`` and ``prepare()`` have succeeded."""
+
+    def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
+        if self.__dict__.get("_begun") is not None and not self._over:
+            # For example, Ctrl-C came between the return of begin() and the body of the with block.
+            warn(f"{self!r} was neither committed nor aborted: it is aborted", ResourceWarning, source=self)
+            self._calls.repeat_end(self._open(), commit=False)
 
     def __repr__(self) -> str:
         state = "not begun" if self._begun is None else "ended" if self._over else "open"
@@ -68,12 +77,38 @@ class _TransactionBase:
         self._due = consumer, offsets
 
     def _ends(self) -> None:
-        """Note that the command to commit is on its way."""
+        """Note that the command to commit is about to be submitted."""
         self._over = True
 
     def _aborts(self) -> None:
-        """Note that the command to abort is on its way."""
+        """Note that the command to abort is about to be submitted."""
         self._over = self.was_aborted = True
+
+    def _must_abort(self) -> TransactionAbortedError | None:
+        """The error of a transaction that must not be committed, as far as that is known here."""
+        refused = self._refused
+        if refused is None:
+            return None
+        return TransactionAbortedError(f"the transaction has to be aborted: {refused.args[0]}", hint=refused.hint, cause=refused)
+
+    def _member(self, consumer: Any, *kinds: str) -> Any:
+        """Return the consumer of a call. Raises if it is none, or one of another cluster."""
+        names = {cls.__name__ for cls in type(consumer).__mro__ if cls.__module__.startswith("ottla.")}
+        if names.isdisjoint(kinds):
+            expected = " or ".join(f"an ottla.{kind}" for kind in kinds)
+            raise TypeError(f"commit_offsets() needs {expected}, or the group_metadata() of one, not {short_repr(consumer)}")
+        theirs, ours = consumer._cluster_id, self._network.cluster_id
+        if theirs is not None and ours is not None and theirs != ours:
+            text = f"the consumer reads from the cluster {theirs}, and the producer writes to the cluster {ours}"
+            raise IllegalStateError(text, hint="a transaction cannot span clusters: commit the offsets with the consumer")
+        return consumer
+
+    def _interrupted(self, error: BaseException, transaction: Begin, *, commit: bool) -> None:
+        """After an exception in a call that ends the transaction: have the network thread end it, whenever the exception came."""
+        if isinstance(error, IllegalStateError):
+            self.was_aborted = False  # it is, or was, committed; or the producer was closed, and no one knows
+        elif self._over and not isinstance(error, OttlaError):
+            self._calls.repeat_end(transaction, commit=commit)
 
     def _report_failures(self) -> None:
         """Note that failures of records are known by now: a transaction that has ended was committed with all its records."""
@@ -148,10 +183,14 @@ class Transaction(_TransactionBase):
         """
         transaction = self._open()
         group, positions = _given(consumer, offsets)
-        self._due = None
         if group is None:
-            group, positions = _member(consumer, "Consumer")._offsets_for_transaction(positions)
+            try:
+                group, positions = self._member(consumer, "Consumer")._offsets_for_transaction(positions)
+            except CommitFailedError as error:
+                self._refused = error
+                raise
         assert positions is not None
+        self._due = None
         self._run(self._calls.commit_offsets(transaction, group, positions, clock.now()))
 
     def commit(self) -> None:
@@ -160,14 +199,20 @@ class Transaction(_TransactionBase):
         After a ``TransactionOutcomeUnknownError``, another call waits for the outcome again.
         """
         transaction = self._open()
-        if self._due is not None:
+        if self._due is not None and self._refused is None:
             self.commit_offsets(*self._due)
+        if (refusal := self._must_abort()) is not None:
+            self.abort_after(refusal)
+            raise refusal
         try:
-            self._run(self._calls.end(transaction, commit=True, now=clock.now(), submitted=self._ends))
+            self._run(self._calls.end(transaction, commit=True, now=clock.now(), submits=self._ends))
             self.was_committed = True
         except TransactionAbortedError as error:
             self._over = False
             self.abort_after(error)
+            raise
+        except BaseException as error:
+            self._interrupted(error, transaction, commit=True)
             raise
 
     def abort_after(self, error: BaseException) -> None:
@@ -184,7 +229,11 @@ class Transaction(_TransactionBase):
     def abort(self) -> None:
         """Abort: consumers with ``isolation_level="read_committed"`` never see the records, and no offsets are committed."""
         transaction = self._open()
-        self._run(self._calls.end(transaction, commit=False, now=clock.now(), submitted=self._aborts))
+        try:
+            self._run(self._calls.end(transaction, commit=False, now=clock.now(), submits=self._aborts))
+        except BaseException as error:
+            self._interrupted(error, transaction, commit=False)
+            raise
 
     def prepare(self) -> Prepared:
         """Have all records and offsets acknowledged, and leave the rest to ``ottla.finish``, which any process may call.
@@ -193,8 +242,10 @@ class Transaction(_TransactionBase):
         ``initialize()``, which aborts a transaction that is not finished.
         """
         transaction = self._open()
-        if self._due is not None:
+        if self._due is not None and self._refused is None:
             self.commit_offsets(*self._due)
+        if (refusal := self._must_abort()) is not None:
+            raise refusal
         prepared = self._run(self._calls.prepare(transaction, clock.now()))
         self._over = self.was_prepared = True
         return prepared
@@ -245,24 +296,34 @@ class AsyncTransaction(_TransactionBase):
         """As ``Transaction.commit_offsets``, for an ``AsyncConsumer`` or a ``Consumer``."""
         transaction = self._open()
         group, positions = _given(consumer, offsets)
-        self._due = None
         if group is None:
-            found = _member(consumer, "AsyncConsumer", "Consumer")._offsets_for_transaction(positions)
-            group, positions = await found if inspect.isawaitable(found) else found
+            try:
+                found = self._member(consumer, "AsyncConsumer", "Consumer")._offsets_for_transaction(positions)
+                group, positions = await found if inspect.isawaitable(found) else found
+            except CommitFailedError as error:
+                self._refused = error
+                raise
         assert positions is not None
+        self._due = None
         await self._run(self._calls.commit_offsets(transaction, group, positions, clock.now()))
 
     async def commit(self) -> None:
         """As ``Transaction.commit``. If it is cancelled, the commit is made nevertheless."""
         transaction = self._open()
-        if self._due is not None:
+        if self._due is not None and self._refused is None:
             await self.commit_offsets(*self._due)
+        if (refusal := self._must_abort()) is not None:
+            await self.abort_after(refusal)
+            raise refusal
         try:
-            await self._run(self._calls.end(transaction, commit=True, now=clock.now(), submitted=self._ends))
+            await self._run(self._calls.end(transaction, commit=True, now=clock.now(), submits=self._ends))
             self.was_committed = True
         except TransactionAbortedError as error:
             self._over = False
             await self.abort_after(error)
+            raise
+        except BaseException as error:
+            self._interrupted(error, transaction, commit=True)
             raise
 
     async def abort_after(self, error: BaseException) -> None:
@@ -279,13 +340,19 @@ class AsyncTransaction(_TransactionBase):
     async def abort(self) -> None:
         """As ``Transaction.abort``."""
         transaction = self._open()
-        await self._run(self._calls.end(transaction, commit=False, now=clock.now(), submitted=self._aborts))
+        try:
+            await self._run(self._calls.end(transaction, commit=False, now=clock.now(), submits=self._aborts))
+        except BaseException as error:
+            self._interrupted(error, transaction, commit=False)
+            raise
 
     async def prepare(self) -> Prepared:
         """As ``Transaction.prepare``."""
         transaction = self._open()
-        if self._due is not None:
+        if self._due is not None and self._refused is None:
             await self.commit_offsets(*self._due)
+        if (refusal := self._must_abort()) is not None:
+            raise refusal
         prepared = await self._run(self._calls.prepare(transaction, clock.now()))
         self._over = self.was_prepared = True
         return prepared
@@ -307,11 +374,3 @@ def _given(
     if positions is None:
         raise TypeError("commit_offsets() of a group's metadata needs offsets: only a consumer knows what it has returned")
     return consumer, positions
-
-
-def _member(consumer: Any, *kinds: str) -> Any:
-    names = {cls.__name__ for cls in type(consumer).__mro__ if cls.__module__.startswith("ottla.")}
-    if names.isdisjoint(kinds):
-        expected = " or ".join(f"an ottla.{kind}" for kind in kinds)
-        raise TypeError(f"commit_offsets() needs {expected}, or the group_metadata() of one, not {short_repr(consumer)}")
-    return consumer

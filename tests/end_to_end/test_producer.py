@@ -9,7 +9,10 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -290,6 +293,16 @@ def test_a_callback_may_send(broker: Broker, topic: str) -> None:
     assert [record.value for record in stored(broker, topic)] == [b"first", b"second"]
 
 
+def test_many_callbacks_that_send_are_not_nested(broker: Broker, topic: str, caplog: pytest.LogCaptureFixture) -> None:
+    with new(broker) as producer:
+        for number in range(1_500):
+            producer.send(topic, b"%d" % number, partition=0, on_delivery=lambda delivery: producer.send(topic, b"", partition=1))
+        producer.flush()
+        producer.flush()
+    assert not caplog.records
+    assert Counter(record.partition for record in stored(broker, topic)) == {0: 1_500, 1: 1_500}
+
+
 def test_the_callback_of_a_record_that_has_expired_may_send(broker: Broker, topic: str) -> None:
     errors: list[type[Exception]] = []
 
@@ -334,6 +347,19 @@ def test_a_failure_is_raised_by_flush_once(broker: Broker, topic: str, caplog: p
         producer.flush()
     gc.collect()
     assert "nothing has looked" not in caplog.text
+
+
+def test_a_failure_is_raised_by_flush_if_only_an_earlier_one_was_looked_at(broker: Broker, topic: str) -> None:
+    with new(broker) as producer:
+        refused(broker)
+        refused(broker)
+        first, second = (producer.send(topic, b"", partition=number) for number in range(2))
+        with pytest.raises(PolicyViolationError, match=f"{topic}-0"):
+            first.result(SOON)
+        with pytest.raises(PolicyViolationError, match=f"{topic}-1"):
+            producer.flush()
+        producer.flush()
+        del first, second
 
 
 def test_a_failure_is_raised_by_close(broker: Broker, topic: str) -> None:
@@ -510,18 +536,70 @@ def test_closing_while_a_record_waits_for_its_topic(broker: Broker) -> None:
     assert [type(error) for error in raised] == [ClosedError]
 
 
-def test_ctrl_c_ends_a_close_that_waits(broker: Broker, topic: str) -> None:
+@pytest.mark.parametrize("end", [Producer.flush, Producer.close, partial(Producer.close, timeout=0)], ids=["flush", "close", "now"])
+def test_after_ctrl_c_in_close_another_call_goes_on(broker: Broker, topic: str, end: Callable[[Producer], None]) -> None:
     producer = new(broker)
     producer.send(topic, b"", partition=0).result(SOON)
-    with broker.faults.freeze():
+    with broker.faults.freeze() as frozen:
         delivery = producer.send(topic, b"", partition=0)
         threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
             producer.close()
-    with pytest.raises(ClosedError):
-        delivery.result()
-    assert not producer.health().live
+        with pytest.raises(ClosedError):
+            producer.send(topic, b"", partition=0)
+        if is_patient := not isinstance(end, partial):
+            frozen.clear()
+        with nullcontext() if is_patient else pytest.raises(ClosedError):
+            end(producer)
     producer.close()
+    assert not producer.health().live
+    if is_patient:
+        assert delivery.result().offset == 1
+
+
+def test_the_network_thread_goes_on_when_a_signal_handler_raises_while_it_is_looked_at(broker: Broker, topic: str) -> None:
+    """If an exception is raised in ``Thread.is_alive()``, CPython 3.11 marks the thread as ended."""
+
+    def interrupt(signal_number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    interrupted = 0
+    try:
+        with new(broker, linger=0) as producer:
+            for number in range(1_000):
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, 0.000_05 + number % 20 * 0.000_02)
+                    producer.send(topic, b"%d" % number, partition=0).result(SOON)
+                except KeyboardInterrupt:
+                    interrupted += 1
+                finally:
+                    with suppress(KeyboardInterrupt):
+                        signal.setitimer(signal.ITIMER_REAL, 0)
+            producer.send(topic, b"last", partition=0).result(SOON)
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+    assert interrupted > 100
+    assert stored(broker, topic)[-1].value == b"last"
+
+
+def test_a_signal_handler_that_raises_while_the_network_thread_starts(
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def interrupted(self: threading.Thread) -> None:
+        start(self)
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    with new(broker, client_id="started-twice") as producer:
+        monkeypatch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            producer.send(topic, b"first", partition=0)
+        producer.send(topic, b"second", partition=0).result(SOON)
+        assert [thread.name for thread in threading.enumerate()].count("ottla-started-twice") == 1
+    assert [record.value for record in stored(broker, topic)][-1] == b"second"
 
 
 @pytest.mark.parametrize("timeout", [-1, "5", float("nan")], ids=repr)

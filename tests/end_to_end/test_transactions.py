@@ -661,3 +661,72 @@ def test_a_commit_that_is_cancelled_is_made(broker: Broker, topic: str) -> None:
 
     asyncio.run(asyncio.wait_for(main(), 60))
     assert values(broker, topic) == ["a"], "close() waits for it"
+
+
+def test_a_transaction_without_its_offsets_is_not_committed(broker: Broker, topic: str) -> None:
+    """The body catches the error of ``commit_offsets``: others process these records."""
+    settings = {"group_id": topic, "max_poll_interval": 1, "group_protocol": "consumer", **READER}
+    with new(broker, topic) as producer, Consumer(bootstrap_servers=broker.bootstrap_servers, **settings) as consumer:
+        send_outside(broker, topic, "in")
+        consumer.subscribe([topic])
+        while not consumer.poll(1.0):
+            pass
+        time.sleep(1.5)  # longer than max_poll_interval: the consumer leaves the group
+        with pytest.raises(TransactionAbortedError, match="no member of group"), producer.transaction() as transaction:  # noqa: PT012
+            send(producer, topic, "out")
+            with pytest.raises(CommitFailedError):
+                transaction.commit_offsets(consumer)
+        with producer.transaction():
+            send(producer, topic, "after")
+    assert values(broker, topic) == ["in", "after"]
+
+
+def test_a_transaction_that_is_lost_is_aborted(broker: Broker, topic: str) -> None:
+    """Ctrl-C came between the return of ``begin()`` and the body."""
+    with new(broker, topic) as producer:
+        with pytest.warns(ResourceWarning, match="neither committed nor aborted"):
+            producer.transaction().begin()
+        with producer.transaction():
+            send(producer, topic, "found")
+    assert values(broker, topic) == ["found"]
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_ctrl_c_before_the_end_is_submitted_ends_the_transaction(
+    broker: Broker, topic: str, commit: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with new(broker, topic) as producer:
+        transaction = producer.transaction()
+        transaction.begin()
+        send(producer, topic, "a")
+        submit = transaction._calls._submit
+
+        def interrupted(command: object) -> None:
+            transaction._calls._submit = submit
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(transaction._calls, "_submit", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            transaction.commit() if commit else transaction.abort()
+        with producer.transaction():
+            send(producer, topic, "b")
+    assert values(broker, topic) == (["a", "b"] if commit else ["b"])
+
+
+def test_a_consumer_of_another_cluster_is_refused(broker: Broker, topic: str) -> None:
+    with Broker() as other, new(broker, topic) as producer:
+        send_outside(other, topic, "in")
+        with Consumer(bootstrap_servers=other.bootstrap_servers, group_id=topic, **READER) as consumer:
+            consumer.subscribe([topic])
+            while not consumer.poll(1.0):
+                pass
+            span = r"reads from the cluster .* writes to the cluster"
+            with pytest.raises(IllegalStateError, match=span), producer.transaction() as transaction:  # noqa: PT012
+                send(producer, topic, "a")
+                transaction.commit_offsets(consumer)
+    assert values(broker, topic) == []
+
+
+def send_outside(broker: Broker, topic: str, value: str) -> None:
+    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        producer.send(topic, value, partition=0)

@@ -67,7 +67,7 @@ class ProducerApp:
             settled=lambda batch: self.calls.settled(batch),
             unseen=lambda _batch: None,
         )
-        self.calls = ProducerCalls(config, self.accumulator, self._submit)
+        self.calls = ProducerCalls(config, self.accumulator, self._submit, lambda: 0)
         self.assembly = ProducerAssembly(config, chance, self.accumulator, self.calls)
 
     # -- the application thread -------------------------------------------------------------------------------------------

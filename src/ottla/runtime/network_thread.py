@@ -180,12 +180,15 @@ class NetworkThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._runs = threading.Lock()
         """The thread acquires it and keeps it: only one thread runs, even if a signal handler interrupted the first ``start``."""
+        self._is_started = False
+        self._ended = threading.Event()
+        """Not ``Thread.is_alive()``: if a signal handler raises in there, CPython 3.11 marks a thread as ended that runs."""
         self._pid = os.getpid()
 
     @property
     def running(self) -> bool:
         """Whether the thread handles commands."""
-        return self._thread.is_alive() and not self._shared.stopping
+        return self._is_started and not self._ended.is_set() and not self._shared.stopping
 
     def start(self) -> None:
         """Open the sockets and start the thread. If a signal handler raises in here, this can be called again."""
@@ -194,8 +197,9 @@ class NetworkThread:
             self._sockets = Sockets(self._core.config, self._core.connections, self._now, self._context)
         if self._zookeeper is not None:
             self._zookeeper.start()
-        if not self._thread.is_alive():
+        if not self._runs.locked() and not self._thread.is_alive():
             self._thread.start()
+        self._is_started = True
 
     def submit(self, command: object) -> None:
         """Have the core handle a command in the next pass.
@@ -229,8 +233,8 @@ class NetworkThread:
         if self._sockets is not None:
             self._sockets.wake()
             if self._thread.ident is not None:
-                self._thread.join(timeout)
-        return not self._thread.is_alive()
+                return self._ended.wait(timeout)
+        return True
 
     def _check_fork(self) -> None:
         if os.getpid() != self._pid:
@@ -264,6 +268,7 @@ class NetworkThread:
             if self._zookeeper is not None:
                 self._zookeeper.close()
             self.notifications.wake()
+            self._ended.set()
 
     def _pass(self, sockets: Sockets) -> int | None:
         """Run one pass; return the time at which the next one is due (monotonic ms), if there is one."""

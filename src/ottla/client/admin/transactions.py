@@ -54,9 +54,10 @@ from ottla.types import Node, TopicPartition
 
 _NONE = -1
 
-_NOT_EXECUTED = frozenset({ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress})
+_NOT_EXECUTED = frozenset({ErrorCode.coordinator_load_in_progress})
 """The codes that a retry may fix, and with which EndTxn certainly has no effect. CONCURRENT_TRANSACTIONS can mean that the outcome
-is stored, and COORDINATOR_NOT_AVAILABLE that it is stored on some replicas."""
+is stored; NOT_COORDINATOR and COORDINATOR_NOT_AVAILABLE are also the answers of a coordinator that has written it, and then has not
+heard from the replicas."""
 
 _OUTCOMES: Mapping[bool, str] = {True: "committed", False: "aborted"}
 

@@ -26,6 +26,9 @@ from ottla.types import Now, RecordMetadata, TopicPartition
 
 _log = logging.getLogger(__name__)
 
+MAX_FAILED = 1_000
+"""Failed batches that are kept for ``flush``. It raises one of them, and all of them may have been looked at by then."""
+
 _ENDED = OUTCOMES | {BatchState.SPLIT}
 
 
@@ -44,9 +47,15 @@ class Abandon:
 
 
 class ProducerCalls:
-    """``submit`` sends a command to the network thread."""
+    """``submit`` sends a command to the network thread, ``thread_id`` returns the id of the calling one."""
 
-    def __init__(self, config: ProducerConfig, accumulator: RecordAccumulator, submit: Callable[[object], None]) -> None:
+    def __init__(
+        self,
+        config: ProducerConfig,
+        accumulator: RecordAccumulator,
+        submit: Callable[[object], None],
+        thread_id: Callable[[], int],
+    ) -> None:
         self.delivered: deque[tuple[Callable[[Delivery], object], Delivery]] = deque()
         """The callbacks that are due. The network thread adds to it, any other thread takes from it."""
         self.on_delivered: Callable[[], object] = lambda: None
@@ -58,30 +67,46 @@ class ProducerCalls:
         self._config = config
         self._accumulator = accumulator
         self._submit = submit
-        self._failed: ProducerBatch | None = None
-        """The first failed batch since the last ``flush`` whose error nothing has reported."""
+        self._thread_id = thread_id
+        self._in_callbacks: set[int] = set()
+        """The threads that run callbacks now."""
+        self._failed: deque[ProducerBatch] = deque()
+        """The failed batches since the last ``flush`` whose errors nothing has reported: the first ``MAX_FAILED`` of them."""
 
     def settled(self, batch: ProducerBatch) -> None:
         """Called by the network thread with each batch that has an outcome."""
         callbacks = batch.take_callbacks()
         batch.seen = batch.seen or len(callbacks) == batch.count
-        if batch.error is not None and not batch.seen and (self._failed is None or self._failed.seen):
-            self._failed = batch
+        if batch.error is not None and not batch.seen:
+            if len(self._failed) >= MAX_FAILED:
+                self._failed.extend(one for one in self._take_failed() if not one.seen)
+            if len(self._failed) < MAX_FAILED:
+                self._failed.append(batch)
         if callbacks:
             self.delivered.extend(callbacks)
             self.on_delivered()
 
     def run_callbacks(self) -> None:
-        """Run the callbacks that are due. Their exceptions are logged; Ctrl-C in one leaves the others to the next call."""
-        while True:
-            try:
-                callback, delivery = self.delivered.popleft()
-            except IndexError:
-                return
-            try:
-                callback(delivery)
-            except Exception:
-                _log.exception("the callback of a delivery failed")
+        """Run the callbacks that are due. Their exceptions are logged; Ctrl-C in one leaves the others to the next call.
+
+        Calls in a callback run no others: a thousand callbacks that send would nest a thousand deep.
+        """
+        me = self._thread_id()
+        if not self.delivered or me in self._in_callbacks:
+            return
+        try:
+            self._in_callbacks.add(me)
+            while True:
+                try:
+                    callback, delivery = self.delivered.popleft()
+                except IndexError:
+                    return
+                try:
+                    callback(delivery)
+                except Exception:
+                    _log.exception("the callback of a delivery failed")
+        finally:
+            self._in_callbacks.discard(me)
 
     def send(self, topic: str, record: tuple[Any, ...], now: Now) -> Call[Delivery]:
         """Append a record for which there was no room, or no metadata, at first. It may wait for ``max.block.ms``."""
@@ -204,14 +229,21 @@ class ProducerCalls:
                 raise OttlaTimeoutError(f"{count} record{'s have' if count > 1 else ' has'} no outcome within the timeout")
         self.run_callbacks()
 
+    def _take_failed(self) -> list[ProducerBatch]:
+        """Remove and return the failed batches up to now. The network thread may add others meanwhile."""
+        taken: list[ProducerBatch] = []
+        with suppress(IndexError):  # another thread takes them, too
+            taken.extend(self._failed.popleft() for _ in range(len(self._failed)))
+        return taken
+
     def forget_failure(self) -> None:
         """Do not raise the failures up to now: the end of their transaction has reported them."""
-        self._failed = None
+        self._take_failed()
 
     def raise_failure(self) -> None:
         """Raise the first failure since the last call, if no one has looked at it."""
-        failed, self._failed = self._failed, None
-        if failed is not None and not failed.seen and failed.error is not None:
+        failed = next((batch for batch in self._take_failed() if not batch.seen), None)
+        if failed is not None and failed.error is not None:
             failed.seen = True
             raise failed.error.afresh()
 

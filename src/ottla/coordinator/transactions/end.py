@@ -87,8 +87,7 @@ def transaction_timed_out(draft: TransactionDraft, coordinator: TransactionConte
 
 def abort_by_coordinator(draft: TransactionDraft, coordinator: TransactionContext) -> bool:
     """Abort an open transaction and fence its producer with a new epoch. Return whether that is possible now."""
-    draft.apply(ProducerFenced(draft.transaction.transactional_id))
-    return _prepare(draft, coordinator, commit=False, is_v2=True)
+    return _prepare(draft, coordinator, commit=False, is_v2=True, fences=True)
 
 
 def complete(draft: TransactionDraft, coordinator: TransactionContext) -> None:
@@ -144,8 +143,9 @@ def write_markers(draft: TransactionDraft, coordinator: TransactionContext) -> N
     )
 
 
-def _prepare(draft: TransactionDraft, coordinator: TransactionContext, commit: bool, is_v2: bool) -> bool:
-    """Store the outcome. Return ``False`` if that needs a new producer id and there is none now."""
+def _prepare(draft: TransactionDraft, coordinator: TransactionContext, commit: bool, is_v2: bool, *, fences: bool = False) -> bool:
+    """Store the outcome, and with ``fences`` fence the producer. Return ``False`` if that needs a new producer id and there is none
+    now: then nothing has changed, so that the next attempt finds the transaction as it was."""
     transaction = draft.transaction
     changes: dict[str, Any] = {"version": _TV2 if is_v2 else 0}
     if is_v2:
@@ -153,6 +153,9 @@ def _prepare(draft: TransactionDraft, coordinator: TransactionContext, commit: b
         if next_producer_id is None:
             return False
         changes |= {"epoch": transaction.epoch + 1, "next_producer_id": next_producer_id}
+    if fences:
+        draft.apply(ProducerFenced(transaction.transactional_id))
+        transaction = draft.transaction
     if transaction.state not in (TransactionState.ONGOING, TransactionState.PREPARE_EPOCH_FENCE):
         changes |= {"started_at": draft.now.wall, "partitions": frozenset()}
     draft.transition_to(_PREPARE[commit], **changes)

@@ -32,7 +32,7 @@ class _Command(Protocol):
 
 
 def _ignore() -> None:
-    """Called when a command is on its way, by default."""
+    """Called before a command is on its way, by default."""
 
 
 class TransactionCalls:
@@ -58,8 +58,12 @@ class TransactionCalls:
 
     def drop(self, transaction: Begin) -> None:
         """End a transaction whose beginning was interrupted, whether it has begun or not."""
+        self.repeat_end(transaction, commit=False)
+
+    def repeat_end(self, transaction: Begin, *, commit: bool) -> None:
+        """Submit the command of an ``end`` that was interrupted; it has no effect if the first one was submitted."""
         with suppress(OttlaError):
-            self._submit(EndTransaction(transaction, commit=False))
+            self._submit(EndTransaction(transaction, commit))
 
     def commit_offsets(
         self, transaction: Begin, group: ConsumerGroupMetadata, offsets: Mapping[TopicPartition, OffsetAndMetadata], now: Now
@@ -69,9 +73,10 @@ class TransactionCalls:
             command = CommitOffsets(transaction, group, offsets, now.mono + self._max_block_ms)
             yield from self._carry_out("send-offsets", command, now)
 
-    def end(self, transaction: Begin, *, commit: bool, now: Now, submitted: Callable[[], None] = _ignore) -> Call[None]:
-        """See ``Transaction.commit`` and ``abort``. ``submitted`` is called as soon as the command is on its way."""
-        yield from self._carry_out("commit" if commit else "abort", EndTransaction(transaction, commit), now, submitted)
+    def end(self, transaction: Begin, *, commit: bool, now: Now, submits: Callable[[], None] = _ignore) -> Call[None]:
+        """See ``Transaction.commit`` and ``abort``. ``submits`` is called just before the command is on its way."""
+        submits()
+        yield from self._carry_out("commit" if commit else "abort", EndTransaction(transaction, commit), now)
 
     def prepare(self, transaction: Begin, now: Now) -> Call[Prepared]:
         """See ``Transaction.prepare``."""
@@ -86,9 +91,8 @@ class TransactionCalls:
         self._submit(command)
         return command.outcome
 
-    def _carry_out(self, what: str, command: _Command, now: Now, submitted: Callable[[], None] = _ignore) -> Call[object]:
+    def _carry_out(self, what: str, command: _Command, now: Now) -> Call[object]:
         outcome, began_at = self._begun(command), now.mono
-        submitted()
         while not outcome.done:
             now = yield Wait(outcome, lambda: outcome.done, None)
         self.waited[what] += now.mono - began_at
