@@ -107,11 +107,6 @@ class ConsumerBase(Generic[K_co, V_co]):
             warn(f"{self!r} was not closed: its group notices when its session expires", ResourceWarning, source=self)
             self._network.close(0)
 
-    @property
-    def _cluster_id(self) -> str | None:
-        """The id of the cluster; ``None`` as long as no broker has told it."""
-        return self._assembly.core.metadata_manager.current.cluster_id
-
     def assignment(self) -> set[TopicPartition]:
         """The partitions this consumer reads now: those given to ``assign()``, or those that ``on_assign`` got."""
         self._check_open()

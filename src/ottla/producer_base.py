@@ -90,8 +90,8 @@ class ProducerNetwork:
 
     @property
     def cluster_id(self) -> str | None:
-        """The id of the cluster; ``None`` as long as no broker has told it."""
-        return self._assembly.core.metadata_manager.current.cluster_id
+        """The id of the cluster; ``None`` until a broker has sent it."""
+        return self._assembly.core.metadata.cluster_id
 
     @property
     def started(self) -> bool:

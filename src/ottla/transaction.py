@@ -97,7 +97,7 @@ class _TransactionBase:
         if names.isdisjoint(kinds):
             expected = " or ".join(f"an ottla.{kind}" for kind in kinds)
             raise TypeError(f"commit_offsets() needs {expected}, or the group_metadata() of one, not {short_repr(consumer)}")
-        theirs, ours = consumer._cluster_id, self._network.cluster_id
+        theirs, ours = consumer._assembly.core.metadata.cluster_id, self._network.cluster_id
         if theirs is not None and ours is not None and theirs != ours:
             text = f"the consumer reads from the cluster {theirs}, and the producer writes to the cluster {ours}"
             raise IllegalStateError(text, hint="a transaction cannot span clusters: commit the offsets with the consumer")
