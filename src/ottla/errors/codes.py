@@ -198,7 +198,8 @@ class OutOfOrderSequenceNumberError(BrokerError, code=45, name="OUT_OF_ORDER_SEQ
 class DuplicateSequenceNumberError(BrokerError, code=46, name="DUPLICATE_SEQUENCE_NUMBER"): ...
 
 
-class InvalidProducerEpochError(BrokerError, code=47, name="INVALID_PRODUCER_EPOCH"): ...
+class InvalidProducerEpochError(BrokerError, code=47, name="INVALID_PRODUCER_EPOCH"):
+    hint = "a producer that was initialized later has its transactional_id, or the transaction took more than transaction_timeout"
 
 
 class InvalidTxnStateError(BrokerError, code=48, name="INVALID_TXN_STATE"): ...
@@ -330,7 +331,8 @@ class UnstableOffsetCommitError(BrokerError, code=88, name="UNSTABLE_OFFSET_COMM
 class ThrottlingQuotaExceededError(BrokerError, code=89, name="THROTTLING_QUOTA_EXCEEDED", action=RETRY): ...
 
 
-class ProducerFencedError(BrokerError, code=90, name="PRODUCER_FENCED"): ...
+class ProducerFencedError(BrokerError, code=90, name="PRODUCER_FENCED"):
+    hint = "a producer that was initialized later has its transactional_id, or the transaction took more than transaction_timeout"
 
 
 class ResourceNotFoundError(BrokerError, code=91, name="RESOURCE_NOT_FOUND"): ...

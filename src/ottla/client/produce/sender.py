@@ -21,7 +21,7 @@ from ottla.client.produce.partition_loads import PartitionLoads
 from ottla.client.produce.sequences import Sequences
 from ottla.client.produce.transactions.manager import TransactionManager
 from ottla.config.producer import ProducerConfig
-from ottla.errors import OttlaError, OttlaTimeoutError, ProtocolError, UnsupportedApiError, broker_error
+from ottla.errors import LeaderNotAvailableError, OttlaError, OttlaTimeoutError, ProtocolError, UnsupportedApiError, broker_error
 from ottla.protocol import ErrorCode, duration, rpcs
 from ottla.protocol.apis import VersionRule
 from ottla.protocol.messages import produce_request, produce_response
@@ -33,6 +33,9 @@ from ottla.records.producer_queues import PartitionQueue, ProducerBatch
 from ottla.types import Leader, Node, Now, TopicPartition
 
 _log = logging.getLogger(__name__)
+
+_SLOW = "see the logs of the brokers, or increase delivery_timeout"
+_TOO_MANY = "send more slowly, or increase batch_size or delivery_timeout"
 
 
 class ProduceReaction(enum.Enum):
@@ -500,11 +503,12 @@ class Sender:
         records = f"{batch.count} record{'s' if batch.count > 1 else ''}"
         text = f"{records} for {tp} not acknowledged within {self._config.delivery_timeout_ms / 1000:g} s"
         if cause is not None:
-            return OttlaTimeoutError(f"{text}: {cause}", cause=cause)
+            return OttlaTimeoutError(f"{text}: {cause.args[0]}", hint=cause.hint or _SLOW, cause=cause)
         if leader is None:
-            return OttlaTimeoutError(f"{text}: no leader of the partition is known")
-        what = "has not answered" if batch.state is BatchState.IN_FLIGHT else "was not sent the records: others were in flight"
-        return OttlaTimeoutError(f"{text}: {leader.node} {what}")
+            return OttlaTimeoutError(f"{text}: no leader of the partition is known", hint=LeaderNotAvailableError.hint)
+        if batch.state is BatchState.IN_FLIGHT:
+            return OttlaTimeoutError(f"{text}: {leader.node} has not answered", hint=_SLOW)
+        return OttlaTimeoutError(f"{text}: {leader.node} was not sent the records: others were in flight", hint=_TOO_MANY)
 
     def abort_all(self, error: OttlaError, now: Now) -> None:
         """Fail all batches without an outcome, also those in flight."""

@@ -13,9 +13,12 @@ from ottla.client.cluster.metadata import Metadata, MetadataManager
 from ottla.client.effects import Poll
 from ottla.client.produce.outcome import Outcome
 from ottla.config.producer import ProducerConfig
-from ottla.errors import AuthenticationError, ConnectionFailedError, OttlaError, OttlaTimeoutError
+from ottla.errors import AuthenticationError, ConnectionFailedError, OttlaError, OttlaTimeoutError, UnknownTopicOrPartitionError
 from ottla.records.accumulator import RecordAccumulator
 from ottla.types import Now
+
+_CREATE = "create the topic, or let the brokers create topics: auto.create.topics.enable=true"
+_SLOW = "see the logs of the brokers, or increase max_block"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,9 +118,12 @@ class ProducerTopics:
             text = (
                 f"topic {command.topic!r} has partitions 0 to {count - 1}, and no partition {command.partition} appeared {within}"
             )
-            return OttlaTimeoutError(text)
+            return OttlaTimeoutError(text, hint="leave out the partition (of Arrow data: the column), or add some to the topic")
         cause = error or self._unreachable() or self._metadata.failure
         if isinstance(cause, ConnectionFailedError):
             return ConnectionFailedError(f"no broker could be reached {within}", cause.attempts, hint=cause.hint)
         text = f"topic {command.topic!r} was not found {within}"
-        return OttlaTimeoutError(f"{text}: {cause}" if cause else text, cause=cause)
+        if cause is None:
+            return OttlaTimeoutError(text, hint=_SLOW)
+        hint = _CREATE if isinstance(cause, UnknownTopicOrPartitionError) else cause.hint or _SLOW
+        return OttlaTimeoutError(f"{text}: {cause.args[0]}", hint=hint, cause=cause)

@@ -112,6 +112,14 @@ def test_any_other_code_fails_the_batch_and_the_next_one_starts_again_in_a_new_e
     assert batches(again) == {T0: Batch(1, 0, ["b"])}
 
 
+@pytest.mark.parametrize("code", [ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch])
+def test_the_error_of_a_fenced_producer_says_why(code: ErrorCode) -> None:
+    writes = Writes()
+    send, (delivery,) = writes.request("a")
+    writes.reply(send, code)
+    assert "a producer that was initialized later" in str(error(delivery))
+
+
 def test_a_refused_batch_names_the_record_that_the_broker_complains_about() -> None:
     writes = Writes()
     send, (delivery,) = writes.request("a")
@@ -402,6 +410,7 @@ def late(writes: Writes, delivery: Any) -> str:
     problem = error(delivery)
     assert isinstance(problem, OttlaTimeoutError)
     assert str(problem).startswith("1 record for t-0 not acknowledged within 120 s")
+    assert problem.hint, "what to do about it"
     assert writes.accumulator.used == 0
     return str(problem)
 
@@ -411,7 +420,7 @@ def test_expired_open_without_a_leader() -> None:
     (delivery,) = writes.write("a")
     writes.poll()
     assert writes.wake_at == 120_000
-    assert late(writes, delivery).endswith("no leader of the partition is known")
+    assert "no leader of the partition is known (are the brokers" in late(writes, delivery)
 
 
 def test_expired_without_a_topic() -> None:

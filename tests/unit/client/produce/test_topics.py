@@ -8,6 +8,7 @@ import threading
 from ottla.client.produce.topics import AwaitTopic, ProducerTopics
 from ottla.config.producer import ProducerConfig
 from ottla.errors import AuthenticationError, ConnectionFailedError, OttlaError, OttlaTimeoutError
+from ottla.protocol import ErrorCode
 from ottla.records.accumulator import RecordAccumulator
 from ottla.types import TopicPartition
 from tests.unit.client.managers import Cluster, now
@@ -105,6 +106,19 @@ def test_a_call_fails_at_its_deadline() -> None:
     for command, text in ((missing, "topic 'missing' was not found"), (beyond, "partitions 0 to 2, and no partition 9")):
         assert isinstance(command.outcome.error, OttlaTimeoutError)
         assert text in str(command.outcome.error)
+        assert command.outcome.error.hint
+
+
+def test_the_error_for_an_unknown_topic_says_to_create_it() -> None:
+    topics = Topics()
+    missing = topics.wait("missing", deadline=1_000)
+    topics.cluster.tell(errors={"missing": ErrorCode.unknown_topic_or_partition})
+    topics.mono = 1_000
+    topics.poll()
+    assert "was not found within 60 s: " in str(missing.outcome.error)
+    assert str(missing.outcome.error).endswith(
+        "[UNKNOWN_TOPIC_OR_PARTITION] (create the topic, or let the brokers create topics: auto.create.topics.enable=true)"
+    )
 
 
 def test_a_refused_login_ends_a_call_at_once() -> None:

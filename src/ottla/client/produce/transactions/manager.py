@@ -72,6 +72,8 @@ _REFUSED: Mapping[State, str] = {
 }
 """State -> why a call is not allowed in it, for the states without an error."""
 
+_ONE_AT_A_TIME = "a producer has one transaction at a time, and only one thread or task at a time may use it"
+
 _ENDING: Mapping[bool, State] = {True: State.COMMITTING_TRANSACTION, False: State.ABORTING_TRANSACTION}
 """Whether a transaction is committed -> the state in which it ends."""
 
@@ -170,13 +172,18 @@ class TransactionManager:
         else:
             self._fail(error, now)
 
-    def refusal(self) -> OttlaError:
-        """The error for a call that is not allowed in the present state. Any thread may call this."""
+    def refusal(self, what: str | None = None) -> OttlaError:
+        """The error for a call, ``what``, that is not allowed in the present state. Any thread may call this."""
         error, state = self.error, self.state
         if error is not None:
-            return error.afresh()
+            error = error.afresh()
+            if state is State.FATAL_ERROR:  # an earlier call has raised it, with its own name
+                text = f"the producer cannot go on until initialize(): {error.args[0]}"
+                error.args = (f"{what}: {text}" if what else text,)
+            return error
         text = _REFUSED.get(state, _NOT_OPEN)
-        return IllegalStateError(text, hint="with producer.transaction(): ..." if text is _NOT_OPEN else None)
+        others = None if state is State.PREPARED_TRANSACTION else _ONE_AT_A_TIME
+        return IllegalStateError(text, hint="with producer.transaction(): ..." if text is _NOT_OPEN else others)
 
     def current(self) -> object:
         """The open transaction, or the latest one. Any thread may call this."""
@@ -202,7 +209,7 @@ class TransactionManager:
         """Handle the command. It waits while the transaction before is being ended."""
         del now
         if self._begin is not None or self.state not in (*_AWAITED, State.UNINITIALIZED, State.READY):
-            return command.outcome.settle(error=self.refusal())
+            return command.outcome.settle(error=self.refusal("beginning a transaction"))
         self._begin = command
         if self.state is State.UNINITIALIZED or (
             self.state is State.READY and self._version_of_cluster() not in (None, self.version)
