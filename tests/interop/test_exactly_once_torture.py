@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,7 +26,8 @@ pytestmark = pytest.mark.interop
 RECORDS_A_KILL = 1_000
 """As many as keep the workers busy between two kills."""
 KILLS = int(os.environ.get("OTTLA_KILLS", "50"))
-"""Of workers, and of brokers, in each of the long tests."""
+"""Of workers, of coordinators and of leaders each (our broker is both), in each of the long tests."""
+Blow = Callable[[], None]
 PATIENCE = 300.0
 """Seconds after the last kill for the rest of the records."""
 SESSIONS = {
@@ -56,14 +57,6 @@ def finish(workers: Workers, servers: str) -> None:
             workers.watch(0.5)
 
 
-def hurt_a_worker(workers: Workers, rng: random.Random) -> None:
-    number = rng.randrange(3)
-    if rng.random() < 0.8:
-        workers.kill(number)
-    else:
-        workers.suspend(number, rng.uniform(1, 14))
-
-
 def on_our_broker(folder: Path, seed: int, kills: int, protocol: str) -> None:
     rng, data = random.Random(seed), folder / "data"
     with broker_process(data, settings=SESSIONS) as (process, servers):
@@ -82,27 +75,30 @@ def on_our_broker(folder: Path, seed: int, kills: int, protocol: str) -> None:
         with Admin(bootstrap_servers=servers) as admin:
             admin.create_topics({"in": PARTITIONS, "out": PARTITIONS})
         try:
-            torment(servers, folder, rng, kills, protocol, restart)
+            torment(servers, folder, rng, kills, protocol, {restart: kills})
         finally:
             current[0].kill()
             current[0].communicate()
 
 
-def torment(servers: str, folder: Path, rng: random.Random, kills: int, protocol: str, hurt_a_broker: Callable[[], None]) -> None:
-    """Process records while ``kills`` workers and as many brokers are killed, in a random order."""
-    count = RECORDS_A_KILL * 2 * kills
+def torment(servers: str, folder: Path, rng: random.Random, kills: int, protocol: str, blows: Mapping[Blow, int]) -> None:
+    """Process records while ``kills`` workers are killed, some are stopped for a while, and ``blows`` fall on brokers, in a random
+    order."""
+    count = RECORDS_A_KILL * (kills + sum(blows.values()))
     fill(servers, count)
     workers = Workers(servers, folder, protocol)
+    all_blows: dict[Blow, int] = {
+        lambda: workers.kill(rng.randrange(3)): kills,
+        lambda: workers.suspend(rng.randrange(3), rng.uniform(1, 14)): kills // 5,
+        **blows,
+    }
+    order = [blow for blow, number in all_blows.items() for _ in range(number)]
+    rng.shuffle(order)
     try:
         workers.watch(2)
-        victims = ["worker"] * kills + ["broker"] * kills
-        rng.shuffle(victims)
-        for victim in victims:
+        for blow in order:
             workers.watch(rng.uniform(0.2, 2.0))
-            if victim == "worker":
-                hurt_a_worker(workers, rng)
-            else:
-                hurt_a_broker()
+            blow()
         finish(workers, servers)
         workers.end()
         check(servers, count)
@@ -131,28 +127,29 @@ def on_kafka(cluster: KafkaCluster, folder: Path, seed: int, kills: int, protoco
     for topic in ("in", "out"):
         operator.create(topic, PARTITIONS, 3)
 
-    def hurt() -> None:
-        """Kill, or restart, a leader, the coordinator of the group or of a transaction; all three nodes in turn now and then."""
-        lot = rng.random()
-        if lot < 0.2:
-            for node in (1, 2, 3):
-                cluster.end(node)
-                cluster.again(node)
-                operator.wait_until_whole((1, 2, 3))
-            return
-        if lot < 0.5:
-            node = operator.coordinator(GROUP)
-        elif lot < 0.8:
-            node = operator.leader("__transaction_state", rng.randrange(5))
-        else:
-            node = operator.leader("out", rng.randrange(PARTITIONS))
+    def kill(node: int) -> None:
         cluster.kill(node)
         time.sleep(rng.uniform(0, 8))
         cluster.again(node)
         operator.wait_until_whole((1, 2, 3))
 
+    def kill_a_coordinator() -> None:
+        """That of the group, or of a transaction."""
+        of_transactions = rng.random() < 0.5
+        kill(operator.leader("__transaction_state", rng.randrange(5)) if of_transactions else operator.coordinator(GROUP))
+
+    def kill_a_leader() -> None:
+        kill(operator.leader("out", rng.randrange(PARTITIONS)))
+
+    def restart_all() -> None:
+        for node in (1, 2, 3):
+            cluster.end(node)
+            cluster.again(node)
+            operator.wait_until_whole((1, 2, 3))
+
+    blows = {kill_a_coordinator: kills, kill_a_leader: kills, restart_all: max(1, kills // 10)}
     try:
-        torment(cluster.bootstrap_servers, folder, rng, kills, protocol, hurt)
+        torment(cluster.bootstrap_servers, folder, rng, kills, protocol, blows)
     finally:
         operator.close()
 
@@ -168,7 +165,7 @@ KAFKA_SETTINGS = (
 
 
 @pytest.mark.torture
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(7200)
 @pytest.mark.parametrize(("seed", "protocol"), [(4, "classic"), (5, "consumer")])
 @pytest.mark.usefixtures("kafka_tool")
 def test_on_three_nodes_of_kafka(tmp_path: Path, seed: int, protocol: str) -> None:
