@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import struct
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -132,6 +133,23 @@ def test_a_wrong_file(
     [line] = capsys.readouterr().err.splitlines()
     assert said in line
     assert str(path) in line
+
+
+@pytest.mark.parametrize("kind", ["file", "stream"])
+@pytest.mark.parametrize("step", [6, -5, 900_000])
+def test_damaged_offsets_are_an_error(
+    kafka_broker: Broker, kafka_topic: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, kind: str, step: int
+) -> None:
+    """They point behind the data, or before it."""
+    path = saved(pyarrow.table({"value": [f"{number:05}" for number in range(300)]}), kind, tmp_path)
+    offsets, damaged = (struct.pack("<301i", *(number * each for number in range(301))) for each in (5, step))
+    content = path.read_bytes()
+    assert content.count(offsets) == 1
+    path.write_bytes(content.replace(offsets, damaged))
+    assert produced(kafka_broker, "-t", kafka_topic, "--arrow", str(path)) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert f"cannot read {path}" in line
+    assert records_in(kafka_broker, kafka_topic) == 0
 
 
 @pytest.mark.parametrize("count", [0, 3])

@@ -89,14 +89,13 @@ class ArrowInput:
             self._check_end(IPC_FILE)
             file = pyarrow.ipc.open_file(self._file)
             yield file.schema.empty_table()
-            for number in range(file.num_record_batches):
-                yield file.get_batch(number)
+            yield from map(_valid, map(file.get_batch, range(file.num_record_batches)))
             return
         if is_file:
             self._file.read(len(IPC_FILE))
         stream = pyarrow.ipc.open_stream(self._file)
         yield stream.schema.empty_table()
-        yield from stream
+        yield from map(_valid, stream)
 
     def _check_end(self, start: bytes) -> None:
         """Raise ``CommandFailed`` if the end of a file is missing, with which PyArrow begins."""
@@ -105,6 +104,13 @@ class ArrowInput:
         if self._file.read() != end:
             raise CommandFailed(f"{self._name} is truncated, or still being written: it does not end with {end!r}")
         self._file.seek(0)
+
+
+def _valid(batch: Any) -> Any:
+    """Return a batch of IPC data. Raises pyarrow's error for damaged data, whose offsets may point anywhere in memory: nothing else
+    checks them."""
+    batch.validate(full=True)
+    return batch
 
 
 def _line(error: Exception) -> str:
