@@ -174,16 +174,7 @@ class TransactionManager:
 
     def refusal(self, what: str | None = None) -> OttlaError:
         """The error for a call, ``what``, that is not allowed in the present state. Any thread may call this."""
-        error, state = self.error, self.state
-        if error is not None:
-            error = error.afresh()
-            if state is State.FATAL_ERROR:  # an earlier call has raised it, with its own name
-                text = f"the producer cannot go on until initialize(): {error.args[0]}"
-                error.args = (f"{what}: {text}" if what else text,)
-            return error
-        text = _REFUSED.get(state, _NOT_OPEN)
-        others = None if state is State.PREPARED_TRANSACTION else _ONE_AT_A_TIME
-        return IllegalStateError(text, hint="with producer.transaction(): ..." if text is _NOT_OPEN else others)
+        return _refusal(self.state, self.error, what)
 
     def current(self) -> object:
         """The open transaction, or the latest one. Any thread may call this."""
@@ -521,3 +512,16 @@ class TransactionManager:
             self._settle_ending(TransactionOutcomeUnknownError(late.args[0], hint=hint, cause=late))
         else:
             self._fail(self._coordinators.late("the transaction was not committed"), now)
+
+
+def _refusal(state: State, error: OttlaError | None, what: str | None) -> OttlaError:
+    """The error for a call, ``what``, in a state; ``error``: that of the state."""
+    if error is not None:
+        error = error.afresh()
+        if state is State.FATAL_ERROR:  # an earlier call has raised it, with its own name
+            text = f"the producer cannot go on until initialize(): {error.args[0]}"
+            error.args = (f"{what}: {text}" if what else text,)
+        return error
+    text = _REFUSED.get(state, _NOT_OPEN)
+    others = None if state is State.PREPARED_TRANSACTION else _ONE_AT_A_TIME
+    return IllegalStateError(text, hint="with producer.transaction(): ..." if text is _NOT_OPEN else others)
