@@ -146,7 +146,10 @@ class ProducerNetwork:
             raise ForkedError(f"this producer belongs to process {self._pid}, this is process {os.getpid()}")
 
     def check_running(self) -> None:
-        """Raise if the network thread has ended: no call may wait for it."""
+        """Raise if the network thread has ended, or is the caller: no call may wait for it."""
+        if self._thread is not None and self._thread.is_current:
+            # For example, the garbage collector runs there, and closes the generator of a loop that was left: that aborts.
+            raise IllegalStateError("the network thread of a producer cannot wait for itself")
         if self._thread is not None and not self._thread.running:
             if self.shared.closed:
                 raise ClosedError("the producer is closed")

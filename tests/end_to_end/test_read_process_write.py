@@ -430,3 +430,29 @@ def test_a_producer_is_closed_in_the_body(broker: Broker, names: tuple[str, str,
                     transaction.commit()
         copy(consumer, another, names[1], 10)
     assert sorted(committed(broker, names[1])) == list(range(10))
+
+
+def test_a_loop_that_the_network_thread_collects_is_aborted(broker: Broker, names: tuple[str, str, str]) -> None:
+    """The garbage collector runs on any thread."""
+    fill(broker, names[0], 10)
+    consumer, producer = clients(broker, names)
+    with consumer, producer:
+        loop: Any = ottla.transactions(consumer, producer)
+        next(loop)
+        done = threading.Event()
+        thread = producer._network._thread
+        assert thread is not None
+
+        def collect(item: object, now: object) -> None:
+            loop.close()
+            done.set()
+
+        thread._core.register(Collect, collect)
+        thread.submit(Collect())
+        assert done.wait(10)
+        copy(consumer, producer, names[1], 10)
+    assert sorted(committed(broker, names[1])) == list(range(10))
+
+
+class Collect:
+    """A command that closes the generator."""

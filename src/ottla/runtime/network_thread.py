@@ -190,6 +190,11 @@ class NetworkThread:
         """Whether the thread handles commands."""
         return self._is_started and not self._ended.is_set() and not self._shared.stopping
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller runs on this thread."""
+        return threading.get_ident() == self._thread.ident
+
     def start(self) -> None:
         """Open the sockets and start the thread. If a signal handler raises in here, this can be called again."""
         self._check_fork()
