@@ -1,19 +1,24 @@
-"""Write docs/metrics.md from the table of metrics in ``ottla.client.health.names``: ``python tools/write_metrics_page.py``.
+"""Write docs/metrics.md from the tables of metrics of consumers and of producers: ``python tools/write_metrics_page.py``.
 
 A test compares the page with this tool's output.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from ottla.client.health.names import LEFT_OUT, NAMES, Meaning
+from ottla.client.produce import metrics as producer
 
 PAGE = Path(__file__).parents[1] / "docs" / "metrics.md"
 
-OPENING = """# The metrics of a consumer
+OPENING = """# Metrics
 
-This page is written by `tools/write_metrics_page.py` from the one table of metrics.
+This page is written by `tools/write_metrics_page.py` from the tables of metrics. It begins with those of a consumer; [those of a
+producer](#the-metrics-of-a-producer) follow.
+
+## The metrics of a consumer
 
 `consumer.metrics()` returns a consumer's metrics, as a dictionary from `MetricName(name, group, tags)` to a number, from any
 thread. Names and meanings are those of Kafka's own consumer (4.3), except where this page says otherwise. Averages, maxima and
@@ -29,12 +34,18 @@ metric is of the whole client, so exclude it from sums (`{topic!=""}`). `ottla_c
 Metrics cost time per request, poll and fetched partition, but not per record.
 """
 
-LEFT_OUT_OPENING = """
-## Metrics of Kafka's consumer that Ottla does not have
+PRODUCER_OPENING = """
+## The metrics of a producer
 
-| group | metric | why not |
-|---|---|---|
+`producer.metrics()` returns those of a producer in the same form. Names and meanings are those of Kafka's own producer (4.3);
+`producer-topic-metrics` have the tag `topic`. Metrics cost time per batch and request, but not per record.
 """
+
+
+def left_out(client: str, rows: Mapping[str, Mapping[str, str]]) -> str:
+    """Return the section about the metrics of one of Kafka's clients that Ottla does not have."""
+    head = f"\n### Metrics of Kafka's {client} that Ottla does not have\n\n| group | metric | why not |\n|---|---|---|\n"
+    return head + "".join(f"| `{group}` | `{name}` | {why} |\n" for group, names in rows.items() for name, why in names.items())
 
 
 def row(name: str, row: Meaning) -> str:
@@ -47,10 +58,13 @@ def page() -> str:
     """Return the text of the page."""
     parts = [OPENING]
     for group, rows in NAMES.items():
-        parts.append(f"\n## `{group}`\n\n| metric | per | meaning |\n|---|---|---|\n")
+        parts.append(f"\n### `{group}`\n\n| metric | per | meaning |\n|---|---|---|\n")
         parts += [row(name, meaning) for name, meaning in rows.items()]
-    parts.append(LEFT_OUT_OPENING)
-    parts += [f"| `{group}` | `{name}` | {why} |\n" for group, names in LEFT_OUT.items() for name, why in names.items()]
+    parts += [left_out("consumer", LEFT_OUT), PRODUCER_OPENING]
+    for group, texts in producer.NAMES.items():
+        parts.append(f"\n### `{group}`\n\n| metric | meaning |\n|---|---|\n")
+        parts += [f"| `{name}` | {text} |\n" for name, text in texts.items()]
+    parts.append(left_out("producer", producer.LEFT_OUT))
     return "".join(parts)
 
 

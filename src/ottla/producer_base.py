@@ -24,7 +24,7 @@ from ottla.client.produce.calls import Abandon, Drain, ProducerCalls
 from ottla.client.produce.health import STUCK_AFTER, ProducerHealth, ProducerView, assess, without_thread
 from ottla.client.produce.metrics import PRODUCER
 from ottla.client.produce.outcome import Call
-from ottla.client.produce.transactions.calls import TransactionCalls
+from ottla.client.produce.transactions.calls import WAITS, TransactionCalls
 from ottla.client.producer_assembly import ProducerAssembly
 from ottla.config.producer import ProducerConfig
 from ottla.errors import ClosedError, ForkedError, IllegalStateError
@@ -214,7 +214,7 @@ class ProducerBase:
         view = self._network.view()
         if view is None:
             return {}
-        waited = {} if self._network.transactions is None else self._network.transactions.waited
+        waited = dict.fromkeys(WAITS, 0) if self._network.transactions is None else self._network.transactions.waited
         # Kafka counts nanoseconds here, and milliseconds elsewhere.
         times = {MetricName(f"txn-{what}-time-ns-total", PRODUCER): spent * 1e6 for what, spent in waited.items()}
         return {**view.metrics, **times}

@@ -201,8 +201,9 @@ def test_memory_that_does_not_become_free(broker: Broker, topic: str) -> None:
         producer.send(topic, b"", partition=0).result(SOON)
         broker.faults.freeze()
         text = rf"no memory .* within 0.5 s: buffer.memory is 50000, held by unacknowledged records of {topic}-\d with \d+ bytes"
-        with pytest.raises(OttlaTimeoutError, match=text):
+        with pytest.raises(OttlaTimeoutError, match=text) as raised:
             producer.send_many(topic, [bytes(1_000)] * 200)
+        assert "flush()" in str(raised.value.hint)
         broker.faults.clear()
         producer.send(topic, bytes(1_000)).result(SOON)
     assert len(stored(broker, topic)) > 30

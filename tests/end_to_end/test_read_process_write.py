@@ -98,7 +98,9 @@ def test_each_record_is_written_once(broker: Broker, names: tuple[str, str, str]
         copy(consumer, producer, names[1], 1_000)
         offsets = consumer.committed(TopicPartition(names[0], 0), TopicPartition(names[0], 1))
         times = {name.name: value for name, value in producer.metrics().items() if name.name.startswith("txn-")}
-        assert sorted(times) == [f"txn-{what}-time-ns-total" for what in ("abort", "begin", "commit", "init", "send-offsets")]
+        assert sorted(times) == [
+            f"txn-{what}-time-ns-total" for what in ("abort", "begin", "commit", "init", "prepare", "send-offsets")
+        ]
         assert times["txn-begin-time-ns-total"] > 0  # it has initialized the producer
         assert times["txn-abort-time-ns-total"] == 0
     assert [position.offset for position in offsets.values() if position] == [500, 500]

@@ -565,6 +565,8 @@ def test_prepare_leaves_the_transaction_open(broker: Broker, topic: str) -> None
         prepared = transaction.prepare()
         with pytest.raises(IllegalStateError, match=r"finish\(\) ends it"):
             producer.send(topic, "b")
+        times = {name.name: value for name, value in producer.metrics().items()}
+        assert times["txn-commit-time-ns-total"] == 0, "prepare() has a metric of its own"
     assert (prepared.transactional_id, prepared.transaction_version, prepared.is_empty) == (topic, 2, False)
     assert not _ended(broker, topic), "neither block has ended it"
     with new(broker, topic) as producer:

@@ -140,7 +140,7 @@ class ProducerCalls:
                     self._submit(Drain(is_urgent=True))
                     now = yield Wait(self._accumulator, step.is_met, deadline)
                     if now.mono >= deadline and not step.is_met():
-                        raise OttlaTimeoutError(self._memory_text())
+                        raise self._no_memory()
                 else:
                     for name, partition in sorted(step.partitions):
                         now = yield from self._await_topic(name, partition, now, deadline)
@@ -187,9 +187,9 @@ class ProducerCalls:
         self._submit(Drain(is_urgent=True))
         now = yield Wait(accumulator, lambda: accumulator.freed != freed, deadline)
         if now.mono >= deadline and accumulator.freed == freed:
-            raise OttlaTimeoutError(self._memory_text())
+            raise self._no_memory()
 
-    def _memory_text(self) -> str:
+    def _no_memory(self) -> OttlaTimeoutError:
         sizes: dict[TopicPartition, int] = {}
         for batch in list(self._accumulator.incomplete):
             tp = batch.queue.tp
@@ -197,7 +197,8 @@ class ProducerCalls:
         most = sorted(sizes, key=lambda tp: -sizes[tp])[:3]
         held = ", ".join(f"{tp} with {sizes[tp]} bytes" for tp in most)
         limit, within = self._config.buffer_memory, f"{self._config.max_block_ms / 1000:g} s"
-        return f"no memory for the record within {within}: buffer.memory is {limit}, held by unacknowledged records of {held}"
+        text = f"no memory for the record within {within}: buffer.memory is {limit}, held by unacknowledged records of {held}"
+        return OttlaTimeoutError(text, hint="send more slowly, flush() now and then, or increase buffer_memory or max_block")
 
     def wait(self, delivery: Delivery, until: int | None) -> Call[RecordMetadata]:
         """Wait for the outcome of a record."""

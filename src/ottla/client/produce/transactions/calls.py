@@ -24,6 +24,9 @@ from ottla.config.producer import ProducerConfig
 from ottla.errors import OttlaError
 from ottla.types import ConsumerGroupMetadata, Now, OffsetAndMetadata, TopicPartition
 
+WAITS = ("init", "begin", "send-offsets", "prepare", "commit", "abort")
+"""The calls that wait, by the names of Kafka's metrics."""
+
 
 class _Command(Protocol):
     @property
@@ -39,8 +42,8 @@ class TransactionCalls:
     """``submit`` sends a command to the network thread."""
 
     def __init__(self, config: ProducerConfig, submit: Callable[[object], None]) -> None:
-        self.waited = dict.fromkeys(("init", "begin", "send-offsets", "commit", "abort"), 0)
-        """The milliseconds that calls have waited, by the names of Kafka's metrics."""
+        self.waited = dict.fromkeys(WAITS, 0)
+        """The milliseconds that calls have waited."""
         self._max_block_ms = config.max_block_ms
         self._submit = submit
 
@@ -80,7 +83,7 @@ class TransactionCalls:
 
     def prepare(self, transaction: Begin, now: Now) -> Call[Prepared]:
         """See ``Transaction.prepare``."""
-        return cast(Prepared, (yield from self._carry_out("commit", Prepare(transaction), now)))
+        return cast(Prepared, (yield from self._carry_out("prepare", Prepare(transaction), now)))
 
     def close(self, until: int) -> Call[None]:
         """Abort the open transaction, as far as that is possible until then (monotonic ms)."""
