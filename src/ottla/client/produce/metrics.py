@@ -53,7 +53,7 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "response-rate": "answers per second",
         "response-total": "answers",
         "txn-abort-time-ns-total": "nanoseconds in `abort()`; these six are 0 without `transactional_id`",
-        "txn-begin-time-ns-total": "nanoseconds in `begin()`, or at the start of the `with` block, including `init` in the first one",
+        "txn-begin-time-ns-total": "nanoseconds in `begin()`, or at the start of the `with` block, the first with `init`",
         "txn-commit-time-ns-total": "nanoseconds in `commit()`, or at the end of the `with` block",
         "txn-init-time-ns-total": "nanoseconds in `initialize()`",
         "txn-prepare-time-ns-total": "nanoseconds in `prepare()`",
