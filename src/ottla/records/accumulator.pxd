@@ -33,8 +33,8 @@ cdef class RecordAccumulator:
     cdef PartitionQueue _sticky(self, TopicQueues queues, Py_ssize_t most)
     cdef PartitionQueue _choose(self, TopicQueues queues, Py_ssize_t most)
     cdef PartitionQueue _next_sticky(self, TopicQueues queues)
-    cdef Delivery _put(self, PartitionQueue queue, bytes key, bytes value, bytes headers, long long stamp)
-    cdef ProducerBatch _open(self, PartitionQueue queue, Py_ssize_t need, long long stamp)
+    cdef Delivery _put(self, PartitionQueue queue, bytes key, bytes value, bytes headers, long long stamp, long long created_at)
+    cdef ProducerBatch _open(self, PartitionQueue queue, Py_ssize_t need, long long stamp, long long created_at)
     cdef bint _grow(self, ProducerBatch batch, Py_ssize_t size) except -1
     cdef _close(self, PartitionQueue queue)
 

@@ -5,8 +5,9 @@ threads. Invariants: the bytes of a batch are complete records at any time; a ba
 is closed, and then belongs to the network thread; memory in use never exceeds the limit.
 
 Any thread may append. All methods that change a queue hold a lock; the network thread closes a batch under it, and then needs it
-no more for that batch. The source runs uncompiled or compiled by Cython, with the same result; the attributes of the classes are
-declared in ``accumulator.pxd``. Sources: KIP-98 (the format), KIP-480 and KIP-794 (records without a key), Kafka's
+no more for that batch. A thread that appends calls no Python code with the lock, not even the clock: a signal handler may run
+inside it, and append a record. The source runs uncompiled or compiled by Cython, with the same result; the attributes of the
+classes are declared in ``accumulator.pxd``. Sources: KIP-98 (the format), KIP-480 and KIP-794 (records without a key), Kafka's
 ``RecordAccumulator`` and ``BuiltInPartitioner``.
 """
 
@@ -104,6 +105,7 @@ class RecordAccumulator:
     def _append(self, topic, value, key, partition, headers, timestamp, on_delivery):
         delivery: Delivery
         stamp: cython.longlong
+        created_at: cython.longlong = -1
         number: cython.Py_ssize_t = -1
         before: ProducerBatch
         queue: PartitionQueue
@@ -133,14 +135,18 @@ class RecordAccumulator:
             delivery = self._put_now(queues, number, most, known_key, known_value, encoded, stamp)
             if delivery is not None:
                 return delivery
-        with self._lock:
-            if not self.accepts:  # it has changed since: the transaction that this thread writes to is being ended
-                return None
-            queue = self._choose(queues, most) if number < 0 else queues.queues[number]
-            before = queue.open
-            delivery = self._put(queue, known_key, known_value, encoded, stamp)
-            if delivery is not None and on_delivery is not None:
-                delivery.batch.callbacks.append((on_delivery, delivery))
+        while True:
+            with self._lock:
+                if not self.accepts:  # it has changed since: the transaction that this thread writes to is being ended
+                    return None
+                queue = self._choose(queues, most) if number < 0 else queues.queues[number]
+                before = queue.open
+                delivery = self._put(queue, known_key, known_value, encoded, stamp, created_at)
+                if delivery is not None and on_delivery is not None:
+                    delivery.batch.callbacks.append((on_delivery, delivery))
+            if delivery is not None or created_at >= 0:
+                break
+            created_at = self._mono()  # Python code, in which a signal handler may run that sends a record: not with the lock
         if delivery is not None and delivery.batch is not before:
             self._wake()
         return delivery
@@ -210,8 +216,8 @@ class RecordAccumulator:
         queues.sticky_bytes = 0
         return queues.queues[queues.sticky]
 
-    def _put(self, queue, key, value, headers, stamp):
-        """Encode a record; ``None`` if there is no memory for it."""
+    def _put(self, queue, key, value, headers, stamp, created_at):
+        """Encode a record; ``None`` if that needs a new batch, and there is no memory for it, or ``created_at`` is negative."""
         body: cython.Py_ssize_t
         size: cython.Py_ssize_t
         batch: ProducerBatch = queue.open
@@ -223,23 +229,28 @@ class RecordAccumulator:
                 if batch.size + size <= batch.room or self._grow(batch, size):
                     break
                 self._close(queue)
-            batch = self._open(queue, 61 + fixed + 1 + 1 + 5, stamp)
+            batch = self._open(queue, 61 + fixed + 1 + 1 + 5, stamp, created_at)
             if batch is None:
                 return None
         return _write(queue, batch, body, key, value, headers, stamp)
 
-    def _open(self, queue, need, stamp):
-        """Create the open batch of a partition, for a record of ``need`` bytes; ``None`` if there is no memory for it."""
+    def _open(self, queue, need, stamp, created_at):
+        """Create the open batch of a partition, for a record of ``need`` bytes; ``None`` if there is no memory for it.
+
+        ``created_at`` is negative if the clock was not read yet: there is none then, either.
+        """
         room: cython.Py_ssize_t = queue.usual
         if room > self._batch_size:
             room = self._batch_size
         if room < need:
             room = need
+        if created_at < 0:
+            return None
         if self.used + room > self._memory:
             room = need
             if self.used + room > self._memory:
                 return None
-        batch: ProducerBatch = ProducerBatch(queue, room, stamp, self._mono())
+        batch: ProducerBatch = ProducerBatch(queue, room, stamp, created_at)
         topic: TopicQueues = queue.topic
         topic.used_at = batch.created_at
         self.used += room
@@ -307,12 +318,13 @@ class RecordAccumulator:
         """Close a batch whose memory is reserved, and put it behind those of its partition; return whether it was accepted."""
         queue: PartitionQueue = batch.queue
         topic: TopicQueues = queue.topic
+        created_at: cython.longlong = self._mono()  # before the lock, as in ``append``
         with self._lock:
             if not self.accepts:
                 return False
             self._close(queue)
             batch.move(_CLOSE)
-            batch.created_at = topic.used_at = self._mono()
+            batch.created_at = topic.used_at = created_at
             queue.closed.append(batch)
             self.incomplete[batch] = None
             self._active[queue] = None

@@ -7,12 +7,14 @@ import threading
 from collections import Counter
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from ottla import Delivery
 from ottla.errors import MessageTooLargeError
 from ottla.records import Compression, iter_records
 from ottla.records.accumulator import RecordAccumulator
+from ottla.records.arrow_input import RowEncoder
 from ottla.records.batch_states import TRANSITIONS, BatchInput, BatchState
 from ottla.records.producer_batches import encode_producer_batch
 from ottla.records.producer_queues import ProducerBatch
@@ -92,6 +94,30 @@ def test_a_record_that_is_refused_takes_no_memory() -> None:
         add(made, b"x" * 1_000, 0)
     assert made.used == 0
     assert made.active() == []
+
+
+def test_no_python_code_runs_with_the_lock() -> None:
+    """A signal handler runs inside Python code of the main thread. If that has the lock, a record that the handler sends waits for
+    the lock for ever."""
+    lock, called = threading.Lock(), set()
+
+    def free(name: str, result: Any = None) -> Any:
+        def call(*_args: object) -> Any:
+            assert not lock.locked(), name
+            called.add(name)
+            return result
+
+        return call
+
+    calls = {"mono": free("mono", 5), "nanoseconds": free("nanoseconds", 10**15), "wake": free("wake")}
+    made = accumulator(lock=lock, partitioner=free("partitioner", 1), **calls)
+    for number in range(30):
+        add(made, b"x" * 100, number % 2 or None, on_delivery=free("on_delivery") if number % 3 else None)
+    list(RowEncoder(made, pa.table({"value": [b"x"] * 10}), "t").steps())
+    made.waiters.append(free("waiter"))
+    for batch in made.close_all():
+        made.release(batch)
+    assert called == {"mono", "nanoseconds", "wake", "partitioner", "waiter"}
 
 
 # -- records without a key ------------------------------------------------------------------------------------------------
