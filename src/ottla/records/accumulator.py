@@ -354,6 +354,8 @@ class RecordAccumulator:
                 queues = TopicQueues(self, topic)
             while len(queues.queues) < count:
                 queues.queues.append(PartitionQueue(queues, len(queues.queues)))
+            if count != queues.count:
+                queues.weights = None  # they may choose partitions that no longer exist
             queues.count = count
             queues.available = available
             if queues.sticky >= count:

@@ -150,6 +150,15 @@ def test_a_partition_without_a_leader_gets_no_records_without_a_key() -> None:
     assert set(Counter(add(made, b"x" * 60).batch.queue.partition for _ in range(200))) == {0, 1, 2}
 
 
+def test_a_topic_that_is_recreated_with_fewer_partitions_forgets_the_weights_of_the_others() -> None:
+    made = accumulator(batch_size=100)
+    made.topics["t"].weights = ([0, 1, 2], [1, 2, 100])
+    made.set_partitions("t", 3)
+    assert add(made, b"x" * 60).batch.queue.partition == 2
+    made.set_partitions("t", 2)
+    assert {add(made, b"x" * 60).batch.queue.partition for _ in range(20)} == {0, 1}
+
+
 # -- outcomes -------------------------------------------------------------------------------------------------------------
 
 
