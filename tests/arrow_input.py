@@ -23,9 +23,14 @@ Row = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], in
 
 
 def accumulator(
-    topics: dict[str, int] | None = None, *, memory: int = 1 << 25, max_record: int = 1 << 20, **others: Any
+    topics: dict[str, int] | None = None,
+    *,
+    memory: int = 1 << 25,
+    max_record: int = 1 << 20,
+    kind: type[RecordAccumulator] = RecordAccumulator,
+    **others: Any,
 ) -> RecordAccumulator:
-    made = RecordAccumulator(
+    made = kind(
         batch_size=16384,
         memory=memory,
         max_record=max_record,

@@ -37,6 +37,7 @@ cdef class RecordAccumulator:
     cdef ProducerBatch _open(self, PartitionQueue queue, Py_ssize_t need, long long stamp, long long created_at)
     cdef bint _grow(self, ProducerBatch batch, Py_ssize_t size) except -1
     cdef _close(self, PartitionQueue queue)
+    cdef _call_waiters(self)
 
 cdef class RecordSender:
     cdef public RecordAccumulator _accumulator

@@ -262,17 +262,18 @@ class RecordAccumulator:
     def _grow(self, batch, size):
         """Make room for a record of ``size`` bytes, if the batch may have it; return whether it has it now."""
         need: cython.Py_ssize_t = batch.size + size
-        room: cython.Py_ssize_t = 2 * batch.room
+        former: cython.Py_ssize_t = batch.room
+        room: cython.Py_ssize_t = 2 * former
         if need > self._batch_size:
             return False
         if room > self._batch_size:
             room = self._batch_size
         if room < need:
             room = need
-        if self.used + room - batch.room > self._memory:
+        if self.used + room - former > self._memory:
             return False
-        self.used += room - batch.room
         batch._allocate(room)
+        self.used += room - former  # only now: the line before may raise MemoryError
         return True
 
     def _close(self, queue):
@@ -309,6 +310,13 @@ class RecordAccumulator:
                 return False
             self.used += size
             return True
+
+    def unreserve(self, size: cython.Py_ssize_t):
+        """Give back bytes that ``reserve`` took."""
+        with self._lock:
+            self.used -= size
+            self.freed += 1
+        self._call_waiters()
 
     def has_room(self, size: cython.Py_ssize_t):
         """Whether so many bytes of memory are free."""
@@ -411,6 +419,9 @@ class RecordAccumulator:
             self.used -= batch.room
             self.freed += 1
             batch.free()
+        self._call_waiters()
+
+    def _call_waiters(self):
         if self.waiters:
             waiters, self.waiters = self.waiters, []
             for waiter in waiters:

@@ -359,12 +359,20 @@ class RowEncoder:
             if not self._accumulator.reserve(size - batch.room):
                 return self._without_memory(size - batch.room)
             self._save(slot)
-            batch._allocate(size)
+            try:
+                batch._allocate(size)
+            except BaseException:  # MemoryError; with what it has, the batch is released later
+                self._accumulator.unreserve(size - batch.room)
+                raise
         else:
             size = min(most, 61 + size)
             if not self._accumulator.reserve(size):
                 return self._without_memory(size)
-            batch = ProducerBatch(self._queues[slot], size, rows[13 * row + 7], 0)
+            try:
+                batch = ProducerBatch(self._queues[slot], size, rows[13 * row + 7], 0)
+            except BaseException:
+                self._accumulator.unreserve(size)
+                raise
             self._batches[slot] = batch
             slots[7 * slot + 1] = 61
             slots[7 * slot + 3] = 0
