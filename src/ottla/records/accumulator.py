@@ -31,7 +31,7 @@ else:
 from bisect import bisect_right
 from collections import deque
 
-from ottla.errors import MessageTooLargeError
+from ottla.errors import MessageTooLargeError, OttlaError
 from ottla.records.batch_states import BatchInput
 from ottla.records.record_arguments import NO_HEADERS, bytes_of, checked_partition, checked_timestamp, encode_headers
 from ottla.types import as_integer, short_repr
@@ -148,8 +148,21 @@ class RecordAccumulator:
                 break
             created_at = self._mono()  # Python code, in which a signal handler may run that sends a record: not with the lock
         if delivery is not None and delivery.batch is not before:
-            self._wake()
+            self.wake()
         return delivery
+
+    def wake(self):
+        """Have the network thread look at the batches. Any thread may call this, without the lock.
+
+        A signal handler may raise before that was done. Then it is done all the same: no later record of the batch would do it.
+        """
+        try:
+            self._wake()
+        except OttlaError:
+            raise
+        except BaseException:
+            self._wake()
+            raise
 
     def _put_now(self, queues, number, most, key, value, headers, stamp):
         """Encode a record without the lock, which would take as long as the rest; ``None`` if that needs more than its bytes.
@@ -323,7 +336,10 @@ class RecordAccumulator:
         return self.used + size <= self._memory
 
     def enqueue(self, batch: ProducerBatch):
-        """Close a batch whose memory is reserved, and put it behind those of its partition; return whether it was accepted."""
+        """Close a batch whose memory is reserved, and put it behind those of its partition; return whether it was accepted.
+
+        Then it belongs to the network thread, which the caller has to wake.
+        """
         queue: PartitionQueue = batch.queue
         topic: TopicQueues = queue.topic
         created_at: cython.longlong = self._mono()  # before the lock, as in ``append``
@@ -338,7 +354,6 @@ class RecordAccumulator:
             self._active[queue] = None
             if queue.partition == topic.sticky:
                 topic.sticky_bytes += batch.size
-        self._wake()
         return True
 
     def sticky_partition(self, queues: TopicQueues):
@@ -414,11 +429,17 @@ class RecordAccumulator:
 
     def release(self, batch: ProducerBatch) -> None:
         """Free the memory of a batch that has an outcome."""
+        self.release_all((batch,))
+
+    def release_all(self, batches) -> None:
+        """Free the memory of batches that the network thread never had, or does not have any more."""
+        batch: ProducerBatch
         with self._lock:
-            self.incomplete.pop(batch, None)
-            self.used -= batch.room
-            self.freed += 1
-            batch.free()
+            for batch in batches:
+                self.incomplete.pop(batch, None)
+                self.used -= batch.room
+                self.freed += 1
+                batch.free()
         self._call_waiters()
 
     def _call_waiters(self):

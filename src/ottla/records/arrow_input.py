@@ -45,8 +45,11 @@ from ottla.errors import ClosedError, MessageTooLargeError
 from ottla.records.arrow_delivery import ArrowDelivery, MemoryShort, MissingPartitions
 from ottla.records.arrow_stream import ArrowStream
 from ottla.records.arrow_types import layout_of
+from ottla.records.batch_states import BatchState
 
 COMPILED = cython.compiled
+
+_OPEN = BatchState.OPEN
 
 # Literal numbers below: a row has 13 cells, a header 4, a slot 7, a topic 4; a window has at most 4096 rows, so that its table
 # stays in the cache of a core.
@@ -116,8 +119,10 @@ class RowEncoder:
                     self.rows_done += count
             self._finish_all()
         finally:
-            self._drop_all()
-            self._stream.close()
+            try:
+                self._drop_all()
+            finally:
+                self._stream.close()
 
     def _open_columns(self, array: cython.longlong):
         """Name -> column. Raises ``ValueError`` if a whole row is null."""
@@ -402,9 +407,12 @@ class RowEncoder:
         self._save(slot)
         if not self._accumulator.enqueue(batch):
             raise ClosedError("the producer is closed")
-        self._batches[slot] = None
+        self._batches[slot] = None  # now, since the two calls below are of Python code, which raises what a signal handler does
         slots[7 * slot + 1] = slots[7 * slot + 2] = 0
-        self.delivery.add(batch)
+        try:
+            self.delivery.add(batch)
+        finally:
+            self._accumulator.wake()
 
     def _finish_all(self):
         """Have all batches sent that are being filled."""
@@ -414,12 +422,12 @@ class RowEncoder:
                 self._finish(slot)
 
     def _drop_all(self):
-        """Give back the memory of batches that were not accepted."""
-        batch: ProducerBatch
-        for batch in self._batches:
-            if batch is not None:
-                self._accumulator.release(batch)
-        self._batches = []
+        """Give back the memory of batches that were not accepted, and never of others: that of an accepted one may be in use.
+
+        Uncompiled, a call can be interrupted before it has noted that one was accepted.
+        """
+        batches, self._batches = self._batches, []
+        self._accumulator.release_all([batch for batch in batches if batch is not None and batch.state is _OPEN])
 
     def _holds_batches(self):
         return any(batch is not None for batch in self._batches)
