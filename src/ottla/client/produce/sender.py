@@ -455,8 +455,7 @@ class Sender:
         if batch.attempts >= self._config.retries:
             self._end(batch, BatchInput.FAIL, error, now)
             return
-        if self._transactions is not None and not self._transactions.may_retry:
-            self._end(batch, BatchInput.ABORT, self._transactions.error or error, now)
+        if self._ended_with_transaction(batch, error, now):
             return
         _log.debug("%r is sent again: %s", batch, error)
         self._leave_flight(batch)
@@ -465,8 +464,17 @@ class Sender:
         batch.move(BatchInput.RETRY)
         self._accumulator.put_back(batch.queue, self._place(batch), [batch])
 
+    def _ended_with_transaction(self, batch: ProducerBatch, error: OttlaError, now: Now) -> bool:
+        """End a batch that would be sent again, if its transaction is one of which nothing more is sent. Return whether it is."""
+        if self._transactions is None or self._transactions.may_retry:
+            return False
+        self._end(batch, BatchInput.ABORT, self._transactions.error or error, now)
+        return True
+
     def _divide(self, batch: ProducerBatch, error: OttlaError, now: Now) -> None:
         """Let two batches have the records of one that is too large."""
+        if self._ended_with_transaction(batch, error, now):
+            return None
         try:
             parts = divide(batch)
         except Exception as bug:

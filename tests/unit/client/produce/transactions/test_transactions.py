@@ -15,6 +15,7 @@ from ottla.errors import (
     DisconnectedError,
     GroupAuthorizationFailedError,
     IllegalStateError,
+    MessageTooLargeError,
     OttlaError,
     OttlaTimeoutError,
     TransactionAbortedError,
@@ -239,6 +240,38 @@ def test_a_batch_is_not_sent_again_once_the_transaction_is_aborted(version: int,
     assert isinstance(error(delivery), OttlaError)
     tx.go_on(aborted)
     assert apis(tx).count(Api.PRODUCE) == 1
+
+
+@both_versions
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_batch_too_large_is_not_divided_once_the_transaction_is_aborted(version: int, closes: bool) -> None:
+    """The halves would never be sent, and the end of the transaction would wait for them."""
+    tx = Transacts(version)
+    begin = tx.begun()
+    deliveries = tx.write("a", "b")
+    produce = tx.next(Api.PRODUCE)
+    aborted = tx.close() if closes else tx.abort(begin)
+    tx.refuse(produce, ErrorCode.message_too_large)
+    assert all(isinstance(error(delivery), MessageTooLargeError) for delivery in deliveries)
+    tx.go_on(aborted, limit=10_000)
+    assert succeeded(aborted)
+    assert apis(tx).count(Api.PRODUCE) == 1
+
+
+@both_versions
+def test_a_fenced_producer_can_be_initialized_after_a_batch_was_too_large(version: int) -> None:
+    tx = Transacts(version)
+    tx.begun()
+    deliveries = [*tx.write("a", "b"), *tx.write("c", to=T1)]
+    writes: list[AnySend] = []
+    tx.go_on(lambda: len(writes) == 2, answer=lambda send: writes.append(send) if send.api is Api.PRODUCE else tx.succeed(send))
+    (large, fenced) = sorted(writes, key=lambda send: str(send.target))
+    tx.refuse(fenced, ErrorCode.producer_fenced)
+    initialized = tx.initialize()
+    tx.refuse(large, ErrorCode.message_too_large)
+    assert all(isinstance(error(delivery), OttlaError) for delivery in deliveries)
+    tx.go_on(initialized, limit=10_000)
+    assert succeeded(initialized)
 
 
 @both_versions
