@@ -1,12 +1,13 @@
 """The topics of a producer: which ones the metadata has to describe, and how many partitions the accumulator knows of each.
 
 Owns the topics in use and the calls that wait for one. Must not know records. Invariant: a topic that is in use is refreshed with
-the metadata; one that was not used for ``metadata.max.idle.ms`` is no longer, and its next record waits for new metadata.
+the metadata; one that was not used for ``metadata.max.idle.ms``, and whose batches all have an outcome, is no longer, and its next
+record waits for new metadata.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 
 from ottla.client.cluster.metadata import Metadata, MetadataManager
@@ -62,14 +63,23 @@ class ProducerTopics:
         """Pass on what the metadata says, and end the calls that have waited long enough."""
         if self._seen is not self._metadata.current:
             self._seen = self._metadata.current
-            self._forget_idle(now)
+            awaited = {batch.queue.topic.name for batch in list(self._accumulator.incomplete)}
+            self._use(awaited, now)
+            self._forget_idle(awaited, now)
             for topic in self._used_at:
                 self._pass_on(topic)
         self._waiting = [command for command in self._waiting if not self._ended(command, now)]
         return Poll(wake_at=min((command.deadline for command in self._waiting), default=None))
 
-    def _forget_idle(self, now: Now) -> None:
-        awaited = {command.topic for command in self._waiting}
+    def _use(self, topics: Set[str], now: Now) -> None:
+        """Follow these topics. A record that was appended while its topic was being forgotten has brought one of them back."""
+        if not topics <= self._used_at.keys():
+            self._used_at = {**dict.fromkeys(topics, now.mono), **self._used_at}
+            self._follow()
+
+    def _forget_idle(self, awaited: Set[str], now: Now) -> None:
+        """Forget topics, but not those of batches that wait for a leader, for example: no metadata would name one again."""
+        awaited = awaited | {command.topic for command in self._waiting}
         for topic, used_at in list(self._used_at.items()):
             queues = self._accumulator.topics.get(topic)
             last = used_at if queues is None else max(used_at, queues.used_at)

@@ -81,6 +81,40 @@ def test_a_topic_that_is_used_is_not_forgotten() -> None:
     assert topics.accumulator.topics["t"].partition_count == 3
 
 
+def test_a_topic_with_batches_without_an_outcome_is_not_forgotten() -> None:
+    """They may wait longer than the topic may be idle, until a partition has a leader again."""
+    topics = Topics()
+    topics.wait("t")
+    topics.poll()
+    delivery = topics.accumulator.append("t", b"")
+    assert delivery is not None
+    for topics.mono in (2 * IDLE, 4 * IDLE):
+        topics.cluster.tell(topics.mono)
+        topics.poll()
+        assert topics.accumulator.topics["t"].partition_count == 3
+    topics.accumulator.release(delivery.batch)
+    topics.cluster.tell(topics.mono)
+    topics.poll()
+    assert topics.accumulator.topics["t"].partition_count == 0
+
+
+def test_a_record_that_is_appended_while_its_topic_is_forgotten_brings_it_back() -> None:
+    topics = Topics()
+    topics.wait("t")
+    topics.poll()
+    topics.mono = 2 * IDLE
+    topics.cluster.tell(topics.mono)
+    topics.poll()
+    topics.accumulator.set_partitions("t", 3)  # the thread that appends has looked at the number before it became 0
+    topics.accumulator.append("t", b"")
+    topics.accumulator.set_partitions("t", 0)
+    topics.cluster.tell(topics.mono, leaders={})
+    topics.poll()
+    topics.cluster.tell(topics.mono)
+    topics.poll()
+    assert topics.accumulator.topics["t"].partition_count == 3
+
+
 def test_a_topic_that_a_call_waits_for_is_not_forgotten() -> None:
     topics = Topics()
     command = topics.wait("t", 3)
