@@ -126,7 +126,7 @@ class RecordAccumulator:
                 return None
         elif self._partitioner is not None:
             number = self._custom_partition(queues, known_key)
-        elif known_key is not None and not self._ignores_keys:
+        elif known_key is not None and not self._ignores_keys and queues.count > 0:
             number = (murmur2(known_key) & 0x7FFFFFFF) % queues.count
         if on_delivery is not None and not callable(on_delivery):
             raise TypeError(f"on_delivery must be callable, not {short_repr(on_delivery)}")
@@ -137,7 +137,8 @@ class RecordAccumulator:
                 return delivery
         while True:
             with self._lock:
-                if not self.accepts:  # it has changed since: the transaction that this thread writes to is being ended
+                # Either may have changed since: the transaction is being ended, or the topic was forgotten.
+                if not self.accepts or queues.count == 0:
                     return None
                 queue = self._choose(queues, most) if number < 0 else queues.queues[number]
                 before = queue.open

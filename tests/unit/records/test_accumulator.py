@@ -120,6 +120,18 @@ def test_no_python_code_runs_with_the_lock() -> None:
     assert called == {"mono", "nanoseconds", "wake", "partitioner", "waiter"}
 
 
+@pytest.mark.parametrize("record", [{}, {"key": b"key"}, {"partition": 1}], ids=["sticky", "key", "partition"])
+def test_a_topic_that_is_forgotten_while_a_record_is_appended(record: dict[str, Any]) -> None:
+    def forget() -> int:
+        made.set_partitions("t", 0)
+        return 10**15
+
+    made: RecordAccumulator = accumulator(nanoseconds=forget)
+    assert made.append("t", b"x", **record) is None
+    made.set_partitions("t", 3)
+    assert made.append("t", b"x", timestamp=5, **record) is not None
+
+
 # -- records without a key ------------------------------------------------------------------------------------------------
 
 
