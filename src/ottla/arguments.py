@@ -257,6 +257,19 @@ def _check_server_assignor(assignor: object, what: str) -> None:
         pass
 
 
+def records(values: Iterable[Any]) -> Iterable[Any]:
+    """Check that ``values`` are records for ``send_many``: no text or bytes, which are iterables as well, and no mapping."""
+    expected = "an iterable of values, or of pairs (key, value)"
+    if isinstance(values, bytearray | memoryview | Mapping):
+        raise _wrong("records", expected, values)
+    return _iterable(values, expected, "records")
+
+
+def no_pair(item: tuple[Any, ...], index: int) -> ConfigError:
+    """The error for a tuple in records that is not a pair."""
+    return ConfigError(f"records[{index}] must be a value or a pair (key, value), not a tuple of {len(item)}: {short_repr(item)}")
+
+
 def _iterable(values: Any, expected: str, what: str) -> Iterable[Any]:
     if not isinstance(values, Iterable) or isinstance(values, str | bytes):
         raise _wrong(what, expected, values)

@@ -45,6 +45,7 @@ class AsyncProducer(ProducerBase):
         self._must_yield = False
 
     async def __aenter__(self) -> Self:
+        self._check_open()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -91,9 +92,15 @@ class AsyncProducer(ProducerBase):
 
     async def send_many(self, topic: str, records: Iterable[Any]) -> list[Delivery]:
         """As ``Producer.send_many``."""
-        return [
-            await (self.send(topic, item[1], item[0]) if isinstance(item, tuple) else self.send(topic, item)) for item in records
-        ]
+        deliveries: list[Delivery] = []
+        for item in arguments.records(records):
+            if not isinstance(item, tuple):
+                deliveries.append(await self.send(topic, item))
+            elif len(item) == 2:
+                deliveries.append(await self.send(topic, item[1], item[0]))
+            else:
+                raise arguments.no_pair(item, len(deliveries))
+        return deliveries
 
     async def initialize(self) -> None:
         """As ``Producer.initialize``."""

@@ -45,6 +45,7 @@ class Producer(ProducerBase, RecordSender):
         self._accumulator.waits = ThreadWaits(self._network)
 
     def __enter__(self) -> Self:
+        self._check_open()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -79,8 +80,19 @@ class Producer(ProducerBase, RecordSender):
         return drive_in_thread(self._network, self._calls.send_arrow(data, topic, clock.now()))
 
     def send_many(self, topic: str, records: Iterable[Any]) -> list[Delivery]:
-        """Send the values in ``records`` to a topic, or pairs of a key and a value; return their future outcomes."""
-        return [self.send(topic, item[1], item[0]) if isinstance(item, tuple) else self.send(topic, item) for item in records]
+        """Send the values in ``records`` to a topic, or pairs of a key and a value; return their future outcomes.
+
+        Raises for an item that ``send`` refuses, and for a tuple that is not a pair; those before it are sent.
+        """
+        deliveries: list[Delivery] = []
+        for item in arguments.records(records):
+            if not isinstance(item, tuple):
+                deliveries.append(self.send(topic, item))
+            elif len(item) == 2:
+                deliveries.append(self.send(topic, item[1], item[0]))
+            else:
+                raise arguments.no_pair(item, len(deliveries))
+        return deliveries
 
     def initialize(self) -> None:
         """Get an epoch for ``transactional_id``: this aborts what an earlier producer with this id has left open, and fences it.

@@ -43,6 +43,10 @@ def test_send_flush_and_await(broker: Broker, topic: str) -> None:
             assert (await delivery).offset == 0
             assert delivery.result().offset == 0
             await producer.send_many(topic, [("key", "a"), ("key", "b")])
+            with pytest.raises(ValueError, match=r"records\[0\] must be a value or a pair"):
+                await producer.send_many(topic, [("key",)])
+            with pytest.raises(TypeError, match="records must be an iterable"):
+                await producer.send_many(topic, "abc")
             await producer.flush()
             assert await producer.partitions_for(topic) == [0, 1, 2]
 
@@ -162,6 +166,8 @@ def test_a_closed_producer(broker: Broker, topic: str) -> None:
             await producer.send(topic, b"")
         with pytest.raises(ClosedError):
             await producer.flush()
+        with pytest.raises(ClosedError):
+            await producer.__aenter__()
 
     asyncio.run(main())
     assert values(broker, topic) == [b"written"]

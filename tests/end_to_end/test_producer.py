@@ -114,6 +114,14 @@ def test_serializers_get_keys_and_values(broker: Broker, topic: str) -> None:
     assert {(record.key, record.value) for record in stored(broker, topic)} == {(b"5", b"{'a': 1}"), (b"6", None)}
 
 
+@pytest.mark.parametrize("wrong", [(), ("k",), ("k", "v", [("h", b"1")])])
+def test_a_tuple_is_a_pair(broker: Broker, topic: str, wrong: tuple[Any, ...]) -> None:
+    text = rf"records\[1\] must be a value or a pair \(key, value\), not a tuple of {len(wrong)}"
+    with new(broker) as producer, pytest.raises(ValueError, match=text):
+        producer.send_many(topic, [("key", "sent"), wrong, "not sent"])
+    assert [(record.key, record.value) for record in stored(broker, topic)] == [(b"key", b"sent")]
+
+
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_every_codec(broker: Broker, topic: str, codec: str) -> None:
     with new(broker, compression_type=codec) as producer:
@@ -507,6 +515,8 @@ def test_a_closed_producer(broker: Broker, topic: str) -> None:
     for call in (lambda: producer.send(topic, b""), producer.flush, lambda: producer.partitions_for(topic), producer.poll):
         with pytest.raises(ClosedError, match="the producer is closed"):
             call()
+    with pytest.raises(ClosedError, match="the producer is closed"), producer:
+        pass
     assert (producer.health().live, producer.health().reasons, producer.metrics()) == (False, ("the producer is closed",), {})
     assert len(stored(broker, topic)) == 1
 

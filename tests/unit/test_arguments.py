@@ -44,6 +44,14 @@ TP = TopicPartition("t", 0)
         (lambda: arguments.timestamps(TP), TypeError, "by partition"),  # type: ignore[arg-type]
         (lambda: arguments.group_membership("stay"), ValueError, "'default', 'leave_group', 'remain_in_group'"),
         (lambda: arguments.callback("f", "on_assign"), TypeError, "on_assign must be callable"),
+        *(
+            (
+                lambda values=values: arguments.records(values),
+                TypeError,
+                r"records must be an iterable of values, or of pairs \(key, value\), not",
+            )
+            for values in ("abc", b"abc", bytearray(b"abc"), {"k": "v"}, None, 5)
+        ),
     ],
 )
 def test_an_invalid_value_raises(call: Callable[[], Any], error: type[Exception], message: str) -> None:
