@@ -12,6 +12,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Never, NoReturn, Unpack
 
@@ -107,6 +108,12 @@ class ProducerNetwork:
         """Have the network thread look at the batches."""
         if self._thread is not None:
             self._thread.submit(_DRAIN)
+
+    def remind(self) -> None:
+        """Wake the network thread, in case that Ctrl-C came between the change that a call waits for and the wake-up."""
+        if self._thread is not None and self._thread.running:
+            with suppress(ClosedError):
+                self._thread.submit(_DRAIN)
 
     def submit(self, command: object) -> None:
         """Have the network thread handle a command. Raises ``ClosedError`` once closed, ``ForkedError`` in a forked child."""

@@ -91,6 +91,7 @@ def drive_in_thread(network: ProducerNetwork, call: Call[T]) -> T:
                 left = _left(wait.until)
                 if bell.wait(left):
                     break
+                network.remind()
             wait = call.send(clock.now())
             bell.release()
     except StopIteration as done:
@@ -114,6 +115,8 @@ async def drive_in_task(network: ProducerNetwork, call: Call[T]) -> T:
                 network.check_running()
                 left = _left(wait.until)
                 await asyncio.wait([future], timeout=left)
+                if not future.done():
+                    network.remind()
             wait = call.send(clock.now())
     except StopIteration as done:
         result: T = done.value

@@ -50,6 +50,10 @@ handle them before it computes the next requests. Both need the GIL: measured, a
 With more bytes the next Fetch goes first, so that the broker works meanwhile."""
 
 
+BEGIN_TIMEOUT = 1.0
+"""Seconds within which a thread begins that the operating system has started."""
+
+
 class NotificationQueue:
     """The network thread adds notifications, the application thread takes them, and any thread may call ``wake``.
 
@@ -180,7 +184,9 @@ class NetworkThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._runs = threading.Lock()
         """The thread acquires it and keeps it: only one thread runs, even if a signal handler interrupted the first ``start``."""
-        self._is_started = False
+        self._is_started = self._was_tried = False
+        """Whether ``start`` has succeeded, and whether it has come so far that the thread may run."""
+        self._begun = threading.Event()
         self._ended = threading.Event()
         """Not ``Thread.is_alive()``: if a signal handler raises in there, CPython 3.11 marks a thread as ended that runs."""
         self._pid = os.getpid()
@@ -202,7 +208,9 @@ class NetworkThread:
             self._sockets = Sockets(self._core.config, self._core.connections, self._now, self._context)
         if self._zookeeper is not None:
             self._zookeeper.start()
-        if not self._runs.locked() and not self._thread.is_alive():
+        # If a second call came while the thread of an interrupted one begins, ``Thread.start`` would begin another one.
+        if not self._begun.is_set() and not (self._was_tried and self._begun.wait(BEGIN_TIMEOUT)):
+            self._was_tried = True
             self._thread.start()
         self._is_started = True
 
@@ -255,6 +263,7 @@ class NetworkThread:
         assert self._sockets is not None
         if not self._runs.acquire(blocking=False):
             return
+        self._begun.set()
         sockets = self._sockets
         try:
             while not self._shared.stopping:
