@@ -194,7 +194,7 @@ class NetworkThread:
     @property
     def running(self) -> bool:
         """Whether the thread handles commands."""
-        return self._is_started and not self._ended.is_set() and not self._shared.stopping
+        return (self._is_started or self._begun.is_set()) and not self._ended.is_set() and not self._shared.stopping
 
     @property
     def is_current(self) -> bool:

@@ -314,6 +314,7 @@ def test_an_interrupted_start_can_be_repeated_and_only_one_thread_runs() -> None
         network._thread.start = start  # type: ignore[method-assign]
         with pytest.raises(KeyboardInterrupt):
             network.start()
+        assert network._begun.wait(5)
         assert network.running
         network.start()
         threading.Thread(target=network._run).start()
