@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from threading import get_ident
 from types import TracebackType
 from typing import Any, Self
 
@@ -41,6 +42,8 @@ class AsyncProducer(ProducerBase):
     def _prepare(self) -> None:
         self._accumulator.waits = TaskWaits(self._network)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread_id = 0
+        """The thread of the event loop."""
         self._yield_at = 0.0
         self._must_yield = False
 
@@ -70,6 +73,8 @@ class AsyncProducer(ProducerBase):
         on_delivery: DeliveryCallback | None = None,
     ) -> Delivery:
         """As ``Producer.send``. ``on_delivery`` is called on the event loop."""
+        if self._thread_id != get_ident():  # quicker than to look up the event loop
+            self._check_loop()
         if self._serialize:
             key, value = self._serialized(key, value)
         if self._must_yield:  # before the record is in a batch, so that a task that is cancelled here has not sent it
@@ -152,5 +157,5 @@ class AsyncProducer(ProducerBase):
                 "the producer belongs to another event loop", hint="create, use and close it within one asyncio.run()"
             )
         if self._loop is None:
-            self._loop = loop
+            self._loop, self._thread_id = loop, get_ident()
             self._calls.on_delivered = soon(loop, self._calls.run_callbacks)

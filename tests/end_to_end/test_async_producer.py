@@ -173,6 +173,21 @@ def test_a_closed_producer(broker: Broker, topic: str) -> None:
     assert values(broker, topic) == [b"written"]
 
 
+def test_an_event_loop_in_another_thread(broker: Broker, topic: str) -> None:
+    async def main() -> None:
+        async with new(broker) as producer:
+            await producer.send(topic, b"one", partition=0)
+
+            async def send() -> None:
+                await producer.send(topic, b"two", partition=0)
+
+            with pytest.raises(IllegalStateError, match="another event loop"):
+                await asyncio.to_thread(asyncio.run, send())
+
+    asyncio.run(main())
+    assert values(broker, topic) == [b"one"]
+
+
 def test_another_event_loop(broker: Broker, topic: str) -> None:
     producer = AsyncProducer(bootstrap_servers=broker.bootstrap_servers)
 
