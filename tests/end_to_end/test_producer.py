@@ -143,6 +143,18 @@ def test_partitions_for(broker: Broker, topic: str) -> None:
 # -- what cannot be sent ---------------------------------------------------------------------------------------------------
 
 
+async def awaits(delivery: Delivery) -> None:
+    del delivery
+
+
+class Awaits:
+    async def __call__(self, delivery: Delivery) -> None:
+        del delivery
+
+    async def method(self, delivery: Delivery) -> None:
+        del delivery
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [
@@ -162,6 +174,10 @@ def test_partitions_for(broker: Broker, topic: str) -> None:
         ({"timestamp": 1.5}, TypeError, "timestamp must be whole milliseconds"),
         ({"value": b"x" * 1_048_576}, MessageTooLargeError, "see max.request.size"),
         ({"on_delivery": 5}, TypeError, "on_delivery"),
+        ({"on_delivery": awaits}, TypeError, "on_delivery must be a function that is not async"),
+        ({"on_delivery": partial(awaits)}, TypeError, "on_delivery must be a function that is not async"),
+        ({"on_delivery": Awaits()}, TypeError, "on_delivery must be a function that is not async"),
+        ({"on_delivery": Awaits().method}, TypeError, "on_delivery must be a function that is not async"),
         ({"key": "\ud800"}, ValueError, "a key cannot be encoded"),
     ],
     ids=str,
@@ -174,7 +190,7 @@ def test_bad_arguments(broker: Broker, topic: str, arguments: dict[str, Any], er
     assert [record.value for record in stored(broker, topic)] == [b"before"]
 
 
-@pytest.mark.parametrize("name", ["", "a/b", 5, None, b"topic"], ids=repr)
+@pytest.mark.parametrize("name", ["", "a/b", 5, None, b"topic", ["topic"]], ids=repr)
 def test_bad_topics(broker: Broker, name: Any) -> None:
     with new(broker, max_block=0.3) as producer, pytest.raises((TypeError, ValueError, OttlaError), match="topic"):
         producer.send(name, b"")

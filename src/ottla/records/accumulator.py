@@ -33,7 +33,14 @@ from collections import deque
 
 from ottla.errors import MessageTooLargeError, OttlaError
 from ottla.records.batch_states import BatchInput
-from ottla.records.record_arguments import NO_HEADERS, bytes_of, checked_partition, checked_timestamp, encode_headers
+from ottla.records.record_arguments import (
+    NO_HEADERS,
+    bytes_of,
+    check_callback,
+    checked_partition,
+    checked_timestamp,
+    encode_headers,
+)
 from ottla.types import as_integer, short_repr
 
 COMPILED = cython.compiled
@@ -109,7 +116,8 @@ class RecordAccumulator:
         number: cython.Py_ssize_t = -1
         before: ProducerBatch
         queue: PartitionQueue
-        queues: TopicQueues = self.topics.get(topic)
+        # A list, for example, cannot be looked up. The call that waits for the topic raises for anything but text.
+        queues: TopicQueues = self.topics.get(topic) if isinstance(topic, str) else None
         if queues is None or queues.count == 0 or not self.accepts:
             return None
         known_key: bytes = key if key is None or type(key) is bytes else bytes_of(key, "a key")
@@ -128,8 +136,8 @@ class RecordAccumulator:
             number = self._custom_partition(queues, known_key)
         elif known_key is not None and not self._ignores_keys and queues.count > 0:
             number = (murmur2(known_key) & 0x7FFFFFFF) % queues.count
-        if on_delivery is not None and not callable(on_delivery):
-            raise TypeError(f"on_delivery must be callable, not {short_repr(on_delivery)}")
+        if on_delivery is not None:
+            check_callback(on_delivery)
         most: cython.Py_ssize_t = self._most_bytes(known_key, known_value, encoded)
         if cython.compiled and on_delivery is None:
             delivery = self._put_now(queues, number, most, known_key, known_value, encoded, stamp)

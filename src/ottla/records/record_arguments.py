@@ -6,6 +6,8 @@ batches. Invariant: an error names the argument, what it was, and what is expect
 
 from __future__ import annotations
 
+from functools import partial
+from inspect import CO_COROUTINE
 from typing import Any
 
 from ottla.records.encode import put_sized, put_varint
@@ -70,3 +72,18 @@ def checked_timestamp(timestamp: Any) -> int:
     if not 0 <= number < 2**63:
         raise ValueError(f"timestamp must be milliseconds since 1970, from 0 to 2**63 - 1, not {number}")
     return number
+
+
+def check_callback(callback: Any) -> None:
+    """Raise ``TypeError`` for what cannot be called, and for a coroutine function: nothing would await its result.
+
+    The latter as in ``inspect.iscoroutinefunction``, which takes longer than all the rest of ``send``.
+    """
+    if not callable(callback):
+        raise TypeError(f"on_delivery must be callable, not {short_repr(callback)}")
+    function = callback
+    while isinstance(function, partial):
+        function = function.func
+    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    if code is not None and code.co_flags & CO_COROUTINE:
+        raise TypeError(f"on_delivery must be a function that is not async, since nothing awaits it, not {short_repr(callback)}")
