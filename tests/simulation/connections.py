@@ -22,7 +22,7 @@ def lose_coordinator(world: World, app: App) -> None:
     """Break this connection."""
     number = _number(app)
     world.broker.hang_up(number)
-    app.lose(number, "the test broke it")
+    app.link.lose(number, "the test broke it")
 
 
 def _number(app: App) -> int:

@@ -1,7 +1,7 @@
 """Producers in the simulator's world: both threads of a producer, and the program that uses it, against the broker's core.
 
-Owns the stand-ins for the threads, the producer's end of the link, and the reading of a log. Must not know what is tested.
-Invariant: all happens in events of the clock; the link carries the real bytes of the wire protocol.
+Owns the stand-ins for the threads, and the reading of a log. Must not know what is tested. Invariant: all happens in events of the
+clock.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from functools import partial
 from typing import Any, cast
 
 from ottla import Delivery
-from ottla.client.effects import Close, Connect, Write
 from ottla.client.produce.calls import Abandon, Drain, ProducerCalls
 from ottla.client.produce.outcome import Wait
+from ottla.client.produce.transactions.calls import TransactionCalls
 from ottla.client.producer_assembly import ProducerAssembly
 from ottla.config.producer import ProducerConfig
 from ottla.errors import ClosedError
@@ -27,7 +27,7 @@ from ottla.simulation import world
 from ottla.simulation.application import Sleep
 from ottla.simulation.broker import SimBroker
 from ottla.simulation.clock import Clock
-from ottla.simulation.cluster import name_of
+from ottla.simulation.link import Link
 from ottla.simulation.network import Network
 from ottla.types import Now
 
@@ -43,13 +43,9 @@ class ProducerApp:
 
     def __init__(self, name: str, config: ProducerConfig, clock: Clock, network: Network, broker: SimBroker, seed: int) -> None:
         self.name = name
-        self.numbers: dict[int, int] = {}
-        """The client's id of each connection -> its number in the network."""
         self.error: BaseException | None = None
         self.closed = False
         self._clock = clock
-        self._network = network
-        self._broker = broker
         self._inbox: list[object] = []
         self._pass_due: int | None = None
         self._program: Program | None = None
@@ -63,12 +59,25 @@ class ProducerApp:
             nanoseconds=lambda: clock.now.wall * 1_000_000,
             mono=lambda: clock.now.mono,
             random=chance,
-            wake=lambda: self._submit(Drain()),
+            wake=lambda: self.submit(Drain()),
             settled=lambda batch: self.calls.settled(batch),
             unseen=lambda _batch: None,
         )
-        self.calls = ProducerCalls(config, self.accumulator, self._submit, lambda: 0)
+        self.calls = ProducerCalls(config, self.accumulator, self.submit, lambda: 0)
+        self.transactions = TransactionCalls(config, self.submit)
         self.assembly = ProducerAssembly(config, chance, self.accumulator, self.calls)
+        self.link = Link(
+            name,
+            self.assembly.core.connections,
+            clock,
+            network,
+            broker,
+            alive=lambda: not self.closed,
+            run=self._run,
+            pass_soon=partial(self._pass_soon, 0),
+        )
+        self.numbers = self.link.numbers
+        """The client's id of each connection -> its number in the network."""
 
     # -- the application thread -------------------------------------------------------------------------------------------
 
@@ -107,7 +116,7 @@ class ProducerApp:
         core.handle_command(Abandon(ClosedError("the producer was closed before the record was acknowledged")), self.now)
         self.closed = True
         for effect in core.shut_down(ClosedError("the client was closed"), self.now):
-            self._perform(effect)
+            self.link.perform(effect)
         self.calls.run_callbacks()
         self.calls.raise_failure()
 
@@ -137,11 +146,16 @@ class ProducerApp:
         if number == self._wait_number and self._program is not None:
             self._resume()
 
-    def _submit(self, command: object) -> None:
+    def submit(self, command: object) -> None:
+        """Hand a command to the network thread, as any thread of the application may."""
         self._inbox.append(command)
         self._pass_soon(0)
 
     # -- the network thread -----------------------------------------------------------------------------------------------
+
+    def _run(self, action: Callable[[], None]) -> None:
+        if not self.closed:
+            action()
 
     def _pass_soon(self, delay: int) -> None:
         due = self.now.mono + delay
@@ -159,65 +173,13 @@ class ProducerApp:
             core.handle_command(command, self.now)
         effects, wake_at, _ = core.poll(self.now)
         for effect in effects:
-            self._perform(effect)
+            self.link.perform(effect)
         core.take_notifications()
         if wake_at is None or wake_at > self.now.mono:
             left = core.poll(self.now)
             assert not left.effects, f"a real shell would not poll again, and this be left: {left.effects}"
         if wake_at is not None:
             self._pass_soon(max(0, wake_at - self.now.mono))
-
-    def _perform(self, effect: Any) -> None:
-        broker = self._broker
-        match effect:
-            case Connect(connection_id, address):
-                number = self.numbers[connection_id] = next(broker.connection_numbers)
-                node = broker.cluster.at(address.ip, address.port)
-                self._send(number, node.node_id, lambda: self._connect(connection_id, number, node.node_id))
-            case Write(connection_id, pieces):
-                data = b"".join(cast("list[bytes]", pieces))
-                number = self.numbers.get(connection_id, -1)  # it may have broken since: then nothing is sent
-                self._send(number, broker.node_of(number), lambda: broker.receive(number, data))
-            case Close(connection_id, _):
-                number = self.numbers.pop(connection_id, -1)
-                self._send(number, broker.node_of(number), lambda: broker.hang_up(number))
-            case _:
-                raise AssertionError(effect)
-
-    def _send(self, number: int, node_id: int | None, arrive: Callable[[], None]) -> None:
-        """Send something over a connection, unless the other end has closed it."""
-        if node_id is not None:
-            self._network.send(self.name, name_of(node_id), (number, "to the broker"), arrive)
-
-    def _connect(self, connection_id: int, number: int, node_id: int) -> None:
-        if connection_id not in self.numbers:
-            return
-        if node_id in self._broker.cluster.up:
-            self._broker.accept(self, number, node_id)
-            self.assembly.core.connections.on_connected(connection_id, self.now)
-        else:
-            self.assembly.core.connections.on_connect_failed(connection_id, "connection refused", self.now)
-        self._pass_soon(0)
-
-    def deliver(self, number: int, data: bytes) -> None:
-        """Receive bytes from the broker."""
-        if (connection_id := self._connection_id(number)) is not None:
-            self.assembly.core.connections.receive(connection_id, data, self.now)
-            self._pass_soon(0)
-
-    def lose(self, number: int, reason: str) -> None:
-        """Handle the loss of a connection."""
-        if (connection_id := self._connection_id(number)) is not None:
-            del self.numbers[connection_id]
-            self.assembly.core.connections.on_closed(connection_id, reason, self.now)
-            self._pass_soon(0)
-
-    def has_open(self, number: int) -> bool:
-        """Whether the client has not closed its end of a connection."""
-        return self._connection_id(number) is not None
-
-    def _connection_id(self, number: int) -> int | None:
-        return next((key for key, value in self.numbers.items() if value == number), None)
 
 
 class ProducerWorld(world.World):

@@ -1,7 +1,7 @@
 """An application on a virtual clock: both threads of a consumer, and the program that uses it.
 
-Owns the stand-ins for the application's thread and the network thread, and the client's end of the link. Must not know the test.
-Invariant: all happens in events of the clock. The link carries the real bytes of the wire protocol.
+Owns the stand-ins for the application's thread and the network thread. Must not know the test. Invariant: all happens in events of
+the clock.
 """
 
 from __future__ import annotations
@@ -10,20 +10,19 @@ import enum
 import random
 from collections.abc import Callable, Generator, Iterable
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from ottla.client.assembly import ConsumerAssembly
 from ottla.client.calls.calls import ConsumerCalls
 from ottla.client.calls.listeners import Listeners
 from ottla.client.calls.mailbox import Await, Wait
-from ottla.client.effects import Close, Connect, Write
 from ottla.client.events import WakeupRequested
 from ottla.config import ConsumerConfig
 from ottla.errors import ClosedError, OttlaError
 from ottla.records import Record
 from ottla.simulation.broker import SimBroker
 from ottla.simulation.clock import Clock
-from ottla.simulation.cluster import name_of
+from ottla.simulation.link import Link
 from ottla.simulation.network import Network
 from ottla.simulation.zookeeper_server import HOST as ZOOKEEPER, SimZooKeeper, SimZooKeeperClient
 from ottla.types import Now, TopicPartition
@@ -78,8 +77,6 @@ class App:
         """Asks ``member`` to end."""
         self.errors: list[Exception] = []
         """The exceptions that ``member`` has caught."""
-        self.numbers: dict[int, int] = {}
-        """The client's id of each connection -> its number in the network."""
         self.config = config
         self._sleeping = False
         self.is_stopped = False
@@ -88,8 +85,6 @@ class App:
         self._held: list[tuple[Thread, Callable[[], None]]] = []
         """What happens when the process continues."""
         self._clock = clock
-        self._network = network
-        self._broker = broker
         self._inbox: list[object] = []
         self._notifications: list[Any] = []
         self._pass_due: int | None = None
@@ -102,11 +97,26 @@ class App:
         self.calls = ConsumerCalls(config, self._submit, self._drain)
         self._shared = self.calls.shared
         self.assembly = ConsumerAssembly(config, chance, self._shared, name)
+        self.link = self._new_link(network, broker)
+        self.numbers = self.link.numbers
+        """The client's id of each connection -> its number in the network."""
         self._zookeeper: SimZooKeeperClient | None = None
         if self.assembly.core.session is not None:
             timeout = config.zookeeper_session_timeout_ms
             self._zookeeper = zookeeper.client(name, timeout, self._report, partial(self._when_running, Thread.NETWORK))
             network.add_host(name, self._on_heal)
+
+    def _new_link(self, network: Network, broker: SimBroker) -> Link:
+        return Link(
+            self.name,
+            self.assembly.core.connections,
+            self._clock,
+            network,
+            broker,
+            alive=lambda: self.alive,
+            run=partial(self._when_running, Thread.NETWORK),
+            pass_soon=partial(self._pass_soon, 0),
+        )
 
     # -- the application thread -------------------------------------------------------------------------------------------
 
@@ -283,19 +293,7 @@ class App:
         return bool(notifications)
 
     def _perform(self, effect: Any) -> None:
-        broker = self._broker
         match effect:
-            case Connect(connection_id, address):
-                number = self.numbers[connection_id] = next(broker.connection_numbers)
-                node = broker.cluster.at(address.ip, address.port)
-                self._send(number, node.node_id, lambda: self._connect(connection_id, number, node.node_id))
-            case Write(connection_id, pieces):
-                data = b"".join(cast("list[bytes]", pieces))
-                number = self.numbers.get(connection_id, -1)  # it may have broken since: then nothing is sent
-                self._send(number, broker.node_of(number), lambda: broker.receive(number, data))
-            case Close(connection_id, _):
-                number = self.numbers.pop(connection_id, -1)
-                self._send(number, broker.node_of(number), lambda: broker.hang_up(number))
             case Perform(number, operation):
                 assert self._zookeeper is not None
                 self._zookeeper.perform(number, operation)
@@ -303,61 +301,7 @@ class App:
                 assert self._zookeeper is not None
                 self._zookeeper.disconnect()
             case _:
-                raise AssertionError(effect)
-
-    def _send(self, number: int, node_id: int | None, arrive: Callable[[], None]) -> None:
-        """Send something over a connection, unless the other end has closed it."""
-        if node_id is not None:
-            self._network.send(self.name, name_of(node_id), (number, "to the broker"), arrive)
-
-    def _connect(self, connection_id: int, number: int, node_id: int) -> None:
-        if not self.alive or connection_id not in self.numbers:
-            return
-        if node_id in self._broker.cluster.up:
-            self._broker.accept(self, number, node_id)
-            self._when_running(Thread.NETWORK, partial(self._connected, connection_id))
-        else:
-            self._when_running(Thread.NETWORK, partial(self._refused, connection_id))
-
-    def _connected(self, connection_id: int) -> None:
-        if connection_id in self.numbers:
-            self.assembly.core.connections.on_connected(connection_id, self.now)
-            self._pass_soon(0)
-
-    def _refused(self, connection_id: int) -> None:
-        if connection_id in self.numbers:
-            self.assembly.core.connections.on_connect_failed(connection_id, "connection refused", self.now)
-            self._pass_soon(0)
-
-    def deliver(self, number: int, data: bytes) -> None:
-        """Receive bytes from the broker."""
-        if self.is_stopped:
-            self._held.append((Thread.NETWORK, partial(self.deliver, number, data)))
-            return
-        connection_id = self._connection_id(number)
-        self._clock.acting = self.name
-        if self.alive and connection_id is not None:
-            self.assembly.core.connections.receive(connection_id, data, self.now)
-            self._pass_soon(0)
-
-    def lose(self, number: int, reason: str) -> None:
-        """Handle the loss of a connection."""
-        if self.is_stopped:
-            self._held.append((Thread.NETWORK, partial(self.lose, number, reason)))
-            return
-        connection_id = self._connection_id(number)
-        self._clock.acting = self.name
-        if self.alive and connection_id is not None:
-            del self.numbers[connection_id]
-            self.assembly.core.connections.on_closed(connection_id, reason, self.now)
-            self._pass_soon(0)
-
-    def has_open(self, number: int) -> bool:
-        """Whether the client has not closed its end of a connection."""
-        return self.alive and self._connection_id(number) is not None
-
-    def _connection_id(self, number: int) -> int | None:
-        return next((key for key, value in self.numbers.items() if value == number), None)
+                self.link.perform(effect)
 
     def _report(self, report: SessionReport) -> None:
         """Take a report of the ZooKeeper client."""
@@ -381,8 +325,7 @@ class App:
     def kill(self) -> None:
         """Kill the process: its connections break without a request to leave, after what it had sent before."""
         self.alive = False
-        for number in self.numbers.values():
-            self._send(number, self._broker.node_of(number), partial(self._broker.hang_up, number))
+        self.link.hang_up()
         if self._zookeeper is not None:
             self._zookeeper.kill()
 
@@ -402,6 +345,7 @@ class App:
         if self.is_stopped:
             self._held.append((thread, partial(self._when_running, thread, action)))
         elif self.alive:
+            self._clock.acting = self.name
             action()
 
 

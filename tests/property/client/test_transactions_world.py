@@ -5,31 +5,27 @@ A whole producer writes to the broker's core over the simulated network, in virt
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from collections.abc import Callable
 from functools import partial
 from itertools import count
-from typing import Any, cast
+from typing import Any
 
 from hypothesis import given, settings, strategies as st
 
 from ottla import Delivery
 from ottla.broker.faults.rules import Action, Delay, Drop, Fail, FailAppends, LoseReply, Moment, MoveCoordinator
-from ottla.broker.markers import read_marker
 from ottla.client.produce.transactions.calls import TransactionCalls
 from ottla.client.produce.transactions.commands import Begin, EndTransaction
 from ottla.errors import OttlaError, TransactionAbortedError, TransactionOutcomeUnknownError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
-from ottla.protocol.messages import offset_fetch_request
-from ottla.records import ControlType, iter_records
 from ottla.records.batch_states import BatchState
-from ottla.records.header import LENGTH_OVERHEAD, iter_headers
 from ottla.simulation.application import Sleep
 from ottla.types import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from tests.example_counts import examples
 from tests.simulation.producers import ProducerApp, ProducerWorld, Program
+from tests.simulation.transactions import committed_values, has_stable_offset, refused, with_version_1
 
 PARTITIONS = (0, 1)
 REQUEST_TIMEOUT, DELIVERY_TIMEOUT, MAX_BLOCK = 150, 700, 600
@@ -133,17 +129,19 @@ class Transacting:
         self.producers = count(1)
         self.driver = self.world.producer("driver")
         """Runs the program, and survives the producers."""
-        self.app, self.calls = self.producer()
+        self.app = self.producer()
 
-    def producer(self) -> tuple[ProducerApp, TransactionCalls]:
-        app = self.world.producer(f"p{next(self.producers)}", **self.settings)
-        return app, TransactionCalls(app.assembly._config, app._submit)
+    def producer(self) -> ProducerApp:
+        return self.world.producer(f"p{next(self.producers)}", **self.settings)
+
+    @property
+    def calls(self) -> TransactionCalls:
+        return self.app.transactions
 
     def rewrite(self, api: Api, response: Any) -> Any:
         response = self.plain(api, response)
         if api is Api.API_VERSIONS and self.version == 1:
-            features = tuple(one for one in response.finalized_features if one.name != "transaction.version")
-            return dataclasses.replace(response, finalized_features=features)
+            return with_version_1(response)
         if self.changes.get(api) and (code := self.changes[api].pop(0)):
             return refused(response, ErrorCode(code))
         return response
@@ -205,12 +203,12 @@ class Transacting:
         """Let the producer end as if killed, perhaps in the middle of a commit, and another one take over."""
         if after is not None:
             attempt.outcome = "unknown"
-            self.app._submit(EndTransaction(begin, commit=True))
+            self.app.submit(EndTransaction(begin, commit=True))
             yield Sleep(after)
         self.app.closed = True
         for number in list(self.app.numbers.values()):
             self.world.broker.break_connection(number)
-        self.app, self.calls = self.producer()
+        self.app = self.producer()
         yield from self.recover()
 
     def after(self, error: OttlaError, attempt: Attempt, begin: Begin) -> Program:
@@ -274,8 +272,8 @@ class Transacting:
 
     def fence(self) -> None:
         """Let a producer that came later have the id for a while, and go away."""
-        later, calls = self.producer()
-        later.start(self.ignoring(calls.initialize(later.now)))
+        later = self.producer()
+        later.start(self.ignoring(later.transactions.initialize(later.now)))
 
     def set_fault(self, what: str, first: Any, second: Any, third: int) -> None:
         faults: dict[str, Callable[[], Action]] = {
@@ -294,7 +292,7 @@ class Transacting:
     # -- what holds -------------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        read = {partition: self.committed(partition) for partition in PARTITIONS}
+        read = {partition: committed_values(self.world, partition) for partition in PARTITIONS}
         offset = self.world.committed("g", "in", 1).get(0, 0)
         with_offsets = 0
         for attempt in self.attempts:
@@ -313,58 +311,12 @@ class Transacting:
                 with_offsets = attempt.number + 1
         unclear = {one.number + 1 for one in self.attempts if one.outcome == "unknown" and one.has_offsets and not one.sent}
         assert offset == with_offsets or offset in unclear
-        assert self.is_stable(), "offsets of a transaction are pending"
+        assert has_stable_offset(self.world, "g", INPUT), "offsets of a transaction are pending"
         for partition, values in read.items():
             numbers = [tuple(map(int, value.split("."))) for value in values]
             assert numbers == sorted(numbers), f"partition {partition} is out of order"
         assert not self.app.accumulator.incomplete
         assert self.app.accumulator.used == 0
-
-    def is_stable(self) -> bool:
-        topic_id = self.world.broker.core.catalog.topic("in").topic_id
-        topic = offset_fetch_request.OffsetFetchRequestTopics(name="in", topic_id=topic_id, partition_indexes=(0,))
-        group = offset_fetch_request.OffsetFetchRequestGroup(group_id="g", topics=(topic,))
-        answer = self.world.broker.ask(
-            Api.OFFSET_FETCH, offset_fetch_request.OffsetFetchRequest(groups=(group,), require_stable=True)
-        )
-        return not answer.groups[0].error_code and not answer.groups[0].topics[0].partitions[0].error_code
-
-    def committed(self, partition: int) -> list[str]:
-        """What readers of committed records get, in order."""
-        log = self.world.broker.core.catalog.log("t", partition)
-        assert log.last_stable_offset == log.end_offset, "a transaction is open"
-        data = bytes(cast(bytes, log.read(log.start_offset, 1 << 30, at_least_one=True) or b""))
-        kept: list[tuple[int, str]] = []
-        open_ones: dict[int, list[tuple[int, str]]] = {}
-        for position, header in iter_headers(data):
-            batch = data[position : position + LENGTH_OVERHEAD + header.batch_length]
-            records = open_ones.setdefault(header.producer_id, [])
-            if header.is_control:
-                marker = read_marker(batch)
-                assert marker is not None
-                kept += records if marker.kind is ControlType.COMMIT else []
-                records.clear()
-            else:
-                assert header.is_transactional
-                records += [(record.offset, bytes(record.value or b"").decode()) for record in iter_records(batch)]
-        assert not any(open_ones.values())
-        return [value for _, value in sorted(kept)]
-
-
-def refused(response: Any, code: ErrorCode) -> Any:
-    """A response with another code, wherever it has one that says that all is well."""
-    if isinstance(response, tuple):
-        return tuple(refused(item, code) for item in response)
-    if not dataclasses.is_dataclass(response):
-        return response
-    changes: dict[str, Any] = {}
-    for field in dataclasses.fields(response):
-        value = getattr(response, field.name)
-        if isinstance(value, ErrorCode):
-            changes[field.name] = code if value == ErrorCode.none else value
-        elif isinstance(value, tuple) or dataclasses.is_dataclass(value):
-            changes[field.name] = refused(value, code)
-    return dataclasses.replace(cast(Any, response), **changes)
 
 
 worlds = st.fixed_dictionaries(
