@@ -614,6 +614,25 @@ def test_all_batches_are_aborted_once() -> None:
     assert writes.accumulator.used == 0
 
 
+def test_unsent_batches_are_aborted_once_and_those_in_flight_are_not() -> None:
+    writes = Writes(batch_size=200)
+    send, (in_flight,) = writes.request("a")
+    retried_send, retried = writes.request("b", to=T1)
+    writes.fail(retried_send, LOST)
+    closed_and_open = writes.write("c" * 150, "d" * 150)
+    problem = OttlaError("aborted")
+    writes.manager.abort_unsent(problem, writes.now)
+    assert {error(delivery) for delivery in (*retried, *closed_and_open)} == {problem}
+    assert len(writes.settled) == 3
+    assert not is_done(in_flight)
+    assert len(writes.accumulator.incomplete) == 1
+    writes.reply(send)
+    assert result(in_flight).offset == 100
+    assert writes.poll(10_000) == []
+    assert len(writes.settled) == 4
+    assert writes.accumulator.used == 0
+
+
 def test_without_a_producer_id_batches_fail_that_were_surely_not_written() -> None:
     writes = Writes()
     writes.confirmed()
