@@ -143,16 +143,16 @@ class RowEncoder:
         now: cython.longlong = self._accumulator._nanoseconds() // 1000000
         rows: cython.p_longlong = longs_at(address_of(self._rows), 13 * 4096)
         column: Column = columns["value"]
-        fill_cells(column, start, count, rows, 2, 13)
+        self._check("value", fill_cells(column, start, count, rows, 2, 13))
         column = columns.get("key")
         if column is not None:
-            fill_cells(column, start, count, rows, 0, 13)
+            self._check("key", fill_cells(column, start, count, rows, 0, 13))
         else:
             for row in range(count):
                 rows[13 * row + 1] = -1
         column = columns.get("topic")
         if column is not None:
-            fill_cells(column, start, count, rows, 4, 13)
+            self._check("topic", fill_cells(column, start, count, rows, 4, 13))
         column = columns.get("timestamp")
         if column is None:
             for row in range(count):
@@ -169,6 +169,11 @@ class RowEncoder:
                 rows[13 * row + 8] = rows[13 * row + 9] = 0
                 rows[13 * row + 10] = 1
 
+    def _check(self, name, row: cython.Py_ssize_t):
+        if row >= 0:
+            place = self.rows_done + row
+            raise ValueError(f"row {place}: the Arrow data is damaged: column {name!r} has an offset or an index that cannot be")
+
     def _locate_headers(self, column: Column, start: cython.Py_ssize_t, count: cython.Py_ssize_t):
         row: cython.Py_ssize_t
         first: cython.longlong = -1
@@ -176,7 +181,7 @@ class RowEncoder:
         total: cython.Py_ssize_t
         pair: Column
         rows: cython.p_longlong = longs_at(address_of(self._rows), 13 * 4096)
-        fill_ranges(column, start, count, rows, 8, 13)
+        self._check("headers", fill_ranges(column, start, count, rows, 8, 13))
         for row in range(count):
             if rows[13 * row + 9] > 0:
                 if first < 0:
@@ -190,8 +195,9 @@ class RowEncoder:
         headers: cython.p_longlong = longs_at(address_of(self._headers), 4 * total)
         if total > 0:
             pair = column.children[0]
-            fill_cells(pair.children[0], first, total, headers, 0, 4)
-            fill_cells(pair.children[1], first, total, headers, 2, 4)
+            for at in range(2):
+                if fill_cells(pair.children[at], first, total, headers, 2 * at, 4) >= 0:
+                    raise ValueError(f"the Arrow data is damaged: headers after row {self.rows_done} have offsets that cannot be")
             mark_nulls(pair, first, total, headers, 1, 4)
         row = measure_headers(rows, count, headers)
         if row >= 0:

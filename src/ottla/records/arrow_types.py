@@ -66,7 +66,7 @@ def layout_of(field: ArrowField, topic: str | None) -> Layout:
     Raises ``TypeError`` for a wrong type, ``ValueError`` for unknown, doubled and missing columns.
     """
     if field.format != "+s":
-        raise TypeError(f"data must have named columns, not a single one of the Arrow type {field.format!r}")
+        raise TypeError(f"data must have named columns, not a single one of the Arrow type {_text_of(field)}")
     layout = Layout({}, {})
     names = [child.name for child in field.children]
     for place, child in enumerate(field.children):
@@ -74,9 +74,8 @@ def layout_of(field: ArrowField, topic: str | None) -> Layout:
             continue
         if child.name not in _EXPECTED:
             known = ", ".join(_EXPECTED)
-            raise ValueError(
-                f"unknown column {child.name!r} of the Arrow type {child.format!r}: the columns of a record are {known}"
-            )
+            text = f"unknown column {child.name!r} of the Arrow type {_text_of(child)}: the columns of a record are {known}"
+            raise ValueError(text + ("; reset_index(drop=True) leaves out the index of pandas" if _is_index(child) else ""))
         if child.name in layout.types:
             raise ValueError(f"there are two columns {child.name!r}")
         layout.types[child.name] = _type_of(child)
@@ -103,13 +102,38 @@ def _type_of(field: ArrowField) -> ColumnType:
 
 
 def _wrong_type(field: ArrowField, expected: str) -> TypeError:
-    return TypeError(f"column {field.name!r} has the Arrow type {_text_of(field)!r}; expected: {expected}")
+    return TypeError(f"column {field.name!r} has the Arrow type {_text_of(field)}; expected: {expected}")
+
+
+def _is_index(field: ArrowField) -> bool:
+    return field.name.startswith("__index_level_")
+
+
+_NAMES = {
+    "n": "null", "b": "bool", "c": "int8", "C": "uint8", "s": "int16", "S": "uint16", "i": "int32", "I": "uint32", "l": "int64",
+    "L": "uint64", "e": "float16", "f": "float32", "g": "float64", "z": "binary", "Z": "large_binary", "u": "utf8",
+    "U": "large_utf8", "vz": "binary_view", "vu": "utf8_view", "+l": "list", "+L": "large_list", "+s": "struct", "+m": "map",
+}  # fmt: skip
+_PREFIXES = {
+    "ts": "timestamp",
+    "td": "date",
+    "tt": "time",
+    "tD": "duration",
+    "ti": "interval",
+    "d:": "decimal",
+    "w:": "fixed_size_binary",
+}
+"""Format strings, and the beginnings of those with parameters -> the names of the types."""
 
 
 def _text_of(field: ArrowField) -> str:
-    """The format string with those of the children, as ``+l<+s<u, z>>``; ``i->u`` for a dictionary."""
-    inner = f"<{', '.join(_text_of(child) for child in field.children)}>" if field.children else ""
-    return field.format + inner + (f"->{_text_of(field.dictionary)}" if field.dictionary else "")
+    """The name of a type with those of the children, as ``list<struct<key: utf8, value: binary>>``."""
+    name = _NAMES.get(field.format) or _PREFIXES.get(field.format[:2], repr(field.format))
+    if field.dictionary:
+        return f"dictionary<{name}, {_text_of(field.dictionary)}>"
+    with_names = field.format == "+s"
+    inner = ", ".join(f"{child.name}: {_text_of(child)}" if with_names else _text_of(child) for child in field.children)
+    return f"{name}<{inner}>" if inner else name
 
 
 def _binary(field: ArrowField) -> ColumnType | None:

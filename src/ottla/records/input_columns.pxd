@@ -15,8 +15,8 @@ cdef class Column:
     cdef _read_dictionary(self, Column values, Py_ssize_t count)
 
 cdef Py_ssize_t mark_nulls(Column column, Py_ssize_t start, Py_ssize_t count, long long* cells, Py_ssize_t at, Py_ssize_t stride) noexcept nogil
-cdef void fill_cells(Column column, Py_ssize_t start, Py_ssize_t count, long long* cells, Py_ssize_t at, Py_ssize_t stride) noexcept nogil
-cdef void fill_ranges(Column column, Py_ssize_t start, Py_ssize_t count, long long* cells, Py_ssize_t at, Py_ssize_t stride) noexcept nogil
+cdef Py_ssize_t fill_cells(Column column, Py_ssize_t start, Py_ssize_t count, long long* cells, Py_ssize_t at, Py_ssize_t stride) noexcept nogil
+cdef Py_ssize_t fill_ranges(Column column, Py_ssize_t start, Py_ssize_t count, long long* cells, Py_ssize_t at, Py_ssize_t stride) noexcept nogil
 cdef Py_ssize_t fill_numbers(
     Column column, Py_ssize_t start, Py_ssize_t count, long long* cells, Py_ssize_t at, Py_ssize_t stride, long long null
 ) noexcept nogil
