@@ -10,14 +10,18 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from datetime import timedelta
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from _cluster import TOOLS
 from _nodes import OttlaNode
+from _wire import Api, Lane
 
 VALUE, KEY = bytes(100), b"12345678"
 
@@ -83,6 +87,40 @@ def confluent(servers: str, topic: str) -> Iterator[Single]:
 
     yield single
     assert producer.flush(30) == 0
+
+
+@contextmanager
+def two_threads(servers: str, topic: str) -> Iterator[Single]:
+    """A ready-made request with one record, handed to a second Python thread, and the bytes of its response handed back.
+
+    Neither is encoded, decoded or looked at: a producer with two threads cannot be faster.
+    """
+    from ottla.records.encode import encode_batch
+
+    api, lane = Api("produce", 9), Lane(servers)
+    batch = encode_batch([(KEY, VALUE, (), 1_700_000_000_000)], base_offset=0)
+    data = (api.requests.PartitionProduceData(index=0, records=batch),)
+    topics = (api.requests.TopicProduceData(name=topic, partition_data=data),)
+    request = api.request(1, transactional_id=None, acks=-1, timeout=timedelta(minutes=1), topic_data=topics)
+    asked: SimpleQueue[bytes | None] = SimpleQueue()
+    answered: SimpleQueue[bytes] = SimpleQueue()
+
+    def work() -> None:
+        while (frame := asked.get()) is not None:
+            lane.sock.sendall(frame)
+            answered.put(lane.frame())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+
+    def single() -> None:
+        asked.put(request)
+        answered.get()
+
+    yield single
+    asked.put(None)
+    thread.join()
+    lane.sock.close()
 
 
 def waits(client: Callable[[str, str], Any], servers: str, topic: str, rate: int, seconds: float) -> Waits:
