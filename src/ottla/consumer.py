@@ -282,9 +282,9 @@ class Consumer(ConsumerBase[K_co, V_co]):
         """
         self._seek_all({arguments.partition(partition): arguments.position(offset)})
 
-    def _seek_all(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Seek in many partitions with one command: a thousand calls of ``seek()`` would take seconds."""
-        self._driver.run(lambda now: self._calls.positions.seek(positions, now))
+    def _seek_all(self, positions: Offsets, ends: Mapping[TopicPartition, int] | None = None) -> None:
+        """Seek in many partitions with one command: a thousand calls of ``seek()`` would take seconds. See ``events.Seek``."""
+        self._driver.run(lambda now: self._calls.positions.seek(positions, now, ends))
 
     def seek_to_beginning(self, *partitions: Partitions) -> None:
         """Read these partitions, or all, from their first record on.

@@ -246,7 +246,7 @@ class ConsumerAssembly:
         for tp, position in command.positions.items():
             if position.leader_epoch is not None:
                 self.core.metadata_manager.observe_epoch(tp, position.leader_epoch)
-        self.subscription.seek(command.positions)
+        self.subscription.seek(command.positions, command.ends)
         self._done(command)
 
     def _rewind(self, command: events.Rewind, now: Now) -> None:

@@ -192,9 +192,10 @@ class Inspect:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Seek(Command):
-    """Continue reading from these positions."""
+    """Continue reading from these positions. Of a partition in ``ends`` nothing is fetched from that offset on."""
 
     positions: Offsets
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -107,11 +107,47 @@ class Consumed:
     begin: int | None = None
 
 
+LEAST_RECORD, LEAST_FETCH = 16, 16 << 10
+"""Bytes: of a record, compressed, at the least, as a first guess; and what a fetch asks for at the least, as producers fill batches
+of so many by default: only of the first partition in a response, a broker sends a batch that is larger than the limit."""
+
+
+class FetchEnd:
+    """The offset at which fetching ends, and the bytes that were fetched before it.
+
+    A fetch brings up to as many bytes as it asks for, also from behind the end. So each one asks for what the rest seems to have,
+    and for no more than all earlier ones together have brought: at most twice the bytes of the range are fetched, and a batch.
+    """
+
+    __slots__ = ("_batch", "_fetched", "_start", "offset")
+
+    def __init__(self, start: int, offset: int) -> None:
+        self.offset = offset
+        self._start = start
+        self._fetched = 0
+        self._batch = LEAST_FETCH
+
+    def __repr__(self) -> str:
+        return f"<FetchEnd {self.offset}, {self._fetched} bytes so far>"
+
+    def fetched(self, size: int, batch: int) -> None:
+        """Count the bytes of a response; ``batch``: those of its last batch, which are asked for at the least from then on."""
+        self._fetched += size
+        self._batch = max(self._batch, batch)
+
+    def limit(self, position: int) -> int:
+        """The bytes to ask for at a position."""
+        left, read = self.offset - position, position - self._start
+        rest = self._fetched * left // read + 1 if read > 0 else 0
+        return max(self._batch, LEAST_RECORD * left, min(rest, self._fetched))
+
+
 class PartitionState:
     """An assigned partition, on the network thread."""
 
     __slots__ = (
         "awaiting_acceptance",
+        "end",
         "epoch",
         "fetch",
         "leader",
@@ -137,6 +173,8 @@ class PartitionState:
         """Where the epoch began."""
         self.fetch = -1
         """The next offset to fetch, ahead of the consumed position."""
+        self.end: FetchEnd | None = None
+        """Where fetching ends, if it does."""
         self.leader_epoch: int | None = None
         """The leader epoch of the batch before ``fetch``; ``None``: not known."""
         self.leader: Leader | None = None
@@ -261,12 +299,14 @@ class SubscriptionState:
 
     # -- positions --------------------------------------------------------------------------------------------------------
 
-    def seek(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Set these positions. Partitions that are not assigned any more are ignored."""
+    def seek(self, positions: Mapping[TopicPartition, OffsetAndMetadata], ends: Mapping[TopicPartition, int] | None = None) -> None:
+        """Set these positions, and the ``ends`` of reading. Partitions that are not assigned any more are ignored."""
         for tp, position in positions.items():
             state = self.partitions.get(tp)
             if state is not None:
                 self._set_position(state, position)
+                if ends is not None and tp in ends:
+                    state.end = FetchEnd(position.offset, ends[tp])
         self._changed()
 
     def reset(self, partitions: Iterable[TopicPartition], to: Reset) -> None:
@@ -411,7 +451,7 @@ class SubscriptionState:
 
     def _renew(self, state: PartitionState) -> None:
         state.epoch = state.since = self._next_epoch()
-        state.problem, state.retry_at = None, 0
+        state.problem, state.retry_at, state.end = None, 0, None
 
     def _next_epoch(self) -> int:
         self._last_epoch += 1

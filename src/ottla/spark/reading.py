@@ -144,7 +144,8 @@ class _RangeReader:
     def _seek(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
         """Seek to the starts of ``ranges``, all with one call: a thousand calls take seconds."""
         if ranges:
-            self._consumer._seek_all({tp: OffsetAndMetadata(each.start) for tp, each in ranges.items()})
+            starts = {tp: OffsetAndMetadata(each.start) for tp, each in ranges.items()}
+            self._consumer._seek_all(starts, {tp: each.end for tp, each in ranges.items()})
 
     def _finish(self, done: list[TopicPartition]) -> None:
         """Stop reading these partitions, all with one call."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+import ottla
 from ottla import Admin, Broker
 from ottla.client.calls.mailbox import Mailbox
 from ottla.errors import ConnectionFailedError
@@ -63,3 +64,18 @@ def test_many_partitions_take_few_calls(monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr(Mailbox, "ask", counted)
         assert read(PARTITIONS, options) == 2 * PARTITIONS
     assert len(asked) < 40
+
+
+def test_a_task_fetches_little_more_than_its_range() -> None:
+    with Broker() as broker:
+        with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+            admin.create_topics({"backlog": 2})
+        with ottla.Producer(bootstrap_servers=broker.bootstrap_servers, batch_size=10_000) as producer:
+            for number in range(60_000):
+                producer.send("backlog", bytes(100), partition=number % 2)
+        options = parse_options({"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": "backlog"}).for_batch()
+        ranges = [OffsetRange("backlog", partition, 5_000, 5_500) for partition in range(2)]
+        assert sum(batch.num_rows for batch in read_ranges(ranges, ("value",), options)) == 1_000
+        (consumer,) = consumer_pool._idle.values()
+        fetched = next(value for name, value in consumer.metrics().items() if name.name == "bytes-fetched-total")
+    assert fetched <= 2 * 1_000 * 112 + 2 * 10_000

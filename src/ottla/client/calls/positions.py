@@ -26,13 +26,13 @@ class PositionCalls:
         self._collector = collector
         self._errors = errors
 
-    def seek(self, positions: Offsets, now: Now) -> Call[None]:
-        """See ``Consumer.seek``."""
+    def seek(self, positions: Offsets, now: Now, ends: Mapping[TopicPartition, int] | None = None) -> Call[None]:
+        """See ``Consumer.seek`` and ``events.Seek``."""
         self._mailbox.now = now
         self._mailbox.take()
         self._errors.require_assigned(positions)
         self._take_back(positions)
-        yield from self._mailbox.ask(events.Seek(dict(positions)), "seek()", self._mailbox.default_deadline)
+        yield from self._mailbox.ask(events.Seek(dict(positions), ends or {}), "seek()", self._mailbox.default_deadline)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition], now: Now) -> Call[None]:
         """See ``Consumer.seek_to_beginning``."""

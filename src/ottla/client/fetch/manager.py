@@ -19,7 +19,7 @@ from ottla.client.cluster.metadata import Metadata, MetadataManager
 from ottla.client.effects import AnySend, Poll, Send, ToNode
 from ottla.client.events import Fetched, FetchedPartition, FetchedResponse
 from ottla.client.fetch.session import FetchSession, SessionRequest, Wanted, fetch_request, leaders_of, partitions_of
-from ottla.client.subscription import PartitionState, Phase, SubscriptionState
+from ottla.client.subscription import FetchEnd, PartitionState, Phase, SubscriptionState
 from ottla.config import ConsumerConfig
 from ottla.errors import CorruptRecordError, OttlaError, broker_error
 from ottla.protocol import ErrorCode, rpcs
@@ -212,16 +212,16 @@ class FetchManager:
         if fresh and (self._plan_until is None or self._plan_until > now.mono):
             return
         wake_at = []
-        by_node: dict[int, dict[TopicPartition, tuple[int, int]]] = {}
+        by_node: dict[int, dict[TopicPartition, tuple[int, int, FetchEnd | None]]] = {}
         for tp, state in self._subscription.in_phase(Phase.FETCHING):
-            if not state.wanted or self._is_halted(tp, state.epoch):
+            if not state.wanted or self._is_halted(tp, state.epoch) or (state.end is not None and state.fetch >= state.end.offset):
                 continue
             if state.retry_at > now.mono:
                 wake_at.append(state.retry_at)
                 continue
             leader, node_id = current.leader(tp), self.replicas.choose(tp, now)
             if leader is not None and node_id is not None:
-                by_node.setdefault(node_id, {})[tp] = (state.fetch, -1 if leader.epoch is None else leader.epoch)
+                by_node.setdefault(node_id, {})[tp] = (state.fetch, -1 if leader.epoch is None else leader.epoch, state.end)
         for node_id in by_node:
             self._nodes.setdefault(node_id, _Node(node_id))
         for node_id, node in self._nodes.items():
@@ -229,8 +229,9 @@ class FetchManager:
             for tp in [tp for tp in node.session.wanted if tp not in mine]:
                 node.session.drop(tp)
             limit = partition_limit(self._config.max_partition_fetch_bytes, len(mine))
-            for tp, (offset, epoch) in mine.items():
-                node.session.want(tp, Wanted(offset, epoch, current.topic_id(tp.topic), limit))
+            for tp, (offset, epoch, end) in mine.items():
+                size = limit if end is None else min(limit, end.limit(offset))
+                node.session.want(tp, Wanted(offset, epoch, current.topic_id(tp.topic), size))
         if (expires_at := self.replicas.expires_at) is not None:
             wake_at.append(expires_at)
         self._planned, self._plan_until = (version, current), min(wake_at, default=None)
@@ -333,13 +334,21 @@ class FetchManager:
         if last is None:
             self._blocked[tp] = state.epoch
             self._planned = None
-            return
+            return None
         leader_epoch = last.leader_epoch if last.leader_epoch >= 0 else None
         self._subscription.advance(tp, state.epoch, last.next_offset, leader_epoch)
         session.served(tp)
         wanted = session.wanted.get(tp)
-        if wanted is not None:
-            session.want(tp, wanted._replace(offset=last.next_offset))
+        if wanted is None:
+            return None
+        limit = wanted.limit
+        if state.end is not None:
+            state.end.fetched(len(records), last.size)
+            if last.next_offset >= state.end.offset:
+                return session.drop(tp)
+            most = partition_limit(self._config.max_partition_fetch_bytes, len(session.wanted))
+            limit = min(most, state.end.limit(last.next_offset))
+        return session.want(tp, wanted._replace(offset=last.next_offset, limit=limit))
 
     def _prefer(self, tp: TopicPartition, state: PartitionState, node_id: int, now: Now) -> None:
         """Fetch from another replica, which the leader has named as closer."""

@@ -77,6 +77,24 @@ def batch(base_offset: int, count: int = 5, size: int = 10) -> bytes:
     return bytes(encode_batch([NewRecord(None, b"v" * size) for _ in range(count)], base_offset=base_offset))
 
 
+def test_nothing_is_fetched_behind_the_end_of_a_partition() -> None:
+    fetches = Fetches(T0, T1)
+    fetches.subscription.seek({tp: OffsetAndMetadata(10) for tp in (T0, T1)}, {T0: 22, T1: 10})
+    limits = []
+    for offset in (10, 15, 20):
+        send = fetches.one(Api.FETCH)
+        assert asked(send) == {T0: offset}
+        limits += [part.partition_max_bytes for topic in send.message.topics for part in topic.partitions]
+        fetches.answer(send, fetched(data(T0, batch(offset, size=8_000))))
+        fetches.manager.drained([response.number for response in fetches.fetched()])
+    assert limits[0] == 16 << 10
+    assert limits[1] == limits[2] == len(batch(10, size=8_000))
+    assert fetches.poll() == []
+    assert fetches.state(T0).fetch == 25
+    fetches.subscription.seek({T0: OffsetAndMetadata(25)})
+    assert asked(fetches.one(Api.FETCH)) == {T0: 25}
+
+
 def test_each_broker_is_asked_for_what_it_leads_with_the_configured_limits() -> None:
     fetches = Fetches(
         T0, T1, T2, fetch_max_bytes=1_000_000, max_partition_fetch_bytes=5_000, fetch_min_bytes=3, fetch_max_wait_ms=70
