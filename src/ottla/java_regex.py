@@ -1,7 +1,7 @@
 r"""Java's regular expressions, as far as Python's ``re`` reads them in the same way.
 
 Owns the decision which patterns those are. Must not know who uses a pattern. Invariants, for names of topics: an accepted pattern
-matches in full what it matches in Java; a pattern that Java refuses is refused.
+matches in full, and finds, what it does in Java; a pattern that Java refuses is refused.
 
 The names of topics are ASCII letters, digits, ``.``, ``_`` and ``-``. So ``\w``, ``\d``, ``\s``, ``\b`` and ``(?i)`` mean the same,
 although Java and Python differ on other text, and there are no line ends, where ``.``, ``^`` and ``$`` differ. ``re.ASCII`` is
@@ -40,7 +40,7 @@ _CONSTRUCTS = (
     (r"\\Q.*?(?:\\E|$)", r"write a backslash before each character instead, as in \."),
     (r"\\[pP](?:\{[^}]*\}?|.?)", "write the characters, as in [A-Z]"),
     (r"\\[hHvVRXcNeE].?", "names of topics have no such characters"),
-    (r"\\[zZG]", "a pattern is always compared with the whole name: leave it out"),
+    (r"\\[zZG]", "write $ or ^, which mean the same for a name"),
     (r"\\k<|\\[1-9]", "references to groups are not supported: write the text again"),
     (r"\\0[0-7]*|\\x|\\u", r"write the character itself, or \x and two or \u and four hexadecimal digits"),
     (r"\\.?", "only one of Java and Python has it, or only outside of [...]"),
@@ -64,7 +64,7 @@ _WHY = tuple((re.compile(construct, re.DOTALL), why) for construct, why in _CONS
 
 
 def compile_java_pattern(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern of Java, for ``fullmatch`` with names of topics.
+    """Compile a pattern of Java, for ``fullmatch`` or ``search`` in names of topics.
 
     Raises ``ConfigError`` with the first construct that Java refuses, that ``re`` would read in another way, or that it lacks.
     """

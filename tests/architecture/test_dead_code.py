@@ -31,6 +31,7 @@ PUBLIC = {
         "records/fetched",
         "runtime/zookeeper_server",
         "spark/source",
+        "spark/tracking",
         "testing",
         "zookeeper_admin",
     )

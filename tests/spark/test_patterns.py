@@ -8,7 +8,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
 from ottla.errors import ConfigError
-from ottla.spark.patterns import compiled
+from ottla.java_regex import compile_java_pattern
 from tests.example_counts import examples
 from tests.spark.conftest import Kafka, Load, connector_jars, numbered
 
@@ -16,7 +16,7 @@ NAMES = ["orders", "old-orders", "orders-eu", "ORDERS.v1", "a", "aa", "ab_1", "_
 
 PIECES = [
     "a", "b", "ab", "orders", "-", "_", ".", "9", "k", "K", "\u212a", "\u017f", "\\.", "\\-", "\\w", "\\d", "\\W", "\\b", "\\B",
-    "\\A", "\\Z", "\\1", "\\2", "\\e", "\\G", "\\x61", "\\n", "^", "$", "|", "(", "(?:", "(?=", "(?!", "(?<!", "(?>", "(?i:",
+    "\\A", "\\Z", "\\e", "\\G", "\\x61", "\\n", "^", "$", "|", "(", "(?:", "(?=", "(?!", "(?<!", "(?>", "(?i:",
     "(?-i:", ")", "[", "[^", "]", "a-z", "[ab]", "[^a]", "[\\w.]", "*", "+", "?", "*?", "++", "{2}", "{1,2}", "{0,}", "{", "}",
     ",", "&&", "#", " ", "(?i)",
 ]  # fmt: skip
@@ -27,7 +27,7 @@ PIECES = [
 def test_an_accepted_pattern_finds_the_same_names_in_java(spark: SparkSession, pieces: list[str]) -> None:
     pattern = "".join(pieces)
     try:
-        ours = compiled(pattern)
+        ours = compile_java_pattern(pattern)
     except ConfigError:
         return
     regex = spark.sparkContext._jvm.java.util.regex.Pattern
@@ -43,7 +43,7 @@ def test_a_pattern_selects_the_topics_that_the_connector_selects(load: Load, kaf
     topic = kafka.create()
     for name in (topic, kafka.create(name=f"old-{topic}"), kafka.create(name=f"{topic}-eu")):
         kafka.produce(name, numbered(1))
-    for pattern in (topic, f"^{topic}$", f"({topic}-eu)?$", ".*"):
+    for pattern in (topic, f"^{topic}$|__consumer"):
         found, expected = (
             {row.topic for row in load(source=source, subscribePattern=pattern).select("topic").distinct().collect()}
             for source in ("ottla", "kafka")

@@ -1,4 +1,4 @@
-"""Kafka for PySpark without a JAR: ``format("ottla")``, a batch and micro-batch source on Spark's Python Data Source API.
+"""Kafka for PySpark without a JAR: ``format("ottla")``, a source and a sink on Spark's Python Data Source API.
 
 Spark discovers it through the top-level module ``pyspark_ottla``; users import and register nothing.
 
@@ -14,12 +14,18 @@ Spark discovers it through the top-level module ``pyspark_ottla``; users import 
     batch.py       driver  the batch reader
     stream.py      driver  the micro-batch reader
     cluster.py     driver  partitions, offsets and commits, with retries
+    watch.py       driver  the wait of an idle stream for new records
+    ends.py        driver  offsets, timestamps and committed offsets in options -> offsets in a cluster
     batch_bounds.py        the first and end offset of a batch in each partition
     planner.py     driver  the planner process: the bounds of each execution of a batch
     planner_client.py      starts the planner process on the driver; requests bounds in tasks
     signed_messages.py     the messages between tasks and planner process
     offset_checks.py       checks offsets in options against the ends of the logs
     progress.py    driver  commits a stream's progress to a consumer group
+    tracking.py    driver  ``track_progress``: the progress of any query, by a listener
+    sink_options.py        the options and columns of the sink
+    sink.py      executor  the batch sink: Arrow batches -> records
+    stream_sink.py         the sink of streams
     reading.py   executor  ranges of offsets -> Arrow batches
     consumer_pool.py executor  idle consumers of a worker process, for later tasks
     worker_logs.py         the log handler of a worker process
@@ -27,3 +33,21 @@ Spark discovers it through the top-level module ``pyspark_ottla``; users import 
 Must not know anything below ``Consumer``. Invariant: no constructor does I/O, because Spark creates and pickles these objects
 repeatedly, in several processes.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ottla.spark.tracking import OffsetsBehindLatest, ProgressTracker, track_progress
+
+__all__ = ["OffsetsBehindLatest", "ProgressTracker", "track_progress"]
+
+
+def __getattr__(name: str) -> Any:
+    # Not imported above: Spark imports this package in many processes, which need none of this.
+    if name in __all__:
+        from ottla.spark import tracking
+
+        return getattr(tracking, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

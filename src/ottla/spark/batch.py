@@ -65,9 +65,10 @@ class OttlaBatchReader(DataSourceReader):
         if options.plan_once or are_fixed(options, bounds):
             starts, ends = ({tp: both[point] for tp, both in bounds.items()} for point in (0, 1))
             ranges = ranges_between(starts, ends)
-            return [InputPartition(task) for task in plan_tasks(ranges, min_partitions=least, max_partitions=most, cores=cores)]
+            planned = plan_tasks(ranges, min_partitions=least, max_partitions=most, max_records=options.max_records, cores=cores)
+            return [InputPartition(task) for task in planned]
         planner = register(self._given)
-        tasks = plan_unbound_tasks(bounds, min_partitions=least, max_partitions=most, cores=cores)
+        tasks = plan_unbound_tasks(bounds, min_partitions=least, max_partitions=most, max_records=options.max_records, cores=cores)
         return [InputPartition(UnboundPartition(task, _bounds_of(task, bounds), planner)) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

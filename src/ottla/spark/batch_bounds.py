@@ -12,8 +12,8 @@ from typing import Any
 
 from ottla.errors import ConfigError
 from ottla.spark.cluster import Cluster
+from ottla.spark.ends import ends_of, starts_of
 from ottla.spark.offset_checks import clamp_to_logs
-from ottla.spark.offsets import EARLIEST, LATEST
 from ottla.spark.options import SourceOptions
 from ottla.spark.planning import Bounds
 from ottla.types import TopicPartition
@@ -25,29 +25,22 @@ def are_fixed(options: SourceOptions, bounds: Bounds) -> bool:
     They differ for an offset beyond the end of a log with ``failOnDataLoss=false``: by a later execution the log may have grown.
     """
     starting, ending = options.starting_offsets, options.ending_offsets
-    assert starting is not None
-    assert ending is not None
-    if starting.everywhere is not None or ending.everywhere is not None:
+    if starting is None or ending is None or starting.everywhere is not None or ending.everywhere is not None:
         return False
     return all(both == (starting.partitions[tp], ending.partitions[tp]) for tp, both in bounds.items())
 
 
 def current_bounds(cluster: Cluster, options: SourceOptions) -> Bounds:
     """Resolve the bounds of a batch now. Raises ``ConfigError`` if the options do not match the cluster's partitions or offsets."""
-    starting, ending = options.starting_offsets, options.ending_offsets
-    assert starting is not None
-    assert ending is not None
     partitions = cluster.partitions()
-    starting.check_covers("startingOffsets", partitions)
-    ending.check_covers("endingOffsets", partitions)
-    earliest = cluster.earliest(starting.unresolved(partitions, EARLIEST))
-    latest = cluster.latest(ending.unresolved(partitions, LATEST))
-    resolved = starting.resolve(partitions, earliest, {}), ending.resolve(partitions, {}, latest)
+    resolved = starts_of(cluster, options, partitions), ends_of(cluster, options, partitions)
     starts, ends = clamp_to_logs(cluster, options, *resolved)
+    first = "startingOffsets" if options.starting_times is None else options.starting_times.option
+    last = "endingOffsets" if options.ending_times is None else options.ending_times.option
     for tp, start in starts.items():
         if start > ends[tp]:
             raise ConfigError(
-                f"startingOffsets for {tp} is {start}, beyond its endingOffsets, {ends[tp]}",
+                f"{first} for {tp} is {start}, beyond its {last}, {ends[tp]}",
                 hint="endingOffsets=latest is the current end of the log",
             )
     return {tp: (start, ends[tp]) for tp, start in starts.items()}

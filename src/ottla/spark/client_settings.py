@@ -35,7 +35,14 @@ FORBIDDEN = {
 }
 """Settings that Spark's own connector rejects as well -> an alternative."""
 
-IGNORED = frozenset(
+FORBIDDEN_IN_SINKS = {
+    "key.serializer": "columns are strings or bytes: encode them in the query",
+    "value.serializer": "columns are strings or bytes: encode them in the query",
+    "transactional.id": "the sink names its transactions itself",
+}
+"""Settings that a sink decides -> an alternative."""
+
+_IGNORED_BY_BOTH = frozenset(
     {
         # metrics of Kafka's Java clients
         "auto.include.jmx.reporter", "enable.metrics.push", "metrics.num.samples", "metrics.recording.level",
@@ -43,6 +50,11 @@ IGNORED = frozenset(
         # the renewal of a login: Ottla renews it before it expires
         "sasl.login.refresh.buffer.seconds", "sasl.login.refresh.min.period.seconds", "sasl.login.refresh.window.factor",
         "sasl.login.refresh.window.jitter",
+    }
+)  # fmt: skip
+
+IGNORED = _IGNORED_BY_BOTH | frozenset(
+    {
         # producers
         "acks", "batch.size", "buffer.memory", "compression.gzip.level", "compression.lz4.level", "compression.type",
         "compression.zstd.level", "delivery.timeout.ms", "enable.idempotence", "key.serializer", "linger.ms", "max.block.ms",
@@ -76,6 +88,27 @@ def without_ignored(settings: Mapping[str, str]) -> dict[str, str]:
     return effective
 
 
+def check_producer_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    """Validate the settings of a sink and return those that producers have. Raises ``ConfigError`` as ``check_client_settings``.
+
+    Configurations are often shared with a source, so what only consumers have is logged in one line, and ignored.
+    """
+    for name, instead in FORBIDDEN_IN_SINKS.items():
+        if name in settings:
+            raise ConfigError(f"option kafka.{name} is not supported by a sink", hint=instead)
+    from ottla.config import ConsumerConfig
+    from ottla.config.producer import ProducerConfig
+    from ottla.config.spelling import spellings
+
+    only_consumers = spellings(ConsumerConfig).keys() - spellings(ProducerConfig).keys()
+    ignored = sorted(name for name in settings if name in only_consumers or name in _IGNORED_BY_BOTH)
+    if ignored:
+        log.warning("ignored options without an effect on a sink: %s", ", ".join(CLIENT_PREFIX + name for name in ignored))
+    wanted = {name: value for name, value in settings.items() if name not in ignored}
+    _parse(ProducerConfig, {}, wanted)
+    return wanted
+
+
 def check_client_settings(settings: Mapping[str, str]) -> dict[str, str]:
     """Validate ``settings`` and return them with derived defaults. Raises ``ConfigError``, which names options (``kafka.*``), for
     an unknown name or invalid value."""
@@ -85,16 +118,21 @@ def check_client_settings(settings: Mapping[str, str]) -> dict[str, str]:
     from ottla.config import ConsumerConfig
 
     checked = {**settings, **_request_timeout(settings)}
+    _parse(ConsumerConfig, PLANNER_SETTINGS, checked)
+    return checked
+
+
+def _parse(config: Any, defaults: Mapping[str, str], settings: Mapping[str, str]) -> None:
+    """Have a client's configuration check the settings. Its errors and warnings name options."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            ConsumerConfig.parse({**PLANNER_SETTINGS, **checked})
+            config.parse({**defaults, **settings})
         except ConfigError as error:
-            named = _use_option_names(str(error.args[0]), checked)
-            raise ConfigError(named, hint=_hint_with_option_names(error, checked)) from error.__cause__
+            named = _use_option_names(str(error.args[0]), settings)
+            raise ConfigError(named, hint=_hint_with_option_names(error, settings)) from error.__cause__
     for warning in caught:
-        log.warning("%s", _use_option_names(str(warning.message), checked))
-    return checked
+        log.warning("%s", _use_option_names(str(warning.message), settings))
 
 
 def _hint_with_option_names(error: ConfigError, given: Mapping[str, str]) -> str | None:

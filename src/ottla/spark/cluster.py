@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -122,6 +122,17 @@ class Cluster:
             )
         uncommitted = self._uncommitted_consumer
         return self._retry(lambda _, timeout: uncommitted.end_offsets(wanted, timeout=timeout))
+
+    def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return the offset of the first record at or after a timestamp (ms), for partitions that have one."""
+        found = self._retry(lambda consumer, timeout: consumer.offsets_for_times(times, timeout=timeout)) if times else {}
+        return {tp: each.offset for tp, each in found.items() if each is not None}
+
+    def of_group(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the group's committed offsets, of partitions that have one."""
+        wanted = list(partitions)
+        found = self._retry(lambda consumer, timeout: consumer.committed(*wanted, timeout=timeout)) if wanted else {}
+        return {tp: each.offset for tp, each in found.items() if each is not None}
 
     def committed(self, partitions: Iterable[TopicPartition], *, timeout: float) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Return the group's committed offsets."""

@@ -24,11 +24,20 @@ TopicIds = Mapping[str, str]
 EARLIEST, LATEST = -2, -1
 """The two ends of a partition in JSON, as in the protocol's ListOffsets request."""
 
+GROUP_PREFIX = "group:"
+"""The prefix of a starting point at the committed offsets of a group."""
+
+MAX_DIGITS = 18
+"""Every number of so many digits fits into a signed 64-bit integer, Spark's ``Long``."""
+
 FIRST_START = "$from"
 """The key of the first batch's start in the JSON of its end. It cannot be a topic: ``$`` is not legal in topic names."""
 
 TOPIC_IDS = "$topics"
 """The key of the ids of the topics, as Kafka's tools print them."""
+
+OWN_KEYS = frozenset({FIRST_START, TOPIC_IDS})
+"""The keys that Spark's own connector does not know, and refuses."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +45,12 @@ class OffsetSpec:
     """A value of ``startingOffsets`` or ``endingOffsets``: one position for all partitions, or one for each.
 
     ``everywhere`` is ``EARLIEST`` or ``LATEST``, or ``None`` if ``partitions`` has the positions, which may be these two numbers as
-    well.
+    well. ``of_group``: the group's committed offsets come first, and ``everywhere`` is for partitions without one.
     """
 
     everywhere: int | None = None
     partitions: Offsets = field(default_factory=dict)
+    of_group: bool = False
 
     def mentions(self, point: int) -> bool:
         """Whether any partition has the position ``point`` (``EARLIEST`` or ``LATEST``)."""
@@ -58,17 +68,34 @@ class OffsetSpec:
 
     def check_covers(self, option: str, partitions: Iterable[TopicPartition]) -> None:
         """Raise ``ConfigError`` if the offsets per partition are not for exactly the partitions to read."""
+        if self.everywhere is None:
+            ends = "-1 stands for latest" if option == "endingOffsets" else "-2 stands for earliest, -1 for latest"
+            _check_covers(option, "offset", self.partitions, partitions, f"an offset for every partition that is read: {ends}")
+
+
+@dataclass(frozen=True)
+class TimestampSpec:
+    """The timestamp (ms) of ``option`` for all partitions, or one for each of them."""
+
+    option: str
+    everywhere: int | None = None
+    partitions: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+    def times(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the timestamp of each partition. Raises ``ConfigError`` if they are not for exactly these partitions."""
         if self.everywhere is not None:
-            return
-        wanted = set(partitions)
-        ends = "-1 stands for latest" if option == "endingOffsets" else "-2 stands for earliest, -1 for latest"
-        if missing := sorted(wanted - self.partitions.keys()):
-            raise ConfigError(
-                f"{option} names no offset for {_listed(missing)}",
-                hint=f"give an offset for every partition that is read: {ends}",
-            )
-        if surplus := sorted(self.partitions.keys() - wanted):
-            raise ConfigError(f"{option} names {_listed(surplus)}, which is not read or does not exist")
+            return dict.fromkeys(partitions, self.everywhere)
+        hint = "a timestamp for every partition that is read, in milliseconds"
+        _check_covers(self.option, "timestamp", self.partitions, partitions, hint)
+        return dict(self.partitions)
+
+
+def _check_covers(option: str, what: str, given: Offsets, partitions: Iterable[TopicPartition], needed: str) -> None:
+    wanted = set(partitions)
+    if missing := sorted(wanted - given.keys()):
+        raise ConfigError(f"{option} names no {what} for {_listed(missing)}", hint=f"give {needed}")
+    if surplus := sorted(given.keys() - wanted):
+        raise ConfigError(f"{option} names {_listed(surplus)}, which is not read or does not exist")
 
 
 @dataclass(frozen=True)
@@ -101,7 +128,7 @@ class StreamOffset:
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> StreamOffset:
         """Decode the JSON of ``to_json`` or of Spark's own connector. Raises ``ConfigError`` for anything else."""
-        topics = {key: value for key, value in stored.items() if key not in (FIRST_START, TOPIC_IDS)}
+        topics = {key: value for key, value in stored.items() if key not in OWN_KEYS}
         first, ids = stored.get(FIRST_START), stored.get(TOPIC_IDS, {})
         if not isinstance(ids, Mapping) or not all(isinstance(topic_id, str) for topic_id in ids.values()):
             raise ConfigError(f"{TOPIC_IDS} in the checkpoint must map topics to ids, not {ids!r}")
@@ -173,12 +200,34 @@ def _object(pairs: list[tuple[str, Any]], origin: str) -> dict[str, Any]:
 
 
 def parse_spec(text: str, origin: str) -> OffsetSpec:
-    """Parse a value of ``startingOffsets`` or ``endingOffsets``: ``earliest``, ``latest`` or JSON."""
+    """Parse a value of ``startingOffsets`` or ``endingOffsets``: ``earliest``, ``latest`` or JSON, and for the first one
+    ``group:earliest`` and ``group:latest``."""
     word = text.strip().lower()
+    of_group = origin == "startingOffsets" and word.startswith(GROUP_PREFIX)
+    word = word.removeprefix(GROUP_PREFIX) if of_group else word
     if word in ("earliest", "latest"):
-        return OffsetSpec(EARLIEST if word == "earliest" else LATEST)
+        return OffsetSpec(EARLIEST if word == "earliest" else LATEST, of_group=of_group)
+    if of_group:
+        raise ConfigError(f"{origin} must be group:earliest or group:latest, not {text!r}")
     example = 'earliest, latest or {"topic": {"0": 23, "1": -2}}'
     return OffsetSpec(None, from_json(parse_json(text, origin, example, wrong="neither a known word nor JSON"), origin))
+
+
+def parse_timestamp(text: str, origin: str) -> TimestampSpec:
+    """Parse milliseconds since 1970."""
+    digits = text.strip()
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= MAX_DIGITS):
+        raise ConfigError(f"{origin} must be milliseconds since 1970, not {text[:40]!r}", hint="for example 1700000000000")
+    return TimestampSpec(origin, int(digits))
+
+
+def parse_timestamps(text: str, origin: str) -> TimestampSpec:
+    """Parse the JSON of a timestamp for each partition."""
+    example = '{"topic": {"0": 1700000000000, "1": 1700000000000}}'
+    times = from_json(parse_json(text, origin, example), origin)
+    if negative := sorted(tp for tp, time in times.items() if time < 0):
+        raise ConfigError(f"{origin}: the timestamp for {negative[0]} is {times[negative[0]]}", hint=f"for example {example}")
+    return TimestampSpec(origin, None, times)
 
 
 def _listed(partitions: list[TopicPartition], most: int = 10) -> str:

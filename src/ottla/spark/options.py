@@ -11,18 +11,33 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ottla.errors import ConfigError
+from ottla.java_regex import compile_java_pattern
 from ottla.spark.client_settings import BOOTSTRAP_SERVERS, CLIENT_PREFIX, check_client_settings, without_ignored
-from ottla.spark.offsets import EARLIEST, LATEST, OffsetSpec, parse_json, parse_partition, parse_spec
-from ottla.spark.patterns import compiled
+from ottla.spark.offsets import (
+    EARLIEST,
+    LATEST,
+    MAX_DIGITS,
+    OffsetSpec,
+    TimestampSpec,
+    parse_json,
+    parse_partition,
+    parse_spec,
+    parse_timestamp,
+    parse_timestamps,
+)
 from ottla.types import TopicPartition
 
 log = logging.getLogger(__name__)
+
+ERROR, AT_END = "error", "latest"
+"""The values of ``startingOffsetsByTimestampStrategy``."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +51,7 @@ class TopicSelection:
 
     def matches(self, topic: str) -> bool:
         """Whether the pattern finds a match in the name of ``topic``, which is not one of Kafka's own."""
-        return self.pattern is not None and topic not in INTERNAL_TOPICS and compiled(self.pattern).search(topic) is not None
+        return self.pattern is not None and topic not in INTERNAL_TOPICS and _compiled(self.pattern).search(topic) is not None
 
     def includes(self, tp: TopicPartition) -> bool:
         """Whether the selection contains ``tp``, which may not exist."""
@@ -52,9 +67,19 @@ class SourceOptions:
     """The client's settings by Kafka's names, sorted: equal settings share connections. Not in the ``repr``: they may be secret."""
     starting_offsets: OffsetSpec | None = None
     ending_offsets: OffsetSpec | None = None
+    starting_times: TimestampSpec | None = None
+    """Takes precedence over ``starting_offsets``; the other one in the same way."""
+    ending_times: TimestampSpec | None = None
+    starting_strategy: str = ERROR
+    """For a partition without a record at or after its timestamp: ``ERROR``, or start at the end."""
     max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay: float = 900.0
+    """Seconds after which a batch is made of fewer than ``min_offsets_per_trigger`` offsets."""
     min_partitions: int | None = None
     max_partitions: int | None = None
+    max_records: int | None = None
+    """The most offsets of a task."""
     fail_on_data_loss: bool = True
     include_headers: bool = False
     plan_once: bool | None = None
@@ -69,11 +94,15 @@ class SourceOptions:
 
     def for_batch(self) -> SourceOptions:
         """Return these options with the defaults of a batch. Raises ``ConfigError`` for options that only a stream supports."""
-        _refuse("maxOffsetsPerTrigger", self.max_offsets_per_trigger, "a batch", "name endingOffsets to read less")
-        hint = "remove it: Spark does not report when the rows of a batch are processed"
-        _refuse("groupId (or kafka.group.id)", self.group_id, "a batch", hint)
         starting, ending = self.starting_offsets or OffsetSpec(EARLIEST), self.ending_offsets or OffsetSpec(LATEST)
-        if starting.mentions(LATEST):
+        ignored = {
+            "maxOffsetsPerTrigger": self.max_offsets_per_trigger,
+            "minOffsetsPerTrigger": self.min_offsets_per_trigger,
+            "groupId (or kafka.group.id)": None if starting.of_group else self.group_id,
+        }
+        if names := [name for name, value in ignored.items() if value is not None]:
+            log.warning("ignored options without an effect on a batch: %s", ", ".join(names))
+        if starting.mentions(LATEST) and not starting.of_group:
             raise ConfigError("startingOffsets of a batch cannot be latest (-1): there would be nothing to read")
         if ending.mentions(EARLIEST):
             raise ConfigError("endingOffsets cannot be earliest (-2): there would be nothing to read")
@@ -81,7 +110,10 @@ class SourceOptions:
 
     def for_stream(self) -> SourceOptions:
         """Return these options with the defaults of a stream. Raises ``ConfigError`` for options that only a batch supports."""
-        _refuse("endingOffsets", self.ending_offsets, "a stream", "trigger(availableNow=True) ends at the current end of the logs")
+        hint = "trigger(availableNow=True) ends at the current end of the logs"
+        _refuse("endingOffsets", self.ending_offsets, "a stream", hint)
+        if self.ending_times is not None:
+            _refuse(self.ending_times.option, self.ending_times, "a stream", hint)
         _refuse("planOnce", self.plan_once, "a stream", "remove it: a stream plans each micro-batch once")
         return dataclasses.replace(self, starting_offsets=self.starting_offsets or OffsetSpec(LATEST))
 
@@ -119,9 +151,8 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     if group is not None:
         _merge_group_id(parsed, _name("kafka.group.id", group))
     client = check_client_settings(without_ignored(client))
-    most, least = parsed.get("max_partitions"), parsed.get("min_partitions")
-    if most is not None and least is not None and most < least:
-        raise ConfigError(f"minPartitions ({least}) is greater than maxPartitions ({most})")
+    _check_pairs(parsed)
+    _choose_times(parsed)
     return SourceOptions(subscription=_topic_selection(parsed), client=tuple(sorted(client.items())), **parsed)
 
 
@@ -129,6 +160,35 @@ def planner_options(given: Mapping[str, str]) -> dict[str, str]:
     """Return the options that the planner process needs: those of the cluster, its topics and offsets."""
     lowered = {name.lower(): value for name, value in given.items()}
     return {name: value for name, value in sorted(lowered.items()) if name in _PLANNER_OPTIONS or name.startswith(CLIENT_PREFIX)}
+
+
+def _check_pairs(parsed: Mapping[str, Any]) -> None:
+    """Raise ``ConfigError`` for options that exclude each other, or that need another one."""
+    for least, most in (("minPartitions", "maxPartitions"), ("minOffsetsPerTrigger", "maxOffsetsPerTrigger")):
+        low, high = (parsed.get(_BY_LOWER_NAME[name.lower()].field) for name in (least, most))
+        if low is not None and high is not None and high < low:
+            raise ConfigError(f"{least} ({low}) is greater than {most} ({high})")
+    if "max_records" in parsed and "max_partitions" in parsed:
+        raise ConfigError("maxRecordsPerPartition and maxPartitions exclude each other", hint="set only one of them")
+    starting = parsed.get("starting_offsets")
+    if starting is not None and starting.of_group and parsed.get("group_id") is None:
+        raise ConfigError("startingOffsets begins at the committed offsets of a group, and there is none", hint="set groupId")
+
+
+def _choose_times(parsed: dict[str, Any]) -> None:
+    """Replace the four options with timestamps by the one for each end that Spark's connector would use: a single timestamp
+    before those by partition, and both before offsets."""
+    for end in ("starting", "ending"):
+        by_partition = parsed.pop(f"{end}_by_partition", None)
+        times = parsed.pop(f"{end}_everywhere", None) or by_partition
+        if times is not None:
+            parsed[f"{end}_times"] = times
+            if parsed.pop(f"{end}_offsets", None) is not None or (by_partition is not None and times is not by_partition):
+                log.warning(
+                    "option %s takes precedence over the other options for the %s of the query",
+                    times.option,
+                    end.removesuffix("ing"),
+                )
 
 
 class Option(NamedTuple):
@@ -141,9 +201,6 @@ class Option(NamedTuple):
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Kafka's own topics, which no pattern selects; ``subscribe`` may name them."""
-
-MAX_DIGITS = 18
-"""Every number of so many digits fits into a signed 64-bit integer, Spark's ``Long``."""
 
 
 def _boolean(name: str, text: str) -> bool:
@@ -163,6 +220,24 @@ def _seconds(name: str, text: str) -> float:
     return _positive(name, text) / 1000
 
 
+_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def _delay(name: str, text: str) -> float:
+    """Seconds in a duration as Spark writes it, such as ``15m``; a number alone is milliseconds."""
+    digits, unit = (found := text.strip().lower()).rstrip("abcdefghijklmnopqrstuvwxyz"), ""
+    unit = found[len(digits) :] or "ms"
+    if unit not in _UNITS or not digits.isdigit() or not digits.isascii() or len(digits) > 9:
+        raise ConfigError(f"option {name} must be a duration such as 15m, 30s or 500ms, not {text[:40]!r}")
+    return int(digits) * _UNITS[unit] / 1000
+
+
+def _strategy(name: str, text: str) -> str:
+    if text.strip().lower() not in (ERROR, AT_END):
+        raise ConfigError(f"option {name} must be error or latest, not {text[:40]!r}")
+    return text.strip().lower()
+
+
 def _name(name: str, text: str) -> str:
     if not text.strip():
         raise ConfigError(f"option {name} is empty", hint="leave it out")
@@ -177,8 +252,14 @@ def _topics(name: str, text: str) -> tuple[str, ...]:
 
 
 def _pattern(name: str, text: str) -> str:
-    compiled(_name(name, text))
+    try:
+        _compiled(_name(name, text))
+    except ConfigError as error:
+        raise ConfigError(f"option {name}: {error.args[0]}", hint=error.hint) from None
     return text
+
+
+_compiled = functools.lru_cache(maxsize=64)(compile_java_pattern)
 
 
 def _assignment(name: str, text: str) -> tuple[TopicPartition, ...]:
@@ -201,9 +282,17 @@ OPTIONS = (
     Option("subscribePattern", "pattern", _pattern),
     Option("startingOffsets", "starting_offsets", lambda name, text: parse_spec(text, name)),
     Option("endingOffsets", "ending_offsets", lambda name, text: parse_spec(text, name)),
+    Option("startingTimestamp", "starting_everywhere", lambda name, text: parse_timestamp(text, name)),
+    Option("startingOffsetsByTimestamp", "starting_by_partition", lambda name, text: parse_timestamps(text, name)),
+    Option("startingOffsetsByTimestampStrategy", "starting_strategy", _strategy),
+    Option("endingTimestamp", "ending_everywhere", lambda name, text: parse_timestamp(text, name)),
+    Option("endingOffsetsByTimestamp", "ending_by_partition", lambda name, text: parse_timestamps(text, name)),
     Option("maxOffsetsPerTrigger", "max_offsets_per_trigger", _positive),
+    Option("minOffsetsPerTrigger", "min_offsets_per_trigger", _positive),
+    Option("maxTriggerDelay", "max_trigger_delay", _delay),
     Option("minPartitions", "min_partitions", _positive),
     Option("maxPartitions", "max_partitions", _positive),
+    Option("maxRecordsPerPartition", "max_records", _positive),
     Option("failOnDataLoss", "fail_on_data_loss", _boolean),
     Option("includeHeaders", "include_headers", _boolean),
     Option("planOnce", "plan_once", _boolean),
@@ -212,20 +301,12 @@ OPTIONS = (
 )
 """All options except ``kafka.*``."""
 
-UNSUPPORTED = {
-    "startingTimestamp": "use startingOffsets",
-    "startingOffsetsByTimestamp": "use startingOffsets",
-    "startingOffsetsByTimestampStrategy": "use startingOffsets",
-    "endingTimestamp": "use endingOffsets",
-    "endingOffsetsByTimestamp": "use endingOffsets",
-    "minOffsetsPerTrigger": "use a longer trigger interval",
-    "maxTriggerDelay": "use a longer trigger interval",
-    "maxRecordsPerPartition": "use minPartitions",
+IGNORED_OPTIONS = {
     "fetchOffset.numRetries": "kafka.default.api.timeout.ms bounds how long a planner tries",
     "fetchOffset.retryIntervalMs": "kafka.default.api.timeout.ms bounds how long a planner tries",
     "groupIdPrefix": "reading needs no group; set groupId to commit progress to one",
 }
-"""Options of Spark's own connector that this source does not support -> an alternative."""
+"""Options of Spark's own connector that have no effect here -> the reason, or an alternative."""
 
 ADDED_BY_SPARK = frozenset(
     {
@@ -238,22 +319,29 @@ ADDED_BY_SPARK = frozenset(
 TABLE_PREFIX = "option."
 """The prefix of a table's options in Spark's catalog."""
 
-_PLANNER_OPTIONS = frozenset({"assign", "subscribe", "subscribepattern", "startingoffsets", "endingoffsets", "failondataloss"})
+_PLANNER_OPTIONS = frozenset(
+    {
+        "assign", "subscribe", "subscribepattern", "failondataloss", "groupid", "startingoffsets", "endingoffsets",
+        "startingtimestamp", "startingoffsetsbytimestamp", "startingoffsetsbytimestampstrategy", "endingtimestamp",
+        "endingoffsetsbytimestamp",
+    }
+)  # fmt: skip
 _BY_LOWER_NAME = {option.name.lower(): option for option in OPTIONS}
-_UNSUPPORTED_BY_LOWER_NAME = {name.lower(): name for name in UNSUPPORTED}
+_IGNORED_BY_LOWER_NAME = {name.lower(): name for name in IGNORED_OPTIONS}
 _SIMILARITY = 0.75
 """An unknown option with a similarity (``difflib``, 0 to 1) of at least this to a known one counts as a misspelling."""
 
 
 def _check_unknown(name: str) -> None:
-    """Raise ``ConfigError`` for an unsupported or misspelled option; log a warning for any other that Spark did not add."""
+    """Raise ``ConfigError`` for a misspelled option; log a warning for any other that Spark did not add."""
     lowered = name.lower()
     if lowered in ADDED_BY_SPARK:
         return
-    if lowered in _UNSUPPORTED_BY_LOWER_NAME:
-        known = _UNSUPPORTED_BY_LOWER_NAME[lowered]
-        raise ConfigError(f"option {known} of Spark's Kafka connector is not supported", hint=UNSUPPORTED[known])
-    names = {option.name.lower(): option.name for option in OPTIONS} | _UNSUPPORTED_BY_LOWER_NAME
+    if lowered in _IGNORED_BY_LOWER_NAME:
+        known = _IGNORED_BY_LOWER_NAME[lowered]
+        log.warning("option %s of Spark's Kafka connector has no effect: %s", known, IGNORED_OPTIONS[known])
+        return
+    names = {option.name.lower(): option.name for option in OPTIONS} | _IGNORED_BY_LOWER_NAME
     names[BOOTSTRAP_SERVERS] = BOOTSTRAP_SERVERS
     if near := difflib.get_close_matches(lowered, names, n=1, cutoff=_SIMILARITY):
         raise ConfigError(f"unknown option {name!r}", hint=f"did you mean {names[near[0]]}?")

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from ottla.spark.offsets import Offsets
 from ottla.types import TopicPartition
 
-RECORDS_PER_TASK = 100_000
+RECORDS_PER_TASK = 1_000_000
 """With fewer records, the start of a task takes longer than its work."""
 
 
@@ -114,24 +114,29 @@ def limit_ends(starts: Offsets, ends: Offsets, limit: int) -> dict[TopicPartitio
     return {tp: starts[tp] + granted.get(tp, 0) if tp in waiting else end for tp, end in ends.items()}
 
 
-def plan_tasks(ranges: Iterable[OffsetRange], *, min_partitions: int | None, max_partitions: int | None, cores: int) -> list[Task]:
+def plan_tasks(
+    ranges: Iterable[OffsetRange], *, min_partitions: int | None, max_partitions: int | None, max_records: int | None, cores: int
+) -> list[Task]:
     """Divide ``ranges`` between at least ``min_partitions`` tasks, if there are as many records, and at most ``max_partitions``.
+    With ``max_records``, each task has a single range of at most so many offsets.
 
-    Without ``max_partitions``, the maximum is the driver's ``cores``, or one task per 100,000 records if that is more. So a small
+    Without ``max_partitions``, the maximum is the driver's ``cores``, or one task per million records if that is more. So a small
     batch has few tasks, and a large one has a task per partition as with Spark's own connector.
     """
     filled = sorted(each for each in ranges if each.size > 0)
-    return _share_out(filled, min_partitions=min_partitions, max_partitions=max_partitions, cores=cores)
+    return _share_out(filled, min_partitions, max_partitions, max_records, cores)
 
 
-def plan_unbound_tasks(bounds: Bounds, *, min_partitions: int | None, max_partitions: int | None, cores: int) -> list[UnboundTask]:
+def plan_unbound_tasks(
+    bounds: Bounds, *, min_partitions: int | None, max_partitions: int | None, max_records: int | None, cores: int
+) -> list[UnboundTask]:
     """Divide the partitions in the same way, by their sizes within the current ``bounds``, for tasks whose bounds are resolved
     later.
 
     There is at least one task. Empty partitions have shares as well, as they may get records.
     """
     ranges = [OffsetRange(*tp, *bounds[tp]) for tp in sorted(bounds)]
-    planned = _share_out(ranges, min_partitions=min_partitions, max_partitions=max_partitions, cores=cores) or [()]
+    planned = _share_out(ranges, min_partitions, max_partitions, max_records, cores) or [()]
     masks: dict[str, int] = {}
     for tp in bounds:
         masks[tp.topic] = masks.get(tp.topic, 0) | 1 << tp.partition
@@ -145,9 +150,14 @@ def _share(piece: OffsetRange, start: int, end: int) -> Share:
     return Share(piece.topic, piece.partition, low, None if piece.end == end else piece.end)
 
 
-def _share_out(ranges: list[OffsetRange], *, min_partitions: int | None, max_partitions: int | None, cores: int) -> list[Task]:
+def _share_out(
+    ranges: list[OffsetRange], min_partitions: int | None, max_partitions: int | None, max_records: int | None, cores: int
+) -> list[Task]:
     records = sum(each.size for each in ranges)
     most = max_partitions or max(cores, min_partitions or 1, records // RECORDS_PER_TASK)
+    if max_records is not None:
+        ranges = [piece for each in ranges for piece in _cut(each, max(1, -(-each.size // max_records)))]
+        most = max(most, len(ranges))
     if min_partitions is not None and len(ranges) < min_partitions:
         ranges = split_ranges(ranges, min_partitions)
     return pack_ranges(ranges, most)

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from ottla.consumer import Consumer
     from ottla.records import Records
 
-MAX_ROWS = 20_000
-"""Rows of a batch. Spark reaches its full speed with 1,000."""
+MAX_ROWS = 6_000
+"""Rows of a batch. Spark reaches its full speed with 1,000. More do not fit into a processor's cache: 20,000 are 6 % slower."""
 
 MAX_BYTES = 64 * 2**20
 """Approximate bytes of a batch."""

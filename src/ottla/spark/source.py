@@ -69,12 +69,28 @@ class OttlaDataSource(DataSource):
             return FailingStreamReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Raise ``OttlaError``; without this method PySpark's error is only that a method is not implemented."""
-        raise _only_a_source()
+        """Return the batch writer."""
+        worker_logs.configure()
+        from ottla.spark.sink import OttlaBatchWriter
+        from ottla.spark.sink_options import parse_sink_options, written_columns
+
+        if overwrite:
+            raise ConfigError("a topic cannot be overwritten: rows are appended to it", hint='use mode("append")')
+        options = parse_sink_options(self.options)
+        return OttlaBatchWriter(options, written_columns(schema, options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Raise ``OttlaError``."""
-        raise _only_a_source()
+        """Return the writer of micro-batches. ``overwrite``, which stands for the output mode complete, appends all rows again, as
+        Spark's connector does."""
+        worker_logs.configure()
+        try:
+            from ottla.spark.stream_sink import OttlaStreamWriter
+        except ImportError as error:
+            raise OttlaError("the sink for streams needs Spark 4.1 or newer", cause=error) from error
+        from ottla.spark.sink_options import parse_sink_options, written_columns
+
+        options = parse_sink_options(self.options)
+        return OttlaStreamWriter(options, written_columns(schema, options))
 
     def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         try:
@@ -159,10 +175,3 @@ def restore_options(columns: StructType, options: Mapping[str, str]) -> dict[str
             hint="omit the columns in CREATE TABLE, and keep the table's first column; or use load() with options",
         )
     return {**(json.loads(stored) if stored is not None else {}), **options}
-
-
-def _only_a_source() -> OttlaError:
-    return OttlaError(
-        'format("ottla") reads from Kafka and cannot write to it',
-        hint="send the rows with an ottla.Producer in foreachPartition; or use Spark's own connector",
-    )

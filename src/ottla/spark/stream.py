@@ -18,6 +18,7 @@ So all records before the argument of ``latestOffset`` are processed. After the 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -28,11 +29,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from ottla.spark.cluster import Cluster
 from ottla.spark.data_loss import Loss, losses_between, losses_of_new_partitions, report
+from ottla.spark.ends import starts_of
 from ottla.spark.offset_checks import clamp_to_logs
-from ottla.spark.offsets import EARLIEST, LATEST, Offsets, StreamOffset
+from ottla.spark.offsets import Offsets, StreamOffset
 from ottla.spark.options import SourceOptions
 from ottla.spark.planning import limit_ends, plan_tasks, ranges_between
 from ottla.spark.progress import Progress, ProgressThread
+from ottla.spark.watch import Watch
 from ottla.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -40,8 +43,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-IDLE_INTERVAL = 0.05
-"""Seconds between two lookups of the end offsets without new records; Spark itself calls ``latestOffset`` every 10 ms."""
+IDLE_INTERVAL = 1.0
+"""Seconds between two lookups of partitions and ends without new records, which ``Watch`` notices sooner. Spark itself calls
+``latestOffset`` every 10 ms."""
+
+
+SHORT_OF_OFFSETS = 0.5
+"""Seconds between two lookups while there are fewer new records than ``minOffsetsPerTrigger``."""
 
 
 class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -51,6 +59,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._columns = columns
         self._cluster = Cluster(options)
+        self._watch = Watch(options)
         self._progress = ProgressThread(Progress(Cluster(options), options.group_id))
         self._initial: StreamOffset | None = None
         self._available_now_end: StreamOffset | None = None
@@ -58,19 +67,16 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Positions that ``_available_now_end`` lacks, since their partitions do not exist."""
         self._latest: dict[TopicPartition, int] | None = None
         self._checked_at = 0.0
+        self._triggered_at = -math.inf
+        """When a batch was last due."""
         self._waiting: frozenset[TopicPartition] = frozenset()
         self._reported: frozenset[Loss] = frozenset()
 
     def initialOffset(self) -> dict[str, Any]:
         """Return the start of a query without a checkpoint; repeated calls return the same."""
         if self._initial is None:
-            starting = self._options.starting_offsets
-            assert starting is not None
-            partitions = self._cluster.partitions()
-            starting.check_covers("startingOffsets", partitions)
-            earliest = self._cluster.earliest(starting.unresolved(partitions, EARLIEST))
-            latest = self._cluster.latest(starting.unresolved(partitions, LATEST))
-            first, _ = clamp_to_logs(self._cluster, self._options, starting.resolve(partitions, earliest, latest), {})
+            starts = starts_of(self._cluster, self._options, self._cluster.partitions())
+            first, _ = clamp_to_logs(self._cluster, self._options, starts, {})
             self._initial = StreamOffset(first, topic_ids=self._cluster.topic_ids)
         return self._initial.to_json()
 
@@ -95,6 +101,9 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         recreated = begin.recreated(ends.topic_ids)
         known = _without(recreated, begin.positions)
         positions = self._wait_for_transactions(known, dict(ends.positions))
+        if self._waits_for_more(known, positions):
+            time.sleep(SHORT_OF_OFFSETS)
+            return start
         if isinstance(limit, ReadMaxRows):
             positions = limit_ends({**self._new_starts(known, positions), **known}, positions, limit.max_rows)
         if begin == self._initial:
@@ -118,6 +127,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             [each._replace(topic_id=finish.topic_ids.get(each.topic)) for each in ranges],
             min_partitions=self._options.min_partitions,
             max_partitions=self._options.max_partitions,
+            max_records=self._options.max_records,
             cores=os.cpu_count() or 1,
         )
         return [InputPartition(task) for task in tasks]
@@ -135,6 +145,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Close all connections. (Spark usually kills the process instead.)"""
         self._cluster.close()
+        self._watch.close()
         self._progress.close()
 
     def _end_of_query(self, positions: Offsets) -> StreamOffset:
@@ -178,6 +189,20 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._waiting = waiting
         return {tp: positions[tp] if tp in waiting else end for tp, end in ends.items()}
 
+    def _waits_for_more(self, starts: Offsets, ends: Offsets) -> bool:
+        """Whether there are new records, but fewer than ``minOffsetsPerTrigger``, and the latest batch is not ``maxTriggerDelay``
+        ago. A query that ends with the available records does not wait."""
+        least = self._options.min_offsets_per_trigger
+        if least is None or self._available_now_end is not None:
+            return False
+        now = time.monotonic()
+        grown = {tp: end - starts[tp] for tp, end in ends.items() if tp in starts}
+        is_plain = ends.keys() == starts.keys() and min(grown.values(), default=0) >= 0
+        if is_plain and 0 < sum(grown.values()) < least and now < self._triggered_at + self._options.max_trigger_delay:
+            return True
+        self._triggered_at = now
+        return False
+
     def _report(self, losses: Iterable[Loss]) -> None:
         """Report each loss once: Spark may plan a batch more than once."""
         new = [loss for loss in losses if loss not in self._reported]
@@ -185,11 +210,11 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reported |= frozenset(new)
 
     def _handle_no_data(self, positions: Offsets) -> None:
-        """Without new records: commit a last time if the query ends here, otherwise sleep until the next lookup."""
+        """Without new records: commit a last time if the query ends here, otherwise wait for some, or for the next lookup."""
         if self._available_now_end is not None:
             self._progress.finish(positions)
         else:
-            time.sleep(max(0.0, self._checked_at + IDLE_INTERVAL - time.monotonic()))
+            self._watch.wait(positions, max(0.0, self._checked_at + IDLE_INTERVAL - time.monotonic()))
 
     def _new_starts(self, starts: Offsets, ends: Offsets) -> dict[TopicPartition, int]:
         """Return the start of partitions that are not in ``starts``, because they are new: the beginning of their logs."""

@@ -62,7 +62,7 @@ def _offsets(ranges: list[OffsetRange]) -> Counter[tuple[TopicPartition, int]]:
 def test_a_plan_holds_every_record_once(ranges: list[OffsetRange], least: int | None, most: int | None, cores: int) -> None:
     if least is not None and most is not None and least > most:
         least, most = most, least
-    tasks = plan_tasks(ranges, min_partitions=least, max_partitions=most, cores=cores)
+    tasks = plan_tasks(ranges, min_partitions=least, max_partitions=most, max_records=None, cores=cores)
     assert _offsets([each for task in tasks for each in task]) == _offsets(ranges)
     assert all(task for task in tasks)
     assert all(each.size > 0 for task in tasks for each in task)
@@ -82,7 +82,7 @@ BOUNDS = st.dictionaries(PARTITIONS, st.tuples(st.integers(0, 300), st.integers(
 def test_an_offset_belongs_to_one_task_in_every_execution(
     planned: Bounds, executions: list[Bounds], least: int | None, cores: int, random: Random
 ) -> None:
-    tasks = plan_unbound_tasks(planned, min_partitions=least, max_partitions=None, cores=cores)
+    tasks = plan_unbound_tasks(planned, min_partitions=least, max_partitions=None, max_records=None, cores=cores)
     for bounds in executions:
         found = [each for task in tasks for each in task.ranges(bounds)]
         assert _offsets(found) == _offsets([OffsetRange(*tp, *both) for tp, both in bounds.items()])

@@ -6,8 +6,8 @@ import pytest
 
 from ottla.errors import ConfigError
 from ottla.spark.client_settings import FORBIDDEN
-from ottla.spark.offsets import EARLIEST, LATEST, OffsetSpec
-from ottla.spark.options import UNSUPPORTED, TopicSelection, parse_options, plain_options
+from ottla.spark.offsets import EARLIEST, LATEST, OffsetSpec, TimestampSpec
+from ottla.spark.options import IGNORED_OPTIONS, TopicSelection, parse_options, plain_options
 from ottla.types import TopicPartition
 
 SERVERS = {"kafka.bootstrap.servers": "one:9092"}
@@ -90,7 +90,7 @@ def test_the_clients_group_is_another_name_for_ours() -> None:
         (SERVERS, ["exactly one", "assign, subscribe and subscribePattern", "none"]),
         ({**TOPIC, "subscribePattern": "o.*"}, ["exactly one", "subscribe and subscribePattern are"]),
         ({**SERVERS, "subscribe": " , "}, ["subscribe", "no topic"]),
-        ({**SERVERS, "subscribePattern": "a(b"}, ["subscribePattern", "character 2", "Python's"]),
+        ({**SERVERS, "subscribePattern": "a(b"}, ["subscribePattern", "'(' at position 1", "parentheses"]),
         ({**SERVERS, "assign": '{"a": [0], "a": [1]}'}, ["assign", "'a' twice"]),
         ({**SERVERS, "assign": "orders"}, ["assign is not JSON", '{"topic": [0, 1]}']),
         ({**SERVERS, "assign": '{"orders": 0}'}, ["assign", '{"topic": [0, 1]}']),
@@ -115,6 +115,17 @@ def test_the_clients_group_is_another_name_for_ours() -> None:
         ({**TOPIC, "maxOffsetPerTrigger": "1"}, ["did you mean maxOffsetsPerTrigger?"]),
         ({**TOPIC, "group_id": "1"}, ["did you mean groupId?"]),
         ({"bootstrap.servers": "x:1", **TOPIC}, ["did you mean kafka.bootstrap.servers?"]),
+        ({**TOPIC, "startingTimestamp": "-1"}, ["startingTimestamp", "milliseconds since 1970", "'-1'"]),
+        ({**TOPIC, "endingTimestamp": "now"}, ["endingTimestamp", "'now'"]),
+        ({**TOPIC, "startingOffsetsByTimestamp": "latest"}, ["startingOffsetsByTimestamp", "not JSON", "for example"]),
+        ({**TOPIC, "endingOffsetsByTimestamp": '{"a": {"0": -2}}'}, ["endingOffsetsByTimestamp", "a-0 is -2"]),
+        ({**TOPIC, "startingOffsetsByTimestampStrategy": "earliest"}, ["error or latest", "'earliest'"]),
+        ({**TOPIC, "maxTriggerDelay": "5 parsecs"}, ["maxTriggerDelay", "15m", "'5 parsecs'"]),
+        ({**TOPIC, "minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, ["minOffsetsPerTrigger (5)", "greater"]),
+        ({**TOPIC, "maxRecordsPerPartition": "5", "maxPartitions": "4"}, ["exclude each other"]),
+        ({**TOPIC, "startingOffsets": "group:latest"}, ["committed offsets of a group", "set groupId"]),
+        ({**TOPIC, "startingOffsets": "group:5", "groupId": "g"}, ["group:earliest or group:latest", "'group:5'"]),
+        ({**TOPIC, "endingOffsets": "group:latest", "groupId": "g"}, ["endingOffsets", "nor JSON"]),
     ],
 )
 def test_an_invalid_option_raises_an_error_with_the_reason(given: dict[str, str], words: list[str]) -> None:
@@ -124,10 +135,44 @@ def test_an_invalid_option_raises_an_error_with_the_reason(given: dict[str, str]
         assert word in str(raised.value)
 
 
-@pytest.mark.parametrize("name", sorted(UNSUPPORTED))
-def test_an_option_of_sparks_connector_that_is_not_honoured_is_refused_by_name(name: str) -> None:
-    with pytest.raises(ConfigError, match=name):
-        parse_options({**TOPIC, name.lower(): "1"})
+@pytest.mark.parametrize("name", sorted(IGNORED_OPTIONS))
+def test_an_option_of_sparks_connector_without_an_effect_is_logged(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    parse_options({**TOPIC, name.lower(): "1"})
+    assert f"option {name} of Spark's Kafka connector has no effect: {IGNORED_OPTIONS[name]}" in caplog.text
+
+
+def test_options_of_streams_are_logged_for_a_batch(caplog: pytest.LogCaptureFixture) -> None:
+    given = {"maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "2", "maxTriggerDelay": "1m", "kafka.group.id": "g"}
+    parse_options({**TOPIC, **given}).for_batch()
+    expected = "without an effect on a batch: maxOffsetsPerTrigger, minOffsetsPerTrigger, groupId (or kafka.group.id)"
+    assert expected in caplog.text
+
+
+P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
+
+
+def test_timestamps_take_precedence_over_offsets_and_one_over_many(caplog: pytest.LogCaptureFixture) -> None:
+    by_partition = '{"orders": {"0": 5, "1": 6}}'
+    given = {"startingOffsets": "earliest", "startingOffsetsByTimestamp": by_partition}
+    options = parse_options({**TOPIC, **given}).for_stream()
+    assert options.starting_times == TimestampSpec("startingOffsetsByTimestamp", None, {P0: 5, P1: 6})
+    assert "option startingOffsetsByTimestamp takes precedence over the other options for the start of the query" in caplog.text
+    options = parse_options({**TOPIC, **given, "startingTimestamp": "7"}).for_stream()
+    assert options.starting_times == TimestampSpec("startingTimestamp", 7)
+    ends = {"endingOffsets": "latest", "endingTimestamp": "8", "endingOffsetsByTimestamp": by_partition}
+    assert parse_options({**TOPIC, **ends}).for_batch().ending_times == TimestampSpec("endingTimestamp", 8)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("15m", 900), ("30s", 30), ("250", 0.25), ("1h", 3600), ("2min", 120)])
+def test_delays(text: str, seconds: float) -> None:
+    assert parse_options({**TOPIC, "maxTriggerDelay": text}).max_trigger_delay == seconds
+    assert parse_options(TOPIC).max_trigger_delay == 900
+
+
+def test_starting_at_the_committed_offsets() -> None:
+    options = parse_options({**TOPIC, "startingOffsets": "Group:latest", "groupId": "g"})
+    assert options.starting_offsets == OffsetSpec(LATEST, of_group=True)
+    assert options.for_batch().group_id == options.for_stream().group_id == "g"
 
 
 @pytest.mark.parametrize("name", sorted(FORBIDDEN))
@@ -168,9 +213,6 @@ def test_defaults_of_a_batch_and_of_a_stream() -> None:
         ("startingOffsets", '{"orders": {"0": -1}}'),
         ("endingOffsets", "earliest"),
         ("endingOffsets", '{"orders": {"0": -2}}'),
-        ("maxOffsetsPerTrigger", "5"),
-        ("groupId", "billing"),
-        ("kafka.group.id", "billing"),
     ],
 )
 def test_options_that_a_batch_does_not_support_raise(name: str, value: str) -> None:

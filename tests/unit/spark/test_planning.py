@@ -65,20 +65,27 @@ def test_pieces_of_one_partition_never_share_a_task() -> None:
 def test_default_number_of_tasks() -> None:
     small = [a(0, 10, number) for number in range(8)]
     large = [a(0, 1_000_000, number) for number in range(8)]
-    assert len(plan_tasks(small, min_partitions=None, max_partitions=None, cores=2)) == 2
-    assert len(plan_tasks(large, min_partitions=None, max_partitions=None, cores=2)) == 8
-    assert len(plan_tasks(small, min_partitions=None, max_partitions=None, cores=64)) == 8
+    assert len(plan_tasks(small, min_partitions=None, max_partitions=None, max_records=None, cores=2)) == 2
+    assert len(plan_tasks(large, min_partitions=None, max_partitions=None, max_records=None, cores=2)) == 8
+    assert len(plan_tasks(small, min_partitions=None, max_partitions=None, max_records=None, cores=64)) == 8
 
 
 def test_min_and_max_partitions_set_the_number_of_tasks() -> None:
     ranges = [a(0, 10, number) for number in range(4)]
-    assert len(plan_tasks(ranges, min_partitions=7, max_partitions=None, cores=2)) == 7
-    assert len(plan_tasks(ranges, min_partitions=None, max_partitions=3, cores=64)) == 3
-    assert len(plan_tasks(ranges, min_partitions=3, max_partitions=3, cores=1)) == 3
+    assert len(plan_tasks(ranges, min_partitions=7, max_partitions=None, max_records=None, cores=2)) == 7
+    assert len(plan_tasks(ranges, min_partitions=None, max_partitions=3, max_records=None, cores=64)) == 3
+    assert len(plan_tasks(ranges, min_partitions=3, max_partitions=3, max_records=None, cores=1)) == 3
+
+
+def test_the_most_records_of_a_task() -> None:
+    ranges = [a(0, 25), a(0, 10, 1), a(0, 1, 2)]
+    tasks = plan_tasks(ranges, min_partitions=None, max_partitions=None, max_records=10, cores=1)
+    assert tasks == [(a(0, 8),), (a(8, 16),), (a(16, 25),), (a(0, 10, 1),), (a(0, 1, 2),)]
+    assert len(plan_tasks(ranges, min_partitions=9, max_partitions=None, max_records=10, cores=1)) == 9
 
 
 def test_an_empty_range_is_no_task() -> None:
-    assert plan_tasks([a(3, 3), a(4, 3, 1)], min_partitions=2, max_partitions=None, cores=2) == []
+    assert plan_tasks([a(3, 3), a(4, 3, 1)], min_partitions=2, max_partitions=None, max_records=None, cores=2) == []
 
 
 def test_ranges_between_starts_and_ends() -> None:
@@ -86,7 +93,7 @@ def test_ranges_between_starts_and_ends() -> None:
 
 
 def open_tasks(bounds: Bounds, least: int | None = None, most: int | None = None, cores: int = 2) -> list[UnboundTask]:
-    return plan_unbound_tasks(bounds, min_partitions=least, max_partitions=most, cores=cores)
+    return plan_unbound_tasks(bounds, min_partitions=least, max_partitions=most, max_records=None, cores=cores)
 
 
 def test_a_share_is_open_where_the_batch_begins_and_ends() -> None:

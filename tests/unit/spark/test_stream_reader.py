@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from ottla import Admin, Broker, Producer
+from ottla import Admin, Broker, Producer, TopicPartition
+from ottla.errors import ConfigError
 from ottla.spark.data_loss import DataLossError
 from ottla.spark.options import parse_options
 from ottla.spark.reading import read_ranges
@@ -43,7 +46,8 @@ def recreate(broker: Broker, topic: str, count: int) -> None:
 
 
 def reader(broker: Broker, topic: str, **options: str) -> OttlaStreamReader:
-    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": topic, "startingOffsets": "earliest", **options}
+    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "startingOffsets": "earliest", **options}
+    given |= {} if "subscribePattern" in options or "subscribe" in options else {"subscribe": topic}
     return OttlaStreamReader(parse_options(given).for_stream(), ("value",))
 
 
@@ -134,3 +138,128 @@ def test_a_coordinator_that_does_not_answer_delays_no_batch(broker: Broker, topi
     with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
         assert [position.offset for position in admin.group_offsets(topic).values() if position] == [11]
     stream.stop()
+
+
+def requests(stream: OttlaStreamReader) -> float:
+    clients = (stream._cluster._consumer, stream._watch._consumer)
+    metrics = [client.metrics() for client in clients if client is not None]
+    return sum(value for each in metrics for name, value in each.items() if name.name == "request-total")
+
+
+@pytest.mark.parametrize("pattern", [False, True])
+def test_an_idle_stream_asks_little_and_notices_a_record_soon(broker: Broker, topic: str, pattern: bool) -> None:
+    stream = reader(broker, topic, **({"subscribePattern": f"^{topic}$"} if pattern else {}))
+    end = first_batch(stream)[1]
+    assert stream.latestOffset(end, ReadAllAvailable()) == end  # connects the watch
+    asked, began = requests(stream), time.monotonic()
+    while time.monotonic() < began + 2.5:
+        assert stream.latestOffset(end, ReadAllAvailable()) == end
+    assert (requests(stream) - asked) / (time.monotonic() - began) < 5
+    delays = []
+    with Producer(bootstrap_servers=broker.bootstrap_servers, linger=0) as producer, ThreadPoolExecutor(1) as pool:
+        producer.partitions_for(topic)
+        for pause in (0.05, 0.3, 0.6):
+            waiting = pool.submit(changed_at, stream, end)
+            time.sleep(pause)
+            producer.send(topic, b"x").result(10)
+            sent = time.monotonic()
+            end, noticed = waiting.result(10)
+            delays.append(noticed - sent)
+    assert sorted(delays)[1] < 0.1
+    stream.stop()
+
+
+def changed_at(stream: OttlaStreamReader, end: dict[str, Any]) -> tuple[dict[str, Any], float]:
+    return changed(stream, end), time.monotonic()
+
+
+def changed(stream: OttlaStreamReader, end: dict[str, Any]) -> dict[str, Any]:
+    while (later := stream.latestOffset(end, ReadAllAvailable())) == end:
+        pass
+    return later
+
+
+def test_an_idle_stream_whose_topic_is_deleted_goes_on(broker: Broker, topic: str) -> None:
+    create(broker, f"{topic}-b", 3)
+    stream = reader(broker, topic, subscribe=f"{topic},{topic}-b", failOnDataLoss="false")
+    end = first_batch(stream)[1]
+    assert stream.latestOffset(end, ReadAllAvailable()) == end
+    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        admin.delete_topics([f"{topic}-b"])
+    later = changed(stream, end)
+    assert later[topic] == end[topic]
+    assert f"{topic}-b" not in later
+    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        producer.send(topic, b"x")
+    assert changed(stream, later)[topic] == {"0": 11}
+    stream.stop()
+
+
+def test_starting_at_a_timestamp(broker: Broker, topic: str) -> None:
+    soon = int(time.time() * 1000) + 60_000
+    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        for number in range(3):
+            producer.send(topic, b"x", timestamp=soon + 10 * number)
+    for after, offset in ((0, 10), (1, 11), (20, 12)):
+        stream = reader(broker, topic, startingTimestamp=str(soon + after))
+        assert stream.initialOffset()[topic] == {"0": offset}
+        stream.stop()
+    late = {"startingOffsetsByTimestamp": json.dumps({topic: {"0": soon + 21}})}
+    stream = reader(broker, topic, **late)
+    with pytest.raises(
+        ConfigError, match=f"option startingOffsetsByTimestamp: {topic}-0 has no record at or after {soon + 21} .20"
+    ):
+        stream.initialOffset()
+    stream.stop()
+    stream = reader(broker, topic, **late, startingOffsetsByTimestampStrategy="latest")
+    assert stream.initialOffset()[topic] == {"0": 13}
+    stream.stop()
+
+
+def test_starting_at_the_committed_offsets_of_a_group(broker: Broker, topic: str) -> None:
+    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        for word, offset in (("earliest", 0), ("latest", 10)):
+            stream = reader(broker, topic, startingOffsets=f"group:{word}", groupId=topic)
+            assert stream.initialOffset()[topic] == {"0": offset}
+            stream.stop()
+        admin.alter_group_offsets(topic, {TopicPartition(topic, 0): 4})
+        stream = reader(broker, topic, startingOffsets="group:latest", groupId=topic)
+        assert stream.initialOffset()[topic] == {"0": 4}
+        stream.stop()
+        admin.alter_group_offsets(topic, {TopicPartition(topic, 0): 14})
+        stream = reader(broker, topic, startingOffsets="group:latest", groupId=topic)
+        with pytest.raises(ConfigError, match=f"group '{topic}' has committed offset 14 of {topic}-0, whose log ends at offset 10"):
+            stream.initialOffset()
+        stream.stop()
+        stream = reader(broker, topic, startingOffsets="group:latest", groupId=topic, failOnDataLoss="false")
+        assert stream.initialOffset()[topic] == {"0": 10}
+        stream.stop()
+
+
+def test_a_batch_waits_for_the_least_number_of_offsets(broker: Broker, topic: str) -> None:
+    stream = reader(broker, topic, minOffsetsPerTrigger="20", maxTriggerDelay="2s")
+    end = first_batch(stream)[1]  # the first one does not wait
+    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        producer.send_many(topic, [b"x"] * 5)
+        producer.flush()
+        assert changed_within(stream, end, 0.6) is None
+        producer.send_many(topic, [b"x"] * 15)
+        producer.flush()
+        later = changed_within(stream, end, 0.6)
+        assert later is not None
+        assert later[topic] == {"0": 30}
+        began = time.monotonic()
+        producer.send(topic, b"x").result()
+        latest = changed(stream, later)
+    assert latest[topic] == {"0": 31}
+    assert 1 < time.monotonic() - began < 10
+    stream.prepareForTriggerAvailableNow()
+    stream.stop()
+
+
+def changed_within(stream: OttlaStreamReader, end: dict[str, Any], seconds: float) -> dict[str, Any] | None:
+    until = time.monotonic() + seconds
+    while (later := stream.latestOffset(end, ReadAllAvailable())) == end:
+        if time.monotonic() > until:
+            return None
+    return later

@@ -1,0 +1,161 @@
+"""The offsets in the checkpoint directory of a streaming query: read, compared with a cluster, and converted for Spark's connector.
+
+Owns the format of Spark's offset log, and of the connector's log of starting offsets. Must not know a running query, nor Spark.
+Invariant: a checkpoint is only read; what is written is a new directory.
+
+A directory has, for each batch N, ``offsets/N``: a version, a line of metadata, and a line for each source; and ``commits/N`` once
+the batch is processed. Source: ``OffsetSeqLog`` and ``KafkaSourceInitialOffsetWriter`` of Spark.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ottla.errors import ConfigError
+from ottla.spark.offsets import OWN_KEYS, Offsets, StreamOffset, to_json
+
+OFFSETS, COMMITS, SOURCES = "offsets", "commits", "sources"
+VERSION = "v1"
+INITIAL_OFFSETS = b"\0v1\n"
+"""The beginning of the connector's file ``sources/S/0``; JSON follows."""
+
+
+class LoggedBatch(NamedTuple):
+    """A batch in the offset log. ``sources``: the end offset of each source; ``None`` for one that is not Kafka, or without one."""
+
+    number: int
+    is_committed: bool
+    written_at: int | None
+    """When Spark planned it (ms since 1970)."""
+    sources: tuple[StreamOffset | None, ...]
+
+
+class TopicProgress(NamedTuple):
+    """The offsets of a topic at the end of a batch."""
+
+    batch: LoggedBatch
+    source: int
+    topic: str
+    offsets: Mapping[int, int]
+    records: int | None
+    """Offsets since the batch before; ``None`` for the first batch whose start is not stored."""
+    note: str
+    """What has changed since the batch before."""
+
+
+def read_batches(folder: Path) -> list[LoggedBatch]:
+    """Return the batches in a checkpoint, oldest first. Raises ``ConfigError`` for a folder or a file that is none of Spark's."""
+    log = folder / OFFSETS
+    if not log.is_dir():
+        raise ConfigError(f"{folder} is no checkpoint of a streaming query: it has no directory {OFFSETS!r}")
+    committed = set(_numbers(folder / COMMITS))
+    return [_batch(log / str(number), number, number in committed) for number in sorted(_numbers(log))]
+
+
+def progress_of(batches: Iterable[LoggedBatch]) -> Iterator[TopicProgress]:
+    """Yield the offsets of each topic of each source after each batch, with what has changed."""
+    before: LoggedBatch | None = None
+    for batch in batches:
+        for source, end in enumerate(batch.sources):
+            earlier = before.sources[source] if before is not None and source < len(before.sources) else None
+            is_new = before is not None and source >= len(before.sources)
+            yield from _topics(batch, source, end, earlier, "the source is new" if is_new else "")
+        before = batch
+
+
+def convert(folder: Path, target: Path) -> int:
+    """Write a copy of a checkpoint without Ottla's own keys, which Spark's connector refuses; return the number of changed files.
+
+    Where the first batch is not processed yet, the copy has its start where the connector looks for it.
+    """
+    batches = read_batches(folder)
+    if target.exists():
+        raise ConfigError(f"{target} exists", hint="name a new directory")
+    shutil.copytree(folder, target)
+    changed = 0
+    for batch in batches:
+        path = target / OFFSETS / str(batch.number)
+        version, metadata, *sources = path.read_text(encoding="utf-8").splitlines()
+        plain = [_without_own_keys(line) for line in sources]
+        if plain != sources:
+            changed += 1
+            path.write_text("\n".join((version, metadata, *plain)), encoding="utf-8")
+            path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum of the file as it was
+    for number, source in enumerate(batches[0].sources if batches else ()):
+        if source is not None and source.first_start is not None:
+            _write_initial(target / SOURCES / str(number) / "0", source.first_start)
+    return changed
+
+
+def _numbers(folder: Path) -> Iterator[int]:
+    if folder.is_dir():
+        yield from (int(path.name) for path in folder.iterdir() if path.name.isascii() and path.name.isdigit())
+
+
+def _batch(path: Path, number: int, is_committed: bool) -> LoggedBatch:
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    if len(lines) < 2 or lines[0].strip() != VERSION:
+        found = lines[0][:40] if lines else ""
+        raise ConfigError(f"{path} is no offset log of version {VERSION}: it begins with {found!r}")
+    metadata = _json(lines[1])
+    at = metadata.get("batchTimestampMs") if isinstance(metadata, dict) else None
+    return LoggedBatch(number, is_committed, at if isinstance(at, int) and at > 0 else None, tuple(map(_offset, lines[2:])))
+
+
+def _offset(line: str) -> StreamOffset | None:
+    """The offset in the line of a source; ``None`` for one that is not Kafka, and for ``-``, which stands for no offset yet."""
+    stored = _json(line)
+    if not isinstance(stored, dict):
+        return None
+    try:
+        return StreamOffset.from_json(stored)
+    except ConfigError:
+        return None
+
+
+def _json(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
+
+
+def _topics(
+    batch: LoggedBatch, source: int, end: StreamOffset | None, earlier: StreamOffset | None, note: str
+) -> Iterator[TopicProgress]:
+    if end is None:
+        return
+    start: Offsets = end.first_start or (earlier.positions if earlier is not None else {})
+    recreated = earlier.recreated(end.topic_ids) if earlier is not None else set()
+    for topic in dict.fromkeys(tp.topic for tp in sorted(end.positions)):
+        ends = {tp: offset for tp, offset in end.positions.items() if tp.topic == topic}
+        known = topic not in recreated and (earlier is not None or end.first_start is not None)
+        records = sum(offset - start.get(tp, 0) for tp, offset in ends.items()) if known else None
+        notes = [note] if note else []
+        if topic in recreated:
+            notes.append("the topic was recreated")
+        elif earlier is not None and all(tp.topic != topic for tp in earlier.positions):
+            notes.append("the topic is new")
+        elif earlier is not None and ends.keys() - earlier.positions.keys():
+            notes.append(f"{len(ends.keys() - earlier.positions.keys())} partitions are new")
+        yield TopicProgress(batch, source, topic, {tp.partition: each for tp, each in ends.items()}, records, "; ".join(notes))
+    gone = {tp.topic for tp in earlier.positions} - {tp.topic for tp in end.positions} if earlier is not None else set()
+    for topic in sorted(gone):
+        yield TopicProgress(batch, source, topic, {}, None, "the topic is no longer read")
+
+
+def _without_own_keys(line: str) -> str:
+    stored = _json(line)
+    if not isinstance(stored, dict) or not OWN_KEYS & stored.keys():
+        return line
+    return json.dumps({key: value for key, value in stored.items() if key not in OWN_KEYS}, separators=(",", ":"))
+
+
+def _write_initial(path: Path, starts: Offsets) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        path.write_bytes(INITIAL_OFFSETS + json.dumps(to_json(starts), separators=(",", ":")).encode())
