@@ -254,7 +254,7 @@ AT_1, AT_9 = '{"%s": {"0": 1}}', '{"%s": {"0": 9}}'
         ({"subscribe": "%s", "startingOffset": "earliest"}, "did you mean startingOffsets"),
         ({"subscribe": "%s", "kafka_auto_offset_reset": "latest"}, "kafka.auto.offset.reset is not supported"),
         ({"subscribe": "%s", "kafka_fetch_min_byte": "1"}, "did you mean kafka.fetch.min.bytes"),
-        ({"subscribe": "%s", "startingTimestamp": "1"}, "startingTimestamp"),
+        ({"subscribe": "%s", "startingTimestamp": "soon"}, "startingTimestamp must be milliseconds since 1970"),
         ({}, "exactly one of the options"),
     ],
 )  # fmt: skip

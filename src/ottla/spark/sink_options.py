@@ -69,7 +69,8 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
             _check_unknown(name)
     if not client.get("bootstrap.servers", "").strip():
         example = f'for example .option("{BOOTSTRAP_SERVERS}", "localhost:9092")'
-        raise ConfigError(f"option {BOOTSTRAP_SERVERS} is missing", hint=example)
+        hint = f"{example}; a table of the catalog cannot be written to, since Spark passes its options to no writer"
+        raise ConfigError(f"option {BOOTSTRAP_SERVERS} is missing", hint=hint)
     if topic is not None and not topic.strip():
         raise ConfigError("option topic is empty", hint="leave it out, and have a column topic")
     return SinkOptions(tuple(sorted(check_producer_settings(client).items())), topic)
