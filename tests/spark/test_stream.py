@@ -185,7 +185,7 @@ def test_a_topic_that_was_made_anew(load_stream: Load, sink: Sink, kafka: Kafka)
     assert sink.values() == list(range(115))
 
 
-@pytest.mark.parametrize("count", [100, 150])
+@pytest.mark.parametrize("count", [pytest.param(100, marks=pytest.mark.slow), 150])
 def test_a_topic_that_was_made_anew_and_is_as_long_as_before(load_stream: Load, sink: Sink, kafka: Kafka, count: int) -> None:
     topic = kafka.create()
     kafka.produce(topic, numbered(100))

@@ -67,6 +67,8 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Positions that ``_available_now_end`` lacks, since their partitions do not exist."""
         self._latest: dict[TopicPartition, int] | None = None
         self._checked_at = 0.0
+        self._is_busy = False
+        """Whether there were new records when the ends were last looked up."""
         self._triggered_at = -math.inf
         """When a batch was last due."""
         self._waiting: frozenset[TopicPartition] = frozenset()
@@ -107,10 +109,12 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadMaxRows):
             positions = limit_ends({**self._new_starts(known, positions), **known}, positions, limit.max_rows)
         if begin == self._initial:
+            self._is_busy = True
             return StreamOffset(positions, first_start=known, topic_ids=ends.topic_ids).to_json()
         if positions == begin.positions and not recreated:
             self._handle_no_data(begin.positions)
             return start
+        self._is_busy = True
         return StreamOffset(positions, topic_ids=ends.topic_ids).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -214,7 +218,10 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._available_now_end is not None:
             self._progress.finish(positions)
         else:
-            self._watch.wait(positions, max(0.0, self._checked_at + IDLE_INTERVAL - time.monotonic()))
+            # The first answer after a batch comes at once: ``StreamingQuery.processAllAvailable()`` waits for it.
+            was_busy, self._is_busy = self._is_busy, False
+            if not was_busy:
+                self._watch.wait(positions, max(0.0, self._checked_at + IDLE_INTERVAL - time.monotonic()))
 
     def _new_starts(self, starts: Offsets, ends: Offsets) -> dict[TopicPartition, int]:
         """Return the start of partitions that are not in ``starts``, because they are new: the beginning of their logs."""

@@ -150,6 +150,9 @@ def requests(stream: OttlaStreamReader) -> float:
 def test_an_idle_stream_asks_little_and_notices_a_record_soon(broker: Broker, topic: str, pattern: bool) -> None:
     stream = reader(broker, topic, **({"subscribePattern": f"^{topic}$"} if pattern else {}))
     end = first_batch(stream)[1]
+    began = time.monotonic()
+    assert stream.latestOffset(end, ReadAllAvailable()) == end  # at once, for processAllAvailable()
+    assert time.monotonic() - began < 0.5
     assert stream.latestOffset(end, ReadAllAvailable()) == end  # connects the watch
     asked, began = requests(stream), time.monotonic()
     while time.monotonic() < began + 2.5:
