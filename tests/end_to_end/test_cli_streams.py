@@ -64,6 +64,8 @@ COMMANDS = {
     "group reset-offsets": Command("group reset-offsets GROUP -o end"),
     "group delete": Command("group delete GROUP"),
     "group migrate": Command("group migrate GROUP --from kafka --to zookeeper --zookeeper ZK"),
+    "checkpoint inspect": Command("checkpoint inspect NEW", False, 2),
+    "checkpoint convert": Command("checkpoint convert NEW NEW", False, 2),
     "simulate": Command("simulate --generation classic --seed 1"),
     "demo": Command("demo --out /dev/full", False, 1),
     "zookeeper start": Command("zookeeper start --jars NEW", False, 1),
