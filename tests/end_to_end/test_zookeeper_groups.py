@@ -326,7 +326,8 @@ def test_nodes_that_vanish_between_the_list_and_the_reading(cluster: ZooKeeperCl
                 cluster.zookeeper.delete(path)
         until(lambda: len(member.owned) == 5 and len(cluster.owners("billing", topic)) == 5)
         assert [name for name, _ in member.calls].count("assign") > 1
-    assert member.errors == []
+    # A topic that vanishes in MOST_SURPRISES reads in a row is reported, and the group is read again later.
+    assert all(f"/brokers/topics/{topic}-x" in str(error) for error in member.errors), member.errors
 
 
 def test_offsets_in_kafka_and_in_both(cluster: ZooKeeperCluster, topic: str) -> None:
