@@ -3,8 +3,8 @@
 Owns the format of Spark's offset log, and of the connector's log of starting offsets. Must not know a running query, nor Spark.
 Invariant: a checkpoint is only read; what is written is a new directory.
 
-A directory has, for each batch N, ``offsets/N``: a version, a line of metadata, and a line for each source; and ``commits/N`` once
-the batch is processed. Source: ``OffsetSeqLog`` and ``KafkaSourceInitialOffsetWriter`` of Spark.
+A directory has, for each batch N, ``offsets/N``: a version, a line of metadata, and a line for each source (``-``: no offset yet);
+and ``commits/N`` once the batch is processed. Source: ``OffsetSeqLog`` and ``KafkaSourceInitialOffsetWriter`` of Spark.
 """
 
 from __future__ import annotations
@@ -103,18 +103,9 @@ def _batch(path: Path, number: int, is_committed: bool) -> LoggedBatch:
         raise ConfigError(f"{path} is no offset log of version {VERSION}: it begins with {found!r}")
     metadata = _json(lines[1])
     at = metadata.get("batchTimestampMs") if isinstance(metadata, dict) else None
-    return LoggedBatch(number, is_committed, at if isinstance(at, int) and at > 0 else None, tuple(map(_offset, lines[2:])))
-
-
-def _offset(line: str) -> StreamOffset | None:
-    """The offset in the line of a source; ``None`` for one that is not Kafka, and for ``-``, which stands for no offset yet."""
-    stored = _json(line)
-    if not isinstance(stored, dict):
-        return None
-    try:
-        return StreamOffset.from_json(stored)
-    except ConfigError:
-        return None
+    return LoggedBatch(
+        number, is_committed, at if isinstance(at, int) and at > 0 else None, tuple(map(StreamOffset.parse, lines[2:]))
+    )
 
 
 def _json(line: str) -> Any:

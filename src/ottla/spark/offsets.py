@@ -135,6 +135,15 @@ class StreamOffset:
         starts = None if first is None else from_json(first, "the checkpoint")
         return cls(from_json(topics, "the checkpoint"), starts, dict(ids))
 
+    @classmethod
+    def parse(cls, text: str) -> StreamOffset | None:
+        """Decode the text of an offset that Spark shows or stores; ``None`` for one that is not of a Kafka source."""
+        try:
+            stored = json.loads(text)
+            return cls.from_json(stored) if isinstance(stored, dict) else None
+        except (ValueError, ConfigError):
+            return None
+
     def recreated(self, later: TopicIds) -> set[str]:
         """The topics that have other ids in ``later``."""
         return {topic for topic, topic_id in self.topic_ids.items() if later.get(topic, topic_id) != topic_id}

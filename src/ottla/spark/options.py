@@ -341,9 +341,13 @@ def _check_unknown(name: str) -> None:
         known = _IGNORED_BY_LOWER_NAME[lowered]
         log.warning("option %s of Spark's Kafka connector has no effect: %s", known, IGNORED_OPTIONS[known])
         return
-    names = {option.name.lower(): option.name for option in OPTIONS} | _IGNORED_BY_LOWER_NAME
-    names[BOOTSTRAP_SERVERS] = BOOTSTRAP_SERVERS
-    if near := difflib.get_close_matches(lowered, names, n=1, cutoff=_SIMILARITY):
+    check_spelling(name, {option.name.lower(): option.name for option in OPTIONS} | _IGNORED_BY_LOWER_NAME)
+
+
+def check_spelling(name: str, known: Mapping[str, str]) -> None:
+    """Raise ``ConfigError`` if a name resembles a ``known`` one (lower case -> as documented); otherwise log a warning."""
+    names = {**known, BOOTSTRAP_SERVERS: BOOTSTRAP_SERVERS}
+    if near := difflib.get_close_matches(name.lower(), names, n=1, cutoff=_SIMILARITY):
         raise ConfigError(f"unknown option {name!r}", hint=f"did you mean {names[near[0]]}?")
     log.warning("option %r is not an option of format('ottla') and has no effect", name)
 

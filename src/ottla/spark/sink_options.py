@@ -9,7 +9,6 @@ Sources: the "Structured Streaming + Kafka Integration Guide" of Apache Spark, a
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from pyspark.sql.types import (
 
 from ottla.errors import ConfigError
 from ottla.spark.client_settings import BOOTSTRAP_SERVERS, CLIENT_PREFIX, check_producer_settings
-from ottla.spark.options import ADDED_BY_SPARK, OPTIONS
+from ottla.spark.options import ADDED_BY_SPARK, OPTIONS, check_spelling
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +41,6 @@ _TYPES: Mapping[str, tuple[tuple[type[DataType], ...], str]] = {
     "partition": ((IntegerType, LongType), "int"),
 }
 _HEADERS = "array<struct<key: string, value: binary>>"
-_SIMILARITY = 0.75
 
 
 @dataclass(frozen=True)
@@ -110,7 +108,4 @@ def _check_unknown(name: str) -> None:
     if lowered in of_source:
         log.warning("option %r is one of sources, and has no effect on a sink", name)
         return
-    names = {TOPIC: TOPIC, BOOTSTRAP_SERVERS: BOOTSTRAP_SERVERS}
-    if near := difflib.get_close_matches(lowered, names, n=1, cutoff=_SIMILARITY):
-        raise ConfigError(f"unknown option {name!r}", hint=f"did you mean {names[near[0]]}?")
-    log.warning("option %r is not an option of format('ottla') and has no effect", name)
+    check_spelling(name, {TOPIC: TOPIC})

@@ -108,14 +108,12 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         if isinstance(limit, ReadMaxRows):
             positions = limit_ends({**self._new_starts(known, positions), **known}, positions, limit.max_rows)
-        if begin == self._initial:
-            self._is_busy = True
-            return StreamOffset(positions, first_start=known, topic_ids=ends.topic_ids).to_json()
-        if positions == begin.positions and not recreated:
+        is_first = begin == self._initial
+        if positions == begin.positions and not recreated and not is_first:
             self._handle_no_data(begin.positions)
             return start
         self._is_busy = True
-        return StreamOffset(positions, topic_ids=ends.topic_ids).to_json()
+        return StreamOffset(positions, first_start=known if is_first else None, topic_ids=ends.topic_ids).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return one input partition per task of the batch between two offsets."""

@@ -8,7 +8,6 @@ Spark reports a batch when it has written the batch's commit log, so the records
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterable
@@ -17,7 +16,6 @@ from typing import Any, NamedTuple, Self
 
 from pyspark.sql.streaming import StreamingQueryListener
 
-from ottla.errors import ConfigError
 from ottla.spark.client_settings import CLIENT_PREFIX
 from ottla.spark.cluster import Cluster
 from ottla.spark.offsets import StreamOffset
@@ -179,8 +177,5 @@ def track_progress(
 
 def _offsets(text: str | None) -> dict[TopicPartition, int]:
     """The offsets of a source in a report; empty for a source other than Kafka."""
-    try:
-        stored = json.loads(text or "null")
-        return dict(StreamOffset.from_json(stored).positions) if isinstance(stored, dict) else {}
-    except (ValueError, ConfigError):
-        return {}
+    offset = StreamOffset.parse(text or "null")
+    return {} if offset is None else dict(offset.positions)
