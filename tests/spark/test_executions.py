@@ -6,8 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
-import textwrap
 import time
 import uuid
 from collections.abc import Callable
@@ -19,8 +17,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.functions import udf
 
-from tests.interop.real_kafka import QUICK_JVM
-from tests.spark.conftest import SETTINGS, Kafka, Load, Message, Sink, connector_jars, numbered
+from tests.spark.conftest import Kafka, Load, Message, Sink, connector_jars, numbered
+from tests.spark.driver_process import driver, result_of
 
 pytestmark = pytest.mark.slow
 
@@ -192,7 +190,7 @@ def test_a_second_attempt_reads_the_same_records(kafka: Kafka, tmp_path: Path) -
     """A task fails after it has read everything and produced a record: its next attempt must not read that record."""
     topic = kafka.create()
     kafka.produce(topic, numbered(5))
-    done = run_driver(
+    process = driver(
         tmp_path,
         """
         def fail_once(batches):
@@ -216,7 +214,7 @@ def test_a_second_attempt_reads_the_same_records(kafka: Kafka, tmp_path: Path) -
         topic,
         master="local[2,3]",
     )
-    assert json.loads(done) == [1, 5, 6]
+    assert json.loads(result_of(process)) == [1, 5, 6]
 
 
 @pytest.mark.slow
@@ -225,7 +223,7 @@ def test_executors_of_their_own_and_one_that_is_lost(kafka: Kafka, tmp_path: Pat
     """An executor dies after it has written its shuffle files: the repeated stage reads the same records."""
     topic = kafka.create(2)
     kafka.produce(topic, [*numbered(500), *numbered(500, 500, 1)])
-    done = run_driver(
+    process = driver(
         tmp_path,
         """
         def kill_once(batches):
@@ -255,7 +253,7 @@ def test_executors_of_their_own_and_one_that_is_lost(kafka: Kafka, tmp_path: Pat
         topic,
         master="local-cluster[2,1,1024]",
     )
-    assert json.loads(done) == [True, True, 1000, 1300]
+    assert json.loads(result_of(process)) == [True, True, 1000, 1300]
 
 
 def test_a_cached_frame_has_each_record_once(load: Load, kafka: Kafka) -> None:
@@ -330,41 +328,6 @@ def test_a_planner_that_was_killed_is_started_again_by_the_next_load(spark: Spar
     assert load(subscribe=topic).count() == 2
     kafka.produce(topic, numbered(1, 2))
     assert frame.count() == 3
-
-
-DRIVER = """
-import json, os, pathlib, signal, sys
-from pyspark.sql import SparkSession
-servers, topic, master, home = sys.argv[1:]
-builder = SparkSession.builder.master(master).config("spark.local.dir", home)
-for name, value in json.loads(os.environ["SETTINGS"]).items():
-    builder = builder.config(name, value)
-spark = builder.getOrCreate()
-spark.sparkContext.setLogLevel("OFF")
-
-def load():
-    return spark.read.format("ottla").option("kafka.bootstrap.servers", servers).option("subscribe", topic).load()
-
-"""
-
-
-def driver(tmp_path: Path, script: str, servers: str, topic: str, master: str = "local[2]") -> subprocess.Popen[str]:
-    """Start a Python process with its own Spark session that runs ``script``."""
-    file = tmp_path / "driver.py"
-    file.write_text(DRIVER + textwrap.dedent(script))
-    environment = {**os.environ, "SETTINGS": json.dumps(SETTINGS), "PYSPARK_PYTHON": sys.executable}
-    environment["SPARK_SUBMIT_OPTS"] = QUICK_JVM
-    environment.pop("PYSPARK_GATEWAY_PORT", None)
-    command = [sys.executable, str(file), servers, topic, master, str(tmp_path)]
-    return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-def run_driver(tmp_path: Path, script: str, servers: str, topic: str, master: str) -> str:
-    """Run ``script`` and return the last line of its output."""
-    with driver(tmp_path, script, servers, topic, master) as process:
-        out, _ = process.communicate(timeout=600)
-    assert process.returncode == 0
-    return out.splitlines()[-1]
 
 
 @pytest.mark.timeout(300)  # a JVM of its own

@@ -28,6 +28,7 @@ Spark discovers it through the top-level module ``pyspark_ottla``; users import 
     stream_sink.py         the sink of streams
     reading.py   executor  ranges of offsets -> Arrow batches
     consumer_pool.py executor  idle consumers of a worker process, for later tasks
+    executors.py           the pickled form of the objects above, which names the host where Ottla is missing
     worker_logs.py         the log handler of a worker process
 
 Must not know anything below ``Consumer``. Invariant: no constructor does I/O, because Spark creates and pickles these objects

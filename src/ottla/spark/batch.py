@@ -20,6 +20,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from ottla.errors import OttlaError
 from ottla.spark.batch_bounds import are_fixed, bounds_from_json, current_bounds
 from ottla.spark.cluster import MAX_SINGLE_TOPICS, Cluster, api_timeout
+from ottla.spark.executors import Shipped
 from ottla.spark.offsets import LATEST, Offsets
 from ottla.spark.options import SourceOptions
 from ottla.spark.planner_client import PlannerAddress, register, request_bounds
@@ -48,7 +49,7 @@ class UnboundPartition(NamedTuple):
     planner: PlannerAddress
 
 
-class OttlaBatchReader(DataSourceReader):
+class OttlaBatchReader(Shipped, DataSourceReader):
     """Plans on the driver and reads on the executors; Spark sends it there pickled."""
 
     def __init__(self, options: SourceOptions, columns: tuple[str, ...], given: Mapping[str, str]) -> None:

@@ -22,6 +22,7 @@ from ottla.errors import OttlaError
 from ottla.producer import Producer
 from ottla.spark import worker_logs
 from ottla.spark.client_settings import with_option_names
+from ottla.spark.executors import Shipped
 from ottla.spark.sink_options import SinkOptions
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class RowsWritten(WriterCommitMessage):
     rows: int
 
 
-class RowWriter:
+class RowWriter(Shipped):
     """The part that the writers of batches and of streams have. Spark pickles it for each task."""
 
     def __init__(self, options: SinkOptions, columns: tuple[str, ...]) -> None:

@@ -19,6 +19,7 @@ from pyspark.sql.types import StructField, StructType
 from ottla.errors import ConfigError, OttlaError
 from ottla.spark import worker_logs
 from ottla.spark.client_settings import BOOTSTRAP_SERVERS, CLIENT_PREFIX, secrets_in
+from ottla.spark.executors import Shipped
 from ottla.spark.options import ADDED_BY_SPARK, SourceOptions, parse_options, plain_options, planner_options
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ METADATA_KEY = "ottla.options"
 """The key of the options in the metadata of a table's first column."""
 
 
-class OttlaDataSource(DataSource):
+class OttlaDataSource(Shipped, DataSource):
     """``spark.read.format("ottla")`` and ``spark.readStream.format("ottla")``."""
 
     _parsed: SourceOptions | None = None

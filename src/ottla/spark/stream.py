@@ -30,6 +30,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from ottla.spark.cluster import Cluster
 from ottla.spark.data_loss import Loss, losses_between, losses_of_new_partitions, report
 from ottla.spark.ends import starts_of
+from ottla.spark.executors import Shipped
 from ottla.spark.offset_checks import clamp_to_logs
 from ottla.spark.offsets import Offsets, StreamOffset
 from ottla.spark.options import SourceOptions
@@ -52,7 +53,7 @@ SHORT_OF_OFFSETS = 0.5
 """Seconds between two lookups while there are fewer new records than ``minOffsetsPerTrigger``."""
 
 
-class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class OttlaStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans in one process that lives as long as the query, and reads on the executors; Spark sends it there pickled."""
 
     def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
