@@ -46,6 +46,7 @@ RECORDS = (
     "producer_queues",
     "reader",
     "record",
+    "row_fingerprint",
     "rows",
 )
 

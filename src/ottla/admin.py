@@ -224,9 +224,17 @@ class Admin:
         names = arguments.names(groups, "groups")
         self._call_unless_empty(names, "delete_groups", calls.delete_groups(names), timeout)
 
-    def group_offsets(self, group: str, *, timeout: Timeout = None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The committed offsets of a group: for each partition the next offset to read. Empty if there is no such group."""
-        call = calls.group_offsets(arguments.text(group, "group"))
+    def group_offsets(
+        self, group: str, *, require_stable: bool = False, timeout: Timeout = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The committed offsets of a group: for each partition the next offset to read. Empty if there is no such group.
+
+        With ``require_stable`` the call waits while a transaction that has offsets of the group is open or ending, as a consumer
+        does that starts (brokers from 2.5 on).
+        """
+        call = calls.group_offsets(
+            arguments.text(group, "group"), require_stable=arguments.boolean(require_stable, "require_stable")
+        )
         return self._call("group_offsets", call, timeout)
 
     def alter_group_offsets(

@@ -27,6 +27,7 @@ MODULES = (
     "producer_queues",
     "reader",
     "record",
+    "row_fingerprint",
     "rows",
 )
 """The modules that ``setup.py`` compiles."""

@@ -88,8 +88,10 @@ def without_ignored(settings: Mapping[str, str]) -> dict[str, str]:
     return effective
 
 
-def check_producer_settings(settings: Mapping[str, str]) -> dict[str, str]:
+def check_producer_settings(settings: Mapping[str, str], *, in_transactions: bool) -> dict[str, str]:
     """Validate the settings of a sink and return those that producers have. Raises ``ConfigError`` as ``check_client_settings``.
+
+    ``in_transactions``: whether the producers are transactional.
 
     Configurations are often shared with a source, so what only consumers have is logged in one line, and ignored.
     """
@@ -105,8 +107,17 @@ def check_producer_settings(settings: Mapping[str, str]) -> dict[str, str]:
     if ignored:
         log.warning("ignored options without an effect on a sink: %s", ", ".join(CLIENT_PREFIX + name for name in ignored))
     wanted = {name: value for name, value in settings.items() if name not in ignored}
-    _parse(ProducerConfig, {}, wanted)
+    _parse(ProducerConfig, {"transactional.id": "ottla"} if in_transactions else {}, wanted)
     return wanted
+
+
+def admin_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return those of a sink's settings that an ``Admin`` has as well."""
+    from ottla.config import AdminConfig
+    from ottla.config.spelling import spellings
+
+    known = spellings(AdminConfig)
+    return {name: value for name, value in settings.items() if name in known}
 
 
 def check_client_settings(settings: Mapping[str, str]) -> dict[str, str]:

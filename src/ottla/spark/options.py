@@ -203,7 +203,8 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__sha
 """Kafka's own topics, which no pattern selects; ``subscribe`` may name them."""
 
 
-def _boolean(name: str, text: str) -> bool:
+def parse_boolean(name: str, text: str) -> bool:
+    """Parse the value of an option. Raises ``ConfigError``."""
     if text.strip().lower() not in ("true", "false"):
         raise ConfigError(f"option {name} must be true or false, not {text!r}")
     return text.strip().lower() == "true"
@@ -293,9 +294,9 @@ OPTIONS = (
     Option("minPartitions", "min_partitions", _positive),
     Option("maxPartitions", "max_partitions", _positive),
     Option("maxRecordsPerPartition", "max_records", _positive),
-    Option("failOnDataLoss", "fail_on_data_loss", _boolean),
-    Option("includeHeaders", "include_headers", _boolean),
-    Option("planOnce", "plan_once", _boolean),
+    Option("failOnDataLoss", "fail_on_data_loss", parse_boolean),
+    Option("includeHeaders", "include_headers", parse_boolean),
+    Option("planOnce", "plan_once", parse_boolean),
     Option("groupId", "group_id", _name),
     Option("kafkaConsumer.pollTimeoutMs", "poll_timeout", _seconds),
 )

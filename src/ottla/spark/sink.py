@@ -1,8 +1,8 @@
-"""The sink: ``df.write.format("ottla")``, and what it has in common with ``stream_sink``. Each row is written at least once.
+"""The sink: ``df.write.format("ottla")``, and what it has in common with ``stream_sink``.
 
-Owns what Spark calls on the driver and on the executors, and the producers of a worker process. Must not know requests or retries.
-Invariants: a task succeeds only when all of its rows are acknowledged; one task at a time uses a producer, and none after an error;
-the memory of a task is bounded by ``buffer.memory`` and one batch of Spark's.
+Owns what Spark calls on the driver and on the executors, and the idle producers of a worker process. Must not know requests or
+retries, nor how a batch is written exactly once (``exactly_once``). Invariants: a task succeeds only when all of its rows are
+acknowledged; one task at a time uses a producer, and none after an error.
 """
 
 from __future__ import annotations
@@ -10,19 +10,23 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
-from collections import deque
-from collections.abc import Iterator
+import time
+import uuid
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from ottla.errors import OttlaError
 from ottla.producer import Producer
 from ottla.spark import worker_logs
+from ottla.spark.arrow_rows import send_rows
 from ottla.spark.client_settings import with_option_names
+from ottla.spark.exactly_once import TaskAttempt, abort_batch, commit_batch, write_task
 from ottla.spark.executors import Shipped
+from ottla.spark.replay import SinkName, TaskReport
 from ottla.spark.sink_options import SinkOptions
 
 if TYPE_CHECKING:
@@ -33,14 +37,17 @@ log = logging.getLogger(__name__)
 MAX_IDLE_PRODUCERS = 2
 """Idle producers that a worker process keeps for later tasks, each with different settings."""
 
-_ROW = re.compile(r"row (\d+)")
+QUERY, BATCH, RUN = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
+"""Local properties that Spark sets in each task of a streaming query, those in ``foreachBatch`` included."""
+
+Messages = Sequence[WriterCommitMessage | None]
 
 _idle: dict[tuple[int, tuple[tuple[str, str], ...]], Producer] = {}
 
 
 @dataclass
 class RowsWritten(WriterCommitMessage):
-    """The report of a task."""
+    """The report of a task that writes at least once."""
 
     rows: int
 
@@ -51,50 +58,66 @@ class RowWriter(Shipped):
     def __init__(self, options: SinkOptions, columns: tuple[str, ...]) -> None:
         self._options = options
         self._columns = columns
+        self._since = time.time()
+        self._job = str(uuid.uuid4())
+        """Stands for the query in a batch job."""
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> RowsWritten:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one task. Called on an executor."""
         worker_logs.configure()
-        try:
+        with _option_names():
+            if self._options.exactly_once is not None:
+                return write_task(self._options, self._columns, iterator, self._attempt(self._options.exactly_once.sink_id))
             with _borrowed_producer(self._options.client) as producer:
-                return RowsWritten(_write(producer, iterator, self._columns, self._options.topic))
-        except OttlaError as error:
-            with_option_names(error)
-            raise
+                rows = (batch.select(list(self._columns)) for batch in iterator)
+                return RowsWritten(send_rows(producer, rows, self._options.topic))
+
+    def _attempt(self, sink_id: str) -> TaskAttempt:
+        context = TaskContext.get()
+        assert context is not None
+        query, batch, run = (context.getLocalProperty(name) for name in (QUERY, BATCH, RUN))
+        number = context.partitionId()
+        if query is None or batch is None:
+            return TaskAttempt(SinkName(self._job, sink_id), None, self._job, number, self._since)
+        return TaskAttempt(SinkName(query, sink_id), int(batch), run or self._job, number, self._since)
+
+    def _commit(self, messages: Messages, *, is_every_batch: bool) -> None:
+        reports = _reports(messages)
+        if reports and self._options.exactly_once is not None:
+            with _option_names():
+                commit_batch(self._options, reports, is_every_batch=is_every_batch)
+
+    def _abort(self, messages: Messages) -> None:
+        reports = _reports(messages)
+        if reports and self._options.exactly_once is not None:
+            abort_batch(self._options, reports)
 
 
 class OttlaBatchWriter(RowWriter, DataSourceArrowWriter):
-    """``df.write.format("ottla").mode("append").save()``."""
+    """``df.write.format("ottla").mode("append").save()``, also in ``foreachBatch``."""
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Called on the driver when all tasks have succeeded."""
+        self._commit(messages, is_every_batch=False)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Called on the driver when a task has failed, or ``commit``."""
+        self._abort(messages)
 
 
-def _write(producer: Producer, batches: Iterator[pa.RecordBatch], columns: tuple[str, ...], topic: str | None) -> int:
-    """Send all rows, and wait for their acknowledgements; return their number."""
-    rows = 0
-    pending: deque[Any] = deque()
-    for batch in batches:
-        try:
-            pending.append(producer.send_arrow(batch.select(list(columns)), topic))
-        except (OttlaError, ValueError) as error:
-            _add_row(error, batch, topic)
-            raise
-        rows += batch.num_rows
-        while pending and pending[0].done():  # a failure ends the task here, and not after its last row
-            pending.popleft().result()
-    for delivery in pending:
-        delivery.result()
-    producer.flush()
-    return rows
+def _reports(messages: Messages) -> list[TaskReport]:
+    """Return the reports of tasks with transactions; a task that has failed has none."""
+    return [message for message in messages if isinstance(message, TaskReport)]
 
 
-def _add_row(error: Exception, batch: pa.RecordBatch, topic: str | None) -> None:
-    """Add the topic and the key of a row that cannot be sent to the error about it, which begins with the number of the row."""
-    found = _ROW.match(str(error.args[0])) if error.args else None
-    if found is None or int(found[1]) >= batch.num_rows:
-        return
-    row = batch.slice(int(found[1]), 1).to_pydict()
-    to = topic if topic is not None else row["topic"][0]
-    key = f", key {row['key'][0]!r}" if "key" in row else ""
-    error.args = (f"{error.args[0]} (topic {to!r}{key})", *error.args[1:])
+@contextlib.contextmanager
+def _option_names() -> Iterator[None]:
+    """Have errors name options instead of settings of the client."""
+    try:
+        yield
+    except OttlaError as error:
+        with_option_names(error)
+        raise
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -26,11 +27,16 @@ from pyspark.sql.types import (
 
 from ottla.errors import ConfigError
 from ottla.spark.client_settings import BOOTSTRAP_SERVERS, CLIENT_PREFIX, check_producer_settings
-from ottla.spark.options import ADDED_BY_SPARK, OPTIONS, check_spelling
+from ottla.spark.options import ADDED_BY_SPARK, OPTIONS, check_spelling, parse_boolean
 
 log = logging.getLogger(__name__)
 
 TOPIC = "topic"
+TRANSACTION_TIMEOUT, DEFAULT_TRANSACTION_TIMEOUT = "transaction.timeout.ms", "600000"
+"""A batch has to end within this time. The brokers' default maximum is 15 minutes."""
+
+EXACTLY_ONCE, SINK_ID, ON_REPLAY_MISMATCH = "exactlyOnce", "sinkId", "onReplayMismatch"
+_OWN = {name.lower(): name for name in (TOPIC, EXACTLY_ONCE, SINK_ID, ON_REPLAY_MISMATCH)}
 COLUMNS = ("key", "value", "headers", TOPIC, "partition")
 """The columns that are written. All others are not, as with Spark's connector."""
 
@@ -41,6 +47,17 @@ _TYPES: Mapping[str, tuple[tuple[type[DataType], ...], str]] = {
     "partition": ((IntegerType, LongType), "int"),
 }
 _HEADERS = "array<struct<key: string, value: binary>>"
+_SINK_ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
+
+
+@dataclass(frozen=True)
+class ExactlyOnce:
+    """The options of a sink that writes exactly once."""
+
+    sink_id: str = "sink"
+    """Tells the sinks of one query apart. It has no dot: names of tasks would be ambiguous."""
+    repeats: bool = False
+    """Whether a batch is written again that may be there already, in whole or in part."""
 
 
 @dataclass(frozen=True)
@@ -51,27 +68,51 @@ class SinkOptions:
     """The producer's settings by Kafka's names, sorted. Not in the ``repr``: they may be secret."""
     topic: str | None = None
     """Where all rows go, whatever a column ``topic`` has."""
+    exactly_once: ExactlyOnce | None = None
+
+    @property
+    def transaction_timeout(self) -> float:
+        """How long a transaction may be open, in seconds."""
+        return int(dict(self.client).get(TRANSACTION_TIMEOUT, DEFAULT_TRANSACTION_TIMEOUT)) / 1000
 
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Parse a data source's options. Names are case-insensitive. Raises ``ConfigError``."""
     client: dict[str, str] = {}
-    topic: str | None = None
+    own: dict[str, str] = {}
     for name, value in given.items():
         lowered = name.lower()
         if lowered.startswith(CLIENT_PREFIX):
             client[lowered.removeprefix(CLIENT_PREFIX)] = value
-        elif lowered == TOPIC:
-            topic = value
+        elif lowered in _OWN:
+            own[_OWN[lowered]] = value
         elif lowered not in ADDED_BY_SPARK:
             _check_unknown(name)
     if not client.get("bootstrap.servers", "").strip():
         example = f'for example .option("{BOOTSTRAP_SERVERS}", "localhost:9092")'
         hint = f"{example}; a table of the catalog cannot be written to, since Spark passes its options to no writer"
         raise ConfigError(f"option {BOOTSTRAP_SERVERS} is missing", hint=hint)
+    topic = own.get(TOPIC)
     if topic is not None and not topic.strip():
         raise ConfigError("option topic is empty", hint="leave it out, and have a column topic")
-    return SinkOptions(tuple(sorted(check_producer_settings(client).items())), topic)
+    exactly_once = _exactly_once(own)
+    if exactly_once is not None:
+        client.setdefault(TRANSACTION_TIMEOUT, DEFAULT_TRANSACTION_TIMEOUT)
+    settings = check_producer_settings(client, in_transactions=exactly_once is not None)
+    return SinkOptions(tuple(sorted(settings.items())), topic, exactly_once)
+
+
+def _exactly_once(own: Mapping[str, str]) -> ExactlyOnce | None:
+    sink_id, on_mismatch = own.get(SINK_ID, "sink"), own.get(ON_REPLAY_MISMATCH, "fail").strip().lower()
+    if not _SINK_ID.fullmatch(sink_id):
+        raise ConfigError(f"option {SINK_ID} must be 1 to 100 letters, digits, '-' and '_', not {sink_id[:120]!r}")
+    if on_mismatch not in ("fail", "repeat"):
+        raise ConfigError(f"option {ON_REPLAY_MISMATCH} must be fail or repeat, not {own[ON_REPLAY_MISMATCH]!r}")
+    if parse_boolean(EXACTLY_ONCE, own.get(EXACTLY_ONCE, "false")):
+        return ExactlyOnce(sink_id, repeats=on_mismatch == "repeat")
+    if without_effect := [name for name in (SINK_ID, ON_REPLAY_MISMATCH) if name in own]:
+        log.warning("options without an effect unless %s is true: %s", EXACTLY_ONCE, ", ".join(without_effect))
+    return None
 
 
 def written_columns(schema: StructType, options: SinkOptions) -> tuple[str, ...]:
@@ -102,10 +143,8 @@ def _are_headers(kind: DataType) -> bool:
 
 def _check_unknown(name: str) -> None:
     lowered = name.lower()
-    if lowered == "exactlyonce":
-        raise ConfigError("option exactlyOnce is not supported yet", hint="without it, each row is written at least once")
     of_source = {option.name.lower() for option in OPTIONS}
     if lowered in of_source:
         log.warning("option %r is one of sources, and has no effect on a sink", name)
         return
-    check_spelling(name, {TOPIC: TOPIC})
+    check_spelling(name, _OWN)

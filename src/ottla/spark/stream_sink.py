@@ -1,7 +1,8 @@
-"""The sink of streams: ``df.writeStream.format("ottla")``. Each row is written at least once.
+"""The sink of streams: ``df.writeStream.format("ottla")``.
 
 Owns what Spark calls on the driver. Must not know how rows are written. Invariant: Spark commits a batch only when all of its rows
-are acknowledged. (A module of its own, since Spark 4.0 has no Arrow writer for streams.)
+are acknowledged, and with ``exactlyOnce`` only when their transactions are committed. (A module of its own, since Spark 4.0 has no
+Arrow writer for streams.)
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ from ottla.spark.sink import RowWriter
 
 
 class OttlaStreamWriter(RowWriter, DataSourceStreamArrowWriter):
-    """``df.writeStream.format("ottla").start()``. A batch that Spark repeats after a failure is written again."""
+    """``df.writeStream.format("ottla").start()``. A batch that Spark repeats after a failure is written again, unless the sink has
+    the option ``exactlyOnce``."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Called on the driver when all tasks have succeeded: their rows are acknowledged, so nothing is left to be done."""
+        """Called on the driver when all tasks have succeeded. If it raises, Spark calls ``abort``, and later repeats the batch."""
+        self._commit(messages, is_every_batch=True)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Called on the driver when a task has failed. The rows of the others stay written."""
+        """Called on the driver when a task has failed, or ``commit``. Without ``exactlyOnce`` the rows of others stay written."""
+        self._abort(messages)

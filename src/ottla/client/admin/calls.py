@@ -366,14 +366,15 @@ def delete_groups(group_ids: Iterable[str]) -> Call[None]:
     return attempt
 
 
-def group_offsets(group_id: str) -> Call[dict[TopicPartition, OffsetAndMetadata]]:
-    """Return all committed offsets of a group."""
+def group_offsets(group_id: str, *, require_stable: bool = False) -> Call[dict[TopicPartition, OffsetAndMetadata]]:
+    """Return all committed offsets of a group; with ``require_stable``, wait while a transaction with some of them is ending."""
 
     def attempt() -> CallAttempt[dict[TopicPartition, OffsetAndMetadata]]:
         coordinators = yield from coordinators_of([group_id])
         group = offset_fetch_request.OffsetFetchRequestGroup(group_id=group_id, topics=None)
-        message = offset_fetch_request.OffsetFetchRequest(groups=(group,))
-        answer = yield from ask(rpcs.OFFSET_FETCH, message, coordinators[group_id])
+        message = offset_fetch_request.OffsetFetchRequest(groups=(group,), require_stable=require_stable)
+        rule = VersionRule.STABLE_OFFSETS if require_stable else None
+        (answer,) = yield (AdminRequest(rpcs.OFFSET_FETCH, message, coordinators[group_id], requires=rule),)
         (result,) = answer.groups
         check(result.error_code, f"group {group_id!r}")
         offsets = {}

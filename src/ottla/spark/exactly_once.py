@@ -1,0 +1,314 @@
+"""The sink with ``exactlyOnce``: tasks prepare transactions, and the driver commits them.
+
+Owns the order of the steps of a task, and of the driver. Must not know Spark's interfaces of writers, nor judge a repeated batch
+(``replay``). Invariants: a task looks at its marker only after its producer was initialized, so that no earlier attempt can commit
+afterwards; rows and marker are in one transaction, which a task never commits; the driver records a batch before it commits the
+first transaction, and commits nothing of a batch with a conflict.
+
+Why a row is there once:
+
+1. At most one attempt of a task commits a batch. Initializing the producer fences every earlier attempt: if that had committed, the
+   marker says so, and the rows are only compared; if not, its transaction is aborted.
+2. Spark logs a batch as done after ``commit_batch`` has returned, which is when all transactions are committed. So a batch whose
+   transactions time out fails, and is repeated.
+3. If the driver dies between the first and the last commit, the repeated batch skips the tasks that are committed. That is right if
+   each task has the same rows as before, which is checked before anything else is committed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ottla.admin import Admin
+from ottla.client.produce.transactions.prepared import Prepared
+from ottla.errors import OttlaError, UnsupportedApiError
+from ottla.producer import Producer
+from ottla.records.row_fingerprint import RowFingerprint
+from ottla.spark.arrow_rows import send_rows
+from ottla.spark.client_settings import CLIENT_PREFIX, admin_settings
+from ottla.spark.replay import BatchRecord, Marker, ReplayMismatchError, SinkName, TaskReport, conflicts
+from ottla.spark.sink_options import TRANSACTION_TIMEOUT, SinkOptions
+from ottla.transaction import Transaction
+from ottla.types import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+
+COMMIT_TIMEOUT = 120.0
+"""Seconds that the driver tries to commit the transactions of a batch: as long as a producer tries to send a record."""
+
+ABORT_TIMEOUT = 10.0
+"""Seconds that the driver tries to abort transactions, which brokers otherwise do after ``transaction.timeout.ms``."""
+
+CLOCK_SKEW = 5.0
+"""Seconds by which the clocks of brokers and driver may differ. A transaction that began so long before a run is not of this run."""
+
+ONGOING = "Ongoing"
+
+_admins: dict[tuple[int, tuple[tuple[str, str], ...]], Admin] = {}
+"""One for each process and cluster. A process of Spark's driver or executors serves many batches."""
+
+_runs: set[tuple[int, SinkName, str]] = set()
+"""Runs in which this process has looked for transactions of earlier runs."""
+
+
+@dataclass(frozen=True)
+class TaskAttempt:
+    """The place of a task in its query. ``batch`` is ``None`` in a batch job, which has no repeated batches."""
+
+    name: SinkName
+    batch: int | None
+    run: str
+    task: int
+    since: float
+    """When the run began, in seconds since 1970, by the driver's clock."""
+
+
+# -- tasks ----------------------------------------------------------------------------------------------------------------
+
+
+def write_task(
+    options: SinkOptions, columns: tuple[str, ...], batches: Iterator[pa.RecordBatch], attempt: TaskAttempt
+) -> TaskReport:
+    """Write the rows of a task into a transaction, unless an earlier attempt has committed them. Called on an executor."""
+    name = attempt.name.of_task(attempt.task)
+    admin = admin_of(options)
+    filled = (batch.select(list(columns)) for batch in batches if batch.num_rows)
+    with _producer(options, name) as producer:
+        producer.initialize()
+        _abort_earlier_runs(admin, attempt)
+        marker = None if attempt.batch is None else _newest_marker(admin, name)
+        if marker is not None and attempt.batch is not None and marker.batch < attempt.batch:
+            marker = None
+        assert options.exactly_once is not None
+        if marker is not None and not options.exactly_once.repeats:
+            return _compare(options, filled, attempt, marker)
+        return _prepare(options, producer, filled, attempt, marker)
+
+
+def _compare(options: SinkOptions, filled: Iterator[pa.RecordBatch], attempt: TaskAttempt, marker: Marker) -> TaskReport:
+    """Report the rows of a task without writing them."""
+    fingerprint = RowFingerprint(options.topic)
+    for batch in filled:
+        fingerprint.update(batch)
+    return _report(attempt, fingerprint, marker)
+
+
+def _prepare(
+    options: SinkOptions, producer: Producer, filled: Iterator[pa.RecordBatch], attempt: TaskAttempt, marker: Marker | None
+) -> TaskReport:
+    """Write the rows and the marker, and prepare the transaction. A task without rows has neither."""
+    fingerprint = RowFingerprint(options.topic)
+    first = next(filled, None)
+    if first is None:
+        return _report(attempt, fingerprint, marker)
+    began_at = time.time()
+    topic = options.topic if options.topic is not None else str(first.column("topic")[0].as_py())
+    try:
+        with producer.transaction() as transaction:
+            send_rows(producer, _counted(itertools.chain([first], filled), fingerprint), options.topic)
+            report = _report(attempt, fingerprint, marker, topic=topic, began_at=began_at)
+            if report.is_committed:  # it is repeated, and was right before
+                transaction.abort()
+                return report
+            if attempt.batch is not None:
+                _add_marker(transaction, attempt, topic, Marker(attempt.batch, report.rows, report.fingerprint))
+            prepared = transaction.prepare()
+    except OttlaError as error:
+        _raise_if_too_long(error, options, began_at, f"task {attempt.task}")
+        raise
+    return _report(attempt, fingerprint, marker, topic=topic, began_at=began_at, prepared=prepared)
+
+
+def _counted(batches: Iterator[pa.RecordBatch], fingerprint: RowFingerprint) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield batch
+        fingerprint.update(batch)  # when the producer has checked its rows
+
+
+def _add_marker(transaction: Transaction, attempt: TaskAttempt, topic: str, marker: Marker) -> None:
+    # A group's offset needs a partition that exists: partition 0 of a topic that the task has written to.
+    position = {TopicPartition(topic, 0): OffsetAndMetadata(marker.batch, marker.dumps())}
+    transaction.commit_offsets(ConsumerGroupMetadata(attempt.name.of_task(attempt.task)), position)
+
+
+def _report(
+    attempt: TaskAttempt,
+    rows: RowFingerprint,
+    marker: Marker | None,
+    *,
+    topic: str | None = None,
+    began_at: float = 0.0,
+    prepared: Prepared | None = None,
+) -> TaskReport:
+    return TaskReport(
+        name=attempt.name,
+        batch=attempt.batch,
+        run=attempt.run,
+        task=attempt.task,
+        rows=rows.rows,
+        fingerprint=rows.value,
+        marker=marker,
+        prepared=prepared,
+        topic=topic,
+        began_at=began_at,
+    )
+
+
+def _raise_if_too_long(error: OttlaError, options: SinkOptions, began_at: float, what: str) -> None:
+    """Raise a better error if the transaction was open for so long that the brokers have aborted it."""
+    seconds = time.time() - began_at
+    if seconds < options.transaction_timeout:
+        return
+    raise OttlaError(
+        f"{what}: its transaction was open for {seconds:.0f} s; the brokers abort it after {options.transaction_timeout:g} s",
+        hint="write smaller batches, with maxOffsetsPerTrigger of the source; or set "
+        f"{CLIENT_PREFIX}{TRANSACTION_TIMEOUT} higher, which the brokers allow up to their transaction.max.timeout.ms",
+        cause=error,
+    ) from error
+
+
+@contextlib.contextmanager
+def _producer(options: SinkOptions, transactional_id: str) -> Iterator[Producer]:
+    producer = Producer({**dict(options.client), "transactional.id": transactional_id})
+    try:
+        yield producer
+    finally:
+        with contextlib.suppress(OttlaError):
+            producer.close(timeout=0)
+
+
+def _abort_earlier_runs(admin: Admin, attempt: TaskAttempt) -> None:
+    """Abort the transactions that earlier runs have left open, so that readers go on before all tasks of this run have begun."""
+    run = (os.getpid(), attempt.name, attempt.run)
+    if attempt.batch is None or run in _runs:
+        return
+    try:
+        names = _open_transactions(admin, attempt.name)
+        found = admin.describe_transactions(names) if names else {}
+        latest = (attempt.since - CLOCK_SKEW) * 1000
+        begun = {name: each.transaction_start_time_ms for name, each in found.items() if each.state == ONGOING}
+        _fence(admin, [name for name, at in begun.items() if at is not None and at < latest])
+    except OttlaError as error:
+        log.warning("transactions of earlier runs stay open until they time out: %s", error)
+    _runs.add(run)
+
+
+# -- the driver -----------------------------------------------------------------------------------------------------------
+
+
+def commit_batch(options: SinkOptions, reports: Sequence[TaskReport], *, is_every_batch: bool) -> None:
+    """Commit what the tasks of a batch have prepared. Called on the driver. It may be repeated.
+
+    Raises ``ReplayMismatchError``, before anything is committed, if the batch may be in the topics already.
+    """
+    admin = admin_of(options)
+    first = reports[0]
+    if first.batch is not None:
+        _record_batch(admin, options, reports, first.batch, is_every_batch=is_every_batch)
+    _commit(admin, options, reports)
+
+
+def _record_batch(admin: Admin, options: SinkOptions, reports: Sequence[TaskReport], batch: int, *, is_every_batch: bool) -> None:
+    """Check a batch, and record that its transactions are about to be committed."""
+    name, run, count = reports[0].name, reports[0].run, len(reports)
+    stored = admin.group_offsets(name.group)
+    record = max(
+        (BatchRecord.loads(each.metadata, name.group) for each in stored.values()), key=lambda each: each.batch, default=None
+    )
+    surplus: list[tuple[int, Marker]] = []
+    if record is not None and record.batch == batch and record.tasks > count:
+        surplus = _fence_surplus(admin, name, range(count, record.tasks))
+    found = conflicts(reports, batch, record, surplus, is_every_batch=is_every_batch)
+    assert options.exactly_once is not None
+    if found and not options.exactly_once.repeats:
+        abort_batch(options, reports)
+        raise ReplayMismatchError("; ".join(each.text for each in found[:3]), hint=found[0].hint)
+    for each in found:
+        log.warning("onReplayMismatch=repeat: rows of batch %d are written again: %s", batch, each.text)
+    if record is None or record.run != run:
+        tasks = {report.task for report in reports}
+        _fence(admin, [each for each in _open_transactions(admin, name) if name.task_of(each) not in tasks])
+    topic = next((report.topic for report in reports if report.topic is not None), options.topic)
+    place = TopicPartition(topic, 0) if topic is not None else next(iter(stored), None)
+    if place is None:
+        place = next((TopicPartition(each, 0) for each in admin.list_topics()), None)
+    if place is not None:
+        admin.alter_group_offsets(name.group, {place: OffsetAndMetadata(batch, BatchRecord(batch, count, run).dumps())})
+
+
+def _fence_surplus(admin: Admin, name: SinkName, tasks: range) -> list[tuple[int, Marker]]:
+    """Abort what tasks have prepared that this attempt of the batch does not have, and return their markers."""
+    names = [name.of_task(task) for task in tasks]
+    admin.fence_producers(names)
+    found = ((task, _newest_marker(admin, each)) for task, each in zip(tasks, names, strict=True))
+    return [(task, marker) for task, marker in found if marker is not None]
+
+
+def _commit(admin: Admin, options: SinkOptions, reports: Sequence[TaskReport]) -> None:
+    written = sorted((report for report in reports if report.prepared is not None), key=lambda report: report.task)
+    prepared = [report.prepared for report in written if report.prepared is not None]
+    try:
+        # One first: if a newer attempt of the batch has fenced this one, for example since this driver was thought dead, and that
+        # attempt has fewer tasks, then only the first tasks are fenced.
+        admin.end_transactions(prepared[:1], commit=True, timeout=COMMIT_TIMEOUT)
+        admin.end_transactions(prepared[1:], commit=True, timeout=COMMIT_TIMEOUT)
+    except OttlaError as error:
+        _raise_if_too_long(error, options, min(report.began_at for report in written), "the batch")
+        raise
+
+
+def abort_batch(options: SinkOptions, reports: Sequence[TaskReport]) -> None:
+    """Abort the transactions of a batch that has failed, those of tasks that did not report included. It raises nothing."""
+    admin = admin_of(options)
+    prepared = [report.prepared for report in reports if report.prepared is not None]
+    try:
+        with contextlib.suppress(OttlaError):  # some may be committed
+            admin.end_transactions(prepared, commit=False, timeout=ABORT_TIMEOUT)
+        for name in {report.name for report in reports}:
+            _fence(admin, _open_transactions(admin, name))
+    except OttlaError as error:
+        log.warning("the transactions of the batch stay open until they time out: %s", error)
+
+
+# -- both -----------------------------------------------------------------------------------------------------------------
+
+
+def admin_of(options: SinkOptions) -> Admin:
+    """Return the client of this process for the cluster of a sink."""
+    settings = tuple(admin_settings(dict(options.client)).items())
+    key = (os.getpid(), settings)
+    if key not in _admins:
+        _admins[key] = Admin(dict(settings))
+    return _admins[key]
+
+
+def _newest_marker(admin: Admin, group: str) -> Marker | None:
+    """Return the marker of a task; the latest one if it has written to different topics."""
+    stored = admin.group_offsets(group, require_stable=True)
+    return max((Marker.loads(each.metadata, group) for each in stored.values()), key=lambda each: each.batch, default=None)
+
+
+def _open_transactions(admin: Admin, name: SinkName) -> list[str]:
+    """Return the transactional ids of a sink that have an open transaction."""
+    try:
+        listed = admin.list_transactions(states=[ONGOING], timeout=ABORT_TIMEOUT)
+    except UnsupportedApiError as error:  # brokers before 3.0
+        log.info("transactions of earlier attempts stay open until they time out: %s", error)
+        return []
+    return [each.transactional_id for each in listed if name.task_of(each.transactional_id) is not None]
+
+
+def _fence(admin: Admin, transactional_ids: Sequence[str]) -> None:
+    if transactional_ids:
+        log.warning("aborting the open transactions of earlier attempts: %s", ", ".join(transactional_ids))
+        admin.fence_producers(transactional_ids, timeout=ABORT_TIMEOUT)
