@@ -50,7 +50,7 @@ ABORT_TIMEOUT = 10.0
 """Seconds that the driver tries to abort transactions, which brokers otherwise do after ``transaction.timeout.ms``."""
 
 CLOCK_SKEW = 5.0
-"""Seconds by which the clocks of brokers and driver may differ. A transaction that began so long before a run is not of this run."""
+"""Seconds by which the clocks of brokers and driver may differ. What began so long before a run, an earlier one has begun."""
 
 ONGOING = "Ongoing"
 

@@ -36,7 +36,10 @@ FIRST_START = "$from"
 TOPIC_IDS = "$topics"
 """The key of the ids of the topics, as Kafka's tools print them."""
 
-OWN_KEYS = frozenset({FIRST_START, TOPIC_IDS})
+CORES = "$cores"
+"""The key of the number of cores for which the batch before the offset was planned."""
+
+OWN_KEYS = frozenset({FIRST_START, TOPIC_IDS, CORES})
 """The keys that Spark's own connector does not know, and refuses."""
 
 
@@ -110,11 +113,15 @@ class StreamOffset:
 
     ``topic_ids`` tells a topic from one that is created later under its name, with offsets from 0 on. It lacks the topics of
     a cluster without ids (Kafka before 2.8), and all in an offset that Spark's own connector or an earlier Ottla has stored.
+
+    ``cores`` makes the tasks of a repeated batch the same on a driver with other hardware. A sink that writes exactly once relies
+    on that.
     """
 
     positions: Offsets
     first_start: Offsets | None = None
     topic_ids: TopicIds = field(default_factory=dict)
+    cores: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the dictionary that Spark stores as JSON."""
@@ -123,6 +130,8 @@ class StreamOffset:
             stored[FIRST_START] = to_json(self.first_start)
         if ids := {topic: self.topic_ids[topic] for topic in stored if topic in self.topic_ids}:
             stored[TOPIC_IDS] = ids
+        if self.cores is not None:
+            stored[CORES] = self.cores
         return stored
 
     @classmethod
@@ -132,8 +141,11 @@ class StreamOffset:
         first, ids = stored.get(FIRST_START), stored.get(TOPIC_IDS, {})
         if not isinstance(ids, Mapping) or not all(isinstance(topic_id, str) for topic_id in ids.values()):
             raise ConfigError(f"{TOPIC_IDS} in the checkpoint must map topics to ids, not {ids!r}")
+        cores = stored.get(CORES)
+        if cores is not None and not (isinstance(cores, int) and not isinstance(cores, bool) and cores > 0):
+            raise ConfigError(f"{CORES} in the checkpoint must be a positive number, not {cores!r}")
         starts = None if first is None else from_json(first, "the checkpoint")
-        return cls(from_json(topics, "the checkpoint"), starts, dict(ids))
+        return cls(from_json(topics, "the checkpoint"), starts, dict(ids), cores)
 
     @classmethod
     def parse(cls, text: str) -> StreamOffset | None:

@@ -114,7 +114,8 @@ class OttlaStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailabl
             self._handle_no_data(begin.positions)
             return start
         self._is_busy = True
-        return StreamOffset(positions, first_start=known if is_first else None, topic_ids=ends.topic_ids).to_json()
+        first_start = known if is_first else None
+        return StreamOffset(positions, first_start, topic_ids=ends.topic_ids, cores=os.cpu_count()).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return one input partition per task of the batch between two offsets."""
@@ -131,7 +132,7 @@ class OttlaStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailabl
             min_partitions=self._options.min_partitions,
             max_partitions=self._options.max_partitions,
             max_records=self._options.max_records,
-            cores=os.cpu_count() or 1,
+            cores=finish.cores or os.cpu_count() or 1,
         )
         return [InputPartition(task) for task in tasks]
 
