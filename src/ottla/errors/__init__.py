@@ -24,6 +24,7 @@
     +-- CommitFailedError           the group has rebalanced: the partitions may belong to another member now
     +-- TransactionAbortedError     the transaction was aborted, or has to be
     +-- TransactionOutcomeUnknownError  the transaction was committed, or was not: a response was lost
+    +-- ReplayMismatchError         Spark repeats a batch that was written exactly once, with other rows or tasks
     +-- ConsumerRebalanceFailedError  a member of a ZooKeeper group could not claim its partitions so far
     +-- AssignmentError             an assignor failed, or its answer cannot be used
     +-- StorageError                the data directory cannot be used
@@ -69,6 +70,7 @@ from ottla.errors.tree import (
     OttlaTimeoutError,
     ProtocolError,
     RecordDeserializationError,
+    ReplayMismatchError,
     StorageError,
     TlsError,
     TransactionAbortedError,
@@ -193,6 +195,7 @@ __all__ = [
     "RebootstrapRequiredError",
     "RecordDeserializationError",
     "RecordListTooLargeError",
+    "ReplayMismatchError",
     "ReplicaNotAvailableError",
     "RequestTimedOutError",
     "ResourceNotFoundError",

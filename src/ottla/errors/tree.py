@@ -250,6 +250,10 @@ class TransactionOutcomeUnknownError(OttlaError):
     """
 
 
+class ReplayMismatchError(OttlaError):
+    """Spark repeats a batch that a sink with ``exactlyOnce`` may have written, and it is not the same. Nothing was committed now."""
+
+
 class ConsumerRebalanceFailedError(OttlaError):
     """A member of a ZooKeeper group could not claim its partitions within ``rebalance.max.retries``. It goes on trying.
 

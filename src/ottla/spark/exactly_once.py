@@ -28,12 +28,12 @@ from typing import TYPE_CHECKING
 
 from ottla.admin import Admin
 from ottla.client.produce.transactions.prepared import Prepared
-from ottla.errors import OttlaError, UnsupportedApiError
+from ottla.errors import OttlaError, ReplayMismatchError, UnsupportedApiError
 from ottla.producer import Producer
 from ottla.records.row_fingerprint import RowFingerprint
 from ottla.spark.arrow_rows import send_rows
 from ottla.spark.client_settings import CLIENT_PREFIX, admin_settings
-from ottla.spark.replay import BatchRecord, Marker, ReplayMismatchError, SinkName, TaskReport, conflicts
+from ottla.spark.replay import BatchRecord, Marker, SinkName, TaskReport, conflicts
 from ottla.spark.sink_options import TRANSACTION_TIMEOUT, SinkOptions
 from ottla.transaction import Transaction
 from ottla.types import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition

@@ -192,7 +192,3 @@ def _conflict_of_task(report: TaskReport, batch: int) -> Conflict | None:
 def _listed(tasks: Sequence[int], most: int = 5) -> str:
     shown = ", ".join(map(str, sorted(tasks)[:most]))
     return f"{shown} and {len(tasks) - most} more" if len(tasks) > most else f"{shown} {'is' if len(tasks) == 1 else 'are'}"
-
-
-class ReplayMismatchError(OttlaError):
-    """A repeated batch cannot be written exactly once; nothing of it was committed now."""

@@ -1,0 +1,345 @@
+"""Tasks and driver of the sink that writes exactly once, on Apache Kafka and on the embedded broker, without Spark in between.
+
+Each test lets a driver or a task die at some point, which here is a call that does not come, and repeats the batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+
+import confluent_kafka
+import pyarrow as pa
+import pytest
+
+from ottla import Admin, Broker, OffsetAndMetadata, Producer, TopicPartition
+from ottla.errors import OttlaError, ReplayMismatchError
+from ottla.spark import exactly_once
+from ottla.spark.exactly_once import TaskAttempt, abort_batch, commit_batch, write_task
+from ottla.spark.replay import SinkName, TaskReport
+from ottla.spark.sink_options import SinkOptions, parse_sink_options
+from tests.spark.conftest import Kafka
+
+_numbers = itertools.count(1)
+
+COLUMNS = ("value", "topic")
+"""What the tasks write: with the option ``topic``, a column ``topic`` has no effect."""
+
+
+class Query:
+    """A streaming query with a sink, whose batches a test writes."""
+
+    def __init__(self, kafka: Kafka, **options: str) -> None:
+        self.kafka = kafka
+        self.topic = kafka.create(2)
+        self.name = SinkName(f"query-{next(_numbers)}-{time.monotonic_ns()}", "sink")
+        self.options = self.with_options(**options)
+
+    def with_options(self, **options: str) -> SinkOptions:
+        """The options of the sink."""
+        given = {"kafka.bootstrap.servers": self.kafka.servers, "topic": self.topic, "exactlyOnce": "true"}
+        given |= {name.replace("__", "."): value for name, value in options.items()}
+        return parse_sink_options(given)
+
+    def task(
+        self, batch: int | None, number: int, *values: str, run: str = "run", since: float = 0.0, topic: str = ""
+    ) -> TaskReport:
+        """Write the rows of a task."""
+        rows = pa.RecordBatch.from_pydict({"value": list(values), "topic": [topic or self.topic] * len(values)})
+        attempt = TaskAttempt(self.name, batch, run, number, since)
+        columns = COLUMNS if self.options.topic is None else ("value",)
+        return write_task(self.options, columns, iter([rows.slice(0, 1), rows.slice(1)]), attempt)
+
+    def prepare(self, batch: int | None, *tasks: Sequence[str], run: str = "run") -> list[TaskReport]:
+        """Write the rows of all tasks."""
+        return [self.task(batch, number, *values, run=run) for number, values in enumerate(tasks)]
+
+    def commit(self, reports: Sequence[TaskReport], *, is_every_batch: bool = True) -> None:
+        """What the driver does when all tasks have succeeded."""
+        commit_batch(self.options, reports, is_every_batch=is_every_batch)
+
+    def write(self, batch: int | None, *tasks: Sequence[str], run: str = "run") -> None:
+        """Write a batch."""
+        self.commit(self.prepare(batch, *tasks, run=run))
+
+    def die_after_first_commit(self, reports: Sequence[TaskReport]) -> None:
+        """Commit only the transaction of task 0."""
+        admin = exactly_once.admin_of(self.options)
+        admin.fence_producers([self.name.of_task(report.task) for report in reports[1:]])
+        with pytest.raises(OttlaError):
+            self.commit(reports)
+
+    def committed(self, topic: str = "") -> list[str]:
+        """What a reader of committed records finds, which another client is."""
+        return committed(self.kafka, topic or self.topic)
+
+    def open_transactions(self) -> list[str]:
+        """The ids of the sink with an open transaction."""
+        listed = exactly_once.admin_of(self.options).list_transactions(states=["Ongoing"])
+        return [each.transactional_id for each in listed if self.name.task_of(each.transactional_id) is not None]
+
+
+def committed(kafka: Kafka, topic: str) -> list[str]:
+    """The values in a topic, sorted, up to the last stable offset; fails if that is not the end."""
+    ends = kafka.ends(topic)
+    settings = {"bootstrap.servers": kafka.servers, "group.id": "none", "enable.partition.eof": True}
+    consumer = confluent_kafka.Consumer({**settings, "isolation.level": "read_committed", "enable.auto.commit": False})
+    consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for _, number in ends])
+    found: list[str] = []
+    at_end: set[int] = set()
+    deadline = time.monotonic() + 30
+    while len(at_end) < len(ends):
+        assert time.monotonic() < deadline
+        for message in consumer.consume(1000, 0.05):
+            if message.error() is None:
+                found.append((message.value() or b"").decode())
+            elif message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                at_end.add(message.partition() or 0)
+    consumer.close()
+    return sorted(found)
+
+
+@pytest.fixture(scope="module", params=["kafka", pytest.param("broker", marks=pytest.mark.slow)])
+def cluster(request: pytest.FixtureRequest) -> Iterator[Kafka]:
+    if request.param == "kafka":
+        yield request.getfixturevalue("kafka")
+    else:
+        with Broker() as broker:
+            yield Kafka(broker.bootstrap_servers)
+
+
+@pytest.fixture
+def query(cluster: Kafka) -> Query:
+    return Query(cluster)
+
+
+def test_rows_are_visible_when_the_driver_has_committed(query: Query) -> None:
+    reports = query.prepare(0, ["a", "b"], ["c"])
+    assert query.committed() == []
+    query.commit(reports)
+    assert query.committed() == ["a", "b", "c"]
+    query.write(1, ["d"], ["e", "e"])
+    assert query.committed() == ["a", "b", "c", "d", "e", "e"]
+
+
+def test_a_batch_that_was_committed_is_not_written_again(query: Query) -> None:
+    query.write(0, ["a", "b"], ["c"])
+    again = [query.task(0, 0, "b", "a"), query.task(0, 1, "c")]
+    assert [(report.is_committed, report.prepared) for report in again] == [(True, None), (True, None)]
+    query.commit(again)
+    assert query.committed() == ["a", "b", "c"]
+
+
+def test_a_task_that_is_repeated_aborts_its_first_attempt(query: Query) -> None:
+    query.task(0, 0, "a", "lost with its executor")
+    first = query.task(0, 0, "a")
+    query.commit([first, query.task(0, 1, "b")])
+    assert query.committed() == ["a", "b"]
+
+
+def test_a_driver_that_dies_between_two_commits(query: Query) -> None:
+    query.write(0, ["a"], ["b"])
+    query.die_after_first_commit(query.prepare(1, ["c"], ["d"], ["e"]))
+    assert query.committed() == ["a", "b", "c"]
+    again = query.prepare(1, ["c"], ["d"], ["e"], run="the next run")
+    assert [report.is_committed for report in again] == [True, False, False]
+    query.commit(again)
+    assert query.committed() == ["a", "b", "c", "d", "e"]
+    query.write(2, ["f"], run="the next run")
+    assert query.committed()[-1] == "f"
+
+
+def test_a_repeated_commit_does_no_harm(query: Query) -> None:
+    reports = query.prepare(0, ["a"], ["b"])
+    query.commit(reports)
+    query.commit(reports)
+    assert query.committed() == ["a", "b"]
+
+
+@pytest.mark.parametrize("other", [["x"], ["c", "c"], []], ids=["others", "more", "none"])
+def test_rows_that_are_not_those_committed_are_refused(query: Query, other: list[str]) -> None:
+    query.write(0, ["a"])
+    query.die_after_first_commit(query.prepare(1, ["c"], ["d"]))
+    with pytest.raises(ReplayMismatchError, match="the rows of task 0 in batch 1 are not those") as raised:
+        query.commit(query.prepare(1, other, ["d"]))
+    assert "onReplayMismatch=repeat" in str(raised.value.hint)
+    assert query.committed() == ["a", "c"]  # no transaction is left open either
+    query.options = query.with_options(onReplayMismatch="repeat")
+    query.write(1, other, ["d"])
+    assert query.committed() == sorted(["a", "c", *other, "d"])
+
+
+def test_other_tasks_are_refused_if_some_were_committed(query: Query) -> None:
+    query.write(0, ["a"])
+    query.die_after_first_commit(query.prepare(1, ["c"], ["d"], ["e"]))
+    with pytest.raises(ReplayMismatchError, match="batch 1 had 3 tasks, of which 0 is committed, and now has 2"):
+        query.write(1, ["c"], ["d", "e"])
+    with pytest.raises(ReplayMismatchError, match="batch 1 had 3 tasks, of which 0 is committed, and now has 4"):
+        query.write(1, ["c"], ["d"], ["e"], [])
+    assert query.committed() == ["a", "c"]
+    query.options = query.with_options(onReplayMismatch="repeat")
+    query.write(1, ["c"], ["d", "e"])
+    assert query.committed() == ["a", "c", "d", "e"]
+
+
+def test_a_surplus_task_that_was_committed_is_found(query: Query) -> None:
+    query.write(0, ["a"])
+    reports = query.prepare(1, ["c"], ["d"])
+    query.die_after_first_commit(list(reversed(reports)))  # the transaction of task 1 stays prepared
+    admin = exactly_once.admin_of(query.options)
+    reports = query.prepare(1, ["c"], ["d"])
+    assert reports[1].prepared is not None
+    admin.end_transactions(reports[1].prepared, commit=True)
+    with pytest.raises(ReplayMismatchError, match="batch 1 had 2 tasks, of which 1 is committed, and now has 1"):
+        query.write(1, ["c", "d"])
+    assert query.committed() == ["a", "d"]
+
+
+def test_other_tasks_are_right_if_none_was_committed(query: Query) -> None:
+    query.write(0, ["a"])
+    reports = query.prepare(1, ["c"], ["d"], ["e"])
+    query.die_after_first_commit([dataclasses.replace(reports[0], prepared=None), *reports[1:]])
+    query.write(1, ["c", "d", "e"])
+    assert query.open_transactions() == []
+    assert query.committed() == ["a", "c", "d", "e"]
+
+
+def test_a_driver_that_was_thought_dead_commits_nothing(query: Query) -> None:
+    query.write(0, ["a"])
+    old = query.prepare(1, ["c"], ["d"], ["e"])
+    query.write(1, ["c", "d", "e"], run="the next run")
+    with pytest.raises(OttlaError):
+        query.commit(old)
+    abort_batch(query.options, old)
+    assert query.committed() == ["a", "c", "d", "e"]
+
+
+def test_an_older_checkpoint_is_refused(query: Query) -> None:
+    for batch in range(3):
+        query.write(batch, [f"a{batch}"], [f"b{batch}"])
+    with pytest.raises(ReplayMismatchError, match="task 0 has committed batch 2, and Spark now writes batch 1"):
+        query.write(1, ["a1"], ["b1"])
+    with pytest.raises(ReplayMismatchError, match="batch 2 was committed before, and Spark now writes batch 1"):
+        query.write(1, [], [], [])
+    assert len(query.committed()) == 6
+    query.options = query.with_options(onReplayMismatch="repeat")
+    query.write(1, ["a1"], ["b1"])
+    query.write(2, ["a2"], ["b2"])
+    query.options = query.with_options()
+    query.write(3, ["a3"], ["b3"])
+    assert query.committed() == sorted(["a0", "b0", "a1", "b1", "a2", "b2", "a1", "b1", "a2", "b2", "a3", "b3"])
+
+
+def test_a_checkpoint_without_a_record_is_refused(query: Query) -> None:
+    with pytest.raises(ReplayMismatchError, match="the sink has a record of no batch, and Spark now writes batch 7") as raised:
+        query.write(7, ["a"])
+    assert "exactlyOnce is new for this checkpoint" in str(raised.value.hint)
+    assert query.committed() == []
+    query.options = query.with_options(onReplayMismatch="repeat")
+    query.write(7, ["a"])
+    query.options = query.with_options()
+    query.write(8, ["b"])
+    with pytest.raises(ReplayMismatchError, match="a record of batch 8 as the latest, and Spark now writes batch 10"):
+        query.write(10, ["c"])
+    query.commit(query.prepare(10, ["c"]), is_every_batch=False)  # in foreachBatch, batch 9 may have written nothing
+    assert query.committed() == ["a", "b", "c"]
+
+
+def test_tasks_without_rows(query: Query) -> None:
+    query.write(0, [], [])
+    assert query.committed() == []
+    query.write(1, [], ["a"])
+    query.write(1, [], ["a"])
+    query.write(2, [], [])
+    query.write(3, ["b"], [])
+    assert query.committed() == ["a", "b"]
+
+
+def test_rows_for_several_topics(cluster: Kafka) -> None:
+    query = Query(cluster)
+    other = cluster.create()
+    query.options = dataclasses.replace(query.options, topic=None)
+    query.commit([query.task(0, 0, "a", topic=other)])
+    query.commit([query.task(1, 0, "b")])
+    again = query.task(1, 0, "b")
+    assert again.is_committed
+    query.commit([again])
+    query.commit([query.task(2, 0, "c", topic=other)])
+    assert (query.committed(), query.committed(other)) == (["b"], ["a", "c"])
+    with pytest.raises(ReplayMismatchError, match="1 with other content"):
+        query.commit([query.task(2, 0, "c")])  # the same rows for another topic
+
+
+def test_a_failed_batch_leaves_no_transaction_open(query: Query) -> None:
+    query.task(0, 3, "of a task that did not report")
+    abort_batch(query.options, query.prepare(0, ["a"], ["b"]))
+    assert query.open_transactions() == []
+    assert query.committed() == []
+
+
+def test_a_row_that_cannot_be_sent_aborts_its_transaction(query: Query) -> None:
+    with pytest.raises(OttlaError, match="a record of 2000"):
+        query.task(0, 0, "a", "b" * 2_000_000)
+    assert query.open_transactions() == []
+    assert query.committed() == []
+
+
+def test_a_run_aborts_what_earlier_runs_have_left_open(query: Query) -> None:
+    """Its own task 0 began before the driver's clock says that it did, so the clocks may differ."""
+    query.task(0, 7, "of an earlier run")
+    query.task(0, 0, "of this run", run="another", since=time.time() + 60)
+    assert query.open_transactions() == [query.name.of_task(0)]
+    query.task(0, 9, "of a task that this attempt does not have", run="another")
+    query.commit([query.task(0, 0, "of this run", run="a third")])
+    assert query.open_transactions() == []
+    assert query.committed() == ["of this run"]
+
+
+def test_a_batch_job_commits_once_and_leaves_no_markers(query: Query) -> None:
+    query.task(None, 1, "of an attempt that failed")
+    query.commit(query.prepare(None, ["a"], ["b"]), is_every_batch=False)
+    assert query.committed() == ["a", "b"]
+    with Admin(bootstrap_servers=query.kafka.servers) as admin:
+        groups = [each.group_id for each in admin.list_groups()]
+    assert not [each for each in groups if each.startswith(query.name.group)]
+
+
+def test_an_offset_of_somebody_else_is_not_taken_for_a_marker(query: Query) -> None:
+    query.write(0, ["a"])
+    with Admin(bootstrap_servers=query.kafka.servers) as admin:
+        admin.alter_group_offsets(query.name.of_task(0), {TopicPartition(query.topic, 1): OffsetAndMetadata(5, "mine")})
+    with pytest.raises(OttlaError, match="has an offset that the sink has not stored: its metadata is 'mine'"):
+        query.task(1, 0, "b")
+
+
+def test_a_batch_that_takes_too_long_names_the_option_that_helps() -> None:
+    with Broker() as broker:
+        query = Query(Kafka(broker.bootstrap_servers), kafka__transaction__timeout__ms="1000")
+        reports = query.prepare(0, ["a"])
+        deadline = time.monotonic() + 30
+        while query.open_transactions():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        with pytest.raises(OttlaError, match=r"the batch: its transaction was open for \d s; the brokers abort it") as raised:
+            query.commit(reports)
+        assert "maxOffsetsPerTrigger" in str(raised.value.hint)
+        query.write(0, ["a"])
+        assert query.committed() == ["a"]
+
+
+@pytest.mark.parametrize("sends", [True, False])
+def test_a_newer_attempt_fences_an_older_one_that_still_writes(query: Query, sends: bool) -> None:
+    """A task on an executor that Spark has given up on goes on writing, or has prepared its transaction."""
+    with Producer(bootstrap_servers=query.kafka.servers, transactional_id=query.name.of_task(0)) as old:
+        transaction = old.transaction()
+        transaction.begin()
+        old.send(query.topic, "old")
+        old.flush()
+        query.write(0, ["new"])
+        if sends:
+            old.send(query.topic, "old, too")
+        with pytest.raises(OttlaError):
+            exactly_once.admin_of(query.options).end_transactions(transaction.prepare(), commit=True)
+    assert query.committed() == ["new"]
