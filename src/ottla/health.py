@@ -26,8 +26,6 @@ from ottla.client.health.metrics import MetricName
 from ottla.client.health.names import meaning
 from ottla.client.health.verdicts import STUCK_AFTER, Health, PartitionHealth, WaitsFor
 
-PAGES = ("/live", "/ready", "/health", "/metrics")
-
 
 class Inspectable(Protocol):
     """``Consumer`` or ``AsyncConsumer``."""
@@ -39,26 +37,18 @@ class Inspectable(Protocol):
         """The metrics of the consumer."""
 
 
-class HealthServer:
-    """The server that ``serve`` starts; it listens on ``port``. A context manager."""
+class PageServer:
+    """Serves ``pages``, by their paths, on a separate thread; it listens on ``port``. A context manager."""
 
-    def __init__(self, consumer: Inspectable, port: int, host: str, stuck_after: float | timedelta) -> None:
-        arguments.duration(stuck_after, "stuck_after")  # raise here, not in each probe on a thread of the server
-        address = (arguments.string(host, "host"), arguments.integer(port, "port", 0, 65535))
-        pages: dict[str, Callable[[], _Page]] = {
-            "/live": lambda: _verdict(health := consumer.health(stuck_after), health.live),
-            "/ready": lambda: _verdict(health := consumer.health(stuck_after), health.ready),
-            "/health": lambda: _as_json(consumer.health(stuck_after)),
-            "/metrics": lambda: _for_prometheus(consumer, stuck_after),
-        }
-        self._server = ThreadingHTTPServer(address, _handler(pages))
+    def __init__(self, pages: Mapping[str, Callable[[], Page]], port: int, host: str, thread: str) -> None:
+        self._server = ThreadingHTTPServer((host, port), _handler(pages))
         self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, name=f"ottla-health-{self.port}", daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, name=f"{thread}-{self.port}", daemon=True)
         self._thread.start()
 
     def __repr__(self) -> str:
-        return f"<HealthServer at port {self.port}, {'up' if self._thread.is_alive() else 'closed'}>"
+        return f"<{type(self).__name__} at port {self.port}, {'up' if self._thread.is_alive() else 'closed'}>"
 
     def __enter__(self) -> Self:
         return self
@@ -73,6 +63,20 @@ class HealthServer:
         self._server.server_close()
 
 
+class HealthServer(PageServer):
+    """The server that ``serve`` starts."""
+
+    def __init__(self, consumer: Inspectable, port: int, host: str, stuck_after: float | timedelta) -> None:
+        arguments.duration(stuck_after, "stuck_after")  # raise here, not in each probe on a thread of the server
+        pages: dict[str, Callable[[], Page]] = {
+            "/live": lambda: _verdict(health := consumer.health(stuck_after), health.live),
+            "/ready": lambda: _verdict(health := consumer.health(stuck_after), health.ready),
+            "/health": lambda: _as_json(consumer.health(stuck_after)),
+            "/metrics": lambda: registry_page(PrometheusCollector(consumer, stuck_after)),
+        }
+        super().__init__(pages, arguments.integer(port, "port", 0, 65535), arguments.string(host, "host"), "ottla-health")
+
+
 def serve(consumer: Inspectable, port: int = 0, *, host: str = "", stuck_after: float | timedelta = STUCK_AFTER) -> HealthServer:
     """Serve health probes and metrics of ``consumer`` on ``port`` (0: any free one), on a separate thread.
 
@@ -85,18 +89,18 @@ def serve(consumer: Inspectable, port: int = 0, *, host: str = "", stuck_after: 
     return HealthServer(consumer, port, host, stuck_after)
 
 
-class _Page:
+class Page:
     """An HTTP response."""
 
     def __init__(self, status: HTTPStatus, content: str, kind: str = "text/plain; charset=utf-8") -> None:
         self.status, self.content, self.kind = status, content.encode(), kind
 
 
-def _handler(pages: Mapping[str, Callable[[], _Page]]) -> type[BaseHTTPRequestHandler]:
+def _handler(pages: Mapping[str, Callable[[], Page]]) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             page = pages.get(self.path.partition("?")[0])
-            answer = page() if page is not None else _Page(HTTPStatus.NOT_FOUND, "try " + ", ".join(PAGES) + "\n")
+            answer = page() if page is not None else Page(HTTPStatus.NOT_FOUND, "try " + ", ".join(pages) + "\n")
             self.send_response(answer.status)
             self.send_header("Content-Type", answer.kind)
             self.send_header("Content-Length", str(len(answer.content)))
@@ -112,25 +116,26 @@ def _handler(pages: Mapping[str, Callable[[], _Page]]) -> type[BaseHTTPRequestHa
     return Handler
 
 
-def _verdict(health: Health, holds: bool) -> _Page:
+def _verdict(health: Health, holds: bool) -> Page:
     status = HTTPStatus.OK if holds else HTTPStatus.SERVICE_UNAVAILABLE
-    return _Page(status, "".join(f"{reason}\n" for reason in health.reasons) or "ok\n")
+    return Page(status, "".join(f"{reason}\n" for reason in health.reasons) or "ok\n")
 
 
-def _as_json(health: Health) -> _Page:
+def _as_json(health: Health) -> Page:
     status = HTTPStatus.OK if health.healthy else HTTPStatus.SERVICE_UNAVAILABLE
-    return _Page(status, json.dumps(health.as_dict(), indent=2) + "\n", "application/json")
+    return Page(status, json.dumps(health.as_dict(), indent=2) + "\n", "application/json")
 
 
-def _for_prometheus(consumer: Inspectable, stuck_after: float | timedelta) -> _Page:
+def registry_page(collector: Any) -> Page:
+    """Return the page with the metrics of a collector of ``prometheus-client``."""
     try:
         from prometheus_client import CollectorRegistry
         from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
     except ImportError:
-        return _Page(HTTPStatus.NOT_IMPLEMENTED, "prometheus-client is missing: pip install 'ottla[metrics]'\n")
+        return Page(HTTPStatus.NOT_IMPLEMENTED, "prometheus-client is missing: pip install 'ottla[metrics]'\n")
     registry = CollectorRegistry()
-    registry.register(PrometheusCollector(consumer, stuck_after))
-    return _Page(HTTPStatus.OK, generate_latest(registry).decode(), CONTENT_TYPE_LATEST)
+    registry.register(collector)
+    return Page(HTTPStatus.OK, generate_latest(registry).decode(), CONTENT_TYPE_LATEST)
 
 
 class PrometheusCollector:

@@ -114,6 +114,11 @@ def print_error(message: str, details: Sequence[str] = ()) -> None:
         print(visible(line), file=sys.stderr)
 
 
+def print_progress(text: str) -> None:
+    """Print one line about a step that is under way to stderr."""
+    print(visible(text), file=sys.stderr)
+
+
 def print_warning(message: str) -> None:
     """Print a warning as one line to stderr."""
     print(f"warning: {visible(message)}", file=sys.stderr)

@@ -30,6 +30,8 @@ Spark discovers it through the top-level module ``pyspark_ottla``; users import 
     consumer_pool.py executor  idle consumers of a worker process, for later tasks
     executors.py           the pickled form of the objects above, which names the host where Ottla is missing
     worker_logs.py         the log handler of a worker process
+    runner_environment.py  what the runner of jobs asks of planners
+    jobs/          driver  ``ottla pipeline``: runs, watches, checks and tests jobs
 
 Must not know anything below ``Consumer``. Invariant: no constructor does I/O, because Spark creates and pickles these objects
 repeatedly, in several processes.

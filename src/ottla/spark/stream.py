@@ -36,6 +36,7 @@ from ottla.spark.offsets import Offsets, StreamOffset
 from ottla.spark.options import SourceOptions
 from ottla.spark.planning import limit_ends, plan_tasks, ranges_between
 from ottla.spark.progress import Progress, ProgressThread
+from ottla.spark.runner_environment import is_draining
 from ottla.spark.watch import Watch
 from ottla.types import TopicPartition
 
@@ -97,10 +98,11 @@ class OttlaStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailabl
         return None if self._latest is None else StreamOffset(self._latest).to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return the end of the batch that begins at ``start``; ``start`` itself if there are no new records."""
+        """Return the end of the batch that begins at ``start``; ``start`` itself if there are no new records, or if the runner of
+        the job drains its streams."""
         begin = StreamOffset.from_json(start)
         self._progress.report(begin.positions)
-        ends = self._end_of_query(begin.positions)
+        ends = begin if is_draining() else self._end_of_query(begin.positions)
         recreated = begin.recreated(ends.topic_ids)
         known = _without(recreated, begin.positions)
         positions = self._wait_for_transactions(known, dict(ends.positions))

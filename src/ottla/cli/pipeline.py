@@ -1,0 +1,123 @@
+"""``ottla pipeline``: runs jobs of Spark, files with ``def queries(spark)``.
+
+Owns the options and their checks. Must not know Spark, nor how a job is run. Invariant: nothing of PySpark is imported before the
+options are correct.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ottla.cli.options import SingleValueCommand, parse_pairs, parse_path
+from ottla.cli.output import CommandFailed, print_error, print_progress
+from ottla.spark.jobs.job_file import JobError
+from ottla.spark.jobs.job_run import JobRun, run_job
+from ottla.spark.jobs.runner import RunSettings
+from ottla.spark.jobs.state_file import default_checkpoints
+from ottla.spark.jobs.stopping import stop_requests
+
+app = typer.Typer(help="Run jobs of Spark: files with def queries(spark).", no_args_is_help=True)
+
+UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
+REPORT_EVERY, REPORT_EVERY_IN_LOG = 5.0, 60.0
+"""Seconds between two lines about a query, on a terminal and elsewhere."""
+RESTARTS = 5
+REQUIRED_MODULES = ("pyspark", "pyarrow")
+INSTALL_COMMAND = 'pip install "ottla[spark]"'
+
+JobFile = Annotated[Path, typer.Argument(metavar="FILE", parser=parse_path, help="The job: a file with def queries(spark).")]
+Checkpoints = Annotated[
+    str | None,
+    typer.Option(
+        "--checkpoints", metavar="DIR", help="Directory of the checkpoints; default: checkpoints/NAME, beside the file NAME.py."
+    ),
+]
+Master = Annotated[str | None, typer.Option("--master", metavar="MASTER", help="Spark's master, for example local[4].")]
+SparkSettings = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark, for example spark.driver.memory=4g; may be repeated."),
+]
+
+
+@app.callback()
+def pipeline_group() -> None:
+    """Run jobs of Spark: files with def queries(spark)."""
+
+
+@app.command(cls=SingleValueCommand)
+def run(
+    file: JobFile,
+    once: Annotated[bool, typer.Option("--once", help="End when the records that exist now are processed.")] = False,
+    every: Annotated[
+        str | None, typer.Option("--every", metavar="TIME", help="Begin a batch so often: 500ms, 10s, 5m or 1h.")
+    ] = None,
+    master: Master = None,
+    remote: Annotated[
+        str | None, typer.Option("--remote", metavar="URL", help="Run on a server of Spark Connect: sc://HOST:PORT.")
+    ] = None,
+    checkpoints: Checkpoints = None,
+    metrics_port: Annotated[
+        int | None, typer.Option("--metrics-port", min=0, max=65535, help="HTTP port of /metrics for Prometheus; 0: any free one.")
+    ] = None,
+    restarts: Annotated[
+        int, typer.Option("--restarts", metavar="N", min=0, help="Start a failed query again so often before the job fails.")
+    ] = RESTARTS,
+    settings: SparkSettings = None,
+) -> None:
+    """Run the queries of a job until SIGTERM or Ctrl-C, or with --once until all records are processed."""
+    if once and every is not None:
+        raise typer.BadParameter("the option excludes --once", param_hint="--every")
+    if master is not None and remote is not None:
+        raise typer.BadParameter("the option excludes --master", param_hint="--remote")
+    interval = None if every is None else parse_interval(every)
+    report_every = REPORT_EVERY if sys.stderr.isatty() else REPORT_EVERY_IN_LOG
+    given = JobRun(
+        file,
+        location(file, checkpoints),
+        RunSettings(once, interval, restarts, report_every),
+        master,
+        remote,
+        metrics_port,
+        parse_pairs(settings, "--conf"),
+    )
+    check_modules()
+    with stop_requests() as stop:
+        try:
+            code = run_job(given, stop, say=print_progress, complain=_complain)
+        except JobError as error:
+            raise CommandFailed(str(error), [f"  {line}" for line in error.details]) from error
+    raise typer.Exit(code)
+
+
+def parse_interval(text: str) -> str:
+    """Return Spark's text for ``10s``. Raises ``typer.BadParameter``."""
+    found = re.fullmatch(r"([1-9][0-9]{0,8})(ms|s|m|h)", text)
+    if found is None:
+        raise typer.BadParameter(f"{text!r} is not a time, such as 500ms, 10s, 5m or 1h", param_hint="--every")
+    return f"{found[1]} {UNITS[found[2]]}"
+
+
+def location(file: Path, checkpoints: str | None) -> str:
+    """Return the directory of the checkpoints, as an absolute path unless it is a URL: the JVM may have another directory."""
+    if checkpoints is None:
+        return default_checkpoints(file)
+    if "://" in checkpoints:
+        return checkpoints
+    return str(parse_path(checkpoints).absolute())
+
+
+def check_modules() -> None:
+    """Raise ``CommandFailed`` if PySpark is missing."""
+    missing = [name for name in REQUIRED_MODULES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise CommandFailed(f"jobs of Spark need {' and '.join(missing)}: {INSTALL_COMMAND}")
+
+
+def _complain(message: str, details: tuple[str, ...]) -> None:
+    print_error(message, [f"  {line}" for line in details])

@@ -1,0 +1,137 @@
+"""One run of a job file, from the lock to the end of the session.
+
+Owns the order of the steps and the state file. Must not know the command line. Invariant: however the run ends, the session is
+stopped, and the state file says how it ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ottla.spark.jobs.job_file import check_checkpoints, load_job
+from ottla.spark.jobs.metrics import serve_metrics
+from ottla.spark.jobs.reports import listed
+from ottla.spark.jobs.runner import DONE, Runner, RunSettings
+from ottla.spark.jobs.session import SessionSettings, create_session, prepare_environment
+from ottla.spark.jobs.state_file import RunDirectory
+from ottla.spark.jobs.stopping import StopRequests, own_handlers_kept
+
+RUNNING, ENDED, FAILED = "running", "ended", "failed"
+"""The states of a run in its state file."""
+
+
+@dataclass(frozen=True)
+class JobRun:
+    """What to run, and how. ``checkpoints``: the directory of the checkpoints, for Spark."""
+
+    path: Path
+    checkpoints: str
+    run: RunSettings
+    master: str | None = None
+    remote: str | None = None
+    metrics_port: int | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+def run_job(
+    given: JobRun, stop: StopRequests, *, say: Callable[[str], None], complain: Callable[[str, tuple[str, ...]], None]
+) -> int:
+    """Run a job and return the exit code. Raises ``OttlaError`` if it cannot be started."""
+    directory = RunDirectory(given.path, given.checkpoints)
+    with directory.locked(), tempfile.TemporaryDirectory(prefix="ottla-pipeline-") as scratch:
+        state = _RunState(given, directory)
+        with state.kept(), _metrics(given.metrics_port, state.queries, say):
+            session_settings = SessionSettings(
+                name=given.path.stem,
+                checkpoints=given.checkpoints,
+                folder=directory.path,
+                drain=Path(scratch, "drain"),
+                master=given.master,
+                remote=given.remote,
+                settings=given.settings,
+                is_local=directory.is_local,
+            )
+            prepare_environment(session_settings)
+            job = load_job(given.path)
+            session = create_session(session_settings)
+            try:
+                with own_handlers_kept():
+                    writers = job.writers(session)
+                checkpoints = check_checkpoints(given.path, writers, given.checkpoints)
+                runner = Runner(
+                    writers, checkpoints, given.run, directory, session_settings.drain,
+                    say=say, complain=complain, keep=state.write, is_alive=lambda: _is_alive(session),
+                )  # fmt: skip
+                say(f"{given.path.name}: running {listed(writers)}; checkpoints in {given.checkpoints}")
+                state.exit_code = runner.run(stop)
+            finally:
+                with contextlib.suppress(Exception):
+                    session.stop()
+        return state.exit_code
+
+
+class _RunState:
+    """What the state file says of the run."""
+
+    def __init__(self, given: JobRun, directory: RunDirectory) -> None:
+        self.exit_code = 1
+        self._directory = directory
+        self._state: dict[str, Any] = {
+            "job": str(given.path.resolve()),
+            "process": os.getpid(),
+            "started_at": int(time.time() * 1000),
+            "ended_at": None,
+            "state": RUNNING,
+            "error": None,
+            "queries": {},
+        }
+
+    def queries(self) -> Mapping[str, Any]:
+        """The state of the queries."""
+        queries: Mapping[str, Any] = self._state["queries"]
+        return queries
+
+    def write(self, queries: Mapping[str, Any]) -> None:
+        """Write the state with that of the queries."""
+        self._state["queries"] = dict(queries)
+        self._directory.write(self._state)
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """Write the state at the beginning and at the end of the ``with``."""
+        self._directory.write(self._state)
+        try:
+            yield
+        except BaseException as error:
+            self._state["error"] = str(error) or type(error).__name__
+            raise
+        finally:
+            self._state["state"] = ENDED if self.exit_code == DONE else FAILED
+            self._state["ended_at"] = int(time.time() * 1000)
+            with contextlib.suppress(OSError):
+                self._directory.write(self._state)
+
+
+@contextlib.contextmanager
+def _metrics(port: int | None, state: Callable[[], Mapping[str, Any]], say: Callable[[str], None]) -> Iterator[None]:
+    if port is None:
+        yield
+        return
+    with serve_metrics(state, port) as server:
+        say(f"metrics: http://localhost:{server.port}/metrics")
+        yield
+
+
+def _is_alive(session: Any) -> bool:
+    """Whether the JVM lives. Of a server of Connect the queries' errors say it."""
+    if not hasattr(session, "_jvm"):
+        return True
+    process = getattr(session.sparkContext._gateway, "proc", None)
+    return process is None or process.poll() is None

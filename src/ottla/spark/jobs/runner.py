@@ -1,0 +1,275 @@
+"""The run of a job: starts its queries, watches them, starts failed ones again, and ends them.
+
+Owns the loop and the calls into Spark. Must not know when a query is restarted, nor how a line looks. Invariants: a query is
+stopped between two batches, unless a second signal interrupts it; the exit code is 0 only if no query has failed.
+
+How a run ends: the file of ``runner_environment.DRAIN`` appears, so the sources offer no more records. A query whose trigger is not
+active after that has finished its batch, and every later trigger finds nothing to do: it can be stopped. One with ``availableNow``
+ends by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ottla.errors import OttlaError
+from ottla.spark.jobs.causes import Cause, cause_of
+from ottla.spark.jobs.reports import BatchReport, listed, progress_line, read_progress
+from ottla.spark.jobs.state_file import RunDirectory
+from ottla.spark.jobs.stopping import StopRequests
+from ottla.spark.jobs.supervision import ENDED, QueryState, Supervision
+
+DONE, FAILED = 0, 1
+POLL = 0.2
+"""Seconds between two looks at the queries."""
+PLANNING = "Getting offsets"
+"""The beginning of Spark's status message while a trigger asks the sources for their ends."""
+PLANNING_GRACE = 5.0
+"""Seconds after which a query that still plans is stopped when the job ends: its cluster does not answer."""
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """``once``: end with the available records. ``every``: Spark's text of the trigger's interval. With neither, the job's own
+    trigger applies. ``restarts``: of one query, without a finished batch between them. ``report_every``: seconds between two
+    lines."""
+
+    once: bool
+    every: str | None
+    restarts: int
+    report_every: float
+
+
+class WatchedQuery:
+    """One query of the job."""
+
+    def __init__(self, name: str, writer: Any, checkpoint: str, restarts: int) -> None:
+        self.name, self.checkpoint = name, checkpoint
+        self.supervision = Supervision(restarts)
+        self.report: BatchReport | None = None
+        self.cause: Cause | None = None
+        self.batches = self.rows = 0
+        """Finished batches, and the rows in them."""
+        self.handle: Any = None
+        self._writer = writer
+        self._reported_batches = self._reported_rows = 0
+        self._seen: tuple[str, str] | None = None
+        """Run id and time of Spark's last report that was taken over."""
+
+    @property
+    def state(self) -> QueryState:
+        """Where the query is."""
+        return self.supervision.state
+
+    def start(self) -> None:
+        """Start the query. Raises what PySpark raises."""
+        self.handle = self._writer.start()
+        self.supervision.started(time.monotonic())
+
+    def look(self) -> None:
+        """Take over what Spark reports since the last look."""
+        for progress in self._new_progress():
+            report = read_progress(progress)
+            if "addBatch" in progress.get("durationMs", {}):
+                self.batches += 1
+                self.rows += report.rows
+                self.report = report
+                self.supervision.finished_batch()
+            elif self.report is not None and report.lag is not None:  # an idle query reports its lag every 10 s
+                self.report = replace(self.report, lag=report.lag)
+
+    def _new_progress(self) -> list[dict[str, Any]]:
+        """Spark's reports since the last call, oldest first. Spark keeps the latest hundred."""
+        new: list[dict[str, Any]] = []
+        for text in _reports_backwards(self.handle):
+            progress = json.loads(text)
+            at = (str(progress.get("runId")), str(progress.get("timestamp")))
+            if at == self._seen:
+                break
+            new.append(progress)
+        if new:
+            self._seen = (str(new[0].get("runId")), str(new[0].get("timestamp")))
+        return new[::-1]
+
+    def line(self) -> str | None:
+        """Return the line about what has happened since the last call; ``None`` if there was no batch."""
+        batches, rows = self.batches - self._reported_batches, self.rows - self._reported_rows
+        if self.report is None or not batches:
+            return None
+        self._reported_batches, self._reported_rows = self.batches, self.rows
+        return progress_line(self.name, self.report, batches, rows)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the query's part of the state file."""
+        report = self.report
+        return {
+            "state": self.state.value,
+            "checkpoint": self.checkpoint,
+            "batch": None if report is None else report.number,
+            "batch_at": None if report is None else report.at,
+            "batch_seconds": None if report is None else report.seconds,
+            "rows": self.rows,
+            "rows_per_second": None if report is None else report.rows_per_second,
+            "lag": None if report is None else report.lag,
+            "restarts": self.supervision.restarts,
+            "error": None if self.cause is None else self.cause.message,
+        }
+
+
+class Runner:
+    """One run. ``say`` prints a line, ``complain`` an error with lines below it, ``keep`` stores the state of the queries."""
+
+    def __init__(
+        self,
+        writers: Mapping[str, Any],
+        checkpoints: Mapping[str, str],
+        settings: RunSettings,
+        directory: RunDirectory,
+        drain: Path,
+        *,
+        say: Callable[[str], None],
+        complain: Callable[[str, tuple[str, ...]], None],
+        keep: Callable[[Mapping[str, Any]], None],
+        is_alive: Callable[[], bool],
+    ) -> None:
+        self.queries = [
+            WatchedQuery(name, _triggered(writer.queryName(name), settings), checkpoints[name], settings.restarts)
+            for name, writer in writers.items()
+        ]
+        self._settings, self._directory, self._drain_file = settings, directory, drain
+        self._say, self._complain, self._keep, self._is_alive = say, complain, keep, is_alive
+        self._drained_at: float | None = None
+        self._reported_at = time.monotonic()
+
+    def run(self, stop: StopRequests) -> int:
+        """Run until all queries have ended, and return the exit code."""
+        while True:
+            now = time.monotonic()
+            if stop.count > 1:
+                return self._interrupt(stop)
+            if stop.count and self._drained_at is None:
+                self._say(f"{stop.signal.name if stop.signal else ''}: the running batches end, then the job; once more: at once")
+                self._drain(now)
+            for query in self.queries:
+                if stop.count > 1:
+                    break
+                self._step(query, now)
+            self._report(now)
+            self._keep(self.state())
+            if all(query.state in ENDED for query in self.queries):
+                return self._finish()
+            if not self._is_alive():
+                raise OttlaError("Spark's JVM has ended", hint=f"its log is {self._directory.spark_log}")
+            if self._drained_at is None and any(query.state is QueryState.FAILED for query in self.queries):
+                self._drain(now)
+            stop.wait(POLL)
+
+    def state(self) -> dict[str, Any]:
+        """Return the queries' part of the state file."""
+        return {query.name: query.as_dict() for query in self.queries}
+
+    def _drain(self, now: float) -> None:
+        self._drained_at = now
+        self._drain_file.touch()
+        for query in self.queries:
+            query.supervision.drain()
+
+    def _step(self, query: WatchedQuery, now: float) -> None:
+        if query.supervision.is_due(now):
+            self._start(query)
+        elif query.state in (QueryState.RUNNING, QueryState.DRAINING):
+            self._watch(query, now)
+
+    def _start(self, query: WatchedQuery) -> None:
+        from pyspark.errors import AnalysisException
+
+        try:
+            query.start()
+        except Exception as error:
+            # Spark has checked the plan and the options: another attempt would have the same result.
+            self._failed(query, error, is_permanent=isinstance(error, AnalysisException))
+
+    def _watch(self, query: WatchedQuery, now: float) -> None:
+        try:
+            is_active = query.handle.isActive
+            query.look()
+            error = None if is_active else query.handle.exception()
+            if is_active and query.state is QueryState.DRAINING and self._can_stop(query, now):
+                query.handle.stop()
+                is_active = False
+        except Exception as raised:  # the connection to the JVM, or to the server of Connect, is lost
+            is_active, error = False, raised
+        if error is not None:
+            self._failed(query, error)
+        elif not is_active:
+            query.supervision.ended()
+
+    def _can_stop(self, query: WatchedQuery, now: float) -> bool:
+        status = query.handle.status
+        if not status["isTriggerActive"]:
+            return True
+        assert self._drained_at is not None
+        return now > self._drained_at + PLANNING_GRACE and str(status["message"]).startswith(PLANNING)
+
+    def _failed(self, query: WatchedQuery, error: BaseException, *, is_permanent: bool = False) -> None:
+        query.cause = cause_of(str(error))
+        self._directory.add_error(query.name, str(error))
+        supervision = query.supervision
+        supervision.failed(time.monotonic(), is_permanent=is_permanent or query.cause.is_permanent)
+        if query.state is QueryState.WAITING:
+            pause = supervision.due_at - time.monotonic()
+            end = f"restart {supervision.in_a_row} of {self._settings.restarts} in {max(0.0, pause):.0f} s"
+        else:
+            end = "not started again" + (f" after {supervision.in_a_row} restarts" if supervision.in_a_row else "")
+        where = f"all of Spark's text: {self._directory.error_log}"
+        self._complain(f"query {query.name} failed: {query.cause.message}", (*query.cause.details, f"{end}; {where}"))
+
+    def _report(self, now: float, *, at_once: bool = False) -> None:
+        if now < self._reported_at + self._settings.report_every and not at_once:
+            return
+        self._reported_at = now
+        for query in self.queries:
+            if (line := query.line()) is not None:
+                self._say(line)
+            elif query.report is None and query.state is QueryState.RUNNING and not at_once:
+                self._say(f"{query.name}: no batch yet ({query.handle.status['message']})")
+
+    def _finish(self) -> int:
+        self._report(time.monotonic(), at_once=True)
+        failed = [query.name for query in self.queries if query.state is QueryState.FAILED]
+        if not failed:
+            return DONE
+        done = [query.name for query in self.queries if query.state is QueryState.DONE]
+        self._say(f"failed: {listed(failed)}" + (f"; ended: {listed(done)}" if done else ""))
+        return FAILED
+
+    def _interrupt(self, stop: StopRequests) -> int:
+        """Stop at once. The next run repeats the batches that this interrupts."""
+        for query in self.queries:
+            if query.state in (QueryState.RUNNING, QueryState.DRAINING):
+                with contextlib.suppress(Exception):
+                    query.handle.stop()
+        self._keep(self.state())
+        assert stop.signal is not None
+        return 128 + stop.signal
+
+
+def _reports_backwards(handle: Any) -> Iterator[str]:
+    """The JSON of Spark's reports, the latest first. (PySpark's own ``recentProgress`` makes thousands of calls into the JVM.)"""
+    if hasattr(handle, "_jsq"):
+        reports = handle._jsq.recentProgress()
+        yield from (reports[at].json() for at in reversed(range(len(reports))))
+    else:
+        yield from (progress.json for progress in reversed(handle.recentProgress))
+
+
+def _triggered(writer: Any, settings: RunSettings) -> Any:
+    if settings.once:
+        return writer.trigger(availableNow=True)
+    return writer if settings.every is None else writer.trigger(processingTime=settings.every)

@@ -1,0 +1,108 @@
+"""The state of a run, in the directory ``_pipeline`` beside the checkpoints.
+
+Owns the files of that directory: ``state.json``, which is replaced as a whole; ``lock``, which a run holds; ``errors.log`` and
+``spark.log``. Must not know Spark. Invariants: one run at a time has the lock, which the operating system releases with the
+process; a reader never sees half of a state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ottla.errors import OttlaError
+
+FOLDER = "_pipeline"
+"""The underscore keeps it apart from the queries, whose names begin with a letter or a digit."""
+CHECKPOINTS = "checkpoints"
+
+
+def default_checkpoints(job: Path) -> str:
+    """Return the directory of the checkpoints of a job without the option: ``checkpoints/NAME`` beside ``NAME.py``."""
+    return str(job.resolve().parent / CHECKPOINTS / job.stem)
+
+
+class RunDirectory:
+    """The directory of a job's runs. ``checkpoints`` may be a URL of a file system that only Spark knows; then the directory is
+    where the checkpoints would be without the option."""
+
+    def __init__(self, job: Path, checkpoints: str) -> None:
+        plain = checkpoints.removeprefix("file://") if checkpoints.startswith("file:///") else checkpoints.removeprefix("file:")
+        self.is_local = "://" not in plain
+        self.path = Path(plain if self.is_local else default_checkpoints(job)) / FOLDER
+        self._written = ""
+
+    @property
+    def spark_log(self) -> Path:
+        """The JVM's log."""
+        return self.path / "spark.log"
+
+    @property
+    def error_log(self) -> Path:
+        """The errors of queries, as Spark gives them."""
+        return self.path / "errors.log"
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the lock. Raises ``OttlaError`` if another run has it, or if the directory cannot be written."""
+        import fcntl
+
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            (self.path / "lock").touch()
+        except OSError as error:
+            raise OttlaError(f"cannot write to {self.path}: {error.strerror}", cause=error) from error
+        with open(self.path / "lock", "a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                process = self.read().get("process", "unknown")
+                raise OttlaError(
+                    f"the job runs already, as process {process}: its checkpoints are in {self.path.parent}",
+                    hint="stop it, or give this run its own --checkpoints",
+                ) from error
+            yield
+
+    def is_running(self) -> bool:
+        """Whether a run has the lock."""
+        import fcntl
+
+        try:
+            with open(self.path / "lock") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    def write(self, state: dict[str, Any]) -> None:
+        """Replace the state, if it has changed."""
+        text = json.dumps(state, indent=2) + "\n"
+        if text == self._written:
+            return
+        new = self.path / "state.json.new"
+        new.write_text(text)
+        os.replace(new, self.path / "state.json")
+        self._written = text
+
+    def read(self) -> dict[str, Any]:
+        """Return the state that the latest run has written last; empty if there is none. Raises ``OttlaError`` for another file."""
+        path = self.path / "state.json"
+        try:
+            state = json.loads(path.read_text())
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise OttlaError(f"cannot read {path}: {error}", hint="the next run writes it again", cause=error) from error
+        return state if isinstance(state, dict) else {}
+
+    def add_error(self, query: str, text: str) -> None:
+        """Append an error of Spark to the log of errors, whose disk may be full."""
+        with contextlib.suppress(OSError), open(self.error_log, "a", errors="replace") as file:
+            file.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {query}\n{text.rstrip()}\n\n")

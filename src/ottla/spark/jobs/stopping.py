@@ -1,0 +1,54 @@
+"""SIGTERM and Ctrl-C while a job runs.
+
+Owns the count of the signals and the wait that they interrupt. Must not know what is stopped. Invariant: a handler raises
+nothing: an exception could interrupt a call into the JVM, whose answer would be taken for that of the next call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import signal
+from collections.abc import Iterator
+from types import FrameType
+
+from ottla.signals import STOP_SIGNALS, handling
+
+
+class StopRequests:
+    """The signals so far: the first asks for the end of the job after its running batches, the second for its end now."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.signal: signal.Signals | None = None
+        self._arrived: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """The handler."""
+        self.count += 1
+        self.signal = self.signal or signal.Signals(number)
+        self._arrived.put(None)
+
+    def wait(self, timeout: float) -> None:
+        """Wait ``timeout`` seconds, or until the next signal."""
+        with contextlib.suppress(queue.Empty):
+            self._arrived.get(timeout=timeout)
+
+
+@contextlib.contextmanager
+def stop_requests() -> Iterator[StopRequests]:
+    """Count the signals during the ``with``."""
+    requests = StopRequests()
+    with handling(requests.handle):
+        yield requests
+
+
+@contextlib.contextmanager
+def own_handlers_kept() -> Iterator[None]:
+    """Restore the handlers at the end of the ``with``: a new SparkContext installs one for SIGINT, which cancels all jobs."""
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
