@@ -25,6 +25,7 @@ from ottla.coordinator.classic import machine as classic_group
 from ottla.coordinator.consumer import reconcile
 from ottla.coordinator.transactions import machine as transaction
 from ottla.records import batch_states
+from ottla.spark.jobs import supervision
 from ottla.zookeeper import session as zookeeper_session
 
 PAGE = Path(__file__).parents[1] / "docs" / "states.md"
@@ -91,6 +92,11 @@ MACHINES = (
         "A transactional producer",
         "The client's side. Only the end of a transaction, or initialize(), leads out of the states with an error.",
         producer_transactions,
+    ),
+    Machine(
+        "A query of a job",
+        "`ottla pipeline run` starts it, and starts it again when it has failed.",
+        supervision,
     ),
 )
 

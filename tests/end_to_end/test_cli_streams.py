@@ -66,6 +66,7 @@ COMMANDS = {
     "group migrate": Command("group migrate GROUP --from kafka --to zookeeper --zookeeper ZK"),
     "checkpoint inspect": Command("checkpoint inspect NEW", False, 2),
     "checkpoint convert": Command("checkpoint convert NEW NEW", False, 2),
+    "pipeline run": Command("pipeline run NEW --once --every 10s", False, 2),
     "simulate": Command("simulate --generation classic --seed 1"),
     "demo": Command("demo --out /dev/full", False, 1),
     "zookeeper start": Command("zookeeper start --jars NEW", False, 1),

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from ottla.errors import ConfigError
 from ottla.spark.data_loss import DataLossError
 from ottla.spark.options import parse_options
 from ottla.spark.reading import read_ranges
+from ottla.spark.runner_environment import DRAIN
 from ottla.spark.stream import OttlaStreamReader
 
 
@@ -266,3 +268,30 @@ def changed_within(stream: OttlaStreamReader, end: dict[str, Any], seconds: floa
         if time.monotonic() > until:
             return None
     return later
+
+
+def test_a_drained_stream_offers_nothing_more(broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(DRAIN, str(tmp_path / "drain"))
+    query = reader(broker, topic)
+    start = query.initialOffset()
+    (tmp_path / "drain").touch()
+    first = query.latestOffset(start, ReadAllAvailable())
+    assert (first[topic], first["$from"]) == ({"0": 0}, {topic: {"0": 0}})
+    assert query.partitions(start, first) == []
+    assert query.latestOffset(first, ReadAllAvailable()) is first
+    (tmp_path / "drain").unlink()
+    assert query.latestOffset(first, ReadAllAvailable())[topic] == {"0": 10}
+    query.stop()
+
+
+def test_a_drained_stream_with_available_now_ends(
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(DRAIN, str(tmp_path / "drain"))
+    query = reader(broker, topic, maxOffsetsPerTrigger="4")
+    query.prepareForTriggerAvailableNow()
+    first = query.latestOffset(query.initialOffset(), query.getDefaultReadLimit())
+    assert first[topic] == {"0": 4}
+    (tmp_path / "drain").touch()
+    assert query.latestOffset(first, query.getDefaultReadLimit()) is first
+    query.stop()

@@ -162,7 +162,7 @@ def _send_by_value(module: ModuleType) -> None:
     from pyspark import cloudpickle
 
     with contextlib.suppress(ValueError):  # another module has the name
-        cloudpickle.register_pickle_by_value(module)
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 def _let_workers_import_from(folder: str) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -32,6 +33,8 @@ PLANNING = "Getting offsets"
 """The beginning of Spark's status message while a trigger asks the sources for their ends."""
 PLANNING_GRACE = 5.0
 """Seconds after which a query that still plans is stopped when the job ends: its cluster does not answer."""
+INTERRUPT_GRACE = 5.0
+"""Seconds for queries to stop after a second signal."""
 
 
 @dataclass(frozen=True)
@@ -251,13 +254,21 @@ class Runner:
 
     def _interrupt(self, stop: StopRequests) -> int:
         """Stop at once. The next run repeats the batches that this interrupts."""
-        for query in self.queries:
-            if query.state in (QueryState.RUNNING, QueryState.DRAINING):
-                with contextlib.suppress(Exception):
-                    query.handle.stop()
+        running = [query for query in self.queries if query.state in (QueryState.RUNNING, QueryState.DRAINING)]
+        threads = [threading.Thread(target=_stop_quietly, args=(query.handle,), daemon=True) for query in running]
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + INTERRUPT_GRACE
+        for thread in threads:  # Spark waits for a function in foreachBatch, which it cannot interrupt
+            thread.join(max(0.0, deadline - time.monotonic()))
         self._keep(self.state())
         assert stop.signal is not None
         return 128 + stop.signal
+
+
+def _stop_quietly(handle: Any) -> None:
+    with contextlib.suppress(Exception):
+        handle.stop()
 
 
 def _reports_backwards(handle: Any) -> Iterator[str]:
