@@ -62,6 +62,9 @@ def run_job(
             job = load_job(given.path)
             session = create_session(session_settings)
             try:
+                if stop.count:
+                    state.exit_code = DONE
+                    return DONE
                 with own_handlers_kept():
                     writers = job.writers(session)
                 checkpoints = check_checkpoints(given.path, writers, given.checkpoints)

@@ -15,6 +15,10 @@ from types import FrameType
 from ottla.signals import STOP_SIGNALS, handling
 
 
+MOST = 2
+"""A further signal kills the process: something in it, or in Spark, hangs."""
+
+
 class StopRequests:
     """The signals so far: the first asks for the end of the job after its running batches, the second for its end now."""
 
@@ -26,6 +30,9 @@ class StopRequests:
     def handle(self, number: int, frame: FrameType | None) -> None:
         """The handler."""
         self.count += 1
+        if self.count > MOST:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
         self.signal = self.signal or signal.Signals(number)
         self._arrived.put(None)
 
