@@ -14,7 +14,6 @@ from types import FrameType
 
 from ottla.signals import STOP_SIGNALS, handling
 
-
 MOST = 2
 """A further signal kills the process: something in it, or in Spark, hangs."""
 
