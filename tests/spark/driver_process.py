@@ -81,6 +81,7 @@ def copy(checkpoint):
     writer = writer.option("checkpointLocation", f"{home}/{checkpoint}").trigger(availableNow=True)
     assert writer.start().awaitTermination(100)
 
+
 count = load().count()
 write()
 copy("first")

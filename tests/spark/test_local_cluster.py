@@ -1,4 +1,4 @@
-"""Executors in processes of their own: source and sink work, and one without Ottla is named by a single error."""
+"""Executors in processes of their own, with and without Spark Connect: source and sink work, and one without Ottla is named."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.interop.real_kafka import QUICK_JVM
 from tests.spark.conftest import Kafka, numbered
 from tests.spark.driver_process import SOURCE_AND_SINK, driver, result_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # three JVMs of its own
+pytestmark = pytest.mark.timeout(300)  # three JVMs of its own
 
 PYTHON = """#!/bin/sh
 home=$(dirname "$0")
@@ -49,16 +49,28 @@ def restart_workers():
 
 errors = {{}}
 jobs = {{"batch": load().count, "write": write, "stream": lambda: copy("second")}}
-for state, names in (("without", jobs), ("other", ["batch"])):
-    pathlib.Path(home, "state").write_text(state)
-    restart_workers()
-    errors |= {{f"{{state}} {{name}}": error_of(jobs[name]) for name in names}}
-print(json.dumps({{"batch": count, "errors": errors}}))
+for state, name in TRIED:
+    if pathlib.Path(home, "state").read_text() != state:
+        pathlib.Path(home, "state").write_text(state)
+        restart_workers()
+    errors[f"{{state}} {{name}}"] = error_of(jobs[name])
+print(json.dumps({{"session": type(spark).__module__, "batch": count, "errors": errors}}))
 """
 
 
+TRIED = [("without", "batch"), ("without", "write"), ("without", "stream"), ("other", "batch")]
+"""What executors lack, and a job that fails for it."""
+
+
+@pytest.fixture(scope="module", params=["connect", pytest.param("classic", marks=pytest.mark.slow)])
+def session(request: pytest.FixtureRequest) -> str:
+    """The kind of the session."""
+    kind: str = request.param
+    return kind
+
+
 @pytest.fixture(scope="module")
-def topic(kafka: Kafka) -> str:
+def topic(kafka: Kafka, session: str) -> str:
     name = kafka.create(2)
     kafka.produce(name, [*numbered(300), *numbered(300, 300, 1)])
     for more in ("written", "copy"):
@@ -67,24 +79,30 @@ def topic(kafka: Kafka) -> str:
 
 
 @pytest.fixture(scope="module")
-def found(kafka: Kafka, topic: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What one application on two executors found."""
+def found(kafka: Kafka, session: str, topic: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What one application found."""
     home = tmp_path_factory.mktemp("cluster")
     python = home / "python"
     python.write_text(PYTHON.format(python=sys.executable, packages=sysconfig.get_path("purelib")))
     python.chmod(0o755)
+    (home / "state").touch()
     other = home / "other" / "ottla"
     other.mkdir(parents=True)
     (other / "__init__.py").touch()
     (other / "version.py").write_text('__version__ = "0.0.9"')
     settings = {"spark.executorEnv.IS_EXECUTOR": str(home), "spark.executor.extraJavaOptions": QUICK_JVM}
-    process = driver(home, SCRIPT, kafka.servers, topic, "local-cluster[2,1,1024]", python=python, settings=settings)
+    settings |= {"spark.sql.codegen.wholeStage": "false", "spark.sql.adaptive.enabled": "false"}  # both take time to compile
+    script = f"TRIED = {TRIED[: 1 if session == 'connect' else None]}\n{SCRIPT}"
+    is_connect = session == "connect"  # with one executor, which takes less time to start
+    cluster = "local-cluster[1,2,1024]" if is_connect else "local-cluster[2,1,1024]"
+    process = driver(home, script, kafka.servers, topic, cluster, is_connect=is_connect, python=python, settings=settings)
     result: dict[str, Any] = json.loads(result_of(process))
     return result
 
 
-def test_a_batch_is_read(found: dict[str, Any]) -> None:
+def test_a_batch_is_read(found: dict[str, Any], session: str) -> None:
     assert found["batch"] == 600
+    assert found["session"] == f"pyspark.sql.{session}.session".replace(".classic", "")
 
 
 def test_a_batch_is_written(found: dict[str, Any], kafka: Kafka, topic: str) -> None:
@@ -96,15 +114,14 @@ def test_a_stream_is_copied_and_its_progress_committed(found: dict[str, Any], ka
     assert kafka.committed(f"{topic}-first") == kafka.ends(topic)
 
 
-@pytest.mark.parametrize("job", ["batch", "write", "stream"])
-def test_an_executor_without_ottla_is_named(found: dict[str, Any], job: str) -> None:
-    error = found["errors"][f"without {job}"]
+def test_an_executor_that_lacks_ottla_is_named(found: dict[str, Any], session: str) -> None:
     where = f"{Path(sys.executable)} on host {socket.gethostname()}"
-    assert f"Ottla is not installed for {where}; run there: " in error
-    assert f"-m pip install 'ottla[spark]=={__version__}'" in error
-    assert error.count("Error: ") == 1
-
-
-def test_an_executor_with_another_version_is_named(found: dict[str, Any]) -> None:
-    error = found["errors"]["other batch"]
-    assert f"on host {socket.gethostname()} has Ottla 0.0.9, the driver has {__version__}; run there: " in error
+    expected = {
+        "without": f"Ottla is not installed for {where}; run there: ",
+        "other": f"{where} has Ottla 0.0.9, the driver has {__version__}; run there: ",
+    }
+    assert len(found["errors"]) == (1 if session == "connect" else len(TRIED))
+    for job, error in found["errors"].items():
+        assert expected[job.split()[0]] in error
+        assert f"-m pip install 'ottla[spark]=={__version__}'" in error
+        assert error.count("Error: ") == 1
