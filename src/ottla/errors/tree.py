@@ -251,7 +251,7 @@ class TransactionOutcomeUnknownError(OttlaError):
 
 
 class ReplayMismatchError(OttlaError):
-    """Spark repeats a batch that a sink with ``exactlyOnce`` may have written, and it is not the same. Nothing was committed now."""
+    """Spark repeats a batch that a sink with ``exactlyOnce`` may have written, and it is not the same. Now it writes nothing."""
 
 
 class ConsumerRebalanceFailedError(OttlaError):

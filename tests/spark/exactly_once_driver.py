@@ -1,0 +1,85 @@
+"""A driver that copies a topic exactly once, in a process of its own that a test kills.
+
+The argument is JSON: ``servers``, ``source``, ``target``, ``checkpoint``, ``master``, ``home``, ``kind`` (``stream`` or ``foreach``),
+``kill`` (after how many commits of transactions the driver kills itself; 0: never), ``rows`` (the most records of a batch) and
+``settings`` of Spark. It prints each batch that has ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from ottla.admin import Admin
+from ottla.spark.source import OttlaDataSource
+
+given = json.loads(sys.argv[1])
+
+
+class KillingDataSource(OttlaDataSource):
+    """Kills the driver, of which this process is a child, when some transactions of a batch are committed and others are not."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "killing"
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> Any:
+        left = [int(self.options.pop("kill"))]
+        driver = int(self.options.pop("driver"))
+        end_transactions = Admin.end_transactions
+
+        def end(admin: Admin, prepared: Any, **arguments: Any) -> None:
+            each = list(prepared)
+            if arguments["commit"] and each:
+                end_transactions(admin, each[: left[0]], **arguments)
+                left[0] -= min(left[0], len(each))
+                if not left[0]:
+                    os.kill(driver, signal.SIGKILL)
+                    os._exit(1)
+            else:
+                end_transactions(admin, each, **arguments)
+
+        Admin.end_transactions = end  # type: ignore[method-assign, assignment]
+        return super().streamWriter(schema, overwrite)
+
+
+builder = SparkSession.builder.master(given["master"]).config("spark.local.dir", given["home"])
+for name, value in given["settings"].items():
+    builder = builder.config(name, value)
+spark = builder.getOrCreate()
+spark.sparkContext.setLogLevel("OFF")
+jvm = spark.sparkContext._gateway.proc.pid
+print(json.dumps({"jvm": jvm}), flush=True)
+kafka = {"kafka.bootstrap.servers": given["servers"]}
+reader = spark.readStream.format("ottla").options(**kafka, subscribe=given["source"], startingOffsets="earliest")
+frame = reader.option("maxOffsetsPerTrigger", given["rows"]).load().select("key", "value")
+sink = {**kafka, "topic": given["target"], "exactlyOnce": "true"}
+if given["kill"]:
+    spark.dataSource.register(KillingDataSource)
+    sink |= {"kill": str(given["kill"]), "driver": str(jvm)}
+
+
+def write(batch: DataFrame, number: int) -> None:
+    batch.write.format("ottla").options(**sink).mode("append").save()
+
+
+writer = frame.writeStream.option("checkpointLocation", given["checkpoint"])
+writer = (
+    writer.foreachBatch(write)
+    if given["kind"] == "foreach"
+    else writer.format("killing" if given["kill"] else "ottla").options(**sink)
+)
+query = writer.start()
+ended = -1
+while query.isActive:
+    if (progress := query.lastProgress) is not None and progress["batchId"] > ended and progress["numInputRows"]:
+        ended = progress["batchId"]
+        print(json.dumps({"batch": ended, "rows": progress["numInputRows"]}), flush=True)
+    time.sleep(0.05)
+query.awaitTermination()

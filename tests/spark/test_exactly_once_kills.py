@@ -1,0 +1,265 @@
+"""Whatever is killed, a reader of committed records counts each row once: drivers, executors, and drivers between two commits.
+
+Records are produced while the processes die. The JVM of a driver is killed, and with it go its Python processes and executors; then
+a new driver goes on from the checkpoint. ``make torture`` kills 45 times on each cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pytest
+
+from ottla import Broker
+from tests.interop.real_kafka import QUICK_JVM, OwnKafka, free_port_pair
+from tests.spark.conftest import SETTINGS, Kafka
+
+KILLS = int(os.environ.get("OTTLA_SPARK_KILLS", "15"))
+"""How many drivers are killed, how many executors, and how many drivers between two commits."""
+
+PARTITIONS = 4
+TIMEOUT = 240.0
+"""Seconds in which a restarted query must end a batch."""
+
+DRIVER = Path(__file__).with_name("exactly_once_driver.py")
+
+
+class Source(threading.Thread):
+    """Produces numbers until it is stopped."""
+
+    def __init__(self, kafka: Kafka, topic: str) -> None:
+        super().__init__(daemon=True)
+        self._producer = kafka.producer()
+        self._topic = topic
+        self._stopped = threading.Event()
+        self.count = 0
+
+    def run(self) -> None:
+        while not self._stopped.is_set():
+            for _ in range(50):
+                self._producer.produce(self._topic, str(self.count).encode(), partition=self.count % PARTITIONS)
+                self.count += 1
+            assert self._producer.flush(120) == 0
+            self._stopped.wait(0.05)
+
+    def stop(self) -> int:
+        """Return how many numbers were produced."""
+        self._stopped.set()
+        self.join(120)
+        return self.count
+
+
+class Driver:
+    """A driver process, and what it prints."""
+
+    def __init__(self, home: Path, servers: str, source: str, target: str, **given: Any) -> None:
+        settings = {**SETTINGS, "spark.sql.adaptive.streaming.stateless.enabled": "false", **given.pop("settings", {})}
+        wanted = {
+            "servers": servers, "source": source, "target": target, "checkpoint": str(home / "checkpoint"), "home": str(home),
+            "master": "local[2]", "kind": "stream", "kill": 0, "rows": 2000, "settings": settings, **given,
+        }  # fmt: skip
+        python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_SUBMIT_OPTS": QUICK_JVM}
+        environment = {**os.environ, **python, "PYTHONPATH": os.pathsep.join([str(DRIVER.parents[2]), *sys.path])}
+        environment.pop("PYSPARK_GATEWAY_PORT", None)
+        self._log = (home / "driver.log").open("a")
+        self._process = subprocess.Popen(
+            [sys.executable, str(DRIVER), json.dumps(wanted)], env=environment, stdout=subprocess.PIPE, stderr=self._log, text=True
+        )
+        self.jvm = int(self._next()["jvm"])
+
+    def _next(self) -> Any:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                return json.loads(line)
+        raise AssertionError(f"the driver ended: {self._log.name}")
+
+    def wait_for_batches(self, count: int) -> None:
+        """Wait until so many batches have ended."""
+        for _ in range(count):
+            self._next()
+
+    def wait_for_end(self) -> None:
+        """Wait until the driver is gone."""
+        self._process.communicate(timeout=TIMEOUT)
+
+    def kill(self) -> None:
+        """Kill the JVM; its Python parent notices."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.jvm, signal.SIGKILL)
+        self._process.kill()
+        self._process.communicate()
+        self._log.close()
+
+    def executors(self) -> list[int]:
+        """The process ids of the executors of a ``local-cluster``."""
+        found = subprocess.run(
+            ["pgrep", "-f", "CoarseGrainedExecutorBackend.*--app-id"], capture_output=True, text=True, check=False
+        )
+        return [pid for each in found.stdout.split() if self._is_ours(pid := int(each))]
+
+
+def counts(kafka: Kafka, topic: str) -> Counter[int]:
+    """How often each number is in a topic, for a reader of committed records that waits for open transactions."""
+    ends = kafka.ends(topic)
+    settings = {"bootstrap.servers": kafka.servers, "group.id": "none", "isolation.level": "read_committed"}
+    consumer = confluent_kafka.Consumer({**settings, "enable.auto.commit": False})
+    consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for _, number in ends])
+    found: Counter[int] = Counter()
+    deadline = time.monotonic() + 60
+    while True:
+        found.update(int(message.value() or b"") for message in consumer.consume(10_000, 0.5) if message.error() is None)
+        positions = consumer.position([confluent_kafka.TopicPartition(topic, number) for _, number in ends])
+        if all(max(0, each.offset) >= ends[topic, each.partition] for each in positions):
+            consumer.close()
+            return found
+        assert time.monotonic() < deadline, "a transaction is still open"
+
+
+class Cluster:
+    """Apache Kafka, or the embedded broker in a process of its own, that can be restarted."""
+
+    def __init__(self, kind: str, home: Path) -> None:
+        self._kind = kind
+        if kind == "kafka":
+            self._own = OwnKafka(free_port_pair())
+            self.kafka = Kafka(self._own.address)
+        else:
+            self._home = home / "broker"
+            self._broker = Broker(data_dir=self._home)
+            self._broker.start()
+            self.kafka = Kafka(self._broker.bootstrap_servers)
+
+    def restart(self) -> None:
+        """Shut the broker down, and start it again with its data."""
+        if self._kind == "kafka":
+            self._own.end()
+            self._own.again()
+        else:
+            port = int(self.kafka.servers.rpartition(":")[2])
+            self._broker.close()
+            self._broker = Broker(data_dir=self._home, port=port)
+            self._broker.start()
+
+    def end(self) -> None:
+        """End it, and delete its data."""
+        if self._kind == "kafka":
+            self._own.stop()
+        else:
+            self._broker.close()
+
+
+@pytest.fixture(params=["kafka", "broker"])
+def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(request.param, tmp_path)
+    yield made
+    made.end()
+
+
+class Copy:
+    """A query that copies one topic to another, and the source that fills the first."""
+
+    def __init__(self, cluster: Cluster, home: Path) -> None:
+        self._kafka = cluster.kafka
+        self.names = self._kafka.create(PARTITIONS), self._kafka.create(2)
+        self._home = home
+        self._source = Source(self._kafka, self.names[0])
+        self._source.start()
+
+    def driver(self, **given: Any) -> Driver:
+        """Start a driver, which goes on from the checkpoint."""
+        return Driver(self._home, self._kafka.servers, *self.names, **given)
+
+    def check(self, **given: Any) -> None:
+        """Copy the rest, and count each number once."""
+        total = self._source.stop()
+        driver = self.driver(rows=1_000_000, **given)
+        driver.wait_for_batches(1)
+        deadline = time.monotonic() + TIMEOUT
+        while sum((found := counts(self._kafka, self.names[1])).values()) < total:
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+        driver.kill()
+        assert found == Counter(range(total))
+
+
+@pytest.fixture
+def copy(cluster: Cluster, tmp_path: Path) -> Copy:
+    return Copy(cluster, tmp_path)
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", ["stream", "foreach"])
+def test_drivers_are_killed(copy: Copy, kind: str) -> None:
+    chance = random.Random(kind)
+    for _ in range(KILLS):
+        driver = copy.driver(kind=kind)
+        driver.wait_for_batches(chance.randint(1, 3))
+        time.sleep(chance.uniform(0, 0.8))
+        driver.kill()
+    copy.check(kind=kind)
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(3600)
+def test_drivers_are_killed_between_two_commits(copy: Copy) -> None:
+    for number in range(KILLS):
+        driver = copy.driver(kill=1 + number % 3)
+        driver.wait_for_end()
+        driver.kill()
+    copy.check()
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("speculation", [False, True])
+def test_executors_are_killed(copy: Copy, speculation: bool) -> None:
+    settings = {"spark.executor.memory": "512m", "spark.task.maxFailures": "100", "spark.executor.maxNumFailures": "1000"}
+    settings |= {"spark.deploy.maxExecutorRetries": "-1"}
+    if speculation:
+        settings |= {"spark.speculation": "true", "spark.speculation.multiplier": "1.1", "spark.speculation.quantile": "0.3"}
+        settings |= {"spark.speculation.interval": "50ms", "spark.speculation.minTaskRuntime": "50ms"}
+    chance = random.Random(4)
+    given = {"master": "local-cluster[2,1,1024]", "settings": settings}
+    driver = copy.driver(**given)
+    for _ in range(KILLS):
+        try:
+            driver.wait_for_batches(chance.randint(1, 2))
+        except (
+            AssertionError
+        ):  # a copy of a task has aborted the transaction of the original: the query fails, and is started again
+            if not speculation:
+                raise
+            driver.kill()
+            driver = copy.driver(**given)
+            driver.wait_for_batches(1)
+        time.sleep(chance.uniform(0, 0.5))
+        os.kill(chance.choice(driver.executors()), signal.SIGKILL)
+    driver.kill()
+    copy.check()
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(3600)
+def test_the_broker_is_restarted(copy: Copy, cluster: Cluster) -> None:
+    driver = copy.driver()
+    for _ in range(max(1, KILLS // 5)):
+        driver.wait_for_batches(2)
+        cluster.restart()
+    driver.wait_for_batches(2)
+    driver.kill()
+    copy.check()
