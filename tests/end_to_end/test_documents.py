@@ -2,7 +2,8 @@
 
 ``console`` blocks of a document are one session, in their order; their output is compared, ``...`` standing for
 anything. A command that ends with ``&`` runs until the session is over. ``python`` blocks are whole programs, or tests
-if they hold any. Commands in ``sh`` blocks change the machine, so it is only checked that what they name is there.
+if they hold any; ``tests/spark`` runs those of Spark. Commands in ``sh`` blocks change the machine, so it is only checked that
+what they name is there.
 """
 
 from __future__ import annotations
@@ -25,12 +26,10 @@ from confluent_kafka import Producer
 
 from ottla import Broker
 from ottla.runtime.zookeeper_server import ZooKeeperServer
+from tests.documents import DOCUMENTS, ROOT, blocks, is_for_spark, name_of, programs, with_blocks
 from tests.end_to_end.programs import environment
 from tests.end_to_end.zookeeper_cluster import registered
 
-ROOT = Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "README.md"]
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#]+)\)")
 PORT, ZOOKEEPER_PORT = "9092", "2181"
 
@@ -40,10 +39,6 @@ class Exchange(NamedTuple):
 
     command: str
     output: str
-
-
-def blocks(document: Path, language: str) -> list[str]:
-    return [text for found, text in BLOCK.findall(document.read_text()) if found == language]
 
 
 def session(document: Path) -> list[Exchange]:
@@ -63,14 +58,6 @@ def four_digit_ports(document: Path) -> Iterator[str]:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)):
                 yield str(port)
-
-
-def with_blocks(language: str) -> list[Path]:
-    return [document for document in DOCUMENTS if blocks(document, language)]
-
-
-def name_of(document: Path) -> str:
-    return str(document.relative_to(ROOT))
 
 
 def agrees(documented: str, printed: str) -> bool:
@@ -129,7 +116,7 @@ def zookeeper_with_orders(kafka_broker: Broker, zookeeper_server: ZooKeeperServe
 
 @pytest.mark.parametrize(
     ("document", "number"),
-    [(document, number) for document in with_blocks("python") for number in range(len(blocks(document, "python")))],
+    [(document, number) for document, number, text in programs() if not is_for_spark(text)],
     ids=lambda part: name_of(part) if isinstance(part, Path) else str(part),
 )
 def test_a_program(document: Path, number: int, tmp_path: Path, served: str, request: pytest.FixtureRequest) -> None:

@@ -1,6 +1,6 @@
 """A driver that copies a topic exactly once, in a process of its own that a test kills.
 
-The argument is JSON: ``servers``, ``source``, ``target``, ``checkpoint``, ``master``, ``home``, ``kind`` (``stream`` or ``foreach``),
+The argument is JSON: ``servers``, ``source``, ``target``, ``checkpoint``, ``master``, ``home``, ``kind`` (``stream``, ``foreach``),
 ``kill`` (after how many commits of transactions the driver kills itself; 0: never), ``rows`` (the most records of a batch) and
 ``settings`` of Spark. It prints each batch that has ended.
 """

@@ -106,10 +106,8 @@ class Driver:
 
     def executors(self) -> list[int]:
         """The process ids of the executors of a ``local-cluster``."""
-        found = subprocess.run(
-            ["pgrep", "-f", "CoarseGrainedExecutorBackend.*--app-id"], capture_output=True, text=True, check=False
-        )
-        return [pid for each in found.stdout.split() if self._is_ours(pid := int(each))]
+        pgrep = ["pgrep", "-P", str(self.jvm), "-f", "CoarseGrainedExecutorBackend"]
+        return [int(each) for each in subprocess.run(pgrep, capture_output=True, text=True, check=True).stdout.split()]
 
 
 def counts(kafka: Kafka, topic: str) -> Counter[int]:
