@@ -20,6 +20,7 @@ from ottla.spark import exactly_once
 from ottla.spark.exactly_once import TaskAttempt, abort_batch, commit_batch, write_task
 from ottla.spark.replay import SinkName, TaskReport
 from ottla.spark.sink_options import SinkOptions, parse_sink_options
+from tests.interop.real_kafka import OwnKafka, free_port_pair
 from tests.spark.conftest import Kafka
 
 _numbers = itertools.count(1)
@@ -101,13 +102,21 @@ def committed(kafka: Kafka, topic: str) -> list[str]:
     return sorted(found)
 
 
-@pytest.fixture(scope="module", params=["kafka", pytest.param("broker", marks=pytest.mark.slow)])
+OTHERS = [pytest.param(each, marks=pytest.mark.slow) for each in ("broker", "3.9.1", "3.0.2")]
+
+
+@pytest.fixture(scope="module", params=["kafka", *OTHERS])
 def cluster(request: pytest.FixtureRequest) -> Iterator[Kafka]:
     if request.param == "kafka":
         yield request.getfixturevalue("kafka")
-    else:
+    elif request.param == "broker":
         with Broker() as broker:
             yield Kafka(broker.bootstrap_servers)
+    else:  # an older Kafka, with the first version of transactions
+        request.getfixturevalue("kafka_tool")
+        node = OwnKafka(free_port_pair(), version=request.param)
+        yield Kafka(node.address)
+        node.stop()
 
 
 @pytest.fixture
@@ -255,6 +264,17 @@ def test_tasks_without_rows(query: Query) -> None:
     query.write(2, [], [])
     query.write(3, ["b"], [])
     assert query.committed() == ["a", "b"]
+
+
+def test_a_first_batch_without_rows_for_a_topic_that_does_not_exist_yet(cluster: Kafka) -> None:
+    query = Query(cluster)
+    late = f"late-{query.topic}"
+    query.options = query.with_options(topic=late)
+    query.write(0, [], [])
+    cluster.create(name=late)
+    query.write(1, ["a"], [])
+    query.write(1, ["a"], [])
+    assert query.committed(late) == ["a"]
 
 
 def test_rows_for_several_topics(cluster: Kafka) -> None:

@@ -22,13 +22,19 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ottla.admin import Admin
 from ottla.client.produce.transactions.prepared import Prepared
-from ottla.errors import OttlaError, ReplayMismatchError, UnsupportedApiError
+from ottla.errors import (
+    OttlaError,
+    ReplayMismatchError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+    UnsupportedApiError,
+)
 from ottla.producer import Producer
 from ottla.records.row_fingerprint import RowFingerprint
 from ottla.spark.arrow_rows import send_rows
@@ -238,12 +244,27 @@ def _record_batch(admin: Admin, options: SinkOptions, reports: Sequence[TaskRepo
     if record is None or record.run != run:
         tasks = {report.task for report in reports}
         _fence(admin, [each for each in _open_transactions(admin, name) if name.task_of(each) not in tasks])
-    topic = next((report.topic for report in reports if report.topic is not None), options.topic)
-    place = TopicPartition(topic, 0) if topic is not None else next(iter(stored), None)
-    if place is None:
-        place = next((TopicPartition(each, 0) for each in admin.list_topics()), None)
-    if place is not None:
-        admin.alter_group_offsets(name.group, {place: OffsetAndMetadata(batch, BatchRecord(batch, count, run).dumps())})
+    _store(admin, name, BatchRecord(batch, count, run), _places(admin, options, reports, stored))
+
+
+def _places(
+    admin: Admin, options: SinkOptions, reports: Sequence[TaskReport], stored: Mapping[TopicPartition, object]
+) -> Iterator[TopicPartition]:
+    """Partitions for the record of a batch, the best ones first. A batch without rows may have no topic that exists."""
+    yield from (TopicPartition(report.topic, 0) for report in reports if report.topic is not None)
+    if options.topic is not None:
+        yield TopicPartition(options.topic, 0)
+    yield from stored
+    yield from (TopicPartition(topic, 0) for topic in admin.list_topics(include_internal=True))
+
+
+def _store(admin: Admin, name: SinkName, record: BatchRecord, places: Iterator[TopicPartition]) -> None:
+    for place in places:
+        # The last one that is tried exists, since it has the offsets of groups.
+        with contextlib.suppress(UnknownTopicOrPartitionError, TopicAuthorizationFailedError):
+            admin.alter_group_offsets(name.group, {place: OffsetAndMetadata(record.batch, record.dumps())})
+            return
+    raise OttlaError(f"batch {record.batch} cannot be recorded: there is no topic for which the sink may commit an offset")
 
 
 def _fence_surplus(admin: Admin, name: SinkName, tasks: range) -> list[tuple[int, Marker]]:
