@@ -1,10 +1,19 @@
-"""Spark reads a topic of Apache Kafka with ``format("ottla")`` and with Spark's own JVM connector, in one session.
+"""Spark with Ottla's source and sink, and with Spark's own JVM connector, in one session on a real Apache Kafka.
 
-Method: both read the same records, from ``load()`` to all columns in Spark's ``noop`` sink, alternating, after three warm-ups each.
-The figures are medians of the runs. Both sources have default settings, and share the session, whose settings are printed. Both
-check CRCs.
+Method: all of a row's competitors do the same work, alternating, after warm-ups; the figures are medians of the runs. Ottla and the
+connector have default settings; ``tuned`` is the connector with ``kafka.max.poll.records=100000`` and
+``kafka.max.partition.fetch.bytes=8388608``. All share the session, whose settings are printed; ``--plain-session`` leaves out those
+that tune Spark itself. All check CRCs. The rows:
 
-    python benchmarks/spark.py [--records 3000000] [--size 100] [--partitions 4] [--runs 5] [--bootstrap-servers HOST:PORT]
+* ``batch``, ``value``: a batch of all records into ``noop``, with all columns, or with ``value`` only.
+* ``available-now``: a stream with ``trigger(availableNow=True)``, all records in one batch, into ``noop``. Its start is included.
+* ``micro-batch``: batches of 1,000 records from 2 partitions into ``noop``: the time of a trigger.
+* ``sink``: a million generated rows with keys of 8 bytes and values of 100 into a topic, at least once.
+* ``exactly-once``: streams with a million rows a batch into a topic, with ``exactlyOnce`` and without: the time of a trigger.
+* ``latency``: the same with 1,000 rows a batch.
+
+    python benchmarks/spark.py [--rows batch,value,...] [--records 3000000] [--runs 5] [--plain-session] \\
+        [--bootstrap-servers HOST:PORT]
 
 Without ``--bootstrap-servers`` it starts Apache Kafka (which needs Java 17 and Maven; see ``tools/kafka``).
 """
@@ -12,16 +21,20 @@ Without ``--bootstrap-servers`` it starts Apache Kafka (which needs Java 17 and 
 from __future__ import annotations
 
 import argparse
+import functools
+import itertools
 import os
 import random
 import statistics
 import sys
+import tempfile
 import time
+from collections.abc import Callable, Mapping
 
 import confluent_kafka
 from _cluster import cluster, tool
 from confluent_kafka import admin
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 WARM_UPS = 3
 PORTS = range(19_600, 19_690, 2)
@@ -32,16 +45,28 @@ SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.session.timeZone": "UTC",
+}
+TUNED_SESSION = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.buffer.size": "1048576",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
 }
+SOURCES: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "ottla": ("ottla", {}),
+    "connector": ("kafka", {}),
+    "connector, tuned": ("kafka", {"kafka.max.poll.records": "100000", "kafka.max.partition.fetch.bytes": "8388608"}),
+}
+ROWS = ("batch", "value", "available-now", "micro-batch", "sink", "exactly-once", "latency")
+MILLION = 1_000_000
+
+_numbers = itertools.count(1)
 
 
 def fill(servers: str, topic: str, records: int, size: int, partitions: int) -> None:
     """Produce ``records`` values of ``size`` bytes with keys of 8 bytes, evenly over the partitions."""
-    control = admin.AdminClient({"bootstrap.servers": servers})
-    for created in control.create_topics([admin.NewTopic(topic, partitions, 1)]).values():
-        created.result(20)
+    create(servers, topic, partitions)
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": servers, "linger.ms": 20, "batch.size": 200_000, "queue.buffering.max.messages": 1_000_000}
     )
@@ -56,60 +81,187 @@ def fill(servers: str, topic: str, records: int, size: int, partitions: int) -> 
     assert producer.flush(60) == 0
 
 
-def session(cores: int) -> SparkSession:
+def create(servers: str, topic: str, partitions: int) -> None:
+    """Create a topic."""
+    control = admin.AdminClient({"bootstrap.servers": servers})
+    for created in control.create_topics([admin.NewTopic(topic, partitions, 1)]).values():
+        created.result(20)
+
+
+def session(cores: int, settings: Mapping[str, str]) -> SparkSession:
     """Create a session with both sources."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder = (
         SparkSession.builder.master(f"local[{cores}]").appName("ottla benchmark").config("spark.jars", tool("spark-jvm-connector"))
     )
-    for name, value in SETTINGS.items():
+    for name, value in settings.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 
 
-def read(spark: SparkSession, source: str, servers: str, topic: str) -> float:
-    """Return the seconds of one batch read of all columns into ``noop``."""
+def seconds(work: Callable[[], object]) -> float:
+    """Return how long ``work`` takes."""
     begun = time.perf_counter()
-    frame = spark.read.format(source).option("kafka.bootstrap.servers", servers).option("subscribe", topic).load()
-    frame.write.format("noop").mode("overwrite").save()
+    work()
     return time.perf_counter() - begun
+
+
+def compare(runs: int, works: Mapping[str, Callable[[], float]]) -> dict[str, list[float]]:
+    """Run each competitor alternately, after warm-ups, and return its figures."""
+    for work in works.values():
+        for _ in range(WARM_UPS):
+            work()
+    found: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(runs):
+        for name, work in works.items():
+            found[name].append(work())
+    return found
+
+
+class Benchmark:
+    """The rows, each of which prints its figures."""
+
+    def __init__(self, spark: SparkSession, servers: str, topic: str, records: int, runs: int) -> None:
+        self._spark, self._servers, self._topic, self._records, self._runs = spark, servers, topic, records, runs
+
+    def batch(self, columns: str = "") -> None:
+        """Read a batch of all columns, or only some."""
+
+        def work(name: str) -> float:
+            source, options = SOURCES[name]
+            reader = self._spark.read.format(source).options(**{"kafka.bootstrap.servers": self._servers, "subscribe": self._topic})
+            if columns and source == "ottla":
+                reader = reader.schema(f"{columns} binary")  # Spark does not tell a Python source which columns a query uses
+            frame = reader.options(**options).load()
+            frame = frame.select(columns) if columns else frame
+            return self._records / seconds(lambda: frame.write.format("noop").mode("overwrite").save())
+
+        self._rates(f"batch, {columns or 'all columns'}", {name: functools.partial(work, name) for name in SOURCES})
+
+    def value(self) -> None:
+        """Read only the values."""
+        self.batch("value")
+
+    def available_now(self) -> None:
+        """Read all records as a stream of one batch."""
+
+        def work(name: str) -> float:
+            frame = self._stream(name, self._topic)
+            query = frame.writeStream.format("noop").option("checkpointLocation", tempfile.mkdtemp()).trigger(availableNow=True)
+            return self._records / seconds(lambda: query.start().awaitTermination())
+
+        self._rates("AvailableNow, one batch", {name: functools.partial(work, name) for name in SOURCES})
+
+    def micro_batch(self) -> None:
+        """Read batches of 1,000 records from 2 partitions."""
+        topic = f"{self._topic}-micro"
+        fill(self._servers, topic, 200_000, 100, 2)
+
+        def work(name: str) -> list[float]:
+            return self._triggers(self._stream(name, topic, maxOffsetsPerTrigger="1000"), "noop", {}, 60)
+
+        self._times("micro-batch of 1,000 records", {name: work(name) for name in ("ottla", "connector", "ottla", "connector")})
+
+    def sink(self) -> None:
+        """Write a million rows, at least once."""
+        frame = self._rows(self._spark.range(MILLION))
+        target = self._target()
+
+        def work(source: str) -> float:
+            writer = frame.write.format(source).options(**{"kafka.bootstrap.servers": self._servers, "topic": target})
+            return MILLION / seconds(lambda: writer.mode("append").save())
+
+        self._rates("sink, at least once", {"ottla": lambda: work("ottla"), "connector": lambda: work("kafka")})
+
+    def exactly_once(self, rows: int = MILLION, batches: int = 12) -> None:
+        """Write streams exactly once, and at least once."""
+        options = {"kafka.bootstrap.servers": self._servers, "topic": self._target()}
+
+        def work(**more: str) -> list[float]:
+            rate = self._spark.readStream.format("rate-micro-batch").options(rowsPerBatch=rows, numPartitions=2).load()
+            return self._triggers(self._rows(rate.withColumnRenamed("value", "id")), "ottla", {**options, **more}, batches)
+
+        found: dict[str, list[float]] = {"at least once": [], "exactly once": []}
+        for _ in range(2):
+            found["at least once"] += work()
+            found["exactly once"] += work(exactlyOnce="true")
+        self._times(f"stream into a topic, {rows:,} rows a batch", found)
+
+    def latency(self) -> None:
+        """Write small batches."""
+        self.exactly_once(1000, 60)
+
+    def _stream(self, name: str, topic: str, **more: str) -> DataFrame:
+        source, options = SOURCES[name]
+        given = {"kafka.bootstrap.servers": self._servers, "subscribe": topic, "startingOffsets": "earliest", **options, **more}
+        return self._spark.readStream.format(source).options(**given).load()
+
+    def _rows(self, numbers: DataFrame) -> DataFrame:
+        return numbers.selectExpr("lpad(CAST(id AS STRING), 8, '0') AS key", "rpad(CAST(id AS STRING), 100, 'abcdefgh') AS value")
+
+    def _target(self) -> str:
+        name = f"{self._topic}-target-{next(_numbers)}"
+        create(self._servers, name, 4)
+        return name
+
+    def _triggers(self, frame: DataFrame, sink: str, options: Mapping[str, str], batches: int) -> list[float]:
+        """Return the durations of the triggers of a query, in seconds, without those of its first quarter."""
+        query = frame.writeStream.format(sink).options(**options).option("checkpointLocation", tempfile.mkdtemp()).start()
+        found: dict[int, float] = {}
+        while len(found) < batches:
+            for progress in query.recentProgress:
+                if progress["numInputRows"]:
+                    found[progress["batchId"]] = progress["durationMs"]["triggerExecution"] / 1000
+            if not query.isActive:
+                query.awaitTermination()
+            time.sleep(0.05)
+        query.stop()
+        return [found[batch] for batch in sorted(found)[batches // 4 : batches]]
+
+    def _rates(self, title: str, works: Mapping[str, Callable[[], float]]) -> None:
+        found = compare(self._runs, works)
+        medians = {name: statistics.median(each) for name, each in found.items()}
+        print(title)
+        for name, each in found.items():
+            ratio = "" if name == "ottla" else f"   ratio {medians['ottla'] / medians[name]:.2f}"
+            runs = ", ".join(f"{rate / 1e6:.2f}" for rate in each)
+            print(f"  {name:18} {medians[name] / 1e6:6.2f} M rows/s{ratio}   (runs: {runs})")
+
+    def _times(self, title: str, found: Mapping[str, list[float]]) -> None:
+        print(title)
+        for name, each in found.items():
+            p50, p95 = statistics.median(each), statistics.quantiles(each, n=20)[-1]
+            print(f"  {name:18} p50 {1e3 * p50:6.0f} ms   p95 {1e3 * p95:6.0f} ms   ({len(each)} batches)")
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", default=",".join(ROWS), help="which rows, with commas between them")
     parser.add_argument("--records", type=int, default=3_000_000)
     parser.add_argument("--size", type=int, default=100, help="bytes of a value")
     parser.add_argument("--partitions", type=int, default=4)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--cores", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--plain-session", action="store_true", help="leave out the settings that tune Spark")
     parser.add_argument("--bootstrap-servers")
     given = parser.parse_args()
-    sources = {"ottla": "ottla", "Spark's JVM connector": "kafka"}
+    if unknown := set(given.rows.split(",")) - set(ROWS):
+        parser.error(f"unknown rows {', '.join(sorted(unknown))}; there are {', '.join(ROWS)}")
+    settings = SETTINGS if given.plain_session else SETTINGS | TUNED_SESSION
     with cluster(given.bootstrap_servers, PORTS) as servers:
         topic = f"benchmark-spark-{os.getpid()}"
         print(f"{given.records:,} records of {given.size} B in {given.partitions} partitions of a real Kafka, local[{given.cores}]")
-        print("session:", ", ".join(f"{name}={value}" for name, value in SETTINGS.items()))
+        print("session:", ", ".join(f"{name}={value}" for name, value in settings.items()), flush=True)
         fill(servers, topic, given.records, given.size, given.partitions)
-        spark = session(given.cores)
-        for source in sources.values():
-            for _ in range(WARM_UPS):
-                read(spark, source, servers, topic)
-            assert (
-                spark.read.format(source).options(subscribe=topic, **{"kafka.bootstrap.servers": servers}).load().count()
-                == given.records
-            )
-        rates: dict[str, list[float]] = {name: [] for name in sources}
-        for _ in range(given.runs):
-            for name, source in sources.items():
-                rates[name].append(given.records / read(spark, source, servers, topic))
+        spark = session(given.cores, settings)
+        benchmark = Benchmark(spark, servers, topic, given.records, given.runs)
+        for row in given.rows.split(","):
+            getattr(benchmark, row.replace("-", "_"))()
+            sys.stdout.flush()
         spark.stop()
-    medians = {name: statistics.median(found) for name, found in rates.items()}
-    for name, found in rates.items():
-        print(f"{name:24} {medians[name] / 1e6:6.2f} M rows/s   (runs: {', '.join(f'{rate / 1e6:.2f}' for rate in found)})")
-    print(f"{'ratio':24} {medians['ottla'] / medians[next(reversed(sources))]:6.2f}")
 
 
 if __name__ == "__main__":
