@@ -1,4 +1,5 @@
-"""The pytest plugin, active wherever Ottla is installed: a broker and a ZooKeeper for the test session, a new topic for each test.
+"""The pytest plugin, active wherever Ottla is installed: a broker, a ZooKeeper and a Spark session for the test session, a new
+topic for each test, and runs of a job of Spark.
 
 Owns the fixtures; must not know how a broker or ZooKeeper works. Invariant: importing this module imports no other module of Ottla,
 since every run of pytest in an environment with Ottla imports it.
@@ -17,6 +18,10 @@ since every run of pytest in an environment with Ottla imports it.
 
     def test_a_lock(zookeeper_server):
         client = KazooClient(zookeeper_server.connect_string)
+
+    def test_invoices(run_queries):
+        output = run_queries("orders.py", {"orders": ["two coffees"]})
+        assert [row.value for row in output["invoices"]] == ["6 euros"]
 """
 
 from __future__ import annotations
@@ -29,9 +34,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from ottla.admin import Admin
     from ottla.embedded import Broker
     from ottla.runtime.zookeeper_server import ZooKeeperServer
+    from ottla.spark.jobs.trial import JobTrial
 
 _LONGEST = 200
 """Kafka accepts topic names of up to 249 characters; a number is appended to the truncated name of the test."""
@@ -111,6 +119,52 @@ def kafka_topic(request: pytest.FixtureRequest, _kafka_admin: Admin) -> str:
     name = re.sub(r"[^a-zA-Z0-9._-]+", "-", request.node.name)[:_LONGEST] + f"-{next(_numbers)}"
     _kafka_admin.create_topics({name: partitions}, configs=configs)
     return name
+
+
+@pytest.fixture(scope="session")
+def spark_session_settings() -> dict[str, str]:
+    """The settings of ``spark_session``, such as ``spark.jars``; override this fixture in ``conftest.py``."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def spark_session(spark_session_settings: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A Spark session on two cores for all tests of the session, without a web page.
+
+    It needs Java and ``ottla[spark]``. Without them the tests that use it end with an error that says what to install.
+    """
+    from ottla.errors import OttlaError
+
+    try:
+        from ottla.spark.jobs.trial import trial_session
+
+        session = trial_session(spark_session_settings, tmp_path_factory.mktemp("spark"))
+    except ImportError as error:
+        pytest.fail(f"spark_session: {error}: pip install 'ottla[spark]'", pytrace=False)
+    except OttlaError as error:
+        pytest.fail(f"spark_session: {error}", pytrace=False)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def run_queries(
+    request: pytest.FixtureRequest,
+    spark_session: SparkSession,
+    kafka_broker: Broker,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> JobTrial:
+    """``run_queries(FILE, {topic: records})``: produce the records, run the queries of the job in FILE on them, and return the rows
+    that each query would have written.
+
+    A record is a value, or a pair of a key and a value. The job finds the broker in ``OTTLA_BOOTSTRAP_SERVERS``. The first call of
+    a test begins with empty topics and new checkpoints, the next ones continue.
+    """
+    from ottla.spark.jobs.trial import JobTrial
+
+    monkeypatch.setenv("OTTLA_BOOTSTRAP_SERVERS", kafka_broker.bootstrap_servers)
+    return JobTrial(spark_session, kafka_broker.bootstrap_servers, tmp_path_factory.mktemp("checkpoints"), request.path.parent)
 
 
 def _wanted(markers: Iterable[pytest.Mark]) -> tuple[int, Mapping[str, str]]:

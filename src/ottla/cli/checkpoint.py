@@ -14,6 +14,7 @@ import typer
 from ottla import TopicPartition
 from ottla.admin import Admin
 from ottla.cli.clients import connected_admin
+from ottla.cli.lag import lag_behind
 from ottla.cli.options import BOOTSTRAP_VARIABLE, Format, OutputFormat, Settings, SingleValueCommand
 from ottla.cli.output import print_line, print_rows
 from ottla.errors import UnknownTopicOrPartitionError
@@ -97,10 +98,9 @@ def _compare(admin: Admin, last: LoggedBatch, shown: list[TopicProgress], rows: 
         if topic_id is not None and description.topic_id is not None and uuid_text(description.topic_id) != topic_id:
             row["note"] = _joined(each.note, "the topic was recreated since then")
             continue
-        partitions = [TopicPartition(each.topic, partition) for partition in each.offsets]
-        existing = {part.partition for part in description.partitions}
-        ends = admin.list_offsets({tp: "latest" for tp in partitions if tp.partition in existing})
-        row["lag"] = sum(max(0, found.offset - each.offsets[tp.partition]) for tp, found in ends.items() if found is not None)
+        row["lag"] = lag_behind(
+            admin, {TopicPartition(each.topic, partition): offset for partition, offset in each.offsets.items()}
+        )
 
 
 def _joined(*notes: str) -> str:

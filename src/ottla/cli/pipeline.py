@@ -1,4 +1,4 @@
-"""``ottla pipeline``: runs jobs of Spark, files with ``def queries(spark)``.
+"""``ottla pipeline``: runs and checks jobs of Spark, files with ``def queries(spark)``.
 
 Owns the options and their checks. Must not know Spark, nor how a job is run. Invariant: nothing of PySpark is imported before the
 options are correct.
@@ -14,20 +14,28 @@ from typing import Annotated
 
 import typer
 
-from ottla.cli.options import SingleValueCommand, parse_pairs, parse_path
-from ottla.cli.output import CommandFailed, print_error, print_progress
+from ottla.cli.clients import connected_admin
+from ottla.cli.lag import lag_behind
+from ottla.cli.options import BOOTSTRAP_VARIABLE, Format, OutputFormat, Settings, SingleValueCommand, parse_pairs, parse_path
+from ottla.cli.output import CommandFailed, print_error, print_line, print_progress, print_rows
+from ottla.spark.jobs.check import CheckedQuery, CheckSettings, check_job
 from ottla.spark.jobs.job_file import JobError
 from ottla.spark.jobs.job_run import JobRun, run_job
+from ottla.spark.jobs.project import write_project
 from ottla.spark.jobs.runner import RunSettings
 from ottla.spark.jobs.state_file import default_checkpoints
+from ottla.spark.jobs.status import status_of
 from ottla.spark.jobs.stopping import stop_requests
 
-app = typer.Typer(help="Run jobs of Spark: files with def queries(spark).", no_args_is_help=True)
+app = typer.Typer(help="Run, check and start projects of jobs of Spark: files with def queries(spark).", no_args_is_help=True)
 
 UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
 REPORT_EVERY, REPORT_EVERY_IN_LOG = 5.0, 60.0
 """Seconds between two lines about a query, on a terminal and elsewhere."""
 RESTARTS = 5
+SAMPLE = 1000
+CHECK_COLUMNS = ("query", "sink", "output_mode", "checkpoint", "records", "seconds", "result")
+STATUS_COLUMNS = ("query", "state", "batch", "time", "rows_per_second", "batch_seconds", "lag", "restarts", "error")
 REQUIRED_MODULES = ("pyspark", "pyarrow")
 INSTALL_COMMAND = 'pip install "ottla[spark]"'
 
@@ -47,7 +55,7 @@ SparkSettings = Annotated[
 
 @app.callback()
 def pipeline_group() -> None:
-    """Run jobs of Spark: files with def queries(spark)."""
+    """Run, check and start projects of jobs of Spark: files with def queries(spark)."""
 
 
 @app.command(cls=SingleValueCommand)
@@ -93,6 +101,108 @@ def run(
         except JobError as error:
             raise CommandFailed(str(error), [f"  {line}" for line in error.details]) from error
     raise typer.Exit(code)
+
+
+@app.command(cls=SingleValueCommand)
+def check(
+    file: JobFile,
+    sample: Annotated[
+        int, typer.Option("--sample", metavar="N", min=0, max=10**9, help="Run each query on N of the latest records; 0: on none.")
+    ] = SAMPLE,
+    master: Master = None,
+    checkpoints: Checkpoints = None,
+    settings: SparkSettings = None,
+    output: OutputFormat = Format.TABLE,
+) -> None:
+    """Check the queries of a job, and run them on real records without writing anything; exit code 1 if something is wrong."""
+    given = CheckSettings(file, location(file, checkpoints), sample, master, parse_pairs(settings, "--conf"))
+    check_modules()
+    with stop_requests() as stop:
+        try:
+            checked = list(check_job(given, lambda: stop.count > 0))
+        except JobError as error:
+            raise CommandFailed(str(error), [f"  {line}" for line in error.details]) from error
+        if stop.signal is not None:
+            raise typer.Exit(128 + stop.signal)
+    print_rows([_checked_row(query, sample) for query in checked], CHECK_COLUMNS, output)
+    problems = [(query.name, *problem) for query in checked for problem in query.problems]
+    for name, message, details in problems:
+        _complain(f"query {name}: {message}", details)
+    raise typer.Exit(1 if problems else 0)
+
+
+def _checked_row(query: CheckedQuery, sample: int) -> dict[str, object]:
+    if query.problems:
+        result = "failed"
+    elif not sample:
+        result = "not tried"
+    elif query.records == 0:
+        result = "not tried: there are no records"
+    else:
+        result = "ok, without its function" if query.is_function else "ok"
+    return {
+        "query": query.name,
+        "sink": query.sink,
+        "output_mode": query.output_mode,
+        "checkpoint": query.checkpoint,
+        "records": query.records,
+        "seconds": query.seconds,
+        "result": result,
+    }
+
+
+@app.command(cls=SingleValueCommand)
+def status(
+    file: JobFile,
+    checkpoints: Checkpoints = None,
+    bootstrap_servers: Annotated[
+        str | None,
+        typer.Option(
+            "-b",
+            "--bootstrap-servers",
+            envvar=BOOTSTRAP_VARIABLE,
+            metavar="HOST:PORT,...",
+            help="Compare with this cluster: the lag at this moment instead of that of the latest report.",
+        ),
+    ] = None,
+    client_settings: Settings = None,
+    output: OutputFormat = Format.TABLE,
+) -> None:
+    """Show the queries of a job that runs, or of its latest run: the latest batch, the lag, the restarts."""
+    found = status_of(file, location(file, checkpoints))
+    rows = [
+        {
+            "query": each.name,
+            "state": each.state,
+            "batch": each.batch,
+            "time": each.batch_at,
+            "rows_per_second": _rounded(each.figures["rows_per_second"]),
+            "batch_seconds": each.figures["batch_seconds"],
+            "lag": each.figures["lag"],
+            "restarts": each.figures["restarts"],
+            "error": each.figures["error"],
+        }
+        for each in found
+    ]
+    if bootstrap_servers is not None and any(each.positions for each in found):
+        with connected_admin(bootstrap_servers, client_settings) as admin:
+            for each, row in zip(found, rows, strict=True):
+                row["lag"] = lag_behind(admin, each.positions) if each.positions else row["lag"]
+    print_rows(rows, STATUS_COLUMNS, output)
+
+
+def _rounded(value: float | None) -> int | None:
+    return None if value is None else round(value)
+
+
+@app.command(cls=SingleValueCommand)
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="NAME", parser=parse_path, help="The directory, which must be new or empty.")],
+) -> None:
+    """Write a new project: a job, its test, and what they need."""
+    for path in write_project(folder):
+        print_line(f"wrote {path}")
+    print_line(f"next: cd {folder}, pip install -e '.[dev]', pytest")
 
 
 def parse_interval(text: str) -> str:

@@ -36,7 +36,7 @@ from ottla.spark.offsets import Offsets, StreamOffset
 from ottla.spark.options import SourceOptions
 from ottla.spark.planning import limit_ends, plan_tasks, ranges_between
 from ottla.spark.progress import Progress, ProgressThread
-from ottla.spark.runner_environment import is_draining
+from ottla.spark.runner_environment import is_draining, sample_size, sample_starts
 from ottla.spark.watch import Watch
 from ottla.types import TopicPartition
 
@@ -62,7 +62,8 @@ class OttlaStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailabl
         self._columns = columns
         self._cluster = Cluster(options)
         self._watch = Watch(options)
-        self._progress = ProgressThread(Progress(Cluster(options), options.group_id))
+        group = options.group_id if sample_size() is None else None
+        self._progress = ProgressThread(Progress(Cluster(options), group))
         self._initial: StreamOffset | None = None
         self._available_now_end: StreamOffset | None = None
         self._gone: frozenset[TopicPartition] = frozenset()
@@ -81,6 +82,9 @@ class OttlaStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailabl
         if self._initial is None:
             starts = starts_of(self._cluster, self._options, self._cluster.partitions())
             first, _ = clamp_to_logs(self._cluster, self._options, starts, {})
+            if (count := sample_size()) is not None:
+                ends = (self._available_now_end or self._end_offsets(())).positions
+                first = sample_starts(self._cluster.earliest(sorted(ends)), ends, count)
             self._initial = StreamOffset(first, topic_ids=self._cluster.topic_ids)
         return self._initial.to_json()
 

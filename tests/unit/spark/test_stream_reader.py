@@ -17,7 +17,7 @@ from ottla.errors import ConfigError
 from ottla.spark.data_loss import DataLossError
 from ottla.spark.options import parse_options
 from ottla.spark.reading import read_ranges
-from ottla.spark.runner_environment import DRAIN
+from ottla.spark.runner_environment import DRAIN, SAMPLE
 from ottla.spark.stream import OttlaStreamReader
 
 
@@ -295,3 +295,17 @@ def test_a_drained_stream_with_available_now_ends(
     (tmp_path / "drain").touch()
     assert query.latestOffset(first, query.getDefaultReadLimit()) is first
     query.stop()
+
+
+def test_a_sample_is_the_latest_records_and_commits_nothing(broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SAMPLE, "3")
+    query = reader(broker, topic, groupId=f"group-{topic}", startingOffsets="latest")
+    query.prepareForTriggerAvailableNow()
+    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        producer.send(topic, "later")
+    start, end = first_batch(query)
+    assert (start[topic], end[topic], rows(query, start, end)) == ({"0": 7}, {"0": 10}, 3)
+    assert query.latestOffset(end, ReadAllAvailable()) is end
+    query.stop()
+    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        assert admin.group_offsets(f"group-{topic}") == {}

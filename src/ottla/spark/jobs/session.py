@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ottla.errors import OttlaError
 from ottla.runtime.java import find_java
+from ottla.spark.jobs.job_file import JobError
 from ottla.spark.jobs.stopping import own_handlers_kept
 from ottla.spark.runner_environment import DRAIN
 
@@ -50,6 +50,8 @@ appender.file.strategy.type = DefaultRolloverStrategy
 appender.file.strategy.max = 3
 """
 """The JVM's log goes to a file: an error of a query there has hundreds of lines."""
+LINES_OF_LOG = 5
+"""Lines of the log in the error for a session that does not start."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,11 @@ class SessionSettings:
     is_local: bool = True
     """Whether the checkpoints are on a local disk."""
 
+    @property
+    def spark_log(self) -> Path:
+        """The JVM's log."""
+        return self.folder / "spark.log"
+
 
 def prepare_environment(given: SessionSettings) -> None:
     """Set the environment for the JVM. Called before the job file is loaded, which may create a session.
@@ -79,7 +86,7 @@ def prepare_environment(given: SessionSettings) -> None:
         return
     find_java(SPARK_JAVA)
     log_settings = given.folder / "log4j2.properties"
-    log_settings.write_text(LOG_SETTINGS.format(path=given.folder / "spark.log"))
+    log_settings.write_text(LOG_SETTINGS.format(path=given.spark_log))
     options = [os.environ.get("SPARK_SUBMIT_OPTS", ""), f'"-Dlog4j2.configurationFile={log_settings.resolve().as_uri()}"']
     os.environ["SPARK_SUBMIT_OPTS"] = " ".join(filter(None, options))
     arguments = ["--master", given.master] if given.master is not None else []
@@ -95,7 +102,7 @@ def _settings(given: SessionSettings) -> dict[str, str]:
 
 
 def create_session(given: SessionSettings) -> Any:
-    """Return the session: a new one, or the one that the job file has created. Raises ``OttlaError``."""
+    """Return the session: a new one, or the one that the job file has created. Raises ``JobError``."""
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(given.name)
@@ -111,6 +118,14 @@ def create_session(given: SessionSettings) -> Any:
             return builder.getOrCreate()
         except Exception as error:
             first = str(error).strip().partition("\n")[0]
-            where = given.remote or given.master or "Spark"
-            hint = None if given.remote else f"Spark's output is above, and in {given.folder / 'spark.log'}"
-            raise OttlaError(f"cannot start a session on {where}: {first}", hint=hint, cause=error) from error
+            raise JobError(
+                f"cannot start a session on {given.remote or given.master or 'Spark'}: {first}", details=_end_of(given.spark_log)
+            ) from error
+
+
+def _end_of(log: Path) -> tuple[str, ...]:
+    """The end of the JVM's log, if there is one."""
+    try:
+        return tuple(log.read_text(errors="replace").splitlines()[-LINES_OF_LOG:])
+    except OSError:
+        return ()

@@ -1,0 +1,149 @@
+"""The check of a job, which writes nothing.
+
+Owns the order: the options and columns of each sink, its output mode, its checkpoint; then the latest records through the plan of
+each query, with the sink ``noop`` and a temporary checkpoint. Must not know the command line. Invariants: a query is tried only if
+its checks have found nothing; one query at a time runs.
+
+The functions of ``foreachBatch`` and ``foreach`` are not called, as they would write.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ottla.errors import ConfigError
+from ottla.spark.jobs.causes import cause_of
+from ottla.spark.jobs.job_file import JobError, check_checkpoints, load_job
+from ottla.spark.jobs.session import SessionSettings, create_session, prepare_environment
+from ottla.spark.jobs.stopping import own_handlers_kept
+from ottla.spark.jobs.writers import CHECKPOINT, WriterSettings, frame_of, settings_of
+from ottla.spark.runner_environment import SAMPLE
+
+FILES = ("csv", "json", "orc", "parquet", "text", "avro", "xml")
+"""Sinks that write files."""
+FUNCTIONS = ("foreachBatch", "foreach")
+POLL = 0.2
+"""Seconds between two looks at the query."""
+
+
+@dataclass
+class CheckedQuery:
+    """What the check has found of one query."""
+
+    name: str
+    sink: str
+    output_mode: str
+    checkpoint: str | None
+    problems: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+    """Errors, each with lines of details."""
+    records: int | None = None
+    """Records that were read for the sample; ``None`` without one."""
+    seconds: float | None = None
+
+    @property
+    def is_function(self) -> bool:
+        """Whether a function writes the rows, which the check does not call."""
+        return self.sink in FUNCTIONS
+
+
+@dataclass(frozen=True)
+class CheckSettings:
+    """What to check. ``sample``: records of each query's sources, 0 for none."""
+
+    path: Path
+    checkpoints: str
+    sample: int
+    master: str | None
+    settings: Mapping[str, str]
+
+
+def check_job(given: CheckSettings, is_stopped: Any) -> Iterator[CheckedQuery]:
+    """Check each query of a job. ``is_stopped()`` is true when the check has to end.
+
+    Raises ``OttlaError`` if the file cannot be run.
+    """
+    with tempfile.TemporaryDirectory(prefix="ottla-pipeline-") as scratch:
+        session_settings = SessionSettings(
+            given.path.stem, scratch, Path(scratch), Path(scratch, "drain"), given.master, settings=given.settings
+        )
+        os.environ[SAMPLE] = str(given.sample)
+        prepare_environment(session_settings)
+        job = load_job(given.path)
+        session = create_session(session_settings)
+        try:
+            with own_handlers_kept():
+                writers = job.writers(session)
+            shared = _shared(given, writers)
+            for name, writer in writers.items():
+                query = _checked(name, writer, given.checkpoints)
+                if shared is not None and repr(name) in shared:
+                    query.problems.append((shared, ()))
+                if given.sample and not query.problems and not is_stopped():
+                    _try(query, writer, Path(scratch, "checkpoints", name), is_stopped)
+                yield query
+        finally:
+            session.stop()
+
+
+def _shared(given: CheckSettings, writers: Mapping[str, Any]) -> str | None:
+    try:
+        check_checkpoints(given.path, writers, given.checkpoints)
+    except JobError as error:
+        return str(error)
+    return None
+
+
+def _checked(name: str, writer: Any, checkpoints: str) -> CheckedQuery:
+    settings = settings_of(writer)
+    query = CheckedQuery(name, settings.sink, settings.output_mode, settings.checkpoint or f"{checkpoints}/{name}")
+    try:
+        check_sink(settings, frame_of(writer))
+    except ConfigError as error:
+        query.problems.append((str(error), ()))
+    return query
+
+
+def check_sink(settings: WriterSettings, frame: Any) -> None:
+    """Check the sink of a writer, as far as the sink is known. Raises ``ConfigError``."""
+    if not frame.isStreaming:
+        raise ConfigError("the DataFrame is not a stream", hint="read it with spark.readStream")
+    if settings.sink in FILES:
+        if "path" not in settings.options:
+            raise ConfigError(f"the sink {settings.sink} has no option path")
+        if settings.output_mode != "append":
+            raise ConfigError(f"the sink {settings.sink} supports the output mode append, not {settings.output_mode}")
+    if settings.sink == "ottla":
+        from ottla.spark.sink_options import parse_sink_options, written_columns
+
+        if settings.output_mode == "update":
+            hint = "use foreachBatch and the batch sink"
+            raise ConfigError("the sink ottla supports the output modes append and complete, not update", hint=hint)
+        options = {name: value for name, value in settings.options.items() if name != CHECKPOINT}
+        written_columns(frame.schema, parse_sink_options(options))
+
+
+def _try(query: CheckedQuery, writer: Any, checkpoint: Path, is_stopped: Any) -> None:
+    """Run the plan on the latest records."""
+    began = time.monotonic()
+    trial = writer.format("noop").queryName(query.name).option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+    try:
+        running = trial.start()
+        while running.isActive and not is_stopped():
+            time.sleep(POLL)
+        error = running.exception()
+        running.stop()
+    except Exception as raised:
+        error = raised
+    if error is not None:
+        cause = cause_of(str(error))
+        query.problems.append((cause.message, cause.details))
+        return
+    query.seconds = round(time.monotonic() - began, 1)
+    query.records = sum(int(json.loads(progress.json).get("numInputRows", 0)) for progress in running.recentProgress)

@@ -1,0 +1,190 @@
+"""``ottla pipeline`` as users run it: in processes of its own, with a JVM each."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer
+
+from ottla.spark.jobs.project import write_project
+from tests.end_to_end.programs import OTTLA, environment, ottla
+from tests.spark.conftest import Kafka, Message
+
+LONG = 400.0
+"""Seconds: several JVMs start, on a machine that may be busy."""
+JOB = """
+import os
+from pyspark.sql import functions as F
+import shared
+
+KAFKA = {"kafka.bootstrap.servers": os.environ["OTTLA_BOOTSTRAP_SERVERS"]}
+
+@F.udf
+def doubled(value):
+    return shared.double(value)
+
+def queries(spark):
+    options = {**KAFKA, "subscribe": os.environ["SOURCE"], "startingOffsets": "earliest", "maxOffsetsPerTrigger": "20"}
+    rows = spark.readStream.format("ottla").options(**options).load().selectExpr("CAST(value AS STRING) AS value")
+    return {
+        "lake": rows.writeStream.format("parquet").option("path", os.environ["LAKE"]),
+        "copy": rows.select(doubled("value").alias("value")).writeStream.format("ottla").options(**KAFKA, topic=os.environ["TARGET"]),
+    }
+"""
+
+
+class Project:
+    """A job, and the topics that it reads and writes."""
+
+    def __init__(self, kafka: Kafka, home: Path) -> None:
+        self.kafka, self.home = kafka, home
+        self.source, self.target = kafka.create(2), kafka.create()
+        (home / "job.py").write_text(JOB)
+        (home / "shared.py").write_text("def double(value):\n    return str(2 * int(value))\n")
+        self.environment = {
+            **environment(kafka.servers),
+            "SOURCE": self.source,
+            "TARGET": self.target,
+            "LAKE": str(home / "lake"),
+        }
+
+    def produce(self, count: int, first: int = 0) -> None:
+        self.kafka.produce(self.source, [Message(str(each).encode(), partition=each % 2) for each in range(first, first + count)])
+
+    def run(self, command: str, *options: str) -> subprocess.CompletedProcess[str]:
+        line = [OTTLA, "pipeline", command, str(self.home / "job.py"), *options]
+        return subprocess.run(line, env=self.environment, capture_output=True, text=True, timeout=LONG)
+
+    def start(self, *options: str) -> subprocess.Popen[str]:
+        line = [OTTLA, "pipeline", "run", str(self.home / "job.py"), "--master", "local[2]", *options]
+        return subprocess.Popen(line, env=self.environment, stderr=subprocess.PIPE, text=True)
+
+    def status(self) -> dict[str, dict[str, Any]]:
+        done = self.run("status", "-b", self.kafka.servers, "--format", "json")
+        return {row["query"]: row for row in json.loads(done.stdout)} if done.returncode == 0 else {}
+
+    def lake(self) -> list[int]:
+        """The rows of the files that Spark has committed, in its log of the sink."""
+        import pyarrow.parquet as pq
+
+        log = self.home / "lake" / "_spark_metadata"
+        lines = [line for file in log.glob("[0-9]*") for line in file.read_text().splitlines() if line.startswith("{")]
+        files = {json.loads(line)["path"].removeprefix("file://") for line in lines}
+        return sorted(int(value) for file in files for value in pq.read_table(file)["value"].to_pylist())
+
+    def copied(self) -> list[int]:
+        """The records in the target."""
+        consumer = Consumer({"bootstrap.servers": self.kafka.servers, "group.id": "any", "auto.offset.reset": "earliest"})
+        count, found = sum(self.kafka.ends(self.target).values()), list[int]()
+        consumer.subscribe([self.target])
+        while len(found) < count:
+            record = consumer.poll(60)
+            found.append(int(record.value()))
+        consumer.close()
+        return sorted(found)
+
+
+@pytest.fixture
+def project(kafka: Kafka, tmp_path: Path) -> Project:
+    return Project(kafka, tmp_path)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LONG / 2
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.3)
+
+
+@pytest.mark.timeout(LONG)
+def test_the_test_of_a_new_project_passes(tmp_path: Path) -> None:
+    write_project(tmp_path / "pricing")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=tmp_path / "pricing", env=environment(), capture_output=True, text=True, timeout=LONG)
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * LONG)
+def test_a_check_writes_nothing_and_a_run_does(project: Project) -> None:
+    project.produce(100)
+    done = project.run("check", "--sample", "30", "--master", "local[2]", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    assert [(row["query"], row["records"], row["result"]) for row in json.loads(done.stdout)] == [("lake", 30, "ok"), ("copy", 30, "ok")]
+    assert sorted(path.name for path in project.home.iterdir() if path.name != "__pycache__") == ["job.py", "shared.py"]
+    assert project.copied() == []
+    done = project.run("run", "--once", "--master", "local[2]")
+    assert done.returncode == 0, done.stderr
+    assert "lake: batch 4, 100 rows in 5 batches" in done.stderr
+    assert project.lake() == list(range(100))
+    assert project.copied() == [2 * value for value in range(100)]
+    assert {name: (row["state"], row["lag"], row["batch"]) for name, row in project.status().items()} == {
+        "lake": ("done", 0, 4),
+        "copy": ("done", 0, 4),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * LONG)
+def test_a_check_of_what_cannot_work(project: Project) -> None:
+    project.produce(10)
+    (project.home / "shared.py").write_text("def double(value):\n    return prices[value]\n")
+    done = project.run("check", "--master", "local[2]")
+    assert done.returncode == 1
+    assert "error: query copy: NameError: name 'prices' is not defined\n" in done.stderr
+    assert "\tat " not in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3 * LONG)
+def test_a_run_that_is_killed_and_one_that_is_stopped(project: Project) -> None:
+    """Each row is in the lake once. The sink of the copy writes at least once."""
+    project.produce(100)
+    first = project.start()
+    wait_for(lambda: (project.status().get("lake") or {"batch": None})["batch"] not in (None, 0))
+    second = project.run("run", "--once")
+    assert (second.returncode, f"the job runs already, as process {first.pid}" in second.stderr) == (1, True)
+    first.send_signal(signal.SIGKILL)
+    first.communicate(timeout=LONG)
+    assert {row["state"] for row in project.status().values()} == {"killed"}
+    project.produce(100, 100)
+    again = project.start("--every", "500ms")
+    wait_for(lambda: {row["lag"] for row in project.status().values()} == {0})
+    again.send_signal(signal.SIGTERM)
+    _, errors = again.communicate(timeout=LONG)
+    assert again.returncode == 0, errors
+    assert project.lake() == list(range(200))
+    assert set(project.copied()) == {2 * value for value in range(200)}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * LONG)
+def test_spark_connect(project: Project) -> None:
+    project.produce(60)
+    project.environment["PYTHONPATH"] = os.pathsep.join([str(project.home), os.environ.get("PYTHONPATH", "")])
+    done = project.run("run", "--once", "--remote", "local[2]")
+    assert done.returncode == 0, done.stderr
+    assert project.lake() == list(range(60))
+    assert project.copied() == [2 * value for value in range(60)]
+    assert project.status()["lake"]["lag"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * LONG)
+def test_no_session(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text("def queries(spark): ...")
+    done = ottla("pipeline", "run", str(tmp_path / "job.py"), "--conf", "spark.driver.memory=1", timeout=LONG)
+    assert done.returncode == 1
+    assert "error: cannot start a session on Spark: " in done.stderr
+    assert "Traceback" not in done.stderr
+    assert json.loads((tmp_path / "checkpoints" / "job" / "_pipeline" / "state.json").read_text())["state"] == "failed"
+

@@ -1,0 +1,147 @@
+"""What a check refuses before it runs a query, which records are a sample, and the status of a run from its files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+from pyspark.sql.types import StringType, StructField, StructType
+
+from ottla.cli.app import run
+from ottla.errors import ConfigError, OttlaError
+from ottla.spark.jobs.check import check_sink
+from ottla.spark.jobs.project import write_project
+from ottla.spark.jobs.state_file import RunDirectory
+from ottla.spark.jobs.writers import WriterSettings
+from ottla.spark.runner_environment import sample_starts
+from ottla.types import TopicPartition
+
+SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
+TOPIC = {**SERVERS, "topic": "invoices", "checkpointlocation": "here"}
+FIGURES = {
+    "state": "running",
+    "batch": 4,
+    "batch_at": "2026-11-26T19:22:25.660Z",
+    "batch_seconds": 0.4,
+    "rows": 100,
+    "rows_per_second": 250.4,
+    "lag": 7,
+    "restarts": 1,
+    "error": None,
+}
+
+
+def frame(*columns: str, is_stream: bool = True) -> Any:
+    return SimpleNamespace(isStreaming=is_stream, schema=StructType([StructField(name, StringType()) for name in columns]))
+
+
+@pytest.mark.parametrize(
+    ("sink", "options", "mode", "columns", "reason"),
+    [
+        ("ottla", TOPIC, "update", ["value"], "supports the output modes append and complete, not update"),
+        ("ottla", TOPIC, "append", ["key"], "there is no column 'value', only 'key'"),
+        ("ottla", SERVERS, "append", ["value"], "there is no topic"),
+        ("ottla", {"topic": "x"}, "append", ["value"], "option kafka.bootstrap.servers is missing"),
+        ("ottla", {**TOPIC, "topik": "x"}, "append", ["value"], "topik"),
+        ("parquet", {}, "append", ["value"], "the sink parquet has no option path"),
+        ("json", {"path": "x"}, "complete", ["value"], "the sink json supports the output mode append, not complete"),
+    ],
+)
+def test_sinks_that_cannot_work(sink: str, options: dict[str, str], mode: str, columns: list[str], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        check_sink(WriterSettings(sink, options, mode), frame(*columns))
+
+
+@pytest.mark.parametrize(
+    ("sink", "options", "mode"), [("ottla", TOPIC, "complete"), ("delta", {}, "complete"), ("csv", {"path": "x"}, "append")]
+)
+def test_sinks_that_may_work(sink: str, options: dict[str, str], mode: str) -> None:
+    check_sink(WriterSettings(sink, options, mode), frame("value"))
+
+
+def test_a_frame_that_is_no_stream() -> None:
+    with pytest.raises(ConfigError, match=r"not a stream \(read it with spark.readStream\)"):
+        check_sink(WriterSettings("noop", {}, "append"), frame(is_stream=False))
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 200)), max_size=6), st.integers(0, 300))
+def test_a_sample_has_the_latest_records_as_evenly_as_possible(logs: list[tuple[int, int]], count: int) -> None:
+    begins = {TopicPartition("t", number): begin for number, (begin, _) in enumerate(logs)}
+    ends = {TopicPartition("t", number): begin + size for number, (begin, size) in enumerate(logs)}
+    taken = {tp: ends[tp] - start for tp, start in sample_starts(begins, ends, count).items()}
+    assert sum(taken.values()) == min(count, sum(size for _, size in logs))
+    assert all(0 <= taken[tp] <= ends[tp] - begins[tp] for tp in ends)
+    cut = [taken[tp] for tp in ends if taken[tp] < ends[tp] - begins[tp]]
+    assert max(taken.values(), default=0) <= min(cut, default=10**9) + 1
+
+
+def with_state(folder: Path, state: dict[str, Any]) -> Path:
+    """A job whose latest run has left ``state``."""
+    directory = RunDirectory(folder / "job.py", str(folder / "checkpoints" / "job"))
+    directory.path.mkdir(parents=True)
+    directory.write(state)
+    return folder / "job.py"
+
+
+def status(capsys: pytest.CaptureFixture[str], job: Path) -> list[dict[str, Any]]:
+    assert run(["pipeline", "status", str(job), "--format", "json"]) == 0
+    rows: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    return rows
+
+
+def test_the_status_of_a_run_that_was_killed_and_of_one_that_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    for name in ("offsets", "commits"):
+        (checkpoint / name).mkdir(parents=True)
+        for number in (4, 5):
+            (checkpoint / name / str(number)).write_text('v1\n{"batchTimestampMs":1700000000000}\n{"orders":{"0":12}}')
+    (checkpoint / "offsets" / "6").write_text('v1\n{"batchTimestampMs":1700000001000}\n{"orders":{"0":13}}')
+    queries = {
+        "orders": {**FIGURES, "checkpoint": str(checkpoint)},
+        "bills": {**FIGURES, "state": "failed", "checkpoint": "s3a://x/y"},
+    }
+    job = with_state(tmp_path, {"state": "running", "queries": queries, "error": None})
+    orders, bills = status(capsys, job)
+    assert (orders["state"], orders["batch"], orders["time"], orders["lag"]) == ("killed", 5, "2023-11-14 22:13:20", 7)
+    assert (bills["state"], bills["batch"], bills["time"]) == ("failed", 4, "2026-11-26 19:22:25")
+    assert (bills["rows_per_second"], bills["restarts"]) == (250, 1)
+    with RunDirectory(job, str(tmp_path / "checkpoints" / "job")).locked():
+        assert [row["state"] for row in status(capsys, job)] == ["running", "failed"]
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        ({"queries": {}, "error": "no Java"}, "ended before it started its queries: no Java"),
+        ({"queries": {}, "error": None}, "ended before it started its queries: it was killed"),
+    ],
+)
+def test_the_status_of_a_run_without_queries(tmp_path: Path, capsys: pytest.CaptureFixture[str], state: Any, reason: str) -> None:
+    job = with_state(tmp_path, state)
+    assert run(["pipeline", "status", str(job)]) == 1
+    assert reason in capsys.readouterr().err
+    with RunDirectory(job, str(tmp_path / "checkpoints" / "job")).locked():
+        assert run(["pipeline", "status", str(job)]) == 1
+    assert "is starting" in capsys.readouterr().err
+
+
+def test_the_status_of_a_job_that_never_ran(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["pipeline", "status", str(tmp_path / "job.py")]) == 1
+    assert "has not been run: there is no " in capsys.readouterr().err
+
+
+def test_a_new_project_needs_an_empty_directory_with_the_name_of_a_project(tmp_path: Path) -> None:
+    assert [path.name for path in write_project(tmp_path / "pricing")] == [
+        "job.py", "test_job.py", "pyproject.toml", "README.md", ".gitignore",
+    ]  # fmt: skip
+    assert '\nname = "pricing"\n' in (tmp_path / "pricing" / "pyproject.toml").read_text()
+    with pytest.raises(OttlaError, match="pricing is not empty"):
+        write_project(tmp_path / "pricing")
+    with pytest.raises(OttlaError, match="'no name' cannot be the name"):
+        write_project(tmp_path / "no name")
+    with pytest.raises(OttlaError, match=r"cannot write .*job\.py: (Not a directory|File exists)"):
+        write_project(tmp_path / "pricing" / "job.py")
