@@ -119,7 +119,10 @@ def test_a_check_writes_nothing_and_a_run_does(project: Project) -> None:
     project.produce(100)
     done = project.run("check", "--sample", "30", "--master", "local[2]", "--format", "json")
     assert done.returncode == 0, done.stderr
-    assert [(row["query"], row["records"], row["result"]) for row in json.loads(done.stdout)] == [("lake", 30, "ok"), ("copy", 30, "ok")]
+    assert [(row["query"], row["records"], row["result"]) for row in json.loads(done.stdout)] == [
+        ("lake", 30, "ok"),
+        ("copy", 30, "ok"),
+    ]
     assert sorted(path.name for path in project.home.iterdir() if path.name != "__pycache__") == ["job.py", "shared.py"]
     assert project.copied() == []
     done = project.run("run", "--once", "--master", "local[2]")
@@ -187,4 +190,3 @@ def test_no_session(tmp_path: Path) -> None:
     assert "error: cannot start a session on Spark: " in done.stderr
     assert "Traceback" not in done.stderr
     assert json.loads((tmp_path / "checkpoints" / "job" / "_pipeline" / "state.json").read_text())["state"] == "failed"
-
