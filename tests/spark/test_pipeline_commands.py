@@ -34,10 +34,11 @@ def doubled(value):
 
 def queries(spark):
     options = {**KAFKA, "subscribe": os.environ["SOURCE"], "startingOffsets": "earliest", "maxOffsetsPerTrigger": "20"}
+    target = {**KAFKA, "topic": os.environ["TARGET"]}
     rows = spark.readStream.format("ottla").options(**options).load().selectExpr("CAST(value AS STRING) AS value")
     return {
         "lake": rows.writeStream.format("parquet").option("path", os.environ["LAKE"]),
-        "copy": rows.select(doubled("value").alias("value")).writeStream.format("ottla").options(**KAFKA, topic=os.environ["TARGET"]),
+        "copy": rows.select(doubled("value").alias("value")).writeStream.format("ottla").options(**target),
     }
 """
 

@@ -87,6 +87,8 @@ class OttlaDataSource(Shipped, DataSource):
         try:
             from ottla.spark.stream_sink import OttlaStreamWriter
         except ImportError as error:
+            if error.name != "pyspark.sql.datasource":
+                raise
             raise OttlaError("the sink for streams needs Spark 4.1 or newer", cause=error) from error
         from ottla.spark.sink_options import parse_sink_options, written_columns
 
