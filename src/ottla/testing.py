@@ -34,12 +34,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from ottla.admin import Admin
     from ottla.embedded import Broker
     from ottla.runtime.zookeeper_server import ZooKeeperServer
-    from ottla.spark.jobs.trial import JobTrial
+    from ottla.spark.jobs.trial import JobTrial, TrialSession
 
 _LONGEST = 200
 """Kafka accepts topic names of up to 249 characters; a number is appended to the truncated name of the test."""
@@ -128,7 +126,7 @@ def spark_session_settings() -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def spark_session(spark_session_settings: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark_session(spark_session_settings: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrialSession]:
     """A Spark session on two cores for all tests of the session, without a web page.
 
     It needs Java and ``ottla[spark]``. Without them the tests that use it end with an error that says what to install.
@@ -150,7 +148,7 @@ def spark_session(spark_session_settings: dict[str, str], tmp_path_factory: pyte
 @pytest.fixture
 def run_queries(
     request: pytest.FixtureRequest,
-    spark_session: SparkSession,
+    spark_session: TrialSession,
     kafka_broker: Broker,
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,

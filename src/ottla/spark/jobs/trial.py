@@ -35,6 +35,8 @@ TRIAL_SETTINGS = {
 }
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For the seconds that a test takes, the second compiler and a parallel collector cost more than they save."""
+TrialSession = SparkSession
+"""For the plugin, which must not import PySpark."""
 TIMEOUT = 110.0
 """Seconds that a query may take."""
 
