@@ -120,8 +120,9 @@ def plan_tasks(
     """Divide ``ranges`` between at least ``min_partitions`` tasks, if there are as many records, and at most ``max_partitions``.
     With ``max_records``, each task has a single range of at most so many offsets.
 
-    Without ``max_partitions``, the maximum is the driver's ``cores``, or one task per million records if that is more. So a small
-    batch has few tasks, and a large one has a task per partition as with Spark's own connector.
+    Without ``max_partitions``, the maximum is the driver's ``cores``, and with more than two million records for each core a multiple
+    of it, so that a task has one to two million. So a small batch has few tasks, and a large one has a task per partition as with
+    Spark's own connector.
     """
     filled = sorted(each for each in ranges if each.size > 0)
     return _share_out(filled, min_partitions, max_partitions, max_records, cores)
@@ -154,7 +155,8 @@ def _share_out(
     ranges: list[OffsetRange], min_partitions: int | None, max_partitions: int | None, max_records: int | None, cores: int
 ) -> list[Task]:
     records = sum(each.size for each in ranges)
-    most = max_partitions or max(cores, min_partitions or 1, records // RECORDS_PER_TASK)
+    # A multiple of the cores, so that none is idle while the last tasks run.
+    most = max_partitions or max(min_partitions or 1, cores * max(1, records // (cores * RECORDS_PER_TASK)))
     if max_records is not None:
         ranges = [piece for each in ranges for piece in _cut(each, max(1, -(-each.size // max_records)))]
         most = max(most, len(ranges))

@@ -70,6 +70,12 @@ def test_default_number_of_tasks() -> None:
     assert len(plan_tasks(small, min_partitions=None, max_partitions=None, max_records=None, cores=64)) == 8
 
 
+def test_the_tasks_of_a_large_batch_are_a_multiple_of_the_cores() -> None:
+    for records, tasks in ((1_500_000, 2), (3_000_000, 2), (4_000_000, 4), (7_900_000, 6)):
+        ranges = [a(0, records // 8, partition) for partition in range(8)]
+        assert len(plan_tasks(ranges, min_partitions=None, max_partitions=None, max_records=None, cores=2)) == tasks
+
+
 def test_min_and_max_partitions_set_the_number_of_tasks() -> None:
     ranges = [a(0, 10, number) for number in range(4)]
     assert len(plan_tasks(ranges, min_partitions=7, max_partitions=None, max_records=None, cores=2)) == 7
