@@ -120,7 +120,7 @@ def plan_tasks(
     """Divide ``ranges`` between at least ``min_partitions`` tasks, if there are as many records, and at most ``max_partitions``.
     With ``max_records``, each task has a single range of at most so many offsets.
 
-    Without ``max_partitions``, the maximum is the driver's ``cores``, and with more than two million records for each core a multiple
+    Without ``max_partitions``, the maximum is the driver's ``cores``, and with two million records for each core or more a multiple
     of it, so that a task has one to two million. So a small batch has few tasks, and a large one has a task per partition as with
     Spark's own connector.
     """
