@@ -240,10 +240,7 @@ def _record_batch(admin: Admin, options: SinkOptions, reports: Sequence[TaskRepo
         abort_batch(options, reports)
         raise ReplayMismatchError("; ".join(each.text for each in found[:3]), hint=found[0].hint)
     if repeated := [report.task for report in reports if report.is_committed]:
-        tasks = ", ".join(map(str, repeated[:10])) + (" ..." if len(repeated) > 10 else "")
-        log.warning(
-            "batch %d: an earlier attempt has committed the same rows of %d of %d tasks: %s", batch, len(repeated), count, tasks
-        )
+        log.warning("batch %d: the same rows of %d of %d tasks are committed already", batch, len(repeated), count)
     for each in found:
         log.warning("onReplayMismatch=repeat: rows of batch %d are written again: %s", batch, each.text)
     if record is None or record.run != run:
