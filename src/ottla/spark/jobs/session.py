@@ -28,6 +28,9 @@ SETTINGS = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.buffer.size": "1048576",
 }
+QUERY_SETTINGS = {"spark.sql.adaptive.streaming.stateless.enabled": "false"}
+"""Settings of queries. Adaptive execution, which Spark 4.3 has for stateless streams too, changes the number of tasks of a repeated
+batch, which a sink that writes exactly once may have to refuse."""
 LOCAL_SETTINGS = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -97,7 +100,7 @@ def prepare_environment(given: SessionSettings) -> None:
 
 
 def _settings(given: SessionSettings) -> dict[str, str]:
-    own = {**SETTINGS, **(LOCAL_SETTINGS if given.is_local else {})}
+    own = {**SETTINGS, **QUERY_SETTINGS, **(LOCAL_SETTINGS if given.is_local else {})}
     return {**own, **given.settings, LOCATION: given.checkpoints}
 
 
@@ -110,7 +113,7 @@ def create_session(given: SessionSettings) -> Any:
         try:
             if given.remote is not None:
                 session = builder.remote(given.remote).getOrCreate()
-                for name, value in {**given.settings, LOCATION: given.checkpoints}.items():
+                for name, value in {**QUERY_SETTINGS, **given.settings, LOCATION: given.checkpoints}.items():
                     session.conf.set(name, value)
                 return session
             if given.master is not None:
