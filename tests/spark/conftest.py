@@ -25,6 +25,7 @@ from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from ottla.spark.runner_environment import DRAIN
 from tests.interop.real_kafka import QUICK_JVM
+from tests.spark.standalone import Standalone
 
 SETTINGS = {
     "spark.ui.enabled": "false",
@@ -61,10 +62,10 @@ class Kafka:
         self.servers = servers
         self._admin = admin.AdminClient({"bootstrap.servers": servers})
 
-    def create(self, partitions: int = 1, name: str | None = None, **config: str) -> str:
+    def create(self, partitions: int = 1, name: str | None = None, replicas: int = 1, **config: str) -> str:
         """Create a topic; settings have Kafka's names with underscores."""
         name = name or f"spark-{os.getpid()}-{next(_numbers)}"
-        new = admin.NewTopic(name, partitions, 1, config={key.replace("_", "."): value for key, value in config.items()})
+        new = admin.NewTopic(name, partitions, replicas, config={key.replace("_", "."): value for key, value in config.items()})
         self._wait(self._admin.create_topics([new], operation_timeout=60))
         return name
 
@@ -99,6 +100,18 @@ class Kafka:
         request = confluent_kafka.ConsumerGroupTopicPartitions(group)
         found = self._admin.list_consumer_group_offsets([request])[group].result(90)
         return {(each.topic, each.partition): each.offset for each in found.topic_partitions}
+
+    def coordinator(self, group: str) -> int:
+        """Return the id of the node that coordinates a group."""
+        # Not with the client of all other calls, which would ask the old coordinator for minutes.
+        own = admin.AdminClient({"bootstrap.servers": self.servers})
+        node: int = own.describe_consumer_groups([group], request_timeout=20)[group].result(90).coordinator.id
+        return node
+
+    def leader(self, topic: str, partition: int = 0) -> int:
+        """Return the id of the node that leads a partition."""
+        node: int = self._admin.list_topics(topic, timeout=60).topics[topic].partitions[partition].leader
+        return node
 
     def ends(self, topic: str) -> dict[tuple[str, int], int]:
         """Return the end offsets of a topic."""
@@ -167,6 +180,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def kafka(real_kafka: str) -> Kafka:
     """Apache Kafka."""
     return Kafka(real_kafka)
+
+
+@pytest.fixture(scope="module")
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    """A standalone cluster of Spark: a master, and two workers with one core each."""
+    cluster = Standalone(tmp_path_factory.mktemp("standalone"))
+    yield cluster
+    cluster.stop()
 
 
 Load = Callable[..., DataFrame]

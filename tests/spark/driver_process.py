@@ -50,17 +50,18 @@ def driver(
     file = home / "driver.py"
     file.write_text(HEAD + textwrap.dedent(script))
     environment = {**os.environ, "SETTINGS": json.dumps({**SETTINGS, **settings}), "IS_CONNECT": "yes" if is_connect else ""}
+    environment |= {"DRIVER_HOME": str(home)}
     environment |= {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python), "SPARK_SUBMIT_OPTS": QUICK_JVM}
     environment.pop("PYSPARK_GATEWAY_PORT", None)
     command = [sys.executable, str(file), servers, topic, master, str(home)]
     return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def result_of(process: subprocess.Popen[str]) -> str:
+def result_of(process: subprocess.Popen[str], timeout: float = 600.0) -> str:
     """Wait for the end of a driver, and return the last line of its output."""
     with process:
         try:
-            out, _ = process.communicate(timeout=600)
+            out, _ = process.communicate(timeout=timeout)
         finally:
             process.kill()
     assert process.returncode == 0
