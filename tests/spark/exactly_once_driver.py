@@ -16,7 +16,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from ottla.admin import Admin
+from ottla import Admin
 from ottla.spark.source import OttlaDataSource
 
 given = json.loads(sys.argv[1])
