@@ -108,13 +108,16 @@ def test_with_spark_every_figure_adds_up(tmp_path: Path, options: tuple[str, ...
         "spark_batch_rows",
     ):
         assert summary[figure] == FLIGHTS, figure
+    assert summary["delays_read"] == summary["delays_distinct"] > 0.9 * FLIGHTS
     assert summary["delays_group_lag"] == summary["dispatch_group_lag"] == 0
     assert summary["wrong"] == []
     assert 0 < summary["dispatch_repeated"] < FLIGHTS
     assert set(summary["dispatch_owners"]["three members"].values()) == {"member-1", "member-2", "member-3"}
     assert set(summary["dispatch_owners"]["one killed"].values()) == {"member-2", "member-3"}
     assert set(summary["dispatch_owners"]["a new one"].values()) == {"member-2", "member-3", "member-4"}
-    assert {"broker", "produce", "dispatch", "spark_start", "spark_stream", "spark_batch", "total"} <= set(summary["seconds"])
+    assert {"broker", "produce", "dispatch", "spark_start", "spark_stream", "spark_batch", "delays", "total"} <= set(
+        summary["seconds"]
+    )
     assert summary["seconds"]["dispatch"] > 6
     assert is_png(out / "owners.png")
     assert is_png(out / "delays.png")

@@ -27,6 +27,11 @@ PRINTED = {
     "arrow.py": ["chocolate: 10", "coffee: 10", "tea: 10"],
     "from_timestamp.py": ["+20 s table 0: chocolate", "+29 s table 4: chocolate"],
     "rebalance.py": ["ada was given", "bea was given", "ada gives back", "bea leaves", "bea gives back"],
+    "spark_aircraft.py": [
+        "N14228: 3 reports from 10:00 to 10:12\n",
+        "N24211: 1 reports from 10:02 to 10:02\n",
+        "N24211: 1 reports from 10:20 to 10:20\n",
+    ],
     "spark_orders.py": ["orders in the lake: 30", "and a run later: 42", "done with orders-0 up to offset 42", "chocolate: 14"],
     "test_orders.py": ["1 passed"],
     "thread_pool.py": ["served 30 orders"],

@@ -20,7 +20,7 @@ from ottla.cli.options import BOOTSTRAP_VARIABLE, Format, OutputFormat, Settings
 from ottla.cli.output import CommandFailed, print_error, print_line, print_progress, print_rows
 from ottla.spark.jobs.check import CheckedQuery, CheckSettings, check_job
 from ottla.spark.jobs.job_file import JobError
-from ottla.spark.jobs.job_run import JobRun, run_job
+from ottla.spark.jobs.job_run import JobRun, Observer, run_job
 from ottla.spark.jobs.project import write_project
 from ottla.spark.jobs.runner import RunSettings
 from ottla.spark.jobs.state_file import default_checkpoints
@@ -97,7 +97,7 @@ def run(
     check_modules()
     with stop_requests() as stop:
         try:
-            code = run_job(given, stop, say=print_progress, complain=_complain)
+            code = run_job(given, stop, Observer(print_progress, _complain))
         except JobError as error:
             raise CommandFailed(str(error), [f"  {line}" for line in error.details]) from error
     raise typer.Exit(code)

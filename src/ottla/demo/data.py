@@ -35,6 +35,8 @@ class Flights:
     timestamps: tuple[int, ...]
     rows: tuple[str, ...]
     by_carrier: dict[str, int]
+    departed: int
+    """Flights that were not cancelled."""
     distance: int
     departure_delay: int
 
@@ -72,6 +74,7 @@ def load(limit: int | None = None) -> Flights:
         timestamps=tuple(scheduled_departures(table)),
         rows=tuple(table.to_json(orient="records", lines=True).splitlines()),
         by_carrier={str(carrier): int(count) for carrier, count in table["carrier"].value_counts().items()},
+        departed=int(table["dep_delay"].count()),
         distance=int(table["distance"].sum()),
         departure_delay=int(table["dep_delay"].sum()),
     )

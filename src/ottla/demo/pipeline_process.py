@@ -1,35 +1,31 @@
-"""The child process that runs the Spark job: it joins flights with other tables, writes Parquet, and computes delays.
+"""The child process that runs the Spark job of ``flights_job.py``, as ``ottla pipeline run --once`` does.
 
-Owns the Spark session and the two reads of the topic, as a stream with group ``delays`` and as a batch. Must not know the expected
-figures. Invariant: a join never duplicates a flight, because each joined table has one row per key.
+Owns the settings of the session, and what is read afterwards: the Parquet files, and the topic as a batch. Must not know the
+expected figures. Invariant: it reports figures only after a run without a failure.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
-from ottla.demo import data
+from ottla.demo import DemoFailed, flights_job
 from ottla.demo.processes import PROGRESS, Emit
+from ottla.errors import OttlaError
+from ottla.spark.jobs.job_run import JobRun, Observer, run_job
+from ottla.spark.jobs.runner import DONE, RunSettings
+from ottla.spark.jobs.stopping import StopRequests
 
-GROUP = "delays"
-ROWS_PER_BATCH = 100_000
-PROGRESS_EVERY = 1
-"""Seconds."""
-FLIGHT = (
-    "year int, month int, day int, dep_time int, sched_dep_time int, dep_delay int, arr_time int, sched_arr_time int, "
-    "arr_delay int, carrier string, flight int, tailnum string, origin string, dest string, air_time int, distance int, "
-    "hour int, minute int, time_hour string"
-)
+PROGRESS_QUERY = "flights"
+"""The query whose rows are the progress of the job."""
+RESTARTS, REPORT_EVERY = 3, 5.0
 SETTINGS = {
     "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "1g",
     # For a job of half a minute, the C1 compiler and the serial collector are faster than C2 and a parallel collector.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -37,94 +33,63 @@ SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.session.timeZone": "UTC",
-    "spark.python.unix.domain.socket.enabled": "true",
 }
 
 
 def main(arguments: dict[str, Any], emit: Emit) -> None:
-    """Run the job once. Reports ``ready``, ``progress``, ``streamed``, ``delays`` and ``batch``."""
-    job = Job(arguments["bootstrap_servers"], arguments["topic"], Path(arguments["out"]))
-    emit("ready", spark=job.spark.version)
-    job.stream(lambda rows: emit(PROGRESS, done=rows))
-    emit("streamed", **job.streamed())
-    emit("delays", rows=job.delays())
-    emit("batch", **job.batch())
-    job.spark.stop()
+    """Run the job once. Reports ``ready``, ``progress``, ``streamed`` and ``batch``."""
+    out = Path(arguments["out"])
+    os.environ["OTTLA_BOOTSTRAP_SERVERS"], os.environ["FLIGHTS_OUTPUT"] = arguments["bootstrap_servers"], str(out)
+    reports = Reports(emit, out)
+    scratch = {"spark.local.dir": str(out / "spark"), "spark.sql.warehouse.dir": str(out / "spark" / "warehouse")}
+    job = JobRun(
+        Path(flights_job.__file__),
+        str(out / "checkpoints"),
+        RunSettings(once=True, every=None, restarts=RESTARTS, report_every=REPORT_EVERY),
+        master="local[*]",
+        settings={**SETTINGS, **scratch},
+    )
+    try:
+        code = run_job(job, StopRequests(), Observer(reports.say, _print_error, reports.watch, reports.finish))
+    except OttlaError as error:
+        raise DemoFailed(str(error)) from error
+    if code != DONE:
+        raise DemoFailed("the job has failed")
 
 
-class Job:
-    """One run on ``local[*]``."""
+class Reports:
+    """Turns what the run tells into events."""
 
-    def __init__(self, bootstrap_servers: str, topic: str, out: Path) -> None:
-        self._source = {
-            "kafka.bootstrap.servers": bootstrap_servers,
-            "subscribe": topic,
-            "startingOffsets": "earliest",
-            "includeHeaders": "true",
-        }
-        self._parquet, self._checkpoint = str(out / "flights"), str(out / "checkpoint")
-        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-        scratch = {"spark.local.dir": str(out / "spark"), "spark.sql.warehouse.dir": str(out / "spark" / "warehouse")}
-        builder = SparkSession.builder.master("local[*]").appName("ottla demo")
-        for name, value in {**SETTINGS, **scratch}.items():
-            builder = builder.config(name, value)
-        self.spark = builder.getOrCreate()
+    def __init__(self, emit: Emit, out: Path) -> None:
+        self._emit = emit
+        self._parquet = str(out / "flights")
+        self._is_ready = False
+        self._rows = 0
 
-    def stream(self, on_rows: Callable[[int], None]) -> None:
-        """Stream the current content of the topic through the joins into Parquet, each flight once."""
-        options = {**self._source, "groupId": GROUP, "maxOffsetsPerTrigger": str(ROWS_PER_BATCH)}
-        messages = self.spark.readStream.format("ottla").options(**options).load()
-        query = (
-            self._enriched(messages)
-            .writeStream.format("parquet")
-            .option("path", self._parquet)
-            .option("checkpointLocation", self._checkpoint)
-            .trigger(availableNow=True)
-            .start()
-        )
-        while not query.awaitTermination(PROGRESS_EVERY):
-            on_rows(sum(progress["numInputRows"] for progress in query.recentProgress))
+    def say(self, line: str) -> None:
+        """Log a line. The first one is about the start of the queries."""
+        print(line, file=sys.stderr)
+        if not self._is_ready:
+            self._is_ready = True
+            self._emit("ready")
 
-    def streamed(self) -> dict[str, int]:
-        """Return totals of the stream's output. ``whole``: the flights whose timestamp and header match their row."""
+    def watch(self, queries: Mapping[str, Any]) -> None:
+        """Report the number of rows when it has changed."""
+        rows = queries[PROGRESS_QUERY]["rows"]
+        if rows != self._rows:
+            self._rows = rows
+            self._emit(PROGRESS, done=rows)
+
+    def finish(self, spark: SparkSession) -> None:
+        """Report the totals of the files, and those of a second read of the topic, as a batch.
+
+        ``whole``: the flights whose timestamp and header match their row.
+        """
         scheduled = F.date_trunc("hour", "scheduled_departure") == F.to_timestamp("time_hour")
         whole = F.count_if(scheduled & (F.col("header_origin") == F.col("origin")))
-        return _totals(self.spark.read.parquet(self._parquet), whole.alias("whole"))
-
-    def delays(self) -> list[dict[str, Any]]:
-        """Return the number of departed flights and the sum of their delays in minutes, by carrier, origin and hour."""
-        departed = self.spark.read.parquet(self._parquet).where(F.col("dep_delay").isNotNull())
-        totals = F.count("*").alias("flights"), F.sum("dep_delay").alias("minutes")
-        return [row.asDict() for row in departed.groupBy("carrier", "airline", "origin", "hour").agg(*totals).collect()]
-
-    def batch(self) -> dict[str, int]:
-        """Return the same totals of a second read of the topic, as a batch."""
-        messages = self.spark.read.format("ottla").options(**self._source).load()
-        return _totals(_parsed(messages))
-
-    def _enriched(self, messages: DataFrame) -> DataFrame:
-        airlines = self._table("airlines", ["carrier"], {"name": "airline"})
-        airports = self._table("airports", ["faa"], {"faa": "dest", "name": "dest_airport", "lat": "dest_lat", "lon": "dest_lon"})
-        measured = {name: name for name in ("temp", "wind_speed", "precip", "pressure", "visib")}
-        weather = self._table("weather", ["origin", "time_hour"], measured)
-        return (
-            _parsed(messages)
-            .join(F.broadcast(airlines), "carrier", "left")
-            .join(F.broadcast(airports), "dest", "left")
-            .join(F.broadcast(weather), ["origin", "time_hour"], "left")
-        )
-
-    def _table(self, name: str, key: list[str], columns: dict[str, str]) -> DataFrame:
-        """Return ``key`` and the renamed ``columns`` of a table of the dataset, with one row per key."""
-        kept = data.read_table(name).drop_duplicates(key)[list(dict.fromkeys([*key, *columns]))].rename(columns=columns)
-        return self.spark.createDataFrame(pa.Table.from_pandas(kept, preserve_index=False))
-
-
-def _parsed(messages: DataFrame) -> DataFrame:
-    flight = F.from_json(F.col("value").cast("string"), FLIGHT).alias("flight")
-    origin = F.col("headers")[0]["value"].cast("string").alias("header_origin")
-    message = (F.col("timestamp").alias("scheduled_departure"), origin, "partition", "offset")
-    return messages.select(flight, *message).select("flight.*", "scheduled_departure", "header_origin", "partition", "offset")
+        self._emit("streamed", **_totals(spark.read.parquet(self._parquet), whole.alias("whole")))
+        messages = spark.read.format("ottla").options(**flights_job.source()).load()
+        self._emit("batch", **_totals(flights_job.parsed(messages)))
 
 
 def _totals(flights: DataFrame, *more: Column) -> dict[str, int]:
@@ -138,3 +103,7 @@ def _totals(flights: DataFrame, *more: Column) -> dict[str, int]:
     ).first()
     assert totals is not None
     return {name: int(value or 0) for name, value in totals.asDict().items()}
+
+
+def _print_error(message: str, details: tuple[str, ...]) -> None:
+    print("\n  ".join([message, *details]), file=sys.stderr)

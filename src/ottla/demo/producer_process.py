@@ -31,6 +31,7 @@ def main(arguments: dict[str, Any], emit: Emit) -> None:
         "loaded",
         flights=len(flights),
         by_carrier=flights.by_carrier,
+        departed=flights.departed,
         distance=flights.distance,
         departure_delay=flights.departure_delay,
     )

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ottla import Admin, OffsetAndMetadata, TopicPartition, ZooKeeperAdmin
-from ottla.demo import DemoFailed, charts, dispatch, report, tally
+from ottla.demo import DemoFailed, charts, delays, dispatch, report, tally
 from ottla.demo.dispatch import MEMBERS, NEWCOMER, VICTIM, Act
 from ottla.demo.display import Display, Step
 from ottla.demo.output_directory import locked_output_directory
@@ -25,6 +25,9 @@ from ottla.signals import Stop
 
 TOPIC = "flights"
 PARTITIONS = 6
+DELAYS_TOPIC = "delays"
+"""The topic that the Spark job writes, and the group that has its progress."""
+DELAYS_PARTITIONS = 3
 TOPIC_CONFIG = {"retention.ms": "-1"}
 """Without retention: the flights are of 2013, so the default of a week would delete them."""
 NOTHING_COMMITTED = OffsetAndMetadata(0)
@@ -57,7 +60,7 @@ def run(out: Path, limit: int | None, protocol: str, console: Console, stop: Sto
         raise DemoFailed(f"a ZooKeeper group needs a ZooKeeper server, and that needs Java: {java_error}")
     try:
         with locked_output_directory(out), Children(out / "logs", stop) as children:
-            main_job = MainJob(out, children, display, limit, protocol)
+            main_job = MainJob(out, children, display, limit, protocol, stop)
             try:
                 main_job.produce()
                 main_job.dispatch()
@@ -98,8 +101,8 @@ def announce(step: Step, act: Act) -> None:
 class MainJob:
     """The steps. Their figures are in ``summary``."""
 
-    def __init__(self, out: Path, children: Children, display: Display, limit: int | None, protocol: str) -> None:
-        self._out, self._children, self._display = out, children, display
+    def __init__(self, out: Path, children: Children, display: Display, limit: int | None, protocol: str, stop: Stop) -> None:
+        self._out, self._children, self._display, self._stop = out, children, display, stop
         self._limit, self._protocol = limit, protocol
         self._zookeeper_connect = ""
         self.summary = report.Summary()
@@ -110,7 +113,7 @@ class MainJob:
             broker = self._children.start("broker", "ottla.demo.broker_process", {"data_dir": str(self._out / "broker")})
             self._bootstrap: str = self._children.wait_for(broker, "listening", BROKER_START).data["bootstrap_servers"]
             with self._admin() as admin:
-                admin.create_topics({TOPIC: PARTITIONS}, configs=TOPIC_CONFIG)
+                admin.create_topics({TOPIC: PARTITIONS, DELAYS_TOPIC: DELAYS_PARTITIONS}, configs=TOPIC_CONFIG)
         if self._protocol == "zookeeper":
             self._start_zookeeper()
         with self._display.step("load", "load the flights of 2013"):
@@ -172,16 +175,24 @@ class MainJob:
             spark = self._children.start(
                 "spark",
                 "ottla.demo.pipeline_process",
-                {"bootstrap_servers": self._bootstrap, "topic": TOPIC, "out": str(self._out)},
+                {"bootstrap_servers": self._bootstrap, "out": str(self._out)},
             )
             self._children.wait_for(spark, "ready", SPARK_START)
-        with self._display.step("spark_stream", "stream into Parquet, group delays", self._flights) as step:
+        what = f"stream into Parquet, and exactly once into {DELAYS_TOPIC}"
+        with self._display.step("spark_stream", what, self._flights) as step:
             streamed = self._children.wait_for(spark, "streamed", SPARK_RUN, lambda data: step.update(data["done"])).data
             self._check_totals("spark_stream", streamed)
             self.summary.check("spark_stream_whole", streamed["whole"], self._flights)
-            self.summary.check("delays_group_lag", self._lag("delays"), 0)
-        with self._display.step("spark_delays", "average the delays"):
-            rows = self._children.wait_for(spark, "delays", SPARK_RUN).data["rows"]
+            self.summary.check("delays_group_lag", self._lag(DELAYS_TOPIC), 0)
+        with self._display.step("spark_batch", "read the flights again as a batch"):
+            self._check_totals("spark_batch", self._children.wait_for(spark, "batch", SPARK_RUN).data)
+            self._children.wait_for(spark, ENDED, SPARK_RUN)
+        with self._display.step("delays", f"read {DELAYS_TOPIC} with a consumer, and average them"):
+            found = delays.read_delays(self._bootstrap, DELAYS_TOPIC, self._stop.check)
+            self.summary.check("delays_read", found.flights, self._truth["departed"])
+            self.summary.check("delays_distinct", found.distinct, self._truth["departed"])
+            self.summary.check("delays_minutes", found.minutes, self._truth["departure_delay"])
+            rows = found.rows
             by_hour = report.average_delays(rows, "origin", "hour")
             charts.draw_delays(by_hour, self._out / "delays.png")
             self.summary.add(
@@ -189,9 +200,6 @@ class MainJob:
                 delay_by_origin=report.average_delays(rows, "origin"),
                 delay_by_origin_and_hour=by_hour,
             )
-        with self._display.step("spark_batch", "read again as a batch"):
-            self._check_totals("spark_batch", self._children.wait_for(spark, "batch", SPARK_RUN).data)
-            self._children.wait_for(spark, ENDED, SPARK_RUN)
 
     def finish(self, began: float) -> None:
         """Write the summary of a run that began at ``began`` (monotonic clock)."""

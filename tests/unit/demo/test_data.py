@@ -26,6 +26,7 @@ def test_a_message_for_each_row_with_the_carrier_as_its_key(flights: data.Flight
     assert [[("origin", row["origin"].encode())] for row in rows] == [message.headers for message in messages]
     assert sum(row["distance"] for row in rows) == flights.distance
     assert sum(row["dep_delay"] or 0 for row in rows) == flights.departure_delay
+    assert sum(row["dep_delay"] is not None for row in rows) == flights.departed
     assert sum(flights.by_carrier.values()) == 60_000
 
 

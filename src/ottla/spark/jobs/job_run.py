@@ -40,14 +40,26 @@ class JobRun:
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
-def run_job(
-    given: JobRun, stop: StopRequests, *, say: Callable[[str], None], complain: Callable[[str, tuple[str, ...]], None]
-) -> int:
+@dataclass(frozen=True)
+class Observer:
+    """Whom a run keeps informed."""
+
+    say: Callable[[str], None]
+    """Takes a line about what happens."""
+    complain: Callable[[str, tuple[str, ...]], None]
+    """Takes an error, and lines of details."""
+    watch: Callable[[Mapping[str, Any]], None] = lambda queries: None
+    """Takes the state of the queries, several times per second."""
+    finish: Callable[[Any], None] = lambda session: None
+    """Takes the session after a run without a failure."""
+
+
+def run_job(given: JobRun, stop: StopRequests, observer: Observer) -> int:
     """Run a job and return the exit code. Raises ``OttlaError`` if it cannot be started."""
     directory = RunDirectory(given.path, given.checkpoints)
     with directory.locked(), tempfile.TemporaryDirectory(prefix="ottla-pipeline-") as scratch:
-        state = _RunState(given, directory)
-        with state.kept(), _metrics(given.metrics_port, state.queries, say):
+        state = _RunState(given, directory, observer)
+        with state.kept(), _metrics(given.metrics_port, state.queries, observer.say):
             session_settings = SessionSettings(
                 name=given.path.stem,
                 checkpoints=given.checkpoints,
@@ -70,10 +82,12 @@ def run_job(
                 checkpoints = check_checkpoints(given.path, writers, given.checkpoints)
                 runner = Runner(
                     writers, checkpoints, given.run, directory, session_settings.drain,
-                    say=say, complain=complain, keep=state.write, is_alive=lambda: _is_alive(session),
+                    say=observer.say, complain=observer.complain, keep=state.write, is_alive=lambda: _is_alive(session),
                 )  # fmt: skip
-                say(f"{given.path.name}: running {listed(writers)}; checkpoints in {given.checkpoints}")
+                observer.say(f"{given.path.name}: running {listed(writers)}; checkpoints in {given.checkpoints}")
                 state.exit_code = runner.run(stop)
+                if state.exit_code == DONE:
+                    observer.finish(session)
             finally:
                 with contextlib.suppress(Exception):
                     session.stop()
@@ -83,9 +97,10 @@ def run_job(
 class _RunState:
     """What the state file says of the run."""
 
-    def __init__(self, given: JobRun, directory: RunDirectory) -> None:
+    def __init__(self, given: JobRun, directory: RunDirectory, observer: Observer) -> None:
         self.exit_code = 1
         self._directory = directory
+        self._observer = observer
         self._state: dict[str, Any] = {
             "job": str(given.path.resolve()),
             "process": os.getpid(),
@@ -104,6 +119,7 @@ class _RunState:
     def write(self, queries: Mapping[str, Any]) -> None:
         """Write the state with that of the queries."""
         self._state["queries"] = dict(queries)
+        self._observer.watch(queries)
         self._directory.write(self._state)
 
     @contextlib.contextmanager

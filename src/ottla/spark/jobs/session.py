@@ -86,6 +86,7 @@ def prepare_environment(given: SessionSettings) -> None:
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ[DRAIN] = str(given.drain)
     if given.remote is not None:
+        os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # functions such as udf() ask for it when the file is loaded
         return
     find_java(SPARK_JAVA)
     log_settings = given.folder / "log4j2.properties"
