@@ -19,6 +19,8 @@ from tests.end_to_end.programs import environment
 EXAMPLES = Path(__file__).parents[2] / "examples"
 AMAZON = {"AWS_REGION": "eu-north-1", "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "nobody's secret"}
 """Credentials of no one."""
+LONG = 300.0
+"""Seconds: an example with Spark starts a JVM or two."""
 PRINTED = {
     "amazon_msk.py": ["a token for kafka.eu-north-1.amazonaws.com, signed by AKIDEXAMPLE, good for 15 minutes"],
     "at_least_once.py": ["served 30 orders"],
@@ -40,14 +42,19 @@ PRINTED = {
 
 
 def run(*arguments: str) -> str:
-    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=90, env=environment(), cwd=EXAMPLES)
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LONG, env=environment(), cwd=EXAMPLES)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 # The documents on Spark start it as well.
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if "spark" in name else ()) for name in sorted(PRINTED)]
+    "name",
+    [
+        pytest.param(name, marks=(pytest.mark.slow, pytest.mark.timeout(LONG)) if "spark" in name else ())
+        for name in sorted(PRINTED)
+    ],
 )
 def test_an_example(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable, value in AMAZON.items():
