@@ -238,11 +238,21 @@ class Admin:
         return self._call("group_offsets", call, timeout)
 
     def alter_group_offsets(
-        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], *, timeout: Timeout = None
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        *,
+        retention: float | timedelta | None = None,
+        timeout: Timeout = None,
     ) -> None:
-        """Commit offsets for a group, which must have no members (it raises ``UnknownMemberIdError`` if there are any)."""
+        """Commit offsets for a group, which must have no members (it raises ``UnknownMemberIdError`` if there are any).
+
+        ``retention``: when they expire, in seconds or a ``timedelta``, instead of what the brokers have in
+        ``offsets.retention.minutes``.
+        """
         name, wanted = arguments.text(group, "group"), arguments.positions(offsets)
-        self._call_unless_empty(wanted, "alter_group_offsets", calls.alter_group_offsets(name, wanted), timeout)
+        kept = None if retention is None else arguments.duration(retention, "retention")
+        self._call_unless_empty(wanted, "alter_group_offsets", calls.alter_group_offsets(name, wanted, kept), timeout)
 
     # -- offsets ----------------------------------------------------------------------------------------------------------
 

@@ -135,7 +135,7 @@ def test_rows_are_visible_when_the_driver_has_committed(query: Query) -> None:
 
 def test_a_batch_that_was_committed_is_not_written_again(query: Query) -> None:
     query.write(0, ["a", "b"], ["c"])
-    again = [query.task(0, 0, "b", "a"), query.task(0, 1, "c")]
+    again = [query.task(0, 0, "b", "a", run="next"), query.task(0, 1, "c", run="next")]
     assert [(report.is_committed, report.prepared) for report in again] == [(True, None), (True, None)]
     query.commit(again)
     assert query.committed() == ["a", "b", "c"]
@@ -172,57 +172,119 @@ def test_rows_that_are_not_those_committed_are_refused(query: Query, other: list
     query.write(0, ["a"])
     query.die_after_first_commit(query.prepare(1, ["c"], ["d"]))
     with pytest.raises(ReplayMismatchError, match="the rows of task 0 in batch 1 are not those") as raised:
-        query.commit(query.prepare(1, other, ["d"]))
+        query.write(1, other, ["d"], run="next")
     assert "onReplayMismatch=repeat" in str(raised.value.hint)
     assert query.committed() == ["a", "c"]  # no transaction is left open either
+    query.options = query.with_options(onReplayMismatch="skip")
+    with pytest.raises(ReplayMismatchError):
+        query.write(1, other, ["d"], run="next")
     query.options = query.with_options(onReplayMismatch="repeat")
-    query.write(1, other, ["d"])
+    query.write(1, other, ["d"], run="next")
     assert query.committed() == sorted(["a", "c", *other, "d"])
+
+
+def test_a_batch_that_is_committed_in_whole_can_be_skipped(query: Query) -> None:
+    query.write(0, ["a"], ["b"], [])
+    for tasks in ([["x"], ["y"], ["z"]], [["x"]], [["x"], [], [], ["y"]]):
+        query.options = query.with_options()
+        with pytest.raises(ReplayMismatchError) as raised:
+            query.write(0, *tasks, run="next")
+        assert "onReplayMismatch=skip" in str(raised.value.hint)
+        query.options = query.with_options(onReplayMismatch="skip")
+        query.write(0, *tasks, run="next")
+        assert query.committed() == ["a", "b"]
+        assert query.open_transactions() == []
+    query.write(1, ["c"], run="next")
+    assert query.committed() == ["a", "b", "c"]
 
 
 def test_other_tasks_are_refused_if_some_were_committed(query: Query) -> None:
     query.write(0, ["a"])
     query.die_after_first_commit(query.prepare(1, ["c"], ["d"], ["e"]))
     with pytest.raises(ReplayMismatchError, match="batch 1 had 3 tasks, of which 0 is committed, and now has 2"):
-        query.write(1, ["c"], ["d", "e"])
+        query.write(1, ["c"], ["d", "e"], run="next")
     with pytest.raises(ReplayMismatchError, match="batch 1 had 3 tasks, of which 0 is committed, and now has 4"):
-        query.write(1, ["c"], ["d"], ["e"], [])
+        query.write(1, ["c"], ["d"], ["e"], [], run="next")
     assert query.committed() == ["a", "c"]
     query.options = query.with_options(onReplayMismatch="repeat")
-    query.write(1, ["c"], ["d", "e"])
+    query.write(1, ["c"], ["d", "e"], run="next")
     assert query.committed() == ["a", "c", "d", "e"]
 
 
 def test_a_surplus_task_that_was_committed_is_found(query: Query) -> None:
     query.write(0, ["a"])
-    reports = query.prepare(1, ["c"], ["d"])
-    query.die_after_first_commit(list(reversed(reports)))  # the transaction of task 1 stays prepared
-    admin = exactly_once.admin_of(query.options)
-    reports = query.prepare(1, ["c"], ["d"])
-    assert reports[1].prepared is not None
-    admin.end_transactions(reports[1].prepared, commit=True)
-    with pytest.raises(ReplayMismatchError, match="batch 1 had 2 tasks, of which 1 is committed, and now has 1"):
-        query.write(1, ["c", "d"])
-    assert query.committed() == ["a", "d"]
+    query.die_after_first_commit(query.prepare(1, ["c"], ["d"], ["e"]))
+    again = query.prepare(1, ["c"], ["d"], ["e"], run="next")
+    assert again[1].prepared is not None
+    exactly_once.admin_of(query.options).end_transactions(again[1].prepared, commit=True)
+    with pytest.raises(ReplayMismatchError, match="batch 1 had 3 tasks, of which 0, 1 are committed, and now has 1"):
+        query.write(1, ["c"], run="next")
+    assert query.committed() == ["a", "c", "d"]
 
 
 def test_other_tasks_are_right_if_none_was_committed(query: Query) -> None:
     query.write(0, ["a"])
     reports = query.prepare(1, ["c"], ["d"], ["e"])
-    query.die_after_first_commit([dataclasses.replace(reports[0], prepared=None), *reports[1:]])
-    query.write(1, ["c", "d", "e"])
+    query.task(1, 0, "a copy of the first task, which aborts it")
+    with pytest.raises(OttlaError, match="the batch is not committed, or not in whole"):
+        query.commit(reports)
+    query.write(1, ["c", "d", "e"], run="next")
     assert query.open_transactions() == []
     assert query.committed() == ["a", "c", "d", "e"]
 
 
-def test_a_driver_that_was_thought_dead_commits_nothing(query: Query) -> None:
+@pytest.mark.parametrize("first", [["c"], []], ids=["rows", "no rows"])
+def test_a_driver_that_was_thought_dead_commits_nothing(query: Query, first: list[str]) -> None:
     query.write(0, ["a"])
-    old = query.prepare(1, ["c"], ["d"], ["e"])
-    query.write(1, ["c", "d", "e"], run="the next run")
+    old = query.prepare(1, first, ["d"], ["e"])
+    query.write(1, [*first, "d", "e"], run="the next run")
     with pytest.raises(OttlaError):
         query.commit(old)
+    query.write(2, ["f"], run="the next run")
     abort_batch(query.options, old)
-    assert query.committed() == ["a", "c", "d", "e"]
+    assert query.committed() == sorted(["a", *first, "d", "e", "f"])
+
+
+@pytest.mark.parametrize("first", [["c"], []], ids=["rows", "no rows"])
+def test_tasks_of_a_driver_that_was_thought_dead_come_late(query: Query, first: list[str]) -> None:
+    query.write(0, ["a"])
+    old = [query.task(1, 0, *first)]
+    query.write(1, [*first, "d", "e"], run="the next run")
+    old += [query.task(1, 1, "d"), query.task(1, 2, "e")]
+    with pytest.raises(OttlaError):
+        query.commit(old)
+    assert query.committed() == sorted(["a", *first, "d", "e"])
+
+
+def test_a_driver_that_was_thought_dead_comes_between(query: Query) -> None:
+    """It records its batch, and commits the first task, after the new driver's tasks were prepared with another division."""
+    query.write(0, ["a"])
+    new = query.prepare(1, ["c", "d"], run="the next run")
+    old = query.prepare(1, ["c"], ["d"])
+    query.commit(old)
+    with pytest.raises(OttlaError):
+        query.commit(new)
+    with pytest.raises(ReplayMismatchError, match="batch 1 had 2 tasks"):
+        query.write(1, ["c", "d"], run="the next run")
+    assert query.committed() == ["a", "c", "d"]
+
+
+def test_a_refused_driver_leaves_the_transactions_of_the_other_one(query: Query) -> None:
+    query.write(0, ["a"])
+    query.write(1, ["b"], run="the next run")
+    running = query.prepare(2, ["c"], run="the next run")
+    abort_batch(query.options, [dataclasses.replace(running[0], batch=1, run="run", prepared=None)])
+    query.commit(running)
+    assert query.committed() == ["a", "b", "c"]
+
+
+def test_the_driver_needs_the_reports_of_all_tasks(query: Query) -> None:
+    reports = query.prepare(0, ["a"], ["b"])
+    other = query.task(1, 1, "c")
+    for some in (reports[1:], [reports[1], reports[0]], [reports[0], other]):
+        with pytest.raises(OttlaError, match="Spark did not pass the reports of all tasks of one batch, but task"):
+            query.commit(some)
+    assert query.committed() == []
 
 
 def test_an_older_checkpoint_is_refused(query: Query) -> None:
@@ -242,7 +304,7 @@ def test_an_older_checkpoint_is_refused(query: Query) -> None:
 
 
 def test_a_checkpoint_without_a_record_is_refused(query: Query) -> None:
-    with pytest.raises(ReplayMismatchError, match="the sink has a record of no batch, and Spark now writes batch 7") as raised:
+    with pytest.raises(ReplayMismatchError, match="Spark now writes batch 7, and the sink has a record of no batch") as raised:
         query.write(7, ["a"])
     assert "exactlyOnce is new for this checkpoint" in str(raised.value.hint)
     assert query.committed() == []
@@ -250,7 +312,7 @@ def test_a_checkpoint_without_a_record_is_refused(query: Query) -> None:
     query.write(7, ["a"])
     query.options = query.with_options()
     query.write(8, ["b"])
-    with pytest.raises(ReplayMismatchError, match="a record of batch 8 as the latest, and Spark now writes batch 10"):
+    with pytest.raises(ReplayMismatchError, match="now writes batch 10, and the sink has a record of batch 8, and of none"):
         query.write(10, ["c"])
     query.commit(query.prepare(10, ["c"]), is_every_batch=False)  # in foreachBatch, batch 9 may have written nothing
     assert query.committed() == ["a", "b", "c"]
@@ -288,7 +350,7 @@ def test_rows_for_several_topics(cluster: Kafka) -> None:
     query.commit([again])
     query.commit([query.task(2, 0, "c", topic=other)])
     assert (query.committed(), query.committed(other)) == (["b"], ["a", "c"])
-    with pytest.raises(ReplayMismatchError, match="1 with other content"):
+    with pytest.raises(ReplayMismatchError, match="as many, 1, with other content"):
         query.commit([query.task(2, 0, "c")])  # the same rows for another topic
 
 

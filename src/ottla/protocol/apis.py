@@ -160,6 +160,7 @@ class VersionRule(enum.Enum):
     BY_TOPIC_ID = "topics are named by id, not by name"
     ZSTD = "batches may be compressed with zstd (KIP-110)"
     GROUP_ERROR = "OffsetFetch: the response has an error code of the group"
+    BROKERS_RETENTION = "OffsetCommit: the request has no retention time of its own (KIP-211)"
     STABLE_OFFSETS = "OffsetFetch: the request can wait for transactions that are ending (KIP-447)"
     ANY_RESOURCE = "ListConfigResources: the request names the resource types; older versions list only client metrics"
     MAKES_MEMBER_ID = "ConsumerGroupHeartbeat: the client generates its member id (KIP-1082)"
@@ -188,6 +189,7 @@ _RULES: Mapping[VersionRule, tuple[tuple[Api, int], ...]] = {
     VersionRule.BY_TOPIC_ID: ((Api.PRODUCE, 13), (Api.FETCH, 13), (Api.OFFSET_COMMIT, 10), (Api.OFFSET_FETCH, 10)),
     VersionRule.ZSTD: ((Api.PRODUCE, 7), (Api.FETCH, 10)),
     VersionRule.GROUP_ERROR: ((Api.OFFSET_FETCH, 2),),
+    VersionRule.BROKERS_RETENTION: ((Api.OFFSET_COMMIT, 5),),
     VersionRule.STABLE_OFFSETS: ((Api.OFFSET_FETCH, 7),),
     VersionRule.ANY_RESOURCE: ((Api.LIST_CONFIG_RESOURCES, 1),),
     VersionRule.MAKES_MEMBER_ID: ((Api.CONSUMER_GROUP_HEARTBEAT, 1),),

@@ -18,16 +18,17 @@ Why a row is there once:
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ottla.admin import Admin
-from ottla.client.produce.transactions.prepared import Prepared
 from ottla.errors import (
     OttlaError,
     ReplayMismatchError,
@@ -39,9 +40,8 @@ from ottla.producer import Producer
 from ottla.records.row_fingerprint import RowFingerprint
 from ottla.spark.arrow_rows import send_rows
 from ottla.spark.client_settings import CLIENT_PREFIX, admin_settings
-from ottla.spark.replay import BatchRecord, Marker, SinkName, TaskReport, conflicts
-from ottla.spark.sink_options import TRANSACTION_TIMEOUT, SinkOptions
-from ottla.transaction import Transaction
+from ottla.spark.replay import Batch, BatchRecord, Marker, SinkName, TaskReport, conflicts
+from ottla.spark.sink_options import SKIP, TRANSACTION_TIMEOUT, SinkOptions
 from ottla.types import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -55,8 +55,11 @@ COMMIT_TIMEOUT = 120.0
 ABORT_TIMEOUT = 10.0
 """Seconds that the driver tries to abort transactions, which brokers otherwise do after ``transaction.timeout.ms``."""
 
-CLOCK_SKEW = 5.0
+CLOCK_SKEW = 30.0
 """Seconds by which the clocks of brokers and driver may differ. What began so long before a run, an earlier one has begun."""
+
+RETENTION = timedelta(days=3650)
+"""How long brokers keep the record of a batch: a query may be idle for longer than they keep the offsets of other groups."""
 
 ONGOING = "Ongoing"
 
@@ -92,13 +95,38 @@ def write_task(
     with _producer(options, name) as producer:
         producer.initialize()
         _abort_earlier_runs(admin, attempt)
-        marker = None if attempt.batch is None else _newest_marker(admin, name)
-        if marker is not None and attempt.batch is not None and marker.batch < attempt.batch:
+        if attempt.batch is None:
+            return _prepare(options, producer, filled, attempt, None, None)
+        place, marker = _newest_marker(admin, name)
+        if marker is not None and marker.batch < attempt.batch:
             marker = None
         assert options.exactly_once is not None
         if marker is not None and not options.exactly_once.repeats:
             return _compare(options, filled, attempt, marker)
-        return _prepare(options, producer, filled, attempt, marker)
+        first = next(filled, None)
+        rows = iter(()) if first is None else itertools.chain([first], filled)
+        if place is None:
+            place = _place_of(admin, options, attempt.name, first)
+        return _prepare(options, producer, rows, attempt, marker, place)
+
+
+def _place_of(admin: Admin, options: SinkOptions, name: SinkName, first: pa.RecordBatch | None) -> TopicPartition | None:
+    """Return the partition for the first marker of a task: one that exists, and for which the sink may commit offsets.
+
+    That is partition 0 of a topic that the task writes to. Without rows it may be that of the record of the latest batch.
+    """
+    if options.topic is None and first is not None:
+        return TopicPartition(str(first.column("topic")[0].as_py()), 0)
+    if options.topic is not None and (first is not None or _exists(admin, options.topic)):
+        return TopicPartition(options.topic, 0)
+    return next(iter(admin.group_offsets(name.group)), None)
+
+
+def _exists(admin: Admin, topic: str) -> bool:
+    try:
+        return topic in admin.describe_topics([topic])
+    except (UnknownTopicOrPartitionError, TopicAuthorizationFailedError):
+        return False
 
 
 def _compare(options: SinkOptions, filled: Iterator[pa.RecordBatch], attempt: TaskAttempt, marker: Marker) -> TaskReport:
@@ -110,29 +138,31 @@ def _compare(options: SinkOptions, filled: Iterator[pa.RecordBatch], attempt: Ta
 
 
 def _prepare(
-    options: SinkOptions, producer: Producer, filled: Iterator[pa.RecordBatch], attempt: TaskAttempt, marker: Marker | None
+    options: SinkOptions,
+    producer: Producer,
+    rows: Iterator[pa.RecordBatch],
+    attempt: TaskAttempt,
+    marker: Marker | None,
+    place: TopicPartition | None,
 ) -> TaskReport:
-    """Write the rows and the marker, and prepare the transaction. A task without rows has neither."""
+    """Write the rows, and the marker to ``place``, and prepare the transaction. A batch job has no markers."""
     fingerprint = RowFingerprint(options.topic)
-    first = next(filled, None)
-    if first is None:
-        return _report(attempt, fingerprint, marker)
     began_at = time.time()
-    topic = options.topic if options.topic is not None else str(first.column("topic")[0].as_py())
     try:
         with producer.transaction() as transaction:
-            send_rows(producer, _counted(itertools.chain([first], filled), fingerprint), options.topic)
-            report = _report(attempt, fingerprint, marker, topic=topic, began_at=began_at)
+            send_rows(producer, _counted(rows, fingerprint), options.topic)
+            report = _report(attempt, fingerprint, marker, place=place, began_at=began_at)
             if report.is_committed:  # it is repeated, and was right before
                 transaction.abort()
                 return report
-            if attempt.batch is not None:
-                _add_marker(transaction, attempt, topic, Marker(attempt.batch, report.rows, report.fingerprint))
+            if attempt.batch is not None and place is not None:
+                position = OffsetAndMetadata(attempt.batch, Marker(attempt.batch, report.rows, report.fingerprint).dumps())
+                transaction.commit_offsets(ConsumerGroupMetadata(attempt.name.of_task(attempt.task)), {place: position})
             prepared = transaction.prepare()
     except OttlaError as error:
         _raise_if_too_long(error, options, began_at, f"task {attempt.task}")
         raise
-    return _report(attempt, fingerprint, marker, topic=topic, began_at=began_at, prepared=prepared)
+    return dataclasses.replace(report, prepared=None if prepared.is_empty else prepared)
 
 
 def _counted(batches: Iterator[pa.RecordBatch], fingerprint: RowFingerprint) -> Iterator[pa.RecordBatch]:
@@ -141,20 +171,13 @@ def _counted(batches: Iterator[pa.RecordBatch], fingerprint: RowFingerprint) -> 
         fingerprint.update(batch)  # when the producer has checked its rows
 
 
-def _add_marker(transaction: Transaction, attempt: TaskAttempt, topic: str, marker: Marker) -> None:
-    # A group's offset needs a partition that exists: partition 0 of a topic that the task has written to.
-    position = {TopicPartition(topic, 0): OffsetAndMetadata(marker.batch, marker.dumps())}
-    transaction.commit_offsets(ConsumerGroupMetadata(attempt.name.of_task(attempt.task)), position)
-
-
 def _report(
     attempt: TaskAttempt,
     rows: RowFingerprint,
     marker: Marker | None,
     *,
-    topic: str | None = None,
+    place: TopicPartition | None = None,
     began_at: float = 0.0,
-    prepared: Prepared | None = None,
 ) -> TaskReport:
     return TaskReport(
         name=attempt.name,
@@ -164,8 +187,8 @@ def _report(
         rows=rows.rows,
         fingerprint=rows.value,
         marker=marker,
-        prepared=prepared,
-        topic=topic,
+        prepared=None,
+        topic=None if place is None else place.topic,
         began_at=began_at,
     )
 
@@ -205,7 +228,7 @@ def _abort_earlier_runs(admin: Admin, attempt: TaskAttempt) -> None:
         begun = {name: each.transaction_start_time_ms for name, each in found.items() if each.state == ONGOING}
         _fence(admin, [name for name, at in begun.items() if at is not None and at < latest])
     except OttlaError as error:
-        log.warning("transactions of earlier runs stay open until they time out: %s", error)
+        log.warning("transactions of earlier runs stay open until their tasks run or they time out: %s", error)
     _runs.add(run)
 
 
@@ -217,46 +240,65 @@ def commit_batch(options: SinkOptions, reports: Sequence[TaskReport], *, is_ever
 
     Raises ``ReplayMismatchError``, before anything is committed, if the batch may be in the topics already.
     """
+    _check(reports)
     admin = admin_of(options)
-    first = reports[0]
-    if first.batch is not None:
-        _record_batch(admin, options, reports, first.batch, is_every_batch=is_every_batch)
-    _commit(admin, options, reports)
+    if reports[0].batch is None or _may_commit(admin, options, reports, reports[0].batch, is_every_batch=is_every_batch):
+        _commit(admin, options, reports)
 
 
-def _record_batch(admin: Admin, options: SinkOptions, reports: Sequence[TaskReport], batch: int, *, is_every_batch: bool) -> None:
-    """Check a batch, and record that its transactions are about to be committed."""
-    name, run, count = reports[0].name, reports[0].run, len(reports)
-    stored = admin.group_offsets(name.group)
-    record = max(
-        (BatchRecord.loads(each.metadata, name.group) for each in stored.values()), key=lambda each: each.batch, default=None
-    )
-    surplus: list[tuple[int, Marker]] = []
-    if record is not None and record.batch == batch and record.tasks > count:
-        surplus = _fence_surplus(admin, name, range(count, record.tasks))
-    found = conflicts(reports, batch, record, surplus, is_every_batch=is_every_batch)
+def _check(reports: Sequence[TaskReport]) -> None:
+    """Raise ``OttlaError`` if these are not the reports of all tasks of one batch: then something would be lost."""
+    kinds = {(report.name, report.batch, report.run) for report in reports}
+    if len(kinds) != 1 or [report.task for report in reports] != list(range(len(reports))):
+        tasks = ", ".join(f"task {report.task} of batch {report.batch}" for report in reports[:10])
+        raise OttlaError(f"Spark did not pass the reports of all tasks of one batch, but {tasks}", hint="nothing was committed")
+
+
+def _may_commit(admin: Admin, options: SinkOptions, reports: Sequence[TaskReport], number: int, *, is_every_batch: bool) -> bool:
+    """Check a batch, and record that its transactions are about to be committed. ``False``: it is to be skipped."""
     assert options.exactly_once is not None
-    if found and not options.exactly_once.repeats:
-        abort_batch(options, reports)
-        raise ReplayMismatchError("; ".join(each.text for each in found[:3]), hint=found[0].hint)
-    if repeated := [report.task for report in reports if report.is_committed]:
-        log.warning("batch %d: the same rows of %d of %d tasks are committed already", batch, len(repeated), count)
-    for each in found:
-        log.warning("onReplayMismatch=repeat: rows of batch %d are written again: %s", batch, each.text)
+    name, run, count = reports[0].name, reports[0].run, len(reports)
+    place, record = _newest_record(admin, name)
     if record is None or record.run != run:
-        tasks = {report.task for report in reports}
-        _fence(admin, [each for each in _open_transactions(admin, name) if name.task_of(each) not in tasks])
-    _store(admin, name, BatchRecord(batch, count, run), _places(admin, options, reports, stored))
+        _fence(admin, [each for each in _open_transactions(admin, name) if (name.task_of(each) or 0) >= count])
+    surplus: list[tuple[int, Marker]] = []
+    if record is not None and record.batch == number and record.tasks > count:
+        surplus = _fence_surplus(admin, name, range(count, record.tasks))
+    batch = Batch(number, run, reports, record, surplus, time.time())
+    found = conflicts(batch, is_every_batch=is_every_batch)
+    if found and options.exactly_once.on_mismatch == SKIP and batch.is_complete:
+        log.warning("onReplayMismatch=skip: batch %d is not written again: %s", number, found[0].text)
+        _end_prepared(admin, reports)
+        return False
+    if found and not options.exactly_once.repeats:
+        more = f"; and {len(found) - 3} more" if len(found) > 3 else ""
+        _end_prepared(admin, reports)
+        raise ReplayMismatchError("; ".join(each.text for each in found[:3]) + more, hint=found[0].hint)
+    if batch.committed:
+        log.warning("batch %d is repeated: %d of %d tasks are committed already", number, len(batch.committed), count)
+    for each in found:
+        log.warning("onReplayMismatch=repeat: rows of batch %d are written again: %s", number, each.text)
+    _store(admin, name, BatchRecord(number, count, run, int(time.time())), _places(admin, options, reports, place))
+    return True
+
+
+def _newest_record(admin: Admin, name: SinkName) -> tuple[TopicPartition | None, BatchRecord | None]:
+    """Return the record of the latest batch, and where it is. Several topics have one if the first was deleted for a time."""
+    stored = {place: BatchRecord.loads(each.metadata, name.group) for place, each in admin.group_offsets(name.group).items()}
+    place = max(stored, key=lambda each: (stored[each].batch, stored[each].at), default=None)
+    return place, None if place is None else stored[place]
 
 
 def _places(
-    admin: Admin, options: SinkOptions, reports: Sequence[TaskReport], stored: Mapping[TopicPartition, object]
+    admin: Admin, options: SinkOptions, reports: Sequence[TaskReport], place: TopicPartition | None
 ) -> Iterator[TopicPartition]:
-    """Partitions for the record of a batch, the best ones first. A batch without rows may have no topic that exists."""
+    """Partitions for the record of a batch, the best ones first: where the latest one is, so that there is only one. A batch
+    without rows may have no topic that exists."""
+    if place is not None:
+        yield place
     yield from (TopicPartition(report.topic, 0) for report in reports if report.topic is not None)
     if options.topic is not None:
         yield TopicPartition(options.topic, 0)
-    yield from stored
     yield from (TopicPartition(topic, 0) for topic in admin.list_topics(include_internal=True))
 
 
@@ -264,7 +306,8 @@ def _store(admin: Admin, name: SinkName, record: BatchRecord, places: Iterator[T
     for place in places:
         # The last one that is tried exists, since it has the offsets of groups.
         with contextlib.suppress(UnknownTopicOrPartitionError, TopicAuthorizationFailedError):
-            admin.alter_group_offsets(name.group, {place: OffsetAndMetadata(record.batch, record.dumps())})
+            position = {place: OffsetAndMetadata(record.batch, record.dumps())}
+            admin.alter_group_offsets(name.group, position, retention=RETENTION)
             return
     raise OttlaError(f"batch {record.batch} cannot be recorded: there is no topic for which the sink may commit an offset")
 
@@ -273,34 +316,51 @@ def _fence_surplus(admin: Admin, name: SinkName, tasks: range) -> list[tuple[int
     """Abort what tasks have prepared that this attempt of the batch does not have, and return their markers."""
     names = [name.of_task(task) for task in tasks]
     admin.fence_producers(names)
-    found = ((task, _newest_marker(admin, each)) for task, each in zip(tasks, names, strict=True))
+    found = ((task, _newest_marker(admin, each)[1]) for task, each in zip(tasks, names, strict=True))
     return [(task, marker) for task, marker in found if marker is not None]
 
 
 def _commit(admin: Admin, options: SinkOptions, reports: Sequence[TaskReport]) -> None:
-    written = sorted((report for report in reports if report.prepared is not None), key=lambda report: report.task)
+    written = [report for report in reports if report.prepared is not None]
     prepared = [report.prepared for report in written if report.prepared is not None]
     try:
-        # One first: if a newer attempt of the batch has fenced this one, for example since this driver was thought dead, and that
-        # attempt has fewer tasks, then only the first tasks are fenced.
+        # One first. Two drivers may commit attempts of the same batch, because one was thought dead. Each attempt has the first
+        # task, and only the later one of the two can commit it, so the other driver ends here, before it has committed anything.
         admin.end_transactions(prepared[:1], commit=True, timeout=COMMIT_TIMEOUT)
         admin.end_transactions(prepared[1:], commit=True, timeout=COMMIT_TIMEOUT)
     except OttlaError as error:
         _raise_if_too_long(error, options, min(report.began_at for report in written), "the batch")
-        raise
+        raise OttlaError(
+            f"the batch is not committed, or not in whole: {error.args[0]}",
+            hint="start the query again, which repeats the batch: no row is lost or twice in the topic. If this comes again while "
+            "all brokers run, a second driver, or spark.speculation, runs other attempts of the same tasks",
+            cause=error,
+        ) from error
 
 
-def abort_batch(options: SinkOptions, reports: Sequence[TaskReport]) -> None:
-    """Abort the transactions of a batch that has failed, those of tasks that did not report included. It raises nothing."""
+def abort_batch(options: SinkOptions, reports: Sequence[TaskReport], job: SinkName | None = None) -> None:
+    """Abort the transactions of a batch that has failed, those of tasks that did not report included. It raises nothing.
+
+    ``job`` is the name of a batch job's sink; a query is known only by a report.
+    """
     admin = admin_of(options)
-    prepared = [report.prepared for report in reports if report.prepared is not None]
+    _end_prepared(admin, reports)
     try:
-        with contextlib.suppress(OttlaError):  # some may be committed
-            admin.end_transactions(prepared, commit=False, timeout=ABORT_TIMEOUT)
-        for name in {report.name for report in reports}:
-            _fence(admin, _open_transactions(admin, name))
+        if reports:
+            name, number, run = reports[0].name, reports[0].batch, reports[0].run
+            record = None if number is None else _newest_record(admin, name)[1]
+            if record is None or number is None or record.run == run or record.batch < number:  # else another driver took over
+                _fence(admin, _open_transactions(admin, name))
+        elif job is not None:
+            _fence(admin, _open_transactions(admin, job))
     except OttlaError as error:
         log.warning("the transactions of the batch stay open until they time out: %s", error)
+
+
+def _end_prepared(admin: Admin, reports: Sequence[TaskReport]) -> None:
+    prepared = [report.prepared for report in reports if report.prepared is not None]
+    with contextlib.suppress(OttlaError):  # some may have ended; the others time out
+        admin.end_transactions(prepared, commit=False, timeout=ABORT_TIMEOUT)
 
 
 # -- both -----------------------------------------------------------------------------------------------------------------
@@ -315,10 +375,11 @@ def admin_of(options: SinkOptions) -> Admin:
     return _admins[key]
 
 
-def _newest_marker(admin: Admin, group: str) -> Marker | None:
-    """Return the marker of a task; the latest one if it has written to different topics."""
-    stored = admin.group_offsets(group, require_stable=True)
-    return max((Marker.loads(each.metadata, group) for each in stored.values()), key=lambda each: each.batch, default=None)
+def _newest_marker(admin: Admin, group: str) -> tuple[TopicPartition | None, Marker | None]:
+    """Return the marker of a task, and where it is stored. Several topics have one if the first was deleted for a time."""
+    stored = {place: Marker.loads(each.metadata, group) for place, each in admin.group_offsets(group, require_stable=True).items()}
+    place = max(stored, key=lambda each: stored[each].batch, default=None)
+    return place, None if place is None else stored[place]
 
 
 def _open_transactions(admin: Admin, name: SinkName) -> list[str]:

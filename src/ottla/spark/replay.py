@@ -6,8 +6,9 @@ Invariant: a batch about which there is a ``Conflict`` may have rows twice or mi
 A sink of a query is a ``SinkName``. Its names in Kafka are ``ottla.<query>.<sink>.<task>`` for the transactional id of a task and
 for the group with its marker, and ``ottla.<query>.<sink>`` for the group with the record of the latest batch.
 
-1. A task writes its rows and its marker in one transaction, so either both are committed or none.
-2. The driver records the batch, and only then commits the transactions.
+1. A task writes its rows and its marker in one transaction, so either both are committed or none. A task without rows has a marker
+   as well.
+2. The driver records the batch, and only then commits the transactions, that of the first task before all others.
 
 So if a marker of a batch is committed, the batch was recorded before; and which tasks are committed already, their markers tell.
 """
@@ -79,17 +80,19 @@ class BatchRecord:
     tasks: int
     run: str
     """The run of the query, which is another one after each start."""
+    at: int
+    """When it was recorded, in seconds since 1970."""
 
     def dumps(self) -> str:
         """The text for the metadata of an offset."""
-        return json.dumps({"batch": self.batch, "tasks": self.tasks, "run": self.run})
+        return json.dumps({"batch": self.batch, "tasks": self.tasks, "run": self.run, "at": self.at})
 
     @classmethod
     def loads(cls, text: str, group: str) -> BatchRecord:
         """Decode the text of ``dumps``. Raises ``OttlaError``, which names the group, for any other text."""
         try:
             content = json.loads(text)
-            return cls(int(content["batch"]), int(content["tasks"]), str(content["run"]))
+            return cls(int(content["batch"]), int(content["tasks"]), str(content["run"]), int(content["at"]))
         except (ValueError, TypeError, KeyError) as error:
             raise _foreign(group, text) from error
 
@@ -104,7 +107,7 @@ def _foreign(group: str, text: str) -> OttlaError:
 @dataclass(frozen=True)
 class TaskReport(WriterCommitMessage):
     """What a task has done. Its rows are committed by an earlier attempt of the batch if ``is_committed``, else by ``prepared``,
-    which is ``None`` if there are no rows, or if ``marker`` does not allow it."""
+    which is ``None`` if ``marker`` does not allow it, or if there are neither rows nor a topic for a marker."""
 
     name: SinkName
     batch: int | None
@@ -117,7 +120,7 @@ class TaskReport(WriterCommitMessage):
     """The marker of an earlier attempt of the batch, or of a later batch."""
     prepared: Prepared | None
     topic: str | None
-    """A topic that the task has written to."""
+    """The topic of the marker, which the task may have written to."""
     began_at: float
     """When the first row was written, in seconds since 1970."""
 
@@ -134,61 +137,93 @@ class Conflict(NamedTuple):
     hint: str
 
 
+class Batch(NamedTuple):
+    """What the driver knows of a batch before it commits it."""
+
+    number: int
+    run: str
+    reports: Sequence[TaskReport]
+    record: BatchRecord | None
+    """The record of the latest batch."""
+    surplus: Sequence[tuple[int, Marker]]
+    """The markers of the tasks that the recorded attempt of this batch had and this one does not."""
+    now: float
+    """Seconds since 1970."""
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether an earlier attempt was recorded."""
+        return self.record is not None and self.record.batch == self.number
+
+    @property
+    def committed(self) -> list[int]:
+        """The tasks that an earlier attempt has committed."""
+        mine = [(report.task, report.marker) for report in self.reports]
+        return sorted(task for task, marker in (*mine, *self.surplus) if marker is not None and marker.batch == self.number)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether an earlier run has committed all of its tasks. (In one run Spark repeats no batch; two sinks may have one id.)"""
+        record = self.record
+        return record is not None and self.is_repeated and record.run != self.run and self.committed == list(range(record.tasks))
+
+
+MAX_AGE = 6 * 86_400.0
+"""Seconds. Brokers keep the markers of a batch for 7 days by default, and its record for longer."""
+
 _COPY = (
-    "the checkpoint was restored from a copy, or two queries use it: see 'When a batch is refused' in the documentation of the sink"
+    "the checkpoint is an older copy, or two queries use copies of one; see 'When a batch is refused' in docs/spark-exactly-once.md"
 )
-_REPEAT = "onReplayMismatch=repeat writes the batch again, for one run; some rows are then twice in the topic"
+_REPEAT = "onReplayMismatch=repeat writes the whole batch again, for one run; rows that are committed are then twice in the topic"
+_SKIP = "onReplayMismatch=skip goes on without writing it: all of its tasks are committed"
 
 
-def conflicts(
-    reports: Sequence[TaskReport],
-    batch: int,
-    record: BatchRecord | None,
-    surplus: Sequence[tuple[int, Marker]],
-    *,
-    is_every_batch: bool,
-) -> list[Conflict]:
-    """Return the reasons not to commit ``batch``.
-
-    ``surplus`` are the markers of tasks that the recorded attempt had and this one does not. ``is_every_batch``: whether Spark
-    calls the sink in each batch, as it does unless the program does so in ``foreachBatch``.
-    """
-    found = [conflict for report in reports if (conflict := _conflict_of_task(report, batch)) is not None]
-    if record is not None and record.batch > batch:
-        found.append(Conflict(f"batch {record.batch} was committed before, and Spark now writes batch {batch}", _COPY))
-    if record is not None and record.batch == batch and record.tasks != len(reports):
-        committed = [report.task for report in reports if report.marker is not None and report.marker.batch == batch]
-        committed += [task for task, marker in surplus if marker.batch == batch]
-        if committed:
-            text = f"batch {batch} had {record.tasks} tasks, of which {_listed(committed)} committed, and now has {len(reports)}"
-            hint = "its rows are divided differently: restore the number of partitions, and settings that change it, or "
-            found.append(Conflict(text, hint + _REPEAT))
-    if batch > 0 and (record is None or (is_every_batch and record.batch < batch - 1)):
-        known = "no batch" if record is None else f"batch {record.batch} as the latest"
-        text = f"the sink has a record of {known}, and Spark now writes batch {batch}"
-        hint = (
-            "exactlyOnce is new for this checkpoint, or the record has expired (offsets.retention.minutes of the brokers), or its"
-            f" topic was deleted. {_REPEAT}"
-        )
-        found.append(Conflict(text, hint))
+def conflicts(batch: Batch, *, is_every_batch: bool) -> list[Conflict]:
+    """Return the reasons not to commit a batch. ``is_every_batch``: whether Spark calls the sink in each batch, as it does unless
+    the program does so in ``foreachBatch``."""
+    found = [conflict for report in batch.reports if (conflict := _conflict_of_task(report, batch)) is not None]
+    record, number, count = batch.record, batch.number, len(batch.reports)
+    if record is not None and record.batch > number:
+        found.append(Conflict(f"batch {record.batch} was committed before, and Spark now writes batch {number}", _COPY))
+    if record is not None and batch.is_repeated and record.tasks != count and batch.committed:
+        text = f"batch {number} had {_tasks(record.tasks)}, of which {_listed(batch.committed)} committed, and now has {count}"
+        hint = "its rows are divided differently: restore the number of partitions, and settings that change it. Otherwise, "
+        found.append(Conflict(text, hint + (_SKIP if batch.is_complete else _REPEAT)))
+    if record is not None and batch.is_repeated and record.run != batch.run and batch.now - record.at > MAX_AGE:
+        days = (batch.now - record.at) / 86_400
+        text = f"an earlier run began to commit batch {number} {days:.0f} days ago: brokers may have forgotten what is committed"
+        found.append(Conflict(text, _REPEAT))
+    if number > 0 and (record is None or (is_every_batch and record.batch < number - 1)):
+        known = "no batch" if record is None else f"batch {record.batch}, and of none after it"
+        hint = f"exactlyOnce is new for this checkpoint, or its sinkId, topic or cluster is another one. {_REPEAT}"
+        found.append(Conflict(f"Spark now writes batch {number}, and the sink has a record of {known}", hint))
     return found
 
 
-def _conflict_of_task(report: TaskReport, batch: int) -> Conflict | None:
+def _conflict_of_task(report: TaskReport, batch: Batch) -> Conflict | None:
     marker = report.marker
     if marker is None or report.is_committed:
         return None
-    if marker.batch > batch:
-        return Conflict(f"task {report.task} has committed batch {marker.batch}, and Spark now writes batch {batch}", _COPY)
-    counts = f"{marker.rows} committed, {report.rows} now" if marker.rows != report.rows else f"{marker.rows} with other content"
-    text = f"the rows of task {report.task} in batch {batch} are not those that an earlier attempt has committed: {counts}"
-    hint = (
-        "the query is not deterministic, it was changed, the options of the source were, or two sinks of one query have the same"
-        f" sinkId. {_REPEAT}"
+    if marker.batch > batch.number:
+        return Conflict(f"task {report.task} has committed batch {marker.batch}, and Spark now writes batch {batch.number}", _COPY)
+    counts = (
+        f"{marker.rows} committed, {report.rows} now"
+        if marker.rows != report.rows
+        else f"as many, {report.rows}, with other content"
     )
-    return Conflict(text, hint)
+    text = f"the rows of task {report.task} in batch {batch.number} are not those that an earlier attempt has committed: {counts}"
+    if batch.record is not None and batch.record.run == batch.run:
+        return Conflict(text, "two sinks of one query have the same sinkId: give each its own")
+    hint = (
+        "the query is not deterministic, it was changed, or options of the source were. Undo that, and start it again. Otherwise, "
+    )
+    return Conflict(text, hint + (_SKIP if batch.is_complete else _REPEAT))
+
+
+def _tasks(count: int) -> str:
+    return "1 task" if count == 1 else f"{count} tasks"
 
 
 def _listed(tasks: Sequence[int], most: int = 5) -> str:
-    shown = ", ".join(map(str, sorted(tasks)[:most]))
-    return f"{shown} and {len(tasks) - most} more" if len(tasks) > most else f"{shown} {'is' if len(tasks) == 1 else 'are'}"
+    shown = ", ".join(map(str, tasks[:most])) + (f" and {len(tasks) - most} more" if len(tasks) > most else "")
+    return f"{shown} {'is' if len(tasks) == 1 else 'are'}"

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from ottla.errors import OttlaError
+from ottla.errors import ConfigError, OttlaError
 from ottla.producer import Producer
 from ottla.spark import worker_logs
 from ottla.spark.arrow_rows import send_rows
@@ -78,19 +78,33 @@ class RowWriter(Shipped):
         query, batch, run = (context.getLocalProperty(name) for name in (QUERY, BATCH, RUN))
         number = context.partitionId()
         if query is None or batch is None:
+            self._check_has_no_id()
             return TaskAttempt(SinkName(self._job, sink_id), None, self._job, number, self._since)
         return TaskAttempt(SinkName(query, sink_id), int(batch), run or self._job, number, self._since)
 
-    def _commit(self, messages: Messages, *, is_every_batch: bool) -> None:
-        reports = _reports(messages)
-        if reports and self._options.exactly_once is not None:
-            with _option_names():
-                commit_batch(self._options, reports, is_every_batch=is_every_batch)
+    def _check_has_no_id(self) -> None:
+        """Raise ``ConfigError`` for a sink of a query in a task to which Spark has passed none: it would write a batch again."""
+        if self._options.exactly_once is not None and self._options.exactly_once.has_id:
+            raise ConfigError(
+                "option sinkId is for a sink of a streaming query, and Spark passes no query to this task",
+                hint="in a batch job, leave it out; in foreachBatch, write in the thread in which Spark calls the function",
+            )
 
-    def _abort(self, messages: Messages) -> None:
+    def _commit(self, messages: Messages, batch: int | None = None) -> None:
+        """Commit the batch with this number; ``None``: the number in the reports."""
+        if self._options.exactly_once is None:
+            return
         reports = _reports(messages)
-        if reports and self._options.exactly_once is not None:
-            abort_batch(self._options, reports)
+        if len(reports) != len(messages) or any(batch not in (None, report.batch) for report in reports):
+            raise OttlaError(
+                f"Spark passed {len(reports)} reports of {len(messages)} tasks for batch {batch}: nothing was committed"
+            )
+        with _option_names():
+            commit_batch(self._options, reports, is_every_batch=batch is not None)
+
+    def _abort(self, messages: Messages, job: SinkName | None = None) -> None:
+        if self._options.exactly_once is not None:
+            abort_batch(self._options, _reports(messages), job)
 
 
 class OttlaBatchWriter(RowWriter, DataSourceArrowWriter):
@@ -98,11 +112,11 @@ class OttlaBatchWriter(RowWriter, DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Called on the driver when all tasks have succeeded."""
-        self._commit(messages, is_every_batch=False)
+        self._commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Called on the driver when a task has failed, or ``commit``."""
-        self._abort(messages)
+        self._abort(messages, SinkName(self._job, self._options.exactly_once.sink_id) if self._options.exactly_once else None)
 
 
 def _reports(messages: Messages) -> list[TaskReport]:

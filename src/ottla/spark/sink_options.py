@@ -36,6 +36,7 @@ TRANSACTION_TIMEOUT, DEFAULT_TRANSACTION_TIMEOUT = "transaction.timeout.ms", "60
 """A batch has to end within this time. The brokers' default maximum is 15 minutes."""
 
 EXACTLY_ONCE, SINK_ID, ON_REPLAY_MISMATCH = "exactlyOnce", "sinkId", "onReplayMismatch"
+SKIP, REPEAT = "skip", "repeat"
 _OWN = {name.lower(): name for name in (TOPIC, EXACTLY_ONCE, SINK_ID, ON_REPLAY_MISMATCH)}
 COLUMNS = ("key", "value", "headers", TOPIC, "partition")
 """The columns that are written. All others are not, as with Spark's connector."""
@@ -56,8 +57,15 @@ class ExactlyOnce:
 
     sink_id: str = "sink"
     """Tells the sinks of one query apart. It has no dot: names of tasks would be ambiguous."""
-    repeats: bool = False
-    """Whether a batch is written again that may be there already, in whole or in part."""
+    has_id: bool = False
+    """Whether the user has set it."""
+    on_mismatch: str = "fail"
+    """What happens with a repeated batch that is not the same: ``fail``, ``skip`` or ``repeat``."""
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a batch is written again that may be there already, in whole or in part."""
+        return self.on_mismatch == REPEAT
 
 
 @dataclass(frozen=True)
@@ -106,10 +114,10 @@ def _exactly_once(own: Mapping[str, str]) -> ExactlyOnce | None:
     sink_id, on_mismatch = own.get(SINK_ID, "sink"), own.get(ON_REPLAY_MISMATCH, "fail").strip().lower()
     if not _SINK_ID.fullmatch(sink_id):
         raise ConfigError(f"option {SINK_ID} must be 1 to 100 letters, digits, '-' and '_', not {sink_id[:120]!r}")
-    if on_mismatch not in ("fail", "repeat"):
-        raise ConfigError(f"option {ON_REPLAY_MISMATCH} must be fail or repeat, not {own[ON_REPLAY_MISMATCH]!r}")
+    if on_mismatch not in ("fail", SKIP, REPEAT):
+        raise ConfigError(f"option {ON_REPLAY_MISMATCH} must be fail, {SKIP} or {REPEAT}, not {own[ON_REPLAY_MISMATCH]!r}")
     if parse_boolean(EXACTLY_ONCE, own.get(EXACTLY_ONCE, "false")):
-        return ExactlyOnce(sink_id, repeats=on_mismatch == "repeat")
+        return ExactlyOnce(sink_id, SINK_ID in own, on_mismatch)
     if without_effect := [name for name in (SINK_ID, ON_REPLAY_MISMATCH) if name in own]:
         log.warning("options without an effect unless %s is true: %s", EXACTLY_ONCE, ", ".join(without_effect))
     return None

@@ -18,7 +18,7 @@ class OttlaStreamWriter(RowWriter, DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Called on the driver when all tasks have succeeded. If it raises, Spark calls ``abort``, and later repeats the batch."""
-        self._commit(messages, is_every_batch=True)
+        self._commit(messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Called on the driver when a task has failed, or ``commit``. Without ``exactlyOnce`` the rows of others stay written."""

@@ -14,6 +14,7 @@ An attempt yields a tuple of ``AdminRequest`` and receives the responses in the 
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping
@@ -390,8 +391,10 @@ def group_offsets(group_id: str, *, require_stable: bool = False) -> Call[dict[T
     return attempt
 
 
-def alter_group_offsets(group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Call[None]:
-    """Commit offsets for a group without members."""
+def alter_group_offsets(
+    group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], retention_ms: int | None = None
+) -> Call[None]:
+    """Commit offsets for a group without members; ``None``: they expire as the broker is set."""
 
     def attempt() -> CallAttempt[None]:
         coordinators = yield from coordinators_of([group_id])
@@ -411,7 +414,10 @@ def alter_group_offsets(group_id: str, offsets: Mapping[TopicPartition, OffsetAn
             for topic, partitions in by_topic(offsets).items()
         )
         message = offset_commit_request.OffsetCommitRequest(group_id=group_id, member_id="", topics=topics)
-        answer = yield from ask(rpcs.OFFSET_COMMIT, message, coordinators[group_id])
+        rule = None
+        if retention_ms is not None:
+            message, rule = dataclasses.replace(message, retention_time_ms=retention_ms), VersionRule.BROKERS_RETENTION
+        (answer,) = yield (AdminRequest(rpcs.OFFSET_COMMIT, message, coordinators[group_id], excludes=rule),)
         for topic in answer.topics:
             for part in topic.partitions:
                 what = f"the offset of {topic.name}-{part.partition_index} of group {group_id!r}"
