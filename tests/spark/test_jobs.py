@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from ottla.spark.jobs.job_file import JobError, check_checkpoints
+from ottla.spark.jobs.job_file import JobError, check_checkpoints, load_job
 from ottla.spark.jobs.runner import Runner, RunSettings
 from ottla.spark.jobs.state_file import RunDirectory
 from ottla.spark.jobs.stopping import StopRequests
@@ -106,7 +106,7 @@ def test_a_signal_ends_the_job_after_the_running_batch(
     assert run({"orders": frame.writeStream.foreachBatch(write)}, once=False) == 0
     assert [sorted(values) for values in batches] == [list(range(20))]
     assert run.state["orders"]["state"] == "done"
-    assert run.said[0] == "SIGTERM: the running batches end, then the job; once more: at once"
+    assert run.said[0] == "SIGTERM: waiting for the running batches to end; a second signal interrupts them"
     run.stop, batches[:] = StopRequests(), []
     assert run({"orders": frame.writeStream.foreachBatch(write)}) == 0
     assert [sorted(values) for values in batches] == [list(range(20, 25))]
@@ -155,6 +155,15 @@ def test_a_plan_that_spark_refuses_is_not_started_again(run: Run, orders: Callab
     ((error, details),) = run.errors
     assert "Invalid streaming output mode: append" in error
     assert details[-1].startswith("not started again; ")
+
+
+def test_a_wrong_option_of_a_source_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    options = {"kafka.bootstrap.servers": "localhost:9", "subscribe": "orders", "startingOffset": "earliest"}
+    text = f"spark.readStream.format('ottla').options(**{options}).load()"
+    (tmp_path / "job.py").write_text(f"def queries(spark):\n    return {{'orders': {text}.writeStream.format('noop')}}\n")
+    with pytest.raises(JobError, match=r"queries\(spark\) raised ottla.errors.ConfigError: .*startingOffset") as refused:
+        load_job(tmp_path / "job.py").writers(spark)
+    assert refused.value.details[0].startswith(f"{tmp_path / 'job.py'}:2, in queries")
 
 
 def test_what_a_writer_has_been_set_to(orders: Callable[..., DataFrame]) -> None:

@@ -172,6 +172,19 @@ def test_a_run_that_is_killed_and_one_that_is_stopped(project: Project) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(2 * LONG)
+def test_a_jvm_that_dies(project: Project) -> None:
+    project.produce(20)
+    run = project.start()
+    wait_for(lambda: (project.status().get("lake") or {"batch": None})["batch"] is not None)
+    (jvm,) = subprocess.run(["pgrep", "-P", str(run.pid)], capture_output=True, text=True).stdout.split()
+    os.kill(int(jvm), signal.SIGKILL)
+    _, errors = run.communicate(timeout=LONG)
+    assert (run.returncode, errors.splitlines()[-1].partition(" (")[0]) == (1, "error: Spark's JVM has ended, and with it the job")
+    assert "Traceback" not in errors
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * LONG)
 def test_spark_connect(project: Project) -> None:
     project.produce(60)
     project.environment["PYTHONPATH"] = os.pathsep.join([str(project.home), os.environ.get("PYTHONPATH", "")])

@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from ottla.errors import OttlaError
+from ottla.spark.jobs.causes import TRACEBACK, cause_of
 from ottla.spark.jobs.writers import settings_of
 
 FUNCTION = "queries"
@@ -178,8 +179,11 @@ def _raised(path: Path, doing: str, error: BaseException) -> JobError:
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if folder in Path(frame.filename).resolve().parents and "site-packages" not in frame.filename]
     details = tuple(f"{frame.filename}:{frame.lineno}, in {frame.name}: {frame.line}" for frame in own)
-    text = str(error).partition("\n")[0]
-    return JobError(f"{path}: {doing} raised {type(error).__name__}{f': {text}' if text else ''}", details=details)
+    text = str(error)
+    if TRACEBACK in text:  # PySpark's error for one in a process of a Python source, such as a wrong option
+        return JobError(f"{path}: {doing} raised {cause_of(text).message}", details=details)
+    first = text.strip().partition("\n")[0]
+    return JobError(f"{path}: {doing} raised {type(error).__name__}{f': {first}' if first else ''}", details=details)
 
 
 def _quoted(error: SyntaxError) -> tuple[str, ...]:

@@ -101,6 +101,7 @@ class _RunState:
         self.exit_code = 1
         self._directory = directory
         self._observer = observer
+        self._was_written = True
         self._state: dict[str, Any] = {
             "job": str(given.path.resolve()),
             "process": os.getpid(),
@@ -120,7 +121,13 @@ class _RunState:
         """Write the state with that of the queries."""
         self._state["queries"] = dict(queries)
         self._observer.watch(queries)
-        self._directory.write(self._state)
+        try:
+            self._directory.write(self._state)
+            self._was_written = True
+        except OSError as error:  # a full disk is no reason to end the queries
+            if self._was_written:
+                self._observer.say(f"the status is not up to date: {error.filename}: {error.strerror}")
+            self._was_written = False
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:

@@ -33,6 +33,8 @@ PLANNING = "Getting offsets"
 """The beginning of Spark's status message while a trigger asks the sources for their ends."""
 PLANNING_GRACE = 5.0
 """Seconds after which a query that still plans is stopped when the job ends: its cluster does not answer."""
+JVM_END = 2.0
+"""Seconds within which a JVM that no longer answers has ended."""
 INTERRUPT_GRACE = 5.0
 """Seconds for queries to stop after a second signal."""
 
@@ -157,8 +159,7 @@ class Runner:
             if stop.count > 1:
                 return self._interrupt(stop)
             if stop.count and self._drained_at is None:
-                self._say(f"{stop.signal.name if stop.signal else ''}: the running batches end, then the job; once more: at once")
-                self._drain(now)
+                self._drain(now, stop.signal.name if stop.signal else "stopped")
             for query in self.queries:
                 if stop.count > 1:
                     break
@@ -167,17 +168,19 @@ class Runner:
             self._keep(self.state())
             if all(query.state in ENDED for query in self.queries):
                 return self._finish()
-            if not self._is_alive():
-                raise OttlaError("Spark's JVM has ended", hint=f"its log is {self._directory.spark_log}")
-            if self._drained_at is None and any(query.state is QueryState.FAILED for query in self.queries):
-                self._drain(now)
+            self._check_spark(0)
+            failed = [query.name for query in self.queries if query.state is QueryState.FAILED]
+            if self._drained_at is None and failed:
+                self._drain(now, f"{listed(failed)} failed for good")
             stop.wait(POLL)
 
     def state(self) -> dict[str, Any]:
         """Return the queries' part of the state file."""
         return {query.name: query.as_dict() for query in self.queries}
 
-    def _drain(self, now: float) -> None:
+    def _drain(self, now: float, reason: str) -> None:
+        if any(query.state not in ENDED for query in self.queries):
+            self._say(f"{reason}: waiting for the running batches to end; a second signal interrupts them")
         self._drained_at = now
         self._drain_file.touch()
         for query in self.queries:
@@ -207,11 +210,24 @@ class Runner:
                 query.handle.stop()
                 is_active = False
         except Exception as raised:  # the connection to the JVM, or to the server of Connect, is lost
+            self._check_spark(JVM_END)
             is_active, error = False, raised
         if error is not None:
             self._failed(query, error)
         elif not is_active:
             query.supervision.ended()
+
+    def _check_spark(self, timeout: float) -> None:
+        """Raise ``OttlaError`` if the JVM has ended, or does so within ``timeout`` seconds."""
+        deadline = time.monotonic() + timeout
+        while self._is_alive():
+            if time.monotonic() >= deadline:
+                return
+            time.sleep(POLL)
+        raise OttlaError(
+            "Spark's JVM has ended, and with it the job",
+            hint=f"the next run continues from the checkpoints; the JVM's log is {self._directory.spark_log}",
+        )
 
     def _can_stop(self, query: WatchedQuery, now: float) -> bool:
         status = query.handle.status
