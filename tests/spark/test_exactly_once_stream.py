@@ -135,11 +135,15 @@ def test_a_batch_job_writes_each_row_once(spark: SparkSession, copy: Copy) -> No
     frame.write.format("ottla").options(**copy.sink()).mode("append").save()
     assert values(copy.kafka, copy.target) == list(range(1000))
     fails = spark.range(0, 10, numPartitions=2).selectExpr("IF(id = 9, raise_error('no'), CAST(id AS STRING)) AS value")
+    for version in ("20783", "20783", "20785", "20785"):
+        named = copy.sink(txnAppId=f"daily-{copy.target}", txnVersion=version)
+        frame.limit(10).write.format("ottla").options(**named).mode("append").save()
+    assert len(values(copy.kafka, copy.target)) == 1020
     with pytest.raises(PySparkException, match="option sinkId is for a sink of a streaming query"):
         frame.write.format("ottla").options(**copy.sink(sinkId="invoices")).mode("append").save()
     with pytest.raises(PySparkException):
         fails.write.format("ottla").options(**copy.sink()).mode("append").save()
-    assert len(values(copy.kafka, copy.target)) == 1000
+    assert len(values(copy.kafka, copy.target)) == 1020
 
 
 @pytest.mark.parametrize(
@@ -147,6 +151,8 @@ def test_a_batch_job_writes_each_row_once(spark: SparkSession, copy: Copy) -> No
     [
         ({"exactlyOnce": "yes"}, "option exactlyOnce must be true or false"),
         ({"sinkId": "a.b"}, "option sinkId must be 1 to 100 letters, digits"),
+        ({"txnAppId": "daily"}, "options txnAppId and txnVersion need each other"),
+        ({"txnAppId": "daily", "txnVersion": "today"}, "option txnVersion must be a number of a batch"),
         ({"onReplayMismatch": "ignore"}, "option onReplayMismatch must be fail, skip or repeat"),
         ({"exactlyonce": "true", "kafka.acks": "1"}, "leave out enable.idempotence=false, acks=1"),
         ({"exactlyonce": "true", "kafka.enable.idempotence": "false"}, "need an idempotent producer"),

@@ -41,7 +41,7 @@ from ottla.records.row_fingerprint import RowFingerprint
 from ottla.spark.arrow_rows import send_rows
 from ottla.spark.client_settings import CLIENT_PREFIX, admin_settings
 from ottla.spark.replay import Batch, BatchRecord, Marker, SinkName, TaskReport, conflicts
-from ottla.spark.sink_options import SKIP, TRANSACTION_TIMEOUT, SinkOptions
+from ottla.spark.sink_options import SKIP, TRANSACTION_TIMEOUT, ExactlyOnce, SinkOptions
 from ottla.types import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -265,7 +265,7 @@ def _may_commit(admin: Admin, options: SinkOptions, reports: Sequence[TaskReport
     if record is not None and record.batch == number and record.tasks > count:
         surplus = _fence_surplus(admin, name, range(count, record.tasks))
     batch = Batch(number, run, reports, record, surplus, time.time())
-    found = conflicts(batch, is_every_batch=is_every_batch)
+    found = conflicts(batch, least_record=_least_record(options.exactly_once, number, is_every_batch=is_every_batch))
     if found and options.exactly_once.on_mismatch == SKIP and batch.is_complete:
         log.warning("onReplayMismatch=skip: batch %d is not written again: %s", number, found[0].text)
         _end_prepared(admin, reports)
@@ -280,6 +280,13 @@ def _may_commit(admin: Admin, options: SinkOptions, reports: Sequence[TaskReport
         log.warning("onReplayMismatch=repeat: rows of batch %d are written again: %s", number, each.text)
     _store(admin, name, BatchRecord(number, count, run, int(time.time())), _places(admin, options, reports, place))
     return True
+
+
+def _least_record(given: ExactlyOnce, number: int, *, is_every_batch: bool) -> int | None:
+    """The number of the batch before, which has a record. In ``foreachBatch`` that is any batch, and with ``txnVersion`` none."""
+    if given.query is not None:
+        return None
+    return number - 1 if is_every_batch else 0
 
 
 def _newest_record(admin: Admin, name: SinkName) -> tuple[TopicPartition | None, BatchRecord | None]:

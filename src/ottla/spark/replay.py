@@ -178,9 +178,9 @@ _REPEAT = "onReplayMismatch=repeat writes the whole batch again, for one run; ro
 _SKIP = "onReplayMismatch=skip goes on without writing it: all of its tasks are committed"
 
 
-def conflicts(batch: Batch, *, is_every_batch: bool) -> list[Conflict]:
-    """Return the reasons not to commit a batch. ``is_every_batch``: whether Spark calls the sink in each batch, as it does unless
-    the program does so in ``foreachBatch``."""
+def conflicts(batch: Batch, *, least_record: int | None) -> list[Conflict]:
+    """Return the reasons not to commit a batch. ``least_record``: the record of the latest batch must have at least this number,
+    unless this is the first batch; ``None``: there may be no record."""
     found = [conflict for report in batch.reports if (conflict := _conflict_of_task(report, batch)) is not None]
     record, number, count = batch.record, batch.number, len(batch.reports)
     if record is not None and record.batch > number:
@@ -193,7 +193,7 @@ def conflicts(batch: Batch, *, is_every_batch: bool) -> list[Conflict]:
         days = (batch.now - record.at) / 86_400
         text = f"an earlier run began to commit batch {number} {days:.0f} days ago: brokers may have forgotten what is committed"
         found.append(Conflict(text, _REPEAT))
-    if number > 0 and (record is None or (is_every_batch and record.batch < number - 1)):
+    if number > 0 and least_record is not None and (record is None or record.batch < least_record):
         known = "no batch" if record is None else f"batch {record.batch}, and of none after it"
         hint = f"exactlyOnce is new for this checkpoint, or its sinkId, topic or cluster is another one. {_REPEAT}"
         found.append(Conflict(f"Spark now writes batch {number}, and the sink has a record of {known}", hint))

@@ -27,7 +27,7 @@ from ottla.spark.client_settings import with_option_names
 from ottla.spark.exactly_once import TaskAttempt, abort_batch, commit_batch, write_task
 from ottla.spark.executors import Shipped
 from ottla.spark.replay import SinkName, TaskReport
-from ottla.spark.sink_options import SinkOptions
+from ottla.spark.sink_options import ExactlyOnce, SinkOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,28 +67,27 @@ class RowWriter(Shipped):
         worker_logs.configure()
         with _option_names():
             if self._options.exactly_once is not None:
-                return write_task(self._options, self._columns, iterator, self._attempt(self._options.exactly_once.sink_id))
+                return write_task(self._options, self._columns, iterator, self._attempt(self._options.exactly_once))
             with _borrowed_producer(self._options.client) as producer:
                 rows = (batch.select(list(self._columns)) for batch in iterator)
                 return RowsWritten(send_rows(producer, rows, self._options.topic))
 
-    def _attempt(self, sink_id: str) -> TaskAttempt:
+    def _attempt(self, given: ExactlyOnce) -> TaskAttempt:
         context = TaskContext.get()
         assert context is not None
         query, batch, run = (context.getLocalProperty(name) for name in (QUERY, BATCH, RUN))
         number = context.partitionId()
-        if query is None or batch is None:
-            self._check_has_no_id()
-            return TaskAttempt(SinkName(self._job, sink_id), None, self._job, number, self._since)
-        return TaskAttempt(SinkName(query, sink_id), int(batch), run or self._job, number, self._since)
-
-    def _check_has_no_id(self) -> None:
-        """Raise ``ConfigError`` for a sink of a query in a task to which Spark has passed none: it would write a batch again."""
-        if self._options.exactly_once is not None and self._options.exactly_once.has_id:
+        if given.query is not None:
+            return TaskAttempt(SinkName(given.query, given.sink_id), given.batch, self._job, number, self._since)
+        if query is not None and batch is not None:
+            return TaskAttempt(SinkName(query, given.sink_id), int(batch), run or self._job, number, self._since)
+        if given.has_id:  # a sink of a query, which as a batch job would write a repeated batch again
             raise ConfigError(
                 "option sinkId is for a sink of a streaming query, and Spark passes no query to this task",
-                hint="in a batch job, leave it out; in foreachBatch, write in the thread in which Spark calls the function",
+                hint="in a batch job, leave it out; in foreachBatch, write in the thread in which Spark calls the function, or set "
+                "txnAppId and txnVersion, which Spark Connect needs",
             )
+        return TaskAttempt(SinkName(self._job, given.sink_id), None, self._job, number, self._since)
 
     def _commit(self, messages: Messages, batch: int | None = None) -> None:
         """Commit the batch with this number; ``None``: the number in the reports."""

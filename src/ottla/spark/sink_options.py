@@ -27,6 +27,7 @@ from pyspark.sql.types import (
 
 from ottla.errors import ConfigError
 from ottla.spark.client_settings import BOOTSTRAP_SERVERS, CLIENT_PREFIX, check_producer_settings
+from ottla.spark.offsets import MAX_DIGITS
 from ottla.spark.options import ADDED_BY_SPARK, OPTIONS, check_spelling, parse_boolean
 
 log = logging.getLogger(__name__)
@@ -36,8 +37,11 @@ TRANSACTION_TIMEOUT, DEFAULT_TRANSACTION_TIMEOUT = "transaction.timeout.ms", "60
 """A batch has to end within this time. The brokers' default maximum is 15 minutes."""
 
 EXACTLY_ONCE, SINK_ID, ON_REPLAY_MISMATCH = "exactlyOnce", "sinkId", "onReplayMismatch"
+TXN_APP_ID, TXN_VERSION = "txnAppId", "txnVersion"
+"""Delta Lake has options of these names for the same purpose."""
+
 SKIP, REPEAT = "skip", "repeat"
-_OWN = {name.lower(): name for name in (TOPIC, EXACTLY_ONCE, SINK_ID, ON_REPLAY_MISMATCH)}
+_OWN = {name.lower(): name for name in (TOPIC, EXACTLY_ONCE, SINK_ID, ON_REPLAY_MISMATCH, TXN_APP_ID, TXN_VERSION)}
 COLUMNS = ("key", "value", "headers", TOPIC, "partition")
 """The columns that are written. All others are not, as with Spark's connector."""
 
@@ -48,7 +52,7 @@ _TYPES: Mapping[str, tuple[tuple[type[DataType], ...], str]] = {
     "partition": ((IntegerType, LongType), "int"),
 }
 _HEADERS = "array<struct<key: string, value: binary>>"
-_SINK_ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,9 @@ class ExactlyOnce:
     """Tells the sinks of one query apart. It has no dot: names of tasks would be ambiguous."""
     has_id: bool = False
     """Whether the user has set it."""
+    query: str | None = None
+    batch: int | None = None
+    """The options ``txnAppId`` and ``txnVersion``: what stands for a query's id and a batch's number where Spark passes none."""
     on_mismatch: str = "fail"
     """What happens with a repeated batch that is not the same: ``fail``, ``skip`` or ``repeat``."""
 
@@ -112,13 +119,19 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
 
 def _exactly_once(own: Mapping[str, str]) -> ExactlyOnce | None:
     sink_id, on_mismatch = own.get(SINK_ID, "sink"), own.get(ON_REPLAY_MISMATCH, "fail").strip().lower()
-    if not _SINK_ID.fullmatch(sink_id):
-        raise ConfigError(f"option {SINK_ID} must be 1 to 100 letters, digits, '-' and '_', not {sink_id[:120]!r}")
+    query, version = own.get(TXN_APP_ID), own.get(TXN_VERSION)
+    for name in (SINK_ID, TXN_APP_ID):
+        if name in own and not _NAME.fullmatch(own[name]):
+            raise ConfigError(f"option {name} must be 1 to 100 letters, digits, '-' and '_', not {own[name][:120]!r}")
+    if (query is None) != (version is None):
+        raise ConfigError(f"options {TXN_APP_ID} and {TXN_VERSION} need each other", hint="give both, or neither")
+    if version is not None and not (version.isascii() and version.isdigit() and len(version) <= MAX_DIGITS):
+        raise ConfigError(f"option {TXN_VERSION} must be a number of a batch, not {version[:40]!r}")
     if on_mismatch not in ("fail", SKIP, REPEAT):
         raise ConfigError(f"option {ON_REPLAY_MISMATCH} must be fail, {SKIP} or {REPEAT}, not {own[ON_REPLAY_MISMATCH]!r}")
     if parse_boolean(EXACTLY_ONCE, own.get(EXACTLY_ONCE, "false")):
-        return ExactlyOnce(sink_id, SINK_ID in own, on_mismatch)
-    if without_effect := [name for name in (SINK_ID, ON_REPLAY_MISMATCH) if name in own]:
+        return ExactlyOnce(sink_id, SINK_ID in own, query, None if version is None else int(version), on_mismatch)
+    if without_effect := [name for name in own if name not in (TOPIC, EXACTLY_ONCE)]:
         log.warning("options without an effect unless %s is true: %s", EXACTLY_ONCE, ", ".join(without_effect))
     return None
 

@@ -58,9 +58,9 @@ def found(
     run: str = "the next run",
     number: int = 5,
     now: float = 1000.0,
-    is_every_batch: bool = True,
+    least_record: int | None = 4,
 ) -> list[Conflict]:
-    return conflicts(Batch(number, run, reports, record, surplus, now), is_every_batch=is_every_batch)
+    return conflicts(Batch(number, run, reports, record, surplus, now), least_record=least_record)
 
 
 @pytest.mark.parametrize(
@@ -128,5 +128,6 @@ def test_a_complete_batch() -> None:
 
 def test_the_first_batch_needs_no_record_and_foreach_batch_may_skip_some() -> None:
     assert found([report(0)], None, number=0) == []
-    assert found([report(0)], BatchRecord(2, 1, "run", 0), is_every_batch=False) == []
-    assert found([report(0)], None, is_every_batch=False) != []
+    assert found([report(0)], BatchRecord(2, 1, "run", 0), least_record=0) == []
+    assert found([report(0)], None, least_record=0) != []
+    assert found([report(0)], None, least_record=None) == []
