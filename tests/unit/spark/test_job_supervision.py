@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.spark.jobs.causes import cause_of
+from ottla.spark.jobs.causes import TRACEBACK, cause_of
 from ottla.spark.jobs.supervision import ENDED, HEALTHY, LONGEST_PAUSE, QueryState, Supervision
 
 
@@ -135,6 +135,12 @@ def test_an_error_of_the_jvm_has_no_frames() -> None:
     cause = cause_of(IN_THE_JVM)
     assert cause.message.endswith("java.io.IOException: No space left on device")
     assert cause.details == ()
+
+
+def test_a_batch_that_a_sink_refuses_is_permanent() -> None:
+    text = f'{TRACEBACK}\n  File "x.py", line 1, in f\nottla.errors.ReplayMismatchError: batch 7 had 4 tasks (restore ...)\n'
+    assert cause_of(text).is_permanent
+    assert not cause_of(text.replace("ReplayMismatchError", "OttlaTimeoutError")).is_permanent
 
 
 @pytest.mark.parametrize("text", ["", "\n", "\tat java.lang.Object.wait(Object.java)", "Traceback (most recent call last):\n"])

@@ -21,7 +21,7 @@ _EXCEPTION = re.compile(r"^(?P<name>[A-Za-z_][\w.]*)(: |$)")
 _JVM_FRAME = re.compile(r"^\s*(at [\w.$<>/]+\(|\.\.\. \d+ more|Driver stacktrace:)")
 _OTHERS = re.compile(r"/(pyspark|py4j|ottla/spark)/|/pyspark\.zip/|<frozen |<string>")
 """Frames of libraries between the user's code and Spark."""
-PERMANENT = ("ottla.errors.ConfigError", "ottla.errors.tree.ConfigError")
+PERMANENT = tuple(f"ottla.errors.{module}{name}" for module in ("", "tree.") for name in ("ConfigError", "ReplayMismatchError"))
 """A restart would fail with the same error."""
 MOST_LINES = 6
 
