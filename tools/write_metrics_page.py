@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "metrics.md"
 OPENING = """# Metrics
 
 This page is written by `tools/write_metrics_page.py` from the tables of metrics. It begins with those of a consumer; [those of a
-producer](#the-metrics-of-a-producer) follow.
+producer](#the-metrics-of-a-producer) follow. Those of jobs of Spark are in [pipelines.md](pipelines.md#metrics).
 
 ## The metrics of a consumer
 
