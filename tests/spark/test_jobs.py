@@ -124,6 +124,18 @@ def test_a_second_signal_interrupts_the_batch(run: Run, orders: Callable[..., Da
     done.set()
 
 
+def test_a_source_that_always_has_records_is_stopped_as_well(spark: SparkSession, run: Run) -> None:
+    frame = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", "10").load()
+
+    def write(rows: DataFrame, number: int) -> None:
+        if number == 1:
+            run.stop.handle(TERM, None)
+        rows.count()
+
+    assert run({"rate": frame.writeStream.foreachBatch(write)}, once=False) == 0
+    assert run.state["rate"]["state"] == "done"
+
+
 def test_a_query_that_fails_forever_is_restarted_and_the_others_end(
     spark: SparkSession, run: Run, orders: Callable[..., DataFrame]
 ) -> None:

@@ -16,7 +16,7 @@ from ottla.cli.pipeline import location, parse_interval
 from ottla.errors import OttlaError
 from ottla.spark.jobs.metrics import serve_metrics
 from ottla.spark.jobs.reports import listed, progress_line, read_progress
-from ottla.spark.jobs.state_file import RunDirectory
+from ottla.spark.jobs.state_file import MOST_BYTES, RunDirectory
 
 PROGRESS: dict[str, Any] = {
     "batchId": 7,
@@ -82,7 +82,7 @@ def test_the_lock_ends_with_the_process_that_has_it(tmp_path: Path) -> None:
     code = f"""
 import os, signal
 from pathlib import Path
-from ottla.spark.jobs.state_file import RunDirectory
+from ottla.spark.jobs.state_file import MOST_BYTES, RunDirectory
 with RunDirectory(Path("job.py"), {str(tmp_path)!r}).locked():
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -133,3 +133,7 @@ def test_errors_are_appended_to_the_log(tmp_path: Path) -> None:
         directory.add_error("bills", json.dumps("second"))
     lines = directory.error_log.read_text().splitlines()
     assert [line.rpartition(" ")[2] for line in lines] == ["orders", "first", "", "bills", '"second"', ""]
+    directory.error_log.write_text("x" * (MOST_BYTES + 1))
+    directory.add_error("orders", "third")
+    assert directory.error_log.read_text().endswith(" orders\nthird\n\n")
+    assert directory.error_log.with_name("errors.log.1").stat().st_size == MOST_BYTES + 1

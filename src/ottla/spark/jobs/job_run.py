@@ -11,7 +11,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,7 @@ def run_job(given: JobRun, stop: StopRequests, observer: Observer) -> int:
                     writers = job.writers(session)
                 checkpoints = check_checkpoints(given.path, writers, given.checkpoints)
                 runner = Runner(
-                    writers, checkpoints, given.run, directory, session_settings.drain,
+                    writers, checkpoints, replace(given.run, is_remote=given.remote is not None), directory, session_settings.drain,
                     say=observer.say, complain=observer.complain, keep=state.write, is_alive=lambda: _is_alive(session),
                 )  # fmt: skip
                 observer.say(f"{given.path.name}: running {listed(writers)}; checkpoints in {given.checkpoints}")

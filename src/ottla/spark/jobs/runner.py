@@ -33,6 +33,9 @@ PLANNING = "Getting offsets"
 """The beginning of Spark's status message while a trigger asks the sources for their ends."""
 PLANNING_GRACE = 5.0
 """Seconds after which a query that still plans is stopped when the job ends: its cluster does not answer."""
+BATCHES_OF_OTHERS = 2
+"""Finished batches after which a query whose source is not drained is stopped in its next one. (The first of them may have ended
+before the drain, and is reported later: with one, the last batch of a drained source could be interrupted.)"""
 JVM_END = 2.0
 """Seconds within which a JVM that no longer answers has ended."""
 INTERRUPT_GRACE = 5.0
@@ -43,12 +46,13 @@ INTERRUPT_GRACE = 5.0
 class RunSettings:
     """``once``: end with the available records. ``every``: Spark's text of the trigger's interval. With neither, the job's own
     trigger applies. ``restarts``: of one query, without a finished batch between them. ``report_every``: seconds between two
-    lines."""
+    lines. ``is_remote``: the sources cannot be drained, because their planners run elsewhere."""
 
     once: bool
     every: str | None
     restarts: int
     report_every: float
+    is_remote: bool = False
 
 
 class WatchedQuery:
@@ -64,6 +68,7 @@ class WatchedQuery:
         self.handle: Any = None
         self._writer = writer
         self._reported_batches = self._reported_rows = 0
+        self.batches_at_drain = 0
         self._seen: tuple[str, str] | None = None
         """Run id and time of Spark's last report that was taken over."""
 
@@ -184,6 +189,7 @@ class Runner:
         self._drained_at = now
         self._drain_file.touch()
         for query in self.queries:
+            query.batches_at_drain = query.batches
             query.supervision.drain()
 
     def _step(self, query: WatchedQuery, now: float) -> None:
@@ -232,6 +238,9 @@ class Runner:
     def _can_stop(self, query: WatchedQuery, now: float) -> bool:
         status = query.handle.status
         if not status["isTriggerActive"]:
+            return True
+        # A source that was not drained may always have records: then no look finds the query between two batches.
+        if query.batches - query.batches_at_drain >= (1 if self._settings.is_remote else BATCHES_OF_OTHERS):
             return True
         assert self._drained_at is not None
         return now > self._drained_at + PLANNING_GRACE and str(status["message"]).startswith(PLANNING)

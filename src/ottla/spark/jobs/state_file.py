@@ -20,6 +20,8 @@ from ottla.errors import OttlaError
 FOLDER = "_pipeline"
 """The underscore keeps it apart from the queries, whose names begin with a letter or a digit."""
 CHECKPOINTS = "checkpoints"
+MOST_BYTES = 10_000_000
+"""Bytes of the log of errors, of which the one before is kept."""
 
 
 def default_checkpoints(job: Path) -> str:
@@ -104,5 +106,8 @@ class RunDirectory:
 
     def add_error(self, query: str, text: str) -> None:
         """Append an error of Spark to the log of errors, whose disk may be full."""
+        with contextlib.suppress(OSError):
+            if self.error_log.exists() and self.error_log.stat().st_size > MOST_BYTES:
+                os.replace(self.error_log, self.error_log.with_suffix(".log.1"))
         with contextlib.suppress(OSError), open(self.error_log, "a", errors="replace") as file:
             file.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {query}\n{text.rstrip()}\n\n")
