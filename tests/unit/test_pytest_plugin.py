@@ -170,3 +170,69 @@ def test_the_output_of_a_zookeeper_that_ends_is_in_the_error(pytester: pytest.Py
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["zookeeper_server: node 1 of ZooKeeper does not run*", "Too small maximum heap"])
+
+
+def test_a_spark_session_without_java_is_an_error_with_the_reason(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(pytester.path))
+    pytester.makepyfile("def test_one(run_queries): ...")
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([f"spark_session: there is no Java in JAVA_HOME ({pytester.path}) (install Java 17 *"])
+    assert "Traceback" not in result.stdout.str()
+
+
+@pytest.mark.timeout(400)
+def test_queries_run_on_records_of_the_test(pytester: pytest.Pytester) -> None:
+    """With aggregates in both output modes, a query that fails, and topics that are empty again in the next test."""
+    pytester.makefile(
+        ".py",
+        job="""
+        import os
+
+        def price(value):
+            return {"coffee": 3}[value]
+
+        def queries(spark):
+            servers = {"kafka.bootstrap.servers": os.environ["OTTLA_BOOTSTRAP_SERVERS"]}
+            frame = spark.readStream.format("ottla").options(**servers, subscribe="orders", startingOffsets="earliest").load()
+            drinks = frame.selectExpr("CAST(key AS STRING) AS name", "CAST(value AS STRING) AS drink")
+            spark.udf.register("price", price, "int")
+            totals = drinks.groupBy("drink").count().writeStream
+            priced = drinks.selectExpr("name", "price(drink) AS price")
+            return {
+                "all": totals.outputMode("complete").format("console"),
+                "changed": totals.outputMode("update").format("console"),
+                "priced": priced.writeStream.format("parquet").option("path", "nowhere"),
+            }
+        """,
+    )
+    pytester.makepyfile(
+        """
+        import os
+
+        import pytest
+        from ottla.errors import OttlaError
+
+        def counts(rows):
+            return {row.drink: row["count"] for row in rows}
+
+        def test_two_runs(run_queries):
+            first = run_queries("job.py", {"orders": [("ada", "coffee"), "coffee"]})
+            assert counts(first["all"]) == counts(first["changed"]) == {"coffee": 2}
+            assert sorted((row.name, row.price) for row in first["priced"] if row.name) == [("ada", 3)]
+            second = run_queries("job.py", {"orders": ["coffee"]})
+            assert counts(second["all"]) == {"coffee": 3}
+            assert len(second["priced"]) == 1
+            assert not os.path.exists("nowhere")
+
+        def test_a_failure(run_queries):
+            with pytest.raises(OttlaError, match="job.py: query priced: KeyError: 'tea'") as failed:
+                run_queries("job.py", {"orders": ["tea"]})
+            assert "job.py:4, in price" in str(failed.value)
+            with pytest.raises(OttlaError, match="nothing.py does not exist"):
+                run_queries("nothing.py", {})
+        """
+    )
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)

@@ -13,7 +13,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,7 +64,7 @@ class CheckSettings:
     settings: Mapping[str, str]
 
 
-def check_job(given: CheckSettings, is_stopped: Any) -> Iterator[CheckedQuery]:
+def check_job(given: CheckSettings, is_stopped: Callable[[], bool]) -> Iterator[CheckedQuery]:
     """Check each query of a job. ``is_stopped()`` is true when the check has to end.
 
     Raises ``OttlaError`` if the file cannot be run.
@@ -129,7 +129,7 @@ def check_sink(settings: WriterSettings, frame: Any) -> None:
         written_columns(frame.schema, parse_sink_options(options))
 
 
-def _try(query: CheckedQuery, writer: Any, checkpoint: Path, is_stopped: Any) -> None:
+def _try(query: CheckedQuery, writer: Any, checkpoint: Path, is_stopped: Callable[[], bool]) -> None:
     """Run the plan on the latest records."""
     began = time.monotonic()
     trial = writer.format("noop").queryName(query.name).option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
