@@ -102,8 +102,10 @@ IN_THE_SOURCE = """\
 [STREAM_FAILED] Query [id = cc54, runId = d49a] terminated with exception: [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed \
 when Python streaming data source perform initialOffset: Traceback (most recent call last):
   File "/lib/pyspark.zip/pyspark/sql/streaming/python_streaming_source_runner.py", line 267, in main
-  File "/lib/ottla/spark/stream.py", line 80, in initialOffset
+  File "/lib/python3.13/site-packages/ottla/spark/stream.py", line 80, in initialOffset
     starts = starts_of(self._cluster)
+  File "/lib/python3.13/site-packages/ottla/client/events.py", line 56, in result
+    raise self.error
 ottla.errors.ConfigError: startingOffsets names no offset for t-1 (give an offset)
  SQLSTATE: 38000 SQLSTATE: XXKST
 """

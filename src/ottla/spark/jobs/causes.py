@@ -19,7 +19,7 @@ _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+\s*$")
 _FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>.+)$')
 _EXCEPTION = re.compile(r"^(?P<name>[A-Za-z_][\w.]*)(: |$)")
 _JVM_FRAME = re.compile(r"^\s*(at [\w.$<>/]+\(|\.\.\. \d+ more|Driver stacktrace:)")
-_OTHERS = re.compile(r"/(pyspark|py4j|ottla/spark)/|/pyspark\.zip/|<frozen |<string>")
+_OTHERS = re.compile(r"/(pyspark|py4j)/|/pyspark\.zip/|/(site-packages|src)/ottla/(?!demo/)|<frozen |<string>")
 """Frames of libraries between the user's code and Spark."""
 PERMANENT = tuple(f"ottla.errors.{module}{name}" for module in ("", "tree.") for name in ("ConfigError", "ReplayMismatchError"))
 """A restart would fail with the same error."""
