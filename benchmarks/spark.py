@@ -233,7 +233,12 @@ class Benchmark:
         print(title)
         for name, each in found.items():
             p50, p95 = statistics.median(each), statistics.quantiles(each, n=20)[-1]
-            print(f"  {name:18} p50 {1e3 * p50:6.0f} ms   p95 {1e3 * p95:6.0f} ms   ({len(each)} batches)")
+            first = next(iter(found.values()))
+            compared = ""
+            if each is not first:
+                more = 1e3 * (p50 - statistics.median(first)), 1e3 * (p95 - statistics.quantiles(first, n=20)[-1])
+                compared = f"   ratio {p50 / statistics.median(first):.2f}, {more[0]:+.0f} / {more[1]:+.0f} ms"
+            print(f"  {name:18} p50 {1e3 * p50:6.0f} ms   p95 {1e3 * p95:6.0f} ms{compared}   ({len(each)} batches)")
 
 
 def main() -> None:

@@ -55,7 +55,7 @@ COMMIT_TIMEOUT = 120.0
 ABORT_TIMEOUT = 10.0
 """Seconds that the driver tries to abort transactions, which brokers otherwise do after ``transaction.timeout.ms``."""
 
-CLOCK_SKEW = 30.0
+CLOCK_SKEW = 10.0
 """Seconds by which the clocks of brokers and driver may differ. What began so long before a run, an earlier one has begun."""
 
 RETENTION = timedelta(days=3650)

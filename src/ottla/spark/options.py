@@ -58,6 +58,10 @@ class TopicSelection:
         return tp in self.partitions or tp.topic in self.topics or self.matches(tp.topic)
 
 
+DEFAULT_TRIGGER_DELAY = 900.0
+"""Seconds, as in Spark's connector."""
+
+
 @dataclass(frozen=True)
 class SourceOptions:
     """The validated options of one source. ``None``: not given, and without a default."""
@@ -74,7 +78,7 @@ class SourceOptions:
     """For a partition without a record at or after its timestamp: ``ERROR``, or start at the end."""
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
-    max_trigger_delay: float = 900.0
+    max_trigger_delay: float = DEFAULT_TRIGGER_DELAY
     """Seconds after which a batch is made of fewer than ``min_offsets_per_trigger`` offsets."""
     min_partitions: int | None = None
     max_partitions: int | None = None
@@ -98,6 +102,7 @@ class SourceOptions:
         ignored = {
             "maxOffsetsPerTrigger": self.max_offsets_per_trigger,
             "minOffsetsPerTrigger": self.min_offsets_per_trigger,
+            "maxTriggerDelay": None if self.max_trigger_delay == DEFAULT_TRIGGER_DELAY else self.max_trigger_delay,
             "groupId (or kafka.group.id)": None if starting.of_group else self.group_id,
         }
         if names := [name for name, value in ignored.items() if value is not None]:

@@ -20,9 +20,11 @@ RANGES = st.dictionaries(PARTITIONS, st.tuples(st.integers(0, 10**6), st.integer
 )
 
 
-@given(OFFSETS, st.none() | OFFSETS)
-def test_offsets_come_back_from_json(positions: dict[TopicPartition, int], first: dict[TopicPartition, int] | None) -> None:
-    point = StreamOffset(positions, first)
+@given(OFFSETS, st.none() | OFFSETS, st.none() | st.integers(1, 256))
+def test_offsets_come_back_from_json(
+    positions: dict[TopicPartition, int], first: dict[TopicPartition, int] | None, cores: int | None
+) -> None:
+    point = StreamOffset(positions, first, cores=cores)
     assert StreamOffset.from_json(json.loads(json.dumps(point.to_json()))) == point
     backwards = dict(reversed(positions.items()))
     assert json.dumps(to_json(backwards)) == json.dumps(to_json(positions))

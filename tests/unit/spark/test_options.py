@@ -144,7 +144,9 @@ def test_an_option_of_sparks_connector_without_an_effect_is_logged(name: str, ca
 def test_options_of_streams_are_logged_for_a_batch(caplog: pytest.LogCaptureFixture) -> None:
     given = {"maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "2", "maxTriggerDelay": "1m", "kafka.group.id": "g"}
     parse_options({**TOPIC, **given}).for_batch()
-    expected = "without an effect on a batch: maxOffsetsPerTrigger, minOffsetsPerTrigger, groupId (or kafka.group.id)"
+    expected = (
+        "without an effect on a batch: maxOffsetsPerTrigger, minOffsetsPerTrigger, maxTriggerDelay, groupId (or kafka.group.id)"
+    )
     assert expected in caplog.text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -268,6 +269,23 @@ def changed_within(stream: OttlaStreamReader, end: dict[str, Any], seconds: floa
         if time.monotonic() > until:
             return None
     return later
+
+
+def test_a_batch_has_the_same_tasks_on_a_host_with_other_cores(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = "many-partitions"
+    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        admin.create_topics({topic: 8})
+    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        for partition in range(8):
+            producer.send(topic, "one", partition=partition)
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    start, end = first_batch(reader(broker, topic))
+    assert end["$cores"] == 3
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    again = reader(broker, topic)
+    assert len(again.partitions(start, end)) == 3
+    assert again.latestOffset(end, ReadAllAvailable()) is end  # without new records, other cores are no reason for a batch
+    assert len(again.partitions(start, {key: value for key, value in end.items() if key != "$cores"})) == 8
 
 
 def test_a_drained_stream_offers_nothing_more(broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,0 +1,49 @@
+"""The options of the sink that are not tried with Spark, and the settings of a job's session that its batches rely on."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from ottla.errors import ConfigError
+from ottla.spark.jobs.session import SessionSettings, prepare_environment
+from ottla.spark.sink_options import ExactlyOnce, parse_sink_options
+
+SINK = {"kafka.bootstrap.servers": "one:9092", "topic": "invoices"}
+
+
+def test_a_transaction_may_take_ten_minutes() -> None:
+    options = parse_sink_options({**SINK, "exactlyOnce": "true"})
+    assert options.exactly_once == ExactlyOnce()
+    assert dict(options.client)["transaction.timeout.ms"] == "600000"
+    assert options.transaction_timeout == 600
+    shorter = parse_sink_options({**SINK, "exactlyOnce": "true", "kafka.transaction.timeout.ms": "60000"})
+    assert shorter.transaction_timeout == 60
+
+
+def test_without_transactions_nothing_is_set(caplog: pytest.LogCaptureFixture) -> None:
+    options = parse_sink_options({**SINK, "exactlyOnce": "FALSE", "sinkId": "a", "onReplayMismatch": "repeat"})
+    assert (options.exactly_once, dict(options.client)) == (None, {"bootstrap.servers": "one:9092"})
+    assert "options without an effect unless exactlyOnce is true: sinkId, onReplayMismatch" in caplog.text
+
+
+def test_the_names_and_numbers_of_a_write(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    given = {**SINK, "exactlyOnce": "true", "sinkId": "a", "txnAppId": "daily", "txnVersion": "20783", "onReplayMismatch": "Skip"}
+    assert parse_sink_options(given).exactly_once == ExactlyOnce("a", True, "daily", 20783, "skip")
+    assert not caplog.text
+    with pytest.raises(ConfigError, match="option txnAppId must be 1 to 100 letters"):
+        parse_sink_options({**given, "txnAppId": "daily.1"})
+
+
+def test_a_job_has_the_same_tasks_in_a_repeated_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PYSPARK_SUBMIT_ARGS", "SPARK_SUBMIT_OPTS", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "OTTLA_PIPELINE_DRAIN"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv(name, "")  # so that it is restored
+    monkeypatch.delenv("PYSPARK_SUBMIT_ARGS")
+    prepare_environment(SessionSettings("job", str(tmp_path), tmp_path, tmp_path / "drain"))
+    assert "--conf spark.sql.adaptive.streaming.stateless.enabled=false" in os.environ["PYSPARK_SUBMIT_ARGS"]
+    assert f"--conf spark.sql.streaming.checkpointLocation={tmp_path}" in os.environ["PYSPARK_SUBMIT_ARGS"]
