@@ -330,7 +330,8 @@ class RowEncoder:
         if row >= 0:
             size = 97 + rows[13 * row + 10] + max(0, rows[13 * row + 1]) + max(0, rows[13 * row + 3])
             raise MessageTooLargeError(
-                f"row {self.rows_done + row}: a record of {size} bytes, with the header of its batch: {most} are allowed"
+                f"row {self.rows_done + row}: a record of {size} bytes, with the header of its batch: {most} are allowed",
+                hint="see max.request.size and buffer.memory, and max.message.bytes of the topic",
             )
 
     def _encode(self, row: cython.Py_ssize_t, count: cython.Py_ssize_t):

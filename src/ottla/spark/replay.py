@@ -195,7 +195,7 @@ def conflicts(batch: Batch, *, least_record: int | None) -> list[Conflict]:
         found.append(Conflict(text, _REPEAT))
     if number > 0 and least_record is not None and (record is None or record.batch < least_record):
         known = "no batch" if record is None else f"batch {record.batch}, and of none after it"
-        hint = f"exactlyOnce is new for this checkpoint, or its sinkId, topic or cluster is another one. {_REPEAT}"
+        hint = f"exactlyOnce is new for this checkpoint, its sinkId or cluster is another one, or its topic was deleted. {_REPEAT}"
         found.append(Conflict(f"Spark now writes batch {number}, and the sink has a record of {known}", hint))
     return found
 

@@ -131,6 +131,9 @@ def _exactly_once(own: Mapping[str, str]) -> ExactlyOnce | None:
         raise ConfigError(f"option {ON_REPLAY_MISMATCH} must be fail, {SKIP} or {REPEAT}, not {own[ON_REPLAY_MISMATCH]!r}")
     if parse_boolean(EXACTLY_ONCE, own.get(EXACTLY_ONCE, "false")):
         return ExactlyOnce(sink_id, SINK_ID in own, query, None if version is None else int(version), on_mismatch)
+    if query is not None:
+        hint = "without it, a job that is run again writes its rows again"
+        raise ConfigError(f"options {TXN_APP_ID} and {TXN_VERSION} need {EXACTLY_ONCE}=true", hint=hint)
     if without_effect := [name for name in own if name not in (TOPIC, EXACTLY_ONCE)]:
         log.warning("options without an effect unless %s is true: %s", EXACTLY_ONCE, ", ".join(without_effect))
     return None

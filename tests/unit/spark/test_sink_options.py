@@ -35,6 +35,8 @@ def test_the_names_and_numbers_of_a_write(caplog: pytest.LogCaptureFixture) -> N
     given = {**SINK, "exactlyOnce": "true", "sinkId": "a", "txnAppId": "daily", "txnVersion": "20783", "onReplayMismatch": "Skip"}
     assert parse_sink_options(given).exactly_once == ExactlyOnce("a", True, "daily", 20783, "skip")
     assert not caplog.text
+    with pytest.raises(ConfigError, match="txnAppId and txnVersion need exactlyOnce=true"):
+        parse_sink_options({**given, "exactlyOnce": "false"})
     with pytest.raises(ConfigError, match="option txnAppId must be 1 to 100 letters"):
         parse_sink_options({**given, "txnAppId": "daily.1"})
 

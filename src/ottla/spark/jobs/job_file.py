@@ -27,6 +27,12 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """Names of queries: also those of directories."""
 
 
+NEEDS_SESSION = (
+    f"the session begins after the file is loaded: put this into {FUNCTION}(spark), or give udf() a type such as StringType() "
+    "instead of a text"
+)
+
+
 class JobError(OttlaError):
     """A job file that cannot be run. ``details``: the lines of a traceback that are in the user's code."""
 
@@ -53,8 +59,7 @@ class Job:
 
 def load_job(path: Path) -> Job:
     """Load a job file. Its directory becomes the first of ``sys.path``, as for a program. Raises ``JobError``."""
-    if not path.is_file():
-        raise JobError(f"{path} is not a file" if path.exists() else f"{path} does not exist", hint=f"a job file has {EXAMPLE}")
+    check_file(path)
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -64,6 +69,12 @@ def load_job(path: Path) -> Job:
         reason = "has no function" if function is None else f"has a {type(function).__name__} instead of a function"
         raise JobError(f"{path} {reason} {FUNCTION}(spark)", hint=EXAMPLE)
     return Job(path, function)
+
+
+def check_file(path: Path) -> None:
+    """Raise ``JobError`` if there is no such file."""
+    if not path.is_file():
+        raise JobError(f"{path} is not a file" if path.exists() else f"{path} does not exist", hint=f"a job file has {EXAMPLE}")
 
 
 def checked_writers(path: Path, returned: Any) -> dict[str, Any]:
@@ -183,7 +194,8 @@ def _raised(path: Path, doing: str, error: BaseException) -> JobError:
     if TRACEBACK in text:  # PySpark's error for one in a process of a Python source, such as a wrong option
         return JobError(f"{path}: {doing} raised {cause_of(text).message}", details=details)
     first = text.strip().partition("\n")[0]
-    return JobError(f"{path}: {doing} raised {type(error).__name__}{f': {first}' if first else ''}", details=details)
+    hint = NEEDS_SESSION if "SESSION_OR_CONTEXT_NOT_EXISTS" in first else None
+    return JobError(f"{path}: {doing} raised {type(error).__name__}{f': {first}' if first else ''}", hint=hint, details=details)
 
 
 def _quoted(error: SyntaxError) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ottla.spark.jobs.job_file import check_checkpoints, load_job
+from ottla.spark.jobs.job_file import check_checkpoints, check_file, load_job
 from ottla.spark.jobs.metrics import serve_metrics
 from ottla.spark.jobs.reports import listed
 from ottla.spark.jobs.runner import DONE, Runner, RunSettings
@@ -56,6 +56,7 @@ class Observer:
 
 def run_job(given: JobRun, stop: StopRequests, observer: Observer) -> int:
     """Run a job and return the exit code. Raises ``OttlaError`` if it cannot be started."""
+    check_file(given.path)  # before a directory is created
     directory = RunDirectory(given.path, given.checkpoints)
     with directory.locked(), tempfile.TemporaryDirectory(prefix="ottla-pipeline-") as scratch:
         state = _RunState(given, directory, observer)

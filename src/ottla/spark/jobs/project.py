@@ -24,7 +24,7 @@ PRICES = {"coffee": 3, "tea": 2}
 
 
 def queries(spark: SparkSession) -> dict[str, DataStreamWriter]:
-    source = spark.readStream.format("ottla").options(**KAFKA, subscribe="orders", startingOffsets="earliest", groupId="pricing")
+    source = spark.readStream.format("ottla").options(**KAFKA, subscribe="orders", startingOffsets="earliest")
     orders = source.load().select("key", F.col("value").cast("string").alias("drink"))
     prices = F.create_map(*(F.lit(each) for pair in PRICES.items() for each in pair))
     priced = orders.withColumn("price", F.try_element_at(prices, F.col("drink")))
