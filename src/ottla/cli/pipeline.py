@@ -80,9 +80,9 @@ def run(
 ) -> None:
     """Run the queries of a job until SIGTERM or Ctrl-C, or with --once until all records are processed."""
     if once and every is not None:
-        raise typer.BadParameter("the option excludes --once", param_hint="--every")
+        raise typer.BadParameter("cannot be used with --once", param_hint="--every")
     if master is not None and remote is not None:
-        raise typer.BadParameter("the option excludes --master", param_hint="--remote")
+        raise typer.BadParameter("cannot be used with --master", param_hint="--remote")
     interval = None if every is None else parse_interval(every)
     report_every = REPORT_EVERY if sys.stderr.isatty() else REPORT_EVERY_IN_LOG
     given = JobRun(

@@ -51,7 +51,7 @@ def read_batches(folder: Path) -> list[LoggedBatch]:
     """Return the batches in a checkpoint, oldest first. Raises ``ConfigError`` for a folder or a file that is none of Spark's."""
     log = folder / OFFSETS
     if not log.is_dir():
-        raise ConfigError(f"{folder} is no checkpoint of a streaming query: it has no directory {OFFSETS!r}")
+        raise ConfigError(f"{folder} is not a checkpoint of a streaming query: it has no directory {OFFSETS!r}")
     committed = set(_numbers(folder / COMMITS))
     return [_batch(log / str(number), number, number in committed) for number in sorted(_numbers(log))]
 

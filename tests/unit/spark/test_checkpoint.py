@@ -65,7 +65,7 @@ def test_a_copy_has_no_keys_of_ours_and_the_start_of_the_first_batch(tmp_path: P
 
 
 def test_what_is_no_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is no checkpoint of a streaming query"):
+    with pytest.raises(ConfigError, match="is not a checkpoint of a streaming query"):
         read_batches(tmp_path)
     folder = checkpoint(tmp_path / "c", [FIRST])
     (folder / "offsets" / "1").write_text("v9\n{}\n")

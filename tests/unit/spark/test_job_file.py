@@ -95,8 +95,8 @@ def test_a_frame_is_refused_with_what_to_return() -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("run job.py --once --every 10s", "the option excludes --once"),
-        ("run job.py --remote sc://here --master local[2]", "the option excludes --master"),
+        ("run job.py --once --every 10s", "cannot be used with --once"),
+        ("run job.py --remote sc://here --master local[2]", "cannot be used with --master"),
         ("run job.py --every soon", "'soon' is not a time"),
         ("run job.py --conf a", "'a' is not NAME=VALUE"),
         ("run job.py --metrics-port 70000", "less than or equal to 65535"),
