@@ -53,6 +53,8 @@ def main(bootstrap_servers: str, checkpoints: str) -> None:
         ends = consumer.end_offsets(partitions)
         while any(consumer.position(partition) < end for partition, end in ends.items()):
             for record in consumer.poll(timeout=1.0):
+                assert record.key is not None
+                assert record.value is not None
                 session = json.loads(record.value)
                 print(f"{record.key.decode()}: {session['reports']} reports from {session['first']} to {session['last']}")
 

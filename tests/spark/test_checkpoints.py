@@ -41,6 +41,7 @@ def topic(kafka: Kafka) -> str:
     return name
 
 
+@pytest.mark.slow
 def test_a_checkpoint_goes_from_the_connector_to_ottla_and_back(
     spark: SparkSession, kafka: Kafka, topic: str, tmp_path: Path
 ) -> None:

@@ -13,7 +13,11 @@ from tests.documents import is_for_spark, name_of, programs
 
 @pytest.mark.parametrize(
     ("document", "number", "text"),
-    [pytest.param(*each, id=f"{name_of(each[0])}-{each[1]}") for each in programs() if is_for_spark(each[2])],
+    [
+        pytest.param(*each, id=f"{name_of(each[0])}-{each[1]}", marks=[pytest.mark.slow] if "recipes" in name_of(each[0]) else [])
+        for each in programs()
+        if is_for_spark(each[2])
+    ],
 )
 def test_a_program(
     document: Path, number: int, text: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -71,6 +71,7 @@ def copy(kafka: Kafka, load_stream: Load, tmp_path: Path) -> Copy:
     return Copy(kafka, load_stream, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_batch_that_spark_repeats_is_written_once(copy: Copy, tmp_path: Path) -> None:
     copy.kafka.produce(copy.source, [*numbered(75), *numbered(75, 75, 1)])
     copy.run()
@@ -113,6 +114,7 @@ def test_foreach_batch_writes_updates_into_two_sinks(spark: SparkSession, copy: 
     assert values(copy.kafka, copy.target) == values(copy.kafka, other) == [25, 25, 50, 50]
 
 
+@pytest.mark.slow
 def test_two_sinks_need_two_ids(copy: Copy, load_stream: Load) -> None:
     copy.kafka.produce(copy.source, numbered(10))
     other = copy.kafka.create()

@@ -136,6 +136,7 @@ def test_a_source_that_always_has_records_is_stopped_as_well(spark: SparkSession
     assert run.state["rate"]["state"] == "done"
 
 
+@pytest.mark.slow
 def test_a_query_that_fails_forever_is_restarted_and_the_others_end(
     spark: SparkSession, run: Run, orders: Callable[..., DataFrame]
 ) -> None:

@@ -37,7 +37,10 @@ def status_of(job: Path, checkpoints: str) -> list[QueryStatus]:
     is_running = directory.is_running()
     state = directory.read()
     if not state:
-        raise OttlaError(f"{job} has not been run: there is no {directory.path / 'state.json'}", hint="if it was run with --checkpoints, pass the same")
+        raise OttlaError(
+            f"{job} has not been run: there is no {directory.path / 'state.json'}",
+            hint="if it was run with --checkpoints, pass the same",
+        )
     if not state.get("queries"):
         if is_running:
             raise OttlaError(f"the run of {job} is starting: it has no queries yet", hint="look again in a few seconds")
