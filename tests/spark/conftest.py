@@ -120,6 +120,25 @@ class Kafka:
         asked = self._admin.list_offsets({confluent_kafka.TopicPartition(topic, number): latest for number in partitions})
         return {(each.topic, each.partition): future.result(90).offset for each, future in asked.items()}
 
+    def values(self, topic: str) -> list[bytes]:
+        """Return the values of all committed records, up to the last stable offsets."""
+        ends = self.ends(topic)
+        settings = {"bootstrap.servers": self.servers, "group.id": "none", "enable.partition.eof": True}
+        consumer = confluent_kafka.Consumer({**settings, "isolation.level": "read_committed", "enable.auto.commit": False})
+        consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for _, number in ends])
+        found: list[bytes] = []
+        at_end: set[int] = set()
+        deadline = time.monotonic() + 30
+        while len(at_end) < len(ends):
+            assert time.monotonic() < deadline
+            for message in consumer.consume(1000, 0.05):
+                if message.error() is None:
+                    found.append(message.value() or b"")
+                elif message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                    at_end.add(message.partition() or 0)
+        consumer.close()
+        return found
+
     @staticmethod
     def _wait(futures: dict[Any, Any]) -> None:
         for future in futures.values():

@@ -10,7 +10,6 @@ import itertools
 import time
 from collections.abc import Iterator, Sequence
 
-import confluent_kafka
 import pyarrow as pa
 import pytest
 
@@ -74,32 +73,12 @@ class Query:
 
     def committed(self, topic: str = "") -> list[str]:
         """What a reader of committed records finds, which another client is."""
-        return committed(self.kafka, topic or self.topic)
+        return sorted(value.decode() for value in self.kafka.values(topic or self.topic))
 
     def open_transactions(self) -> list[str]:
         """The ids of the sink with an open transaction."""
         listed = exactly_once.admin_of(self.options).list_transactions(states=["Ongoing"])
         return [each.transactional_id for each in listed if self.name.task_of(each.transactional_id) is not None]
-
-
-def committed(kafka: Kafka, topic: str) -> list[str]:
-    """The values in a topic, sorted, up to the last stable offset; fails if that is not the end."""
-    ends = kafka.ends(topic)
-    settings = {"bootstrap.servers": kafka.servers, "group.id": "none", "enable.partition.eof": True}
-    consumer = confluent_kafka.Consumer({**settings, "isolation.level": "read_committed", "enable.auto.commit": False})
-    consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for _, number in ends])
-    found: list[str] = []
-    at_end: set[int] = set()
-    deadline = time.monotonic() + 30
-    while len(at_end) < len(ends):
-        assert time.monotonic() < deadline
-        for message in consumer.consume(1000, 0.05):
-            if message.error() is None:
-                found.append((message.value() or b"").decode())
-            elif message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
-                at_end.add(message.partition() or 0)
-    consumer.close()
-    return sorted(found)
 
 
 OTHERS = [pytest.param(each, marks=pytest.mark.slow) for each in ("broker", "3.9.1", "3.0.2")]

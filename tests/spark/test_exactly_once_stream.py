@@ -6,7 +6,6 @@ import json
 import shutil
 from pathlib import Path
 
-import confluent_kafka
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -50,20 +49,7 @@ class Copy:
 
 def values(kafka: Kafka, topic: str) -> list[int]:
     """The committed values of a topic, sorted."""
-    ends = kafka.ends(topic)
-    settings = {"bootstrap.servers": kafka.servers, "group.id": "none", "enable.auto.commit": False, "enable.partition.eof": True}
-    consumer = confluent_kafka.Consumer({**settings, "isolation.level": "read_committed"})
-    consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for _, number in ends])
-    found: list[int] = []
-    left = len(ends)
-    while left:
-        message = consumer.poll(30)
-        assert message is not None
-        if message.error() is None:
-            found.append(int(message.value() or b""))
-        left -= message.error() is not None
-    consumer.close()
-    return sorted(found)
+    return sorted(int(value) for value in kafka.values(topic))
 
 
 @pytest.fixture

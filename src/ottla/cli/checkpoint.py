@@ -15,7 +15,7 @@ from ottla import TopicPartition
 from ottla.admin import Admin
 from ottla.cli.clients import connected_admin
 from ottla.cli.lag import lag_behind
-from ottla.cli.options import BOOTSTRAP_VARIABLE, Format, OutputFormat, Settings, SingleValueCommand
+from ottla.cli.options import Format, OutputFormat, Settings, SingleValueCommand, compared_with
 from ottla.cli.output import print_line, print_rows
 from ottla.errors import UnknownTopicOrPartitionError
 from ottla.spark.checkpoint import LoggedBatch, TopicProgress, convert as convert_checkpoint, progress_of, read_batches
@@ -35,16 +35,7 @@ COLUMNS = ("batch", "state", "time", "source", "topic", "offsets", "records", "l
 def inspect(
     folder: Folder,
     batches: Annotated[int, typer.Option("-n", "--batches", min=1, help="Show the latest so many batches.")] = 10,
-    bootstrap_servers: Annotated[
-        str | None,
-        typer.Option(
-            "-b",
-            "--bootstrap-servers",
-            envvar=BOOTSTRAP_VARIABLE,
-            metavar="HOST:PORT,...",
-            help="Compare with this cluster: the lag, and topics that were recreated.",
-        ),
-    ] = None,
+    bootstrap_servers: Annotated[str | None, compared_with("the lag, and topics that were recreated")] = None,
     settings: Settings = None,
     output: OutputFormat = Format.TABLE,
 ) -> None:

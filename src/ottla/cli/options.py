@@ -60,6 +60,19 @@ Bootstrap = Annotated[
         show_default=True,
     ),
 ]
+
+
+def compared_with(what: str) -> Any:
+    """The option ``-b`` of a command that reads files, and compares them with a cluster only if one is given."""
+    return typer.Option(
+        "-b",
+        "--bootstrap-servers",
+        envvar=BOOTSTRAP_VARIABLE,
+        metavar="HOST:PORT,...",
+        help=f"Compare with this cluster: {what}.",
+    )
+
+
 ZooKeeper = Annotated[
     str | None,
     typer.Option(

@@ -16,7 +16,7 @@ import typer
 
 from ottla.cli.clients import connected_admin
 from ottla.cli.lag import lag_behind
-from ottla.cli.options import BOOTSTRAP_VARIABLE, Format, OutputFormat, Settings, SingleValueCommand, parse_pairs, parse_path
+from ottla.cli.options import Format, OutputFormat, Settings, SingleValueCommand, compared_with, parse_pairs, parse_path
 from ottla.cli.output import CommandFailed, print_error, print_line, print_progress, print_rows
 from ottla.spark.jobs.check import CheckedQuery, CheckSettings, check_job
 from ottla.spark.jobs.job_file import JobError
@@ -155,16 +155,7 @@ def _checked_row(query: CheckedQuery, sample: int) -> dict[str, object]:
 def status(
     file: JobFile,
     checkpoints: Checkpoints = None,
-    bootstrap_servers: Annotated[
-        str | None,
-        typer.Option(
-            "-b",
-            "--bootstrap-servers",
-            envvar=BOOTSTRAP_VARIABLE,
-            metavar="HOST:PORT,...",
-            help="Compare with this cluster: the lag at this moment instead of that of the latest report.",
-        ),
-    ] = None,
+    bootstrap_servers: Annotated[str | None, compared_with("the lag at this moment instead of that of the latest report")] = None,
     client_settings: Settings = None,
     output: OutputFormat = Format.TABLE,
 ) -> None:

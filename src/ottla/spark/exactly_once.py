@@ -23,10 +23,10 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ottla.admin import Admin
 from ottla.errors import (
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 log = logging.getLogger(__name__)
+
+StoredT = TypeVar("StoredT", Marker, BatchRecord)
 
 COMMIT_TIMEOUT = 120.0
 """Seconds that the driver tries to commit the transactions of a batch: as long as a producer tries to send a record."""
@@ -289,13 +291,6 @@ def _least_record(given: ExactlyOnce, number: int, *, is_every_batch: bool) -> i
     return number - 1 if is_every_batch else 0
 
 
-def _newest_record(admin: Admin, name: SinkName) -> tuple[TopicPartition | None, BatchRecord | None]:
-    """Return the record of the latest batch, and where it is. Several topics have one if the first was deleted for a time."""
-    stored = {place: BatchRecord.loads(each.metadata, name.group) for place, each in admin.group_offsets(name.group).items()}
-    place = max(stored, key=lambda each: (stored[each].batch, stored[each].at), default=None)
-    return place, None if place is None else stored[place]
-
-
 def _places(
     admin: Admin, options: SinkOptions, reports: Sequence[TaskReport], place: TopicPartition | None
 ) -> Iterator[TopicPartition]:
@@ -382,10 +377,20 @@ def admin_of(options: SinkOptions) -> Admin:
     return _admins[key]
 
 
+def _newest_record(admin: Admin, name: SinkName) -> tuple[TopicPartition | None, BatchRecord | None]:
+    return _newest(admin.group_offsets(name.group), BatchRecord, name.group)
+
+
 def _newest_marker(admin: Admin, group: str) -> tuple[TopicPartition | None, Marker | None]:
-    """Return the marker of a task, and where it is stored. Several topics have one if the first was deleted for a time."""
-    stored = {place: Marker.loads(each.metadata, group) for place, each in admin.group_offsets(group, require_stable=True).items()}
-    place = max(stored, key=lambda each: stored[each].batch, default=None)
+    return _newest(admin.group_offsets(group, require_stable=True), Marker, group)
+
+
+def _newest(
+    offsets: Mapping[TopicPartition, OffsetAndMetadata], kind: type[StoredT], group: str
+) -> tuple[TopicPartition | None, StoredT | None]:
+    """Return what is stored about the latest batch, and where. Several topics have it if the first was deleted for a time."""
+    stored = {place: kind.loads(each.metadata, group) for place, each in offsets.items()}
+    place = max(stored, key=lambda each: stored[each].order, default=None)
     return place, None if place is None else stored[place]
 
 

@@ -58,6 +58,11 @@ class Marker:
     rows: int
     fingerprint: int
 
+    @property
+    def order(self) -> tuple[int, int]:
+        """Compares two of them: that of the later batch is greater."""
+        return self.batch, 0
+
     def dumps(self) -> str:
         """The text for the metadata of an offset."""
         return json.dumps({"batch": self.batch, "rows": self.rows, "fingerprint": f"{self.fingerprint:016x}"})
@@ -82,6 +87,11 @@ class BatchRecord:
     """The run of the query, which is another one after each start."""
     at: int
     """When it was recorded, in seconds since 1970."""
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Compares two of them: that of the later batch is greater, or that of the later attempt."""
+        return self.batch, self.at
 
     def dumps(self) -> str:
         """The text for the metadata of an offset."""
