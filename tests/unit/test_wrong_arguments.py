@@ -166,8 +166,13 @@ ADMIN: dict[str, dict[str, list[Any]]] = {
     "list_groups": {"timeout": NOT_TIMEOUTS},
     "describe_groups": {"groups": NOT_NAMES, "timeout": NOT_TIMEOUTS},
     "delete_groups": {"groups": NOT_NAMES, "timeout": NOT_TIMEOUTS},
-    "group_offsets": {"group": NOT_TEXTS, "timeout": NOT_TIMEOUTS},
-    "alter_group_offsets": {"group": NOT_TEXTS, "offsets": [None, *by_partition(NOT_OFFSETS)], "timeout": NOT_TIMEOUTS},
+    "group_offsets": {"group": NOT_TEXTS, "require_stable": NOT_FLAGS, "timeout": NOT_TIMEOUTS},
+    "alter_group_offsets": {
+        "group": NOT_TEXTS,
+        "offsets": [None, *by_partition(NOT_OFFSETS)],
+        "retention": NOT_TIMEOUTS,
+        "timeout": NOT_TIMEOUTS,
+    },
     "list_offsets": {
         "times": [None, *by_partition([None, "newest", True, 1.5, -1, HUGE])],
         "isolation_level": [None, 1, "serializable", True, []],
