@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from ottla.cli.simulate import Total
-from ottla.simulation.run import Outcome
-from ottla.simulation.workload import Generation
+from ottla.simulation.outcome import Generation, Outcome
 from tests.end_to_end.programs import OTTLA, environment, ottla, started
 
 BROKEN = """

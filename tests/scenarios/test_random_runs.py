@@ -23,8 +23,8 @@ from ottla.coordinator import offsets
 from ottla.coordinator.classic.machine import ClassicGroupDraft
 from ottla.coordinator.classic.rebalance import sync_received as correct_sync_received
 from ottla.coordinator.consumer import reconcile
+from ottla.simulation.outcome import Generation
 from ottla.simulation.run import run
-from ottla.simulation.workload import Generation
 from ottla.types import Now, OffsetAndMetadata, TopicPartition
 from ottla.zookeeper import session
 from ottla.zookeeper.operations import Exists

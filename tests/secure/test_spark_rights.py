@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, NewTopic, ResourcePatternType, ResourceType
 
 from ottla.errors import OttlaError
-from ottla.spark.exactly_once import TaskAttempt, abort_batch, admin_of, commit_batch, write_task
+from ottla.spark.exactly_once import TaskAttempt, abort_batch, admin_of, commit_batch, open_transactions, write_task
 from ottla.spark.replay import SinkName
 from ottla.spark.sink_options import SinkOptions, parse_sink_options
 from tests.secure.kafka import PASSWORD, Secured
@@ -62,14 +62,17 @@ def life_of_a_query(principal: Principal) -> None:
     options, name = principal.options(), SinkName(str(uuid.uuid4()), "sink")
     rows = pa.RecordBatch.from_pydict({"value": ["a", "b"]})
 
-    def task(batch: int, number: int, run: str, since: float = 0.0) -> object:
-        return write_task(options, ("value",), iter([rows]), TaskAttempt(name, batch, run, number, since))
+    def task(batch: int, number: int, run: str) -> object:
+        return write_task(options, ("value",), iter([rows]), TaskAttempt(name, batch, run, number, earlier))
+
+    earlier = open_transactions(options)
 
     for batch in (0, 1, 1):
         commit_batch(options, [task(batch, 0, "one"), task(batch, 1, "one")], is_every_batch=True)  # type: ignore[list-item]
     abort_batch(options, [task(2, 0, "one")])  # type: ignore[list-item]
     task(2, 5, "one")
-    reports = [task(2, 0, "two", since=4e9)]
+    earlier = open_transactions(options)
+    reports = [task(2, 0, "two")]
     assert [each.transactional_id for each in admin_of(options).list_transactions(states=["Ongoing"])] == [name.of_task(0)]
     commit_batch(options, reports, is_every_batch=True)  # type: ignore[arg-type]
 

@@ -23,6 +23,7 @@ from confluent_kafka import admin
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
+from ottla.spark.jobs.session import use_installed_pyspark
 from ottla.spark.runner_environment import DRAIN
 from tests.interop.real_kafka import QUICK_JVM
 from tests.spark.standalone import Standalone
@@ -183,6 +184,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JVM)
     home = tmp_path_factory.mktemp("spark")
     os.environ[DRAIN] = str(home / "drain")
+    use_installed_pyspark(home)
     builder = SparkSession.builder.master("local[2]").appName("ottla tests").config("spark.sql.warehouse.dir", str(home))
     builder = builder.config("spark.local.dir", str(home))
     if jars := connector_jars():

@@ -2,11 +2,13 @@
 
 The argument is JSON: ``servers``, ``source``, ``target``, ``checkpoint``, ``master``, ``home``, ``kind`` (``stream``, ``foreach``),
 ``kill`` (after how many commits of transactions the driver kills itself; 0: never), ``rows`` (the most records of a batch) and
-``settings`` of Spark. It prints each batch that has ended.
+``settings`` of Spark. It prints each batch that has ended, and how many copies of tasks Spark has started because of
+``spark.speculation`` so far.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -69,6 +71,18 @@ def write(batch: DataFrame, number: int) -> None:
     batch.write.format("ottla").options(**sink).mode("append").save()
 
 
+def speculative() -> int:
+    """Return how many copies of tasks have run in the stages of which Spark still has the tasks."""
+    store = spark.sparkContext._jsc.sc().statusStore()
+    found = 0
+    for stage in itertools.count():
+        tasks = store.taskList(stage, 0, 1000)
+        if tasks.isEmpty():  # there is no such stage
+            break
+        found += sum(tasks.apply(number).speculative() for number in range(tasks.size()))
+    return found
+
+
 writer = frame.writeStream.option("checkpointLocation", given["checkpoint"])
 writer = (
     writer.foreachBatch(write)
@@ -80,6 +94,6 @@ ended = -1
 while query.isActive:
     if (progress := query.lastProgress) is not None and progress["batchId"] > ended and progress["numInputRows"]:
         ended = progress["batchId"]
-        print(json.dumps({"batch": ended, "rows": progress["numInputRows"]}), flush=True)
+        print(json.dumps({"batch": ended, "rows": progress["numInputRows"], "speculative": speculative()}), flush=True)
     time.sleep(0.05)
 query.awaitTermination()

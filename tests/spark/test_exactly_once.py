@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 import pytest
@@ -16,7 +16,7 @@ import pytest
 from ottla import Admin, Broker, OffsetAndMetadata, Producer, TopicPartition
 from ottla.errors import OttlaError, ReplayMismatchError
 from ottla.spark import exactly_once
-from ottla.spark.exactly_once import TaskAttempt, abort_batch, commit_batch, write_task
+from ottla.spark.exactly_once import TaskAttempt, abort_batch, commit_batch, open_transactions, write_task
 from ottla.spark.replay import SinkName, TaskReport
 from ottla.spark.sink_options import SinkOptions, parse_sink_options
 from tests.interop.real_kafka import OwnKafka, free_port_pair
@@ -44,11 +44,17 @@ class Query:
         return parse_sink_options(given)
 
     def task(
-        self, batch: int | None, number: int, *values: str, run: str = "run", since: float = 0.0, topic: str = ""
+        self,
+        batch: int | None,
+        number: int,
+        *values: str,
+        run: str = "run",
+        earlier: Mapping[str, int] | None = None,
+        topic: str = "",
     ) -> TaskReport:
         """Write the rows of a task."""
         rows = pa.RecordBatch.from_pydict({"value": list(values), "topic": [topic or self.topic] * len(values)})
-        attempt = TaskAttempt(self.name, batch, run, number, since)
+        attempt = TaskAttempt(self.name, batch, run, number, earlier or {})
         columns = COLUMNS if self.options.topic is None else ("value",)
         return write_task(self.options, columns, iter([rows.slice(0, 1), rows.slice(1)]), attempt)
 
@@ -147,7 +153,7 @@ def test_a_repeated_commit_does_no_harm(query: Query) -> None:
 
 
 @pytest.mark.parametrize("other", [["x"], ["c", "c"], []], ids=["others", "more", "none"])
-def test_rows_that_are_not_those_committed_are_refused(query: Query, other: list[str]) -> None:
+def test_rows_that_are_not_those_committed_are_refused(query: Query, caplog: pytest.LogCaptureFixture, other: list[str]) -> None:
     query.write(0, ["a"])
     query.die_after_first_commit(query.prepare(1, ["c"], ["d"]))
     with pytest.raises(ReplayMismatchError, match="the rows of task 0 in batch 1 are not those") as raised:
@@ -159,6 +165,7 @@ def test_rows_that_are_not_those_committed_are_refused(query: Query, other: list
         query.write(1, other, ["d"], run="next")
     query.options = query.with_options(onReplayMismatch="repeat")
     query.write(1, other, ["d"], run="next")
+    assert "onReplayMismatch=repeat: rows of batch 1 are written again: the rows of task 0" in caplog.text
     assert query.committed() == sorted(["a", "c", *other, "d"])
 
 
@@ -177,7 +184,7 @@ def test_a_batch_that_is_committed_in_whole_can_be_skipped(query: Query) -> None
     assert query.committed() == ["a", "b", "c"]
 
 
-def test_other_tasks_are_refused_if_some_were_committed(query: Query) -> None:
+def test_other_tasks_are_refused_if_some_were_committed(query: Query, caplog: pytest.LogCaptureFixture) -> None:
     query.write(0, ["a"])
     query.die_after_first_commit(query.prepare(1, ["c"], ["d"], ["e"]))
     with pytest.raises(ReplayMismatchError, match="batch 1 had 3 tasks, of which 0 is committed, and now has 2"):
@@ -187,6 +194,7 @@ def test_other_tasks_are_refused_if_some_were_committed(query: Query) -> None:
     assert query.committed() == ["a", "c"]
     query.options = query.with_options(onReplayMismatch="repeat")
     query.write(1, ["c"], ["d", "e"], run="next")
+    assert "onReplayMismatch=repeat: rows of batch 1 are written again: batch 1 had 3 tasks" in caplog.text
     assert query.committed() == ["a", "c", "d", "e"]
 
 
@@ -266,7 +274,7 @@ def test_the_driver_needs_the_reports_of_all_tasks(query: Query) -> None:
     assert query.committed() == []
 
 
-def test_an_older_checkpoint_is_refused(query: Query) -> None:
+def test_an_older_checkpoint_is_refused(query: Query, caplog: pytest.LogCaptureFixture) -> None:
     for batch in range(3):
         query.write(batch, [f"a{batch}"], [f"b{batch}"])
     with pytest.raises(ReplayMismatchError, match="task 0 has committed batch 2, and Spark now writes batch 1"):
@@ -276,19 +284,21 @@ def test_an_older_checkpoint_is_refused(query: Query) -> None:
     assert len(query.committed()) == 6
     query.options = query.with_options(onReplayMismatch="repeat")
     query.write(1, ["a1"], ["b1"])
+    assert "onReplayMismatch=repeat: rows of batch 1 are written again: task 0 has committed batch 2" in caplog.text
     query.write(2, ["a2"], ["b2"])
     query.options = query.with_options()
     query.write(3, ["a3"], ["b3"])
     assert query.committed() == sorted(["a0", "b0", "a1", "b1", "a2", "b2", "a1", "b1", "a2", "b2", "a3", "b3"])
 
 
-def test_a_checkpoint_without_a_record_is_refused(query: Query) -> None:
+def test_a_checkpoint_without_a_record_is_refused(query: Query, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ReplayMismatchError, match="Spark now writes batch 7, and the sink has a record of no batch") as raised:
         query.write(7, ["a"])
     assert "exactlyOnce is new for this checkpoint" in str(raised.value.hint)
     assert query.committed() == []
     query.options = query.with_options(onReplayMismatch="repeat")
     query.write(7, ["a"])
+    assert "onReplayMismatch=repeat: rows of batch 7 are written again: Spark now writes batch 7" in caplog.text
     query.options = query.with_options()
     query.write(8, ["b"])
     with pytest.raises(ReplayMismatchError, match="now writes batch 10, and the sink has a record of batch 8, and of none"):
@@ -348,14 +358,24 @@ def test_a_row_that_cannot_be_sent_aborts_its_transaction(query: Query) -> None:
 
 
 def test_a_run_aborts_what_earlier_runs_have_left_open(query: Query) -> None:
-    """Its own task 0 began before the driver's clock says that it did, so the clocks may differ."""
     query.task(0, 7, "of an earlier run")
-    query.task(0, 0, "of this run", run="another", since=time.time() + 60)
-    assert query.open_transactions() == [query.name.of_task(0)]
-    query.task(0, 9, "of a task that this attempt does not have", run="another")
+    query.task(0, 8, "of an earlier run")
+    earlier = open_transactions(query.options)
+    assert {query.name.of_task(7), query.name.of_task(8)} <= set(earlier)
+    query.task(0, 8, "of a task of this run in another process", run="another")
+    query.task(0, 0, "of this run", run="another", earlier=earlier)
+    assert query.open_transactions() == [query.name.of_task(0), query.name.of_task(8)]
+    query.task(0, 9, "of a task that this attempt does not have", run="another", earlier=earlier)
     query.commit([query.task(0, 0, "of this run", run="a third")])
     assert query.open_transactions() == []
     assert query.committed() == ["of this run"]
+
+
+def test_brokers_that_are_gone_have_no_open_transactions() -> None:
+    """Then the batch fails because of something else."""
+    with Broker() as broker:
+        query = Query(Kafka(broker.bootstrap_servers))
+    assert open_transactions(query.options) == {}
 
 
 def test_a_batch_job_commits_once_and_leaves_no_markers(query: Query) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from ottla import Broker
+from ottla import Admin, Broker
 from tests.interop.real_kafka import QUICK_JVM, OwnKafka, free_port_pair
 from tests.spark.conftest import SETTINGS, Kafka
 
@@ -79,6 +79,10 @@ class Driver:
             [sys.executable, str(DRIVER), json.dumps(wanted)], env=environment, stdout=subprocess.PIPE, stderr=self._log, text=True
         )
         self.jvm = int(self._next()["jvm"])
+        self.began_at = time.monotonic()
+        """When there was a session."""
+        self.speculative = 0
+        """Speculative copies of tasks."""
 
     def _next(self) -> Any:
         assert self._process.stdout is not None
@@ -90,7 +94,7 @@ class Driver:
     def wait_for_batches(self, count: int) -> None:
         """Wait until so many batches have ended."""
         for _ in range(count):
-            self._next()
+            self.speculative = self._next()["speculative"]
 
     def wait_for_end(self) -> None:
         """Wait until the driver is gone."""
@@ -181,6 +185,19 @@ class Copy:
         """Start a driver, which goes on from the checkpoint."""
         return Driver(self._home, self._kafka.servers, *self.names, **given)
 
+    def open_transactions(self) -> dict[str, int | None]:
+        """The ids with an open transaction, and when these have begun."""
+        with Admin(bootstrap_servers=self._kafka.servers) as admin:
+            names = [each.transactional_id for each in admin.list_transactions(states=["Ongoing"])]
+            found = admin.describe_transactions(names)
+        return {name: each.transaction_start_time_ms for name, each in found.items() if each.state == "Ongoing"}
+
+    def wait_for_readers(self, left: dict[str, int | None], driver: Driver) -> None:
+        """Fail the test unless a restarted driver ends the transactions of the one before within 10 s."""
+        while left.items() & self.open_transactions().items():
+            assert time.monotonic() - driver.began_at < 10
+            time.sleep(0.1)
+
     def check(self, **given: Any) -> None:
         """Copy the rest, and count each number once."""
         total = self._source.stop()
@@ -215,10 +232,14 @@ def test_drivers_are_killed(copy: Copy, kind: str) -> None:
 @pytest.mark.torture
 @pytest.mark.timeout(3600)
 def test_drivers_are_killed_between_two_commits(copy: Copy) -> None:
+    left: dict[str, int | None] = {}
     for number in range(KILLS):
         driver = copy.driver(kill=1 + number % 3)
+        copy.wait_for_readers(left, driver)
         driver.wait_for_end()
         driver.kill()
+        left = copy.open_transactions()
+        assert left
     copy.check()
 
 
@@ -233,21 +254,22 @@ def test_executors_are_killed(copy: Copy, speculation: bool) -> None:
         settings |= {"spark.speculation.interval": "50ms", "spark.speculation.minTaskRuntime": "50ms"}
     chance = random.Random(4)
     given = {"master": "local-cluster[2,1,1024]", "settings": settings}
+    copies = 0
     driver = copy.driver(**given)
     for _ in range(KILLS):
         try:
             driver.wait_for_batches(chance.randint(1, 2))
-        except (
-            AssertionError
-        ):  # a copy of a task has aborted the transaction of the original: the query fails, and is started again
+        except AssertionError:  # a copy of a task has aborted the transaction of the original: the query fails
             if not speculation:
                 raise
             driver.kill()
+            copies += driver.speculative
             driver = copy.driver(**given)
             driver.wait_for_batches(1)
         time.sleep(chance.uniform(0, 0.5))
         os.kill(chance.choice(driver.executors()), signal.SIGKILL)
     driver.kill()
+    assert (copies + driver.speculative > 0) is speculation
     copy.check()
 
 

@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
+from ottla import Admin, TopicPartition
 from ottla.errors import ConfigError
 from ottla.java_regex import compile_java_pattern
 from tests.example_counts import examples
@@ -41,9 +42,11 @@ def test_an_accepted_pattern_finds_the_same_names_in_java(spark: SparkSession, p
 @pytest.mark.skipif(not connector_jars(), reason="Spark's connector needs Maven")
 def test_a_pattern_selects_the_topics_that_the_connector_selects(load: Load, kafka: Kafka) -> None:
     topic = kafka.create()
+    with Admin(bootstrap_servers=kafka.servers) as admin:
+        admin.alter_group_offsets(f"{topic}-group", {TopicPartition(topic, 0): 0})  # so there is a topic of offsets
     for name in (topic, kafka.create(name=f"old-{topic}"), kafka.create(name=f"{topic}-eu")):
         kafka.produce(name, numbered(1))
-    for pattern in (topic, f"^{topic}$|__consumer"):
+    for pattern in (topic, f"^{topic}$|__consumer", f".*{topic}.*|__consumer_offsets"):
         found, expected = (
             {row.topic for row in load(source=source, subscribePattern=pattern).select("topic").distinct().collect()}
             for source in ("ottla", "kafka")

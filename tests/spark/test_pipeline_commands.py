@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from ottla.spark.jobs.project import write_project
-from tests.end_to_end.programs import OTTLA, environment, ottla
+from tests.end_to_end.programs import OTTLA, environment, free_port, ottla
 from tests.spark.conftest import Kafka, Message
 
 LONG = 400.0
@@ -65,9 +67,9 @@ class Project:
         line = [OTTLA, "pipeline", command, str(self.home / "job.py"), *options]
         return subprocess.run(line, env=self.environment, capture_output=True, text=True, timeout=LONG)
 
-    def start(self, *options: str) -> subprocess.Popen[str]:
-        line = [OTTLA, "pipeline", "run", str(self.home / "job.py"), "--master", "local[2]", *options]
-        return subprocess.Popen(line, env=self.environment, stderr=subprocess.PIPE, text=True)
+    def start(self, *options: str, master: str | None = "local[2]", start_new_session: bool = False) -> subprocess.Popen[str]:
+        line = [OTTLA, "pipeline", "run", str(self.home / "job.py"), *([] if master is None else ["--master", master]), *options]
+        return subprocess.Popen(line, env=self.environment, stderr=subprocess.PIPE, text=True, start_new_session=start_new_session)
 
     def status(self) -> dict[str, dict[str, Any]]:
         done = self.run("status", "-b", self.kafka.servers, "--format", "json")
@@ -168,6 +170,49 @@ def test_a_run_that_is_killed_and_one_that_is_stopped(project: Project) -> None:
     assert again.returncode == 0, errors
     assert project.lake() == list(range(200))
     assert set(project.copied()) == {2 * value for value in range(200)}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * LONG)
+def test_ctrl_c_in_a_terminal(project: Project) -> None:
+    """The terminal sends it to all processes of the job: to the JVM and Python's workers as well."""
+    project.produce(400)
+    port = free_port()
+    run = project.start("--metrics-port", str(port), start_new_session=True)
+    wait_for(lambda: (project.status().get("copy") or {"batch": None})["batch"] is not None)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        metrics = answer.read().decode()
+    assert re.search(r'^ottla_pipeline_lag_records\{[^}]*query="copy"[^}]*\} \d', metrics, re.MULTILINE), metrics
+    os.killpg(run.pid, signal.SIGINT)
+    _, errors = run.communicate(timeout=LONG)
+    assert run.returncode == 0, errors
+    assert "Traceback" not in errors
+    assert subprocess.run(["pgrep", "-g", str(run.pid)], capture_output=True).stdout == b""
+    copied, lake = project.copied(), project.lake()
+    assert 0 < len(copied) < 400
+    assert {len(copied) % 20, len(lake) % 20} == {0}  # whole batches
+    done = project.run("run", "--once")
+    assert done.returncode == 0, done.stderr
+    assert project.copied() == [2 * value for value in range(400)]  # no batch was stopped half-way and written again
+    assert project.lake() == list(range(400))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * LONG)
+def test_a_remote_job_that_is_stopped(project: Project) -> None:
+    """The server's planner does not see the signal, so one more batch may start."""
+    project.produce(2000)
+    project.environment["PYTHONPATH"] = os.pathsep.join([str(project.home), os.environ.get("PYTHONPATH", "")])
+    run = project.start("--remote", "local[2]", master=None)
+    wait_for(lambda: (project.status().get("copy") or {"batch": None})["batch"] is not None)
+    before = project.status()["copy"]["batch"]
+    run.send_signal(signal.SIGTERM)
+    at = sum(project.kafka.ends(project.target).values())
+    _, errors = run.communicate(timeout=LONG)
+    assert run.returncode == 0, errors
+    assert before <= project.status()["copy"]["batch"]
+    assert sum(project.kafka.ends(project.target).values()) <= at + 2 * 20
+    assert project.copied() == [2 * value for value in range(len(project.copied()))]
 
 
 @pytest.mark.slow

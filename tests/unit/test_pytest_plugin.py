@@ -226,6 +226,9 @@ def test_queries_run_on_records_of_the_test(pytester: pytest.Pytester) -> None:
             assert counts(second["all"]) == {"coffee": 3}
             assert len(second["priced"]) == 1
             assert not os.path.exists("nowhere")
+            with pytest.raises(OttlaError, match="job.py: no query reads ordres") as unread:
+                run_queries("job.py", {"orders": [], "ordres": ["coffee"]})
+            assert "the topics that are read: orders" in str(unread.value)
 
         def test_a_failure(run_queries):
             with pytest.raises(OttlaError, match="job.py: query priced: KeyError: 'tea'") as failed:

@@ -29,8 +29,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ottla.cli.output import CommandFailed, pluralize, visible
 from ottla.cli.standard_streams import interrupt_writes_on
 from ottla.signals import STOP_SIGNALS, Interrupted, Stop, recorded_signals
-from ottla.simulation.run import Outcome, TooLong, run
-from ottla.simulation.workload import Generation
+from ottla.simulation.outcome import Generation, Outcome, TooLong
 
 T = TypeVar("T")
 
@@ -216,6 +215,8 @@ def _inherited() -> Iterator[None]:
 
 def _begin() -> None:
     """Prepare a process: it ends with the command, and collects garbage between two runs, which saves a tenth of the time."""
+    import ottla.simulation.run  # noqa: F401 - not at the top: the other commands, which import this module, start in half the time
+
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -252,6 +253,8 @@ def _limited() -> Iterator[None]:
 
 def quiet_run(generation: Generation, seed: int) -> Outcome:
     """One run, in a process of the pool."""
+    from ottla.simulation.run import run
+
     try:
         with _limited():
             return run(generation, seed)
@@ -261,6 +264,8 @@ def quiet_run(generation: Generation, seed: int) -> Outcome:
 
 def traced_run(generation: Generation, seed: int) -> tuple[Outcome, list[str]]:
     """One run with its trace, in a process of the pool."""
+    from ottla.simulation.run import run
+
     lines: list[str] = []
     with _limited():
         outcome = run(generation, seed, lines.append)

@@ -27,8 +27,9 @@ from ottla.protocol.apis import Api
 from ottla.simulation.application import App, Thread
 from ottla.simulation.cluster import name_of
 from ottla.simulation.judge import GROUP
+from ottla.simulation.outcome import Generation
 from ottla.simulation.trace import Trace
-from ottla.simulation.workload import MAX_POLL_INTERVAL, Generation, Member, Workload
+from ottla.simulation.workload import MAX_POLL_INTERVAL, Member, Workload
 from ottla.simulation.world import World
 from ottla.simulation.zookeeper_server import HOST
 

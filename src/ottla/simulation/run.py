@@ -11,13 +11,13 @@ import random
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import NamedTuple
 
 from ottla.simulation.clock import Clock
 from ottla.simulation.faults import Faults
 from ottla.simulation.judge import BrokenInvariant, Judge
+from ottla.simulation.outcome import Generation, Outcome, TooLong
 from ottla.simulation.trace import LogLines, Trace, one_line
-from ottla.simulation.workload import BROKER_SETTINGS, MOST_MEMBERS, Generation, Workload, stores
+from ottla.simulation.workload import BROKER_SETTINGS, MOST_MEMBERS, Workload, stores
 from ottla.simulation.world import World
 
 RECOVERY = 180_000
@@ -31,29 +31,6 @@ STEP = 250
 
 MOST_EVENTS = 1_000_000
 """A run with more events than this does not come to rest."""
-
-
-class TooLong(BaseException):
-    """Raised in a run from outside, since it does not come to an end. No ``except Exception`` of a core may catch it."""
-
-
-class Outcome(NamedTuple):
-    """What became of a run."""
-
-    generation: Generation
-    seed: int
-    failure: str | None
-    """Why it has failed, in one line; ``None``: all invariants have held."""
-    details: str = ""
-    """Tracebacks, and what else has failed, unless the trace has it."""
-    member_time: int = 0
-    """The sum of the milliseconds for which each member has run."""
-    handled: int = 0
-    """Records that were handled at least once."""
-    commits: int = 0
-    """The number of times that a committed offset of a partition has changed."""
-    set_back: int = 0
-    """Those of them with which an offset went back, and may: see ``judge``."""
 
 
 class Run:

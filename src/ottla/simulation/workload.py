@@ -6,7 +6,6 @@ the order in which they are made.
 
 from __future__ import annotations
 
-import enum
 import random
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,18 +14,10 @@ from ottla.client.calls.listeners import Listeners
 from ottla.errors import FencedInstanceIdError, OttlaError, UnreleasedInstanceIdError
 from ottla.simulation.application import App, Program, Sleep
 from ottla.simulation.judge import GROUP, Judge, Store
+from ottla.simulation.outcome import Generation
 from ottla.simulation.trace import Trace
 from ottla.simulation.world import World
 from ottla.types import OffsetAndMetadata, TopicPartition
-
-
-class Generation(enum.StrEnum):
-    """A group protocol."""
-
-    ZOOKEEPER = "zookeeper"
-    CLASSIC = "classic"
-    CONSUMER = "consumer"
-
 
 MOST_MEMBERS = 4
 MOST_PARTITIONS = 8

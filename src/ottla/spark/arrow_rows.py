@@ -1,21 +1,25 @@
 """Sends the rows of a task with a producer.
 
 Owns the wait for the acknowledgements, and the errors about rows. Must not know transactions, nor Spark. Invariants: ``send_rows``
-returns when all rows are acknowledged; its memory is bounded by ``buffer.memory`` and one batch of Spark's.
+returns when all rows are acknowledged; its memory is bounded by ``buffer.memory``, as much again for the rows of Spark that are not
+acknowledged, and one batch of Spark's.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ottla.errors import OttlaError
+from ottla.errors import MessageTooLargeError, OttlaError
 from ottla.producer import Producer
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from ottla.records.arrow_delivery import ArrowDelivery
 
 _ROW = re.compile(r"row (\d+)")
 
@@ -23,28 +27,50 @@ _ROW = re.compile(r"row (\d+)")
 def send_rows(producer: Producer, batches: Iterable[pa.RecordBatch], topic: str | None) -> int:
     """Send all rows, and wait for their acknowledgements; return their number. ``topic``: where all rows go."""
     rows = 0
-    pending: deque[Any] = deque()
+    pending: deque[tuple[ArrowDelivery, pa.RecordBatch]] = deque()
     for batch in batches:
         try:
-            pending.append(producer.send_arrow(batch, topic))
+            pending.append((producer.send_arrow(batch, topic), batch))
         except (OttlaError, ValueError) as error:
-            _add_row(error, batch, topic)
+            if (number := _row_of(error, batch)) is not None:
+                _add_row(error, batch, number, topic)
             raise
         rows += batch.num_rows
-        while pending and pending[0].done():  # a failure ends the task here, and not after its last row
-            pending.popleft().result()
-    for delivery in pending:
-        delivery.result()
+        while pending and pending[0][0].done():  # a failure ends the task here, and not after its last row
+            _wait(*pending.popleft(), topic)
+    while pending:
+        _wait(*pending.popleft(), topic)
     producer.flush()
     return rows
 
 
-def _add_row(error: Exception, batch: pa.RecordBatch, topic: str | None) -> None:
-    """Add the topic and the key of a row that cannot be sent to the error about it, which begins with the number of the row."""
+def _wait(delivery: ArrowDelivery, batch: pa.RecordBatch, topic: str | None) -> None:
+    """Wait until the rows of a batch are acknowledged."""
+    try:
+        delivery.result()
+    except MessageTooLargeError as error:  # the producer divides batches that are too large, so a single row is
+        _add_row(error, batch, _largest(batch), topic)
+        raise
+
+
+def _largest(batch: pa.RecordBatch) -> int:
+    """Return the number of the row with most bytes."""
+    import pyarrow.compute as pc
+
+    columns = [batch.column(name) for name in ("key", "value") if name in batch.schema.names]
+    sizes = functools.reduce(pc.add, [pc.fill_null(pc.binary_length(column), 0) for column in columns])
+    return int(pc.index(sizes, pc.max(sizes)).as_py())
+
+
+def _row_of(error: Exception, batch: pa.RecordBatch) -> int | None:
+    """Return the number of the row with which an error of ``send_arrow`` begins."""
     found = _ROW.match(str(error.args[0])) if error.args else None
-    if found is None or int(found[1]) >= batch.num_rows:
-        return
-    row = batch.slice(int(found[1]), 1).to_pydict()
+    return None if found is None or int(found[1]) >= batch.num_rows else int(found[1])
+
+
+def _add_row(error: Exception, batch: pa.RecordBatch, number: int, topic: str | None) -> None:
+    """Add the topic and the key of a row that cannot be sent to the error about it."""
+    row = batch.slice(number, 1).to_pydict()
     to = topic if topic is not None else row["topic"][0]
     key = f", key {row['key'][0]!r}" if "key" in row else ""
     error.args = (f"{error.args[0]} (topic {to!r}{key})", *error.args[1:])

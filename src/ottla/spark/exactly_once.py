@@ -40,7 +40,7 @@ from ottla.producer import Producer
 from ottla.records.row_fingerprint import RowFingerprint
 from ottla.spark.arrow_rows import send_rows
 from ottla.spark.client_settings import CLIENT_PREFIX, admin_settings
-from ottla.spark.replay import Batch, BatchRecord, Marker, SinkName, TaskReport, conflicts
+from ottla.spark.replay import PREFIX, Batch, BatchRecord, Marker, SinkName, TaskReport, conflicts
 from ottla.spark.sink_options import SKIP, TRANSACTION_TIMEOUT, ExactlyOnce, SinkOptions
 from ottla.types import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
@@ -57,8 +57,8 @@ COMMIT_TIMEOUT = 120.0
 ABORT_TIMEOUT = 10.0
 """Seconds that the driver tries to abort transactions, which brokers otherwise do after ``transaction.timeout.ms``."""
 
-CLOCK_SKEW = 10.0
-"""Seconds by which the clocks of brokers and driver may differ. What began so long before a run, an earlier one has begun."""
+LIST_TIMEOUT = 2.0
+"""Seconds that the driver waits before a batch for brokers to list their open transactions."""
 
 RETENTION = timedelta(days=3650)
 """How long brokers keep the record of a batch: a query may be idle for longer than they keep the offsets of other groups."""
@@ -69,7 +69,7 @@ _admins: dict[tuple[int, tuple[tuple[str, str], ...]], Admin] = {}
 """One for each process and cluster. A process of Spark's driver or executors serves many batches."""
 
 _runs: set[tuple[int, SinkName, str]] = set()
-"""Runs in which this process has looked for transactions of earlier runs."""
+"""Runs in which this process has aborted the transactions of earlier runs."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ class TaskAttempt:
     batch: int | None
     run: str
     task: int
-    since: float
-    """When the run began, in seconds since 1970, by the driver's clock."""
+    earlier: Mapping[str, int]
+    """The transactions that were open before the batch began: see ``open_transactions``."""
 
 
 # -- tasks ----------------------------------------------------------------------------------------------------------------
@@ -221,20 +221,40 @@ def _producer(options: SinkOptions, transactional_id: str) -> Iterator[Producer]
 def _abort_earlier_runs(admin: Admin, attempt: TaskAttempt) -> None:
     """Abort the transactions that earlier runs have left open, so that readers go on before all tasks of this run have begun."""
     run = (os.getpid(), attempt.name, attempt.run)
-    if attempt.batch is None or run in _runs:
+    names = [name for name in attempt.earlier if attempt.name.task_of(name) is not None]
+    if attempt.batch is None or not names or run in _runs:
         return
     try:
-        names = _open_transactions(admin, attempt.name)
-        found = admin.describe_transactions(names) if names else {}
-        latest = (attempt.since - CLOCK_SKEW) * 1000
-        begun = {name: each.transaction_start_time_ms for name, each in found.items() if each.state == ONGOING}
-        _fence(admin, [name for name, at in begun.items() if at is not None and at < latest])
+        # Another task may have aborted one since, and have begun its own.
+        _fence(admin, [name for name, at in _began_at(admin, names).items() if at == attempt.earlier[name]])
     except OttlaError as error:
         log.warning("transactions of earlier runs stay open until their tasks run or they time out: %s", error)
     _runs.add(run)
 
 
+def _began_at(admin: Admin, names: Sequence[str]) -> dict[str, int]:
+    """Return when the open transactions of these ids began, in milliseconds since 1970 by their coordinator's clock."""
+    found = admin.describe_transactions(names, timeout=LIST_TIMEOUT) if names else {}
+    begun = {name: each.transaction_start_time_ms for name, each in found.items() if each.state == ONGOING}
+    return {name: at for name, at in begun.items() if at is not None}
+
+
 # -- the driver -----------------------------------------------------------------------------------------------------------
+
+
+def open_transactions(options: SinkOptions) -> dict[str, int]:
+    """Return the open transactions of all sinks, by id, and when they began.
+
+    Called on the driver before each batch, for which Spark does not say yet which query it is. No task of the batch has begun, so
+    what is open is of an earlier run, or of another sink. It raises nothing.
+    """
+    admin = admin_of(options)
+    try:
+        listed = admin.list_transactions(states=[ONGOING], timeout=LIST_TIMEOUT)
+        return _began_at(admin, [each.transactional_id for each in listed if each.transactional_id.startswith(PREFIX)])
+    except OttlaError as error:
+        log.info("transactions of earlier runs stay open until their tasks run or they time out: %s", error)
+        return {}
 
 
 def commit_batch(options: SinkOptions, reports: Sequence[TaskReport], *, is_every_batch: bool) -> None:

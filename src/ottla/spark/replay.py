@@ -26,6 +26,9 @@ from ottla.client.produce.transactions.prepared import Prepared
 from ottla.errors import OttlaError
 from ottla.types import short_repr
 
+PREFIX = "ottla."
+"""Begins the names of all sinks in Kafka."""
+
 
 class SinkName(NamedTuple):
     """One sink of one query."""
@@ -38,7 +41,7 @@ class SinkName(NamedTuple):
     @property
     def group(self) -> str:
         """The group with the record of the latest batch."""
-        return f"ottla.{self.query}.{self.sink}"
+        return f"{PREFIX}{self.query}.{self.sink}"
 
     def of_task(self, number: int) -> str:
         """The transactional id of a task, and the group with its marker."""

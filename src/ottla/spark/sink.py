@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from ottla.producer import Producer
 from ottla.spark import worker_logs
 from ottla.spark.arrow_rows import send_rows
 from ottla.spark.client_settings import with_option_names
-from ottla.spark.exactly_once import TaskAttempt, abort_batch, commit_batch, write_task
+from ottla.spark.exactly_once import TaskAttempt, abort_batch, commit_batch, open_transactions, write_task
 from ottla.spark.executors import Shipped
 from ottla.spark.replay import SinkName, TaskReport
 from ottla.spark.sink_options import ExactlyOnce, SinkOptions
@@ -58,7 +57,7 @@ class RowWriter(Shipped):
     def __init__(self, options: SinkOptions, columns: tuple[str, ...]) -> None:
         self._options = options
         self._columns = columns
-        self._since = time.time()
+        self._earlier = {} if options.exactly_once is None else open_transactions(options)
         self._job = str(uuid.uuid4())
         """Stands for the query in a batch job."""
 
@@ -78,16 +77,16 @@ class RowWriter(Shipped):
         query, batch, run = (context.getLocalProperty(name) for name in (QUERY, BATCH, RUN))
         number = context.partitionId()
         if given.query is not None:
-            return TaskAttempt(SinkName(given.query, given.sink_id), given.batch, self._job, number, self._since)
+            return TaskAttempt(SinkName(given.query, given.sink_id), given.batch, self._job, number, self._earlier)
         if query is not None and batch is not None:
-            return TaskAttempt(SinkName(query, given.sink_id), int(batch), run or self._job, number, self._since)
+            return TaskAttempt(SinkName(query, given.sink_id), int(batch), run or self._job, number, self._earlier)
         if given.has_id:  # a sink of a query, which as a batch job would write a repeated batch again
             raise ConfigError(
                 "option sinkId is for a sink of a streaming query, and Spark passes no query to this task",
                 hint="in a batch job, leave it out; in foreachBatch, write in the thread in which Spark calls the function, or set "
                 "txnAppId and txnVersion, which Spark Connect needs",
             )
-        return TaskAttempt(SinkName(self._job, given.sink_id), None, self._job, number, self._since)
+        return TaskAttempt(SinkName(self._job, given.sink_id), None, self._job, number, self._earlier)
 
     def _commit(self, messages: Messages, batch: int | None = None) -> None:
         """Commit the batch with this number; ``None``: the number in the reports."""

@@ -91,6 +91,8 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         folder = checkpoint(tmp_path / "d", [plain], committed=1)
         assert run(["checkpoint", "inspect", str(folder), "-b", broker.bootstrap_servers]) == 0
         assert "processed  2023-11-14 22:13:20       0  b      0:7" in capsys.readouterr().out
+        assert run(["checkpoint", "inspect", str(folder), "-b", broker.bootstrap_servers, "--format", "json"]) == 0
+        assert [row["lag"] for row in json.loads(capsys.readouterr().out)] == [2]
     assert run(["checkpoint", "inspect", str(folder)]) == 0
     assert "0:7" in capsys.readouterr().out
     assert run(["checkpoint", "convert", str(tmp_path / "c"), str(tmp_path / "out")]) == 0

@@ -46,6 +46,6 @@ def test_a_job_has_the_same_tasks_in_a_repeated_batch(tmp_path: Path, monkeypatc
         monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv(name, "")  # so that it is restored
     monkeypatch.delenv("PYSPARK_SUBMIT_ARGS")
-    prepare_environment(SessionSettings("job", str(tmp_path), tmp_path, tmp_path / "drain"))
+    prepare_environment(SessionSettings("job", str(tmp_path), tmp_path / "spark.log", tmp_path / "drain"))
     assert "--conf spark.sql.adaptive.streaming.stateless.enabled=false" in os.environ["PYSPARK_SUBMIT_ARGS"]
     assert f"--conf spark.sql.streaming.checkpointLocation={tmp_path}" in os.environ["PYSPARK_SUBMIT_ARGS"]

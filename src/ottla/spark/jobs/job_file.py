@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import inspect
 import os
 import re
 import sys
@@ -68,6 +69,12 @@ def load_job(path: Path) -> Job:
     if not callable(function):
         reason = "has no function" if function is None else f"has a {type(function).__name__} instead of a function"
         raise JobError(f"{path} {reason} {FUNCTION}(spark)", hint=EXAMPLE)
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError as error:
+        raise JobError(f"{path}: {FUNCTION}() is called with the session as its only argument: {error}", hint=EXAMPLE) from error
+    except ValueError:  # one written in C, which Python cannot say
+        pass
     return Job(path, function)
 
 

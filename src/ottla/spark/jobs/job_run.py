@@ -64,7 +64,7 @@ def run_job(given: JobRun, stop: StopRequests, observer: Observer) -> int:
             session_settings = SessionSettings(
                 name=given.path.stem,
                 checkpoints=given.checkpoints,
-                folder=directory.path,
+                log=directory.spark_log,
                 drain=Path(scratch, "drain"),
                 master=given.master,
                 remote=given.remote,

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ottla.errors import ConfigError
 from ottla.spark.offsets import StreamOffset
 
 
@@ -59,11 +60,12 @@ def _lag(source: Mapping[str, Any]) -> int | None:
 
 def _offsets(value: Any) -> StreamOffset | None:
     """Read an offset, which is JSON inside the JSON, or a text of it."""
-    if isinstance(value, Mapping):
-        import json
-
-        value = json.dumps(value)
-    return StreamOffset.parse(value) if isinstance(value, str) else None
+    if isinstance(value, str):
+        return StreamOffset.parse(value)
+    try:
+        return StreamOffset.from_json(value) if isinstance(value, Mapping) else None
+    except ConfigError:  # of a source that is not Kafka
+        return None
 
 
 def progress_line(name: str, report: BatchReport, batches: int, rows: int) -> str:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from ottla.admin import Admin
 from ottla.errors import OttlaError, UnknownTopicOrPartitionError
@@ -21,11 +21,21 @@ from ottla.producer import Producer
 from ottla.runtime.java import find_java
 from ottla.spark.jobs.causes import cause_of
 from ottla.spark.jobs.job_file import Job, load_job
-from ottla.spark.jobs.session import LOCAL_SETTINGS, SETTINGS, SPARK_JAVA
+from ottla.spark.jobs.session import (
+    LOCAL_SETTINGS,
+    PYTHONS,
+    QUERY_SETTINGS,
+    SETTINGS,
+    SPARK_JAVA,
+    set_python,
+    use_installed_pyspark,
+)
 from ottla.spark.jobs.writers import settings_of
+from ottla.spark.offsets import StreamOffset
 
 TRIAL_SETTINGS = {
     **SETTINGS,
+    **QUERY_SETTINGS,
     **LOCAL_SETTINGS,
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
@@ -44,8 +54,9 @@ TIMEOUT = 110.0
 def trial_session(settings: Mapping[str, str], home: Path) -> SparkSession:
     """Return a new session on two cores, with its files in ``home``. Raises ``OttlaError`` without Java."""
     find_java(SPARK_JAVA)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    set_python()
+    if not PYTHONS & settings.keys():
+        use_installed_pyspark(home)
     os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JVM)
     builder = SparkSession.builder.master("local[2]").appName("tests")
     own = {**TRIAL_SETTINGS, "spark.sql.warehouse.dir": str(home / "warehouse"), "spark.local.dir": str(home)}
@@ -65,15 +76,22 @@ class JobTrial:
         self._checkpoints = checkpoints
         self._folder = folder
         self._topics: set[str] = set()
+        self._read: set[str] | None = set()
+        """The topics that queries have read; ``None`` if a source is not one of topics, so that nothing is known."""
 
     def __call__(self, file: str | os.PathLike[str], rows: Mapping[str, Iterable[Any]]) -> dict[str, list[Row]]:
         """Produce ``rows``, run the queries of ``file`` until they have read them, and return the rows of each query.
 
-        With the output mode complete these are the rows of the last batch. Raises ``OttlaError`` if the file or a query fails.
+        With the output mode complete these are the rows of the last batch. Raises ``OttlaError`` if the file or a query fails, and
+        for records that no query reads.
         """
         self._produce(rows)
         job = load_job(self._path(file))
-        return {name: self._run(job, name, writer) for name, writer in job.writers(self._spark).items()}
+        output = {name: self._run(job, name, writer) for name, writer in job.writers(self._spark).items()}
+        if unread := sorted(topic for topic in rows if self._read is not None and topic not in self._read):
+            read = ", ".join(sorted(self._read or ())) or "none"
+            raise OttlaError(f"{job.path}: no query reads {', '.join(unread)}", hint=f"the topics that are read: {read}")
+        return output
 
     def _path(self, file: str | os.PathLike[str]) -> Path:
         beside = self._folder / file
@@ -108,4 +126,17 @@ class JobTrial:
         if not has_ended:
             query.stop()
             raise OttlaError(f"{job.path}: query {name} has not ended within {TIMEOUT:g} s: {query.status['message']}")
+        for progress in query.recentProgress:
+            self._note(progress)
         return collected
+
+    def _note(self, progress: StreamingQueryProgress) -> None:
+        """Add the topics that a query has read."""
+        for source in progress.sources:
+            if source.endOffset in (None, "null"):  # before the first batch
+                continue
+            end = StreamOffset.parse(source.endOffset)
+            if end is None:
+                self._read = None
+            elif self._read is not None:
+                self._read |= {tp.topic for tp in end.positions}

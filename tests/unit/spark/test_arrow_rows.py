@@ -1,0 +1,22 @@
+"""The rows of a task are sent, and an error names the row that it is about."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from ottla import Admin, Broker, Producer
+from ottla.errors import MessageTooLargeError
+from ottla.spark.arrow_rows import send_rows
+
+
+def test_a_record_that_the_broker_refuses_is_named() -> None:
+    """The broker's answer has no number of a record. A batch with others is divided first."""
+    rows = pa.RecordBatch.from_pydict({"key": ["a", "b", None], "value": ["x", "x" * 5000, None]})
+    with Broker() as broker:
+        with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+            admin.create_topics({"t": 1}, configs={"max.message.bytes": "1000"})
+        with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+            with pytest.raises(MessageTooLargeError, match=r"writing 1 record to t-0: .* \(topic 't', key 'b'\)"):
+                send_rows(producer, [rows.slice(0, 1), rows], "t")
+            assert send_rows(producer, [rows.slice(2), rows.slice(0, 1)], "t") == 2
