@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
+from ottla.spark.jobs.session import use_installed_pyspark
 from tests.interop.real_kafka import QUICK_JVM
 from tests.spark.conftest import SETTINGS
 
@@ -51,6 +52,7 @@ def driver(
     file.write_text(HEAD + textwrap.dedent(script))
     environment = {**os.environ, "SETTINGS": json.dumps({**SETTINGS, **settings}), "IS_CONNECT": "yes" if is_connect else ""}
     environment |= {"DRIVER_HOME": str(home)}
+    use_installed_pyspark(home, environment)  # each of these Pythons has PySpark
     environment |= {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python), "SPARK_SUBMIT_OPTS": QUICK_JVM}
     environment.pop("PYSPARK_GATEWAY_PORT", None)
     command = [sys.executable, str(file), servers, topic, master, str(home)]

@@ -24,6 +24,7 @@ import confluent_kafka
 import pytest
 
 from ottla import Admin, Broker
+from ottla.spark.jobs.session import use_installed_pyspark
 from tests.interop.real_kafka import QUICK_JVM, OwnKafka, free_port_pair
 from tests.spark.conftest import SETTINGS, Kafka
 
@@ -74,6 +75,7 @@ class Driver:
         python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_SUBMIT_OPTS": QUICK_JVM}
         environment = {**os.environ, **python, "PYTHONPATH": os.pathsep.join([str(DRIVER.parents[2]), *sys.path])}
         environment.pop("PYSPARK_GATEWAY_PORT", None)
+        use_installed_pyspark(home, environment)
         self._log = (home / "driver.log").open("a")
         self._process = subprocess.Popen(
             [sys.executable, str(DRIVER), json.dumps(wanted)], env=environment, stdout=subprocess.PIPE, stderr=self._log, text=True

@@ -1,15 +1,12 @@
-"""The options of the sink that are not tried with Spark, and the settings of a job's session that its batches rely on."""
+"""The options of the sink that are not tried with Spark."""
 
 from __future__ import annotations
 
 import logging
-import os
-from pathlib import Path
 
 import pytest
 
 from ottla.errors import ConfigError
-from ottla.spark.jobs.session import SessionSettings, prepare_environment
 from ottla.spark.sink_options import ExactlyOnce, parse_sink_options
 
 SINK = {"kafka.bootstrap.servers": "one:9092", "topic": "invoices"}
@@ -39,13 +36,3 @@ def test_the_names_and_numbers_of_a_write(caplog: pytest.LogCaptureFixture) -> N
         parse_sink_options({**given, "exactlyOnce": "false"})
     with pytest.raises(ConfigError, match="option txnAppId must be 1 to 100 letters"):
         parse_sink_options({**given, "txnAppId": "daily.1"})
-
-
-def test_a_job_has_the_same_tasks_in_a_repeated_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("PYSPARK_SUBMIT_ARGS", "SPARK_SUBMIT_OPTS", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "OTTLA_PIPELINE_DRAIN"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.setenv(name, "")  # so that it is restored
-    monkeypatch.delenv("PYSPARK_SUBMIT_ARGS")
-    prepare_environment(SessionSettings("job", str(tmp_path), tmp_path / "spark.log", tmp_path / "drain"))
-    assert "--conf spark.sql.adaptive.streaming.stateless.enabled=false" in os.environ["PYSPARK_SUBMIT_ARGS"]
-    assert f"--conf spark.sql.streaming.checkpointLocation={tmp_path}" in os.environ["PYSPARK_SUBMIT_ARGS"]

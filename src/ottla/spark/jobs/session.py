@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -104,11 +104,12 @@ def set_python() -> None:
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 
-def use_installed_pyspark(folder: Path) -> None:
-    """Have Spark's Python processes import PySpark as it is installed. ``folder`` must exist as long as the JVM.
+def use_installed_pyspark(folder: Path, environment: MutableMapping[str, str] = os.environ) -> None:
+    """Have Spark's Python processes import PySpark as it is installed. ``folder`` must exist as long as the JVM, which starts with
+    ``environment``.
 
     1. The JVM puts ``python/lib/pyspark.zip`` of ``SPARK_HOME`` first into the path of each Python process. 2. Python has no
-    compiled modules in that zip, so each process compiles them: the first batch of a query began 1.2 s later, and a worker.
+    compiled modules in that zip, so each process compiles them, which takes 1.2 s: that of each stream, and the first worker.
     3. The same modules are installed, and compiled. So ``SPARK_HOME`` becomes a directory with links to all but the zip.
 
     Does nothing if the user has chosen a ``SPARK_HOME`` or a Python, which may not have PySpark, or where links cannot be made.
@@ -116,17 +117,16 @@ def use_installed_pyspark(folder: Path) -> None:
     import pyspark
 
     home, links = Path(pyspark.__file__).parent, folder / "spark-home"
-    chosen = {os.environ.get(name, sys.executable) for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")}
-    if "SPARK_HOME" in os.environ or chosen != {sys.executable} or not (home / "jars").is_dir():
+    chosen = {environment.get(name, sys.executable) for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")}
+    if "SPARK_HOME" in environment or chosen != {sys.executable} or not (home / "jars").is_dir():
         return
     try:
-        links.mkdir()
-        for entry in home.iterdir():
-            if entry.name != "python":
-                (links / entry.name).symlink_to(entry)
+        links.mkdir(exist_ok=True)
+        for name in {entry.name for entry in home.iterdir()} - {"python"} - {entry.name for entry in links.iterdir()}:
+            (links / name).symlink_to(home / name)
     except OSError:  # Windows allows links only to some users
         return
-    os.environ["SPARK_HOME"] = str(links)
+    environment["SPARK_HOME"] = str(links)
 
 
 def _settings(given: SessionSettings) -> dict[str, str]:

@@ -1,0 +1,75 @@
+"""What is set before the JVM of a job starts."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from ottla.spark.jobs.session import SessionSettings, prepare_environment, use_installed_pyspark
+
+INSTALLED = Path(pyspark.__file__).parent
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """``os.environ`` without what a job sets, which is restored after the test."""
+    for name in (
+        "PYSPARK_SUBMIT_ARGS",
+        "SPARK_SUBMIT_OPTS",
+        "PYSPARK_PYTHON",
+        "PYSPARK_DRIVER_PYTHON",
+        "OTTLA_PIPELINE_DRAIN",
+        "SPARK_HOME",
+    ):
+        monkeypatch.setenv(name, "")  # so that it is deleted after the test
+        monkeypatch.delenv(name)
+    return monkeypatch
+
+
+def test_a_job_has_the_same_tasks_in_a_repeated_batch(environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    prepare_environment(SessionSettings("job", str(tmp_path), tmp_path / "spark.log", tmp_path / "drain"))
+    assert "--conf spark.sql.adaptive.streaming.stateless.enabled=false" in os.environ["PYSPARK_SUBMIT_ARGS"]
+    assert f"--conf spark.sql.streaming.checkpointLocation={tmp_path}" in os.environ["PYSPARK_SUBMIT_ARGS"]
+
+
+@pytest.mark.parametrize(
+    ("master", "python", "is_local"),
+    [(None, None, True), ("local[4]", None, True), ("spark://host:7077", None, False), ("local[4]", "/opt/python", False)],
+)
+def test_a_local_job_has_no_zip_of_pyspark(
+    environment: pytest.MonkeyPatch, tmp_path: Path, master: str | None, python: str | None, is_local: bool
+) -> None:
+    settings = {} if python is None else {"spark.pyspark.python": python}
+    prepare_environment(
+        SessionSettings("job", str(tmp_path), tmp_path / "spark.log", tmp_path / "drain", master, settings=settings)
+    )
+    assert ("SPARK_HOME" in os.environ) is is_local
+
+
+def test_spark_home_is_the_installed_pyspark_without_its_zip(tmp_path: Path) -> None:
+    environment: dict[str, str] = {}
+    for _ in range(2):
+        use_installed_pyspark(tmp_path, environment)
+    home = Path(environment["SPARK_HOME"])
+    assert {path.name for path in home.iterdir()} == {path.name for path in INSTALLED.iterdir()} - {"python"}
+    assert (home / "bin" / "spark-submit").samefile(INSTALLED / "bin" / "spark-submit")
+
+
+@pytest.mark.parametrize(
+    "given", [{"SPARK_HOME": "/opt/spark"}, {"PYSPARK_PYTHON": "/opt/python"}, {"PYSPARK_DRIVER_PYTHON": "python3"}]
+)
+def test_what_the_user_has_chosen_stays(tmp_path: Path, given: dict[str, str]) -> None:
+    environment = dict(given)
+    use_installed_pyspark(tmp_path, environment)
+    assert environment == given
+
+
+def test_without_links_spark_is_as_it_is(tmp_path: Path) -> None:
+    environment = {"PYSPARK_PYTHON": sys.executable}
+    (tmp_path / "spark-home").touch()
+    use_installed_pyspark(tmp_path, environment)
+    assert environment == {"PYSPARK_PYTHON": sys.executable}
