@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ottla.records.arrow_delivery import ArrowDelivery
 
 _ROW = re.compile(r"row (\d+)")
+"""How an error of ``send_arrow`` begins. Of several batches, the rows of a task are counted through."""
 
 
 def send_rows(producer: Producer, batches: Iterable[pa.RecordBatch], topic: str | None) -> int:
@@ -33,6 +34,7 @@ def send_rows(producer: Producer, batches: Iterable[pa.RecordBatch], topic: str 
             pending.append((producer.send_arrow(batch, topic), batch))
         except (OttlaError, ValueError) as error:
             if (number := _row_of(error, batch)) is not None:
+                error.args = (_ROW.sub(f"row {rows + number}", str(error.args[0]), count=1), *error.args[1:])
                 _add_row(error, batch, number, topic)
             raise
         rows += batch.num_rows

@@ -20,3 +20,6 @@ def test_a_record_that_the_broker_refuses_is_named() -> None:
             with pytest.raises(MessageTooLargeError, match=r"writing 1 record to t-0: .* \(topic 't', key 'b'\)"):
                 send_rows(producer, [rows.slice(0, 1), rows], "t")
             assert send_rows(producer, [rows.slice(2), rows.slice(0, 1)], "t") == 2
+            rows = rows.append_column("partition", pa.array([0, 0, -5], pa.int32()))
+            with pytest.raises(ValueError, match=r"^row 3: .*partition.* \(topic 't', key None\)$"):
+                send_rows(producer, [rows.slice(0, 1), rows.slice(0, 1), rows.slice(0, 1), rows.slice(2)], "t")
