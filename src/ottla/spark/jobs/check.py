@@ -9,6 +9,7 @@ The functions of ``foreachBatch`` and ``foreach`` are not called, as they would 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
@@ -75,7 +76,8 @@ def check_job(given: CheckSettings, is_stopped: Callable[[], bool]) -> Iterator[
         )
         os.environ[SAMPLE] = str(given.sample)
         prepare_environment(session_settings)
-        job = load_job(given.path)
+        with own_handlers_kept():  # the file may create a session
+            job = load_job(given.path)
         session = create_session(session_settings)
         try:
             with own_handlers_kept():
@@ -89,7 +91,8 @@ def check_job(given: CheckSettings, is_stopped: Callable[[], bool]) -> Iterator[
                     _try(query, writer, Path(scratch, "checkpoints", name), is_stopped)
                 yield query
         finally:
-            session.stop()
+            with contextlib.suppress(Exception):  # a JVM that has ended: the queries' problems say so
+                session.stop()
 
 
 def _shared(given: CheckSettings, writers: Mapping[str, Any]) -> str | None:

@@ -72,7 +72,8 @@ def run_job(given: JobRun, stop: StopRequests, observer: Observer) -> int:
                 is_local=directory.is_local,
             )
             prepare_environment(session_settings)
-            job = load_job(given.path)
+            with own_handlers_kept():  # the file may create a session
+                job = load_job(given.path)
             session = create_session(session_settings)
             try:
                 if stop.count:

@@ -14,7 +14,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ before the drain, and is reported later: with one, the last batch of a drained s
 JVM_END = 2.0
 """Seconds within which a JVM that no longer answers has ended."""
 INTERRUPT_GRACE = 5.0
-"""Seconds for queries to stop after a second signal."""
+"""Seconds for queries to stop after a second signal, or after an error in a call of theirs."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,11 @@ class Runner:
         if any(query.state not in ENDED for query in self.queries):
             self._say(f"{reason}: waiting for the running batches to end; a second signal interrupts them")
         self._drained_at = now
-        self._drain_file.touch()
+        try:
+            self._drain_file.parent.mkdir(parents=True, exist_ok=True)
+            self._drain_file.touch()
+        except OSError as error:  # a full disk: the queries are stopped as those with sources of others
+            self._say(f"a batch may be interrupted: cannot write {self._drain_file}: {error.strerror}")
         for query in self.queries:
             query.batches_at_drain = query.batches
             query.supervision.drain()
@@ -211,12 +215,18 @@ class Runner:
         try:
             is_active = query.handle.isActive
             query.look()
-            error = None if is_active else query.handle.exception()
             if is_active and query.state is QueryState.DRAINING and self._can_stop(query, now):
-                query.handle.stop()
-                is_active = False
+                if query.handle.isActive:
+                    query.handle.stop()
+                    query.look()
+                    query.supervision.ended()
+                    return
+                is_active = False  # it has ended since the first look, maybe with an error
+                query.look()
+            error = None if is_active else query.handle.exception()
         except Exception as raised:  # the connection to the JVM, or to the server of Connect, is lost
             self._check_spark(JVM_END)
+            _stop_all([query.handle])  # Spark may still run it, and refuses to start it a second time
             is_active, error = False, raised
         if error is not None:
             self._failed(query, error)
@@ -266,7 +276,7 @@ class Runner:
             if (line := query.line()) is not None:
                 self._say(line)
             elif query.report is None and query.state is QueryState.RUNNING and not at_once:
-                self._say(f"{query.name}: no batch yet ({query.handle.status['message']})")
+                self._say(f"{query.name}: no batch yet ({_message(query.handle)})")
 
     def _finish(self) -> int:
         self._report(time.monotonic(), at_once=True)
@@ -279,16 +289,28 @@ class Runner:
 
     def _interrupt(self, stop: StopRequests) -> int:
         """Stop at once. The next run repeats the batches that this interrupts."""
-        running = [query for query in self.queries if query.state in (QueryState.RUNNING, QueryState.DRAINING)]
-        threads = [threading.Thread(target=_stop_quietly, args=(query.handle,), daemon=True) for query in running]
-        for thread in threads:
-            thread.start()
-        deadline = time.monotonic() + INTERRUPT_GRACE
-        for thread in threads:  # Spark waits for a function in foreachBatch, which it cannot interrupt
-            thread.join(max(0.0, deadline - time.monotonic()))
+        _stop_all([query.handle for query in self.queries if query.state in (QueryState.RUNNING, QueryState.DRAINING)])
         self._keep(self.state())
         assert stop.signal is not None
         return 128 + stop.signal
+
+
+def _stop_all(handles: Sequence[Any]) -> None:
+    """Stop queries, whatever they run. Returns after ``INTERRUPT_GRACE`` seconds at the latest."""
+    threads = [threading.Thread(target=_stop_quietly, args=(handle,), daemon=True) for handle in handles]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + INTERRUPT_GRACE
+    for thread in threads:  # Spark waits for a function in foreachBatch, which it cannot interrupt
+        thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _message(handle: Any) -> str:
+    """What Spark says of a query now."""
+    try:
+        return str(handle.status["message"])
+    except Exception:  # the next look at the query meets the same error, and reports it
+        return "Spark does not answer"
 
 
 def _stop_quietly(handle: Any) -> None:

@@ -1,0 +1,210 @@
+"""The runner of jobs where Spark's answers come at unlucky moments, with queries that stand for those of Spark; the signals."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ottla.spark.jobs import check, job_run, runner
+from ottla.spark.jobs.check import CheckSettings, check_job
+from ottla.spark.jobs.job_file import JobError
+from ottla.spark.jobs.job_run import JobRun, Observer, run_job
+from ottla.spark.jobs.runner import Runner, RunSettings
+from ottla.spark.jobs.state_file import RunDirectory
+from ottla.spark.jobs.stopping import StopRequests
+from ottla.spark.runner_environment import DRAIN, SAMPLE
+
+TERM = int(signal.SIGTERM)
+FINISHED = {"runId": "1", "timestamp": "2026-11-26T19:22:25.660Z", "batchId": 3, "numInputRows": 20, "durationMs": {"addBatch": 5}}
+ENVIRONMENT = (
+    "PYSPARK_SUBMIT_ARGS", "SPARK_SUBMIT_OPTS", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYTHONPATH", "SPARK_HOME",
+    DRAIN, SAMPLE,
+)  # fmt: skip
+"""What a run sets before it loads the file."""
+
+
+class Query:
+    """A query of Spark: active until it is stopped, or has failed. ``status`` calls ``on_status`` first."""
+
+    def __init__(self, on_status: Callable[[Query], None] = lambda query: None) -> None:
+        self.error: Exception | None = None
+        self.reports: list[Mapping[str, Any]] = []
+        self.is_stopped = self.is_busy = False
+        self._on_status = on_status
+
+    @property
+    def isActive(self) -> bool:
+        return self.error is None and not self.is_stopped
+
+    @property
+    def recentProgress(self) -> list[Any]:
+        return [Report(report) for report in self.reports]
+
+    @property
+    def status(self) -> dict[str, Any]:
+        self._on_status(self)
+        return {"isTriggerActive": self.is_busy, "message": "Waiting for data"}
+
+    def exception(self) -> Exception | None:
+        return self.error
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+
+class Report:
+    def __init__(self, progress: Mapping[str, Any]) -> None:
+        self.json = json.dumps(progress)
+
+
+class Writer:
+    """Starts the given queries, one after the other."""
+
+    def __init__(self, *queries: Query) -> None:
+        self._queries = list(queries)
+
+    def queryName(self, name: str) -> Writer:
+        return self
+
+    def start(self) -> Query:
+        return self._queries.pop(0)
+
+
+class Run:
+    """A run of one query, ``orders``, that gets SIGTERM as soon as ``is_due`` is true for its state."""
+
+    def __init__(self, home: Path, *queries: Query, restarts: int = 0, report_every: float = 60.0) -> None:
+        self.stop = StopRequests()
+        self.said: list[str] = []
+        self.errors: list[str] = []
+        self.state: dict[str, Any] = {}
+        self.is_due: Callable[[], bool] = lambda: self.state["state"] == "running"
+        directory = RunDirectory(home / "job.py", str(home / "checkpoints"))
+        self.runner = Runner(
+            {"orders": Writer(*queries)}, {"orders": "here"}, RunSettings(False, None, restarts, report_every),
+            directory, directory.path / "drain",
+            say=self.said.append,
+            complain=lambda error, details: self.errors.append(error),
+            keep=self._keep,
+            is_alive=lambda: True,
+        )  # fmt: skip
+
+    def _keep(self, state: Mapping[str, Any]) -> None:
+        self.state = dict(state["orders"])
+        if not self.stop.count and self.is_due():
+            self.stop.handle(TERM, None)
+
+    def __call__(self) -> int:
+        return self.runner.run(self.stop)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "POLL", 0.001)
+    monkeypatch.setattr(runner, "JVM_END", 0.0)
+
+
+def test_a_last_batch_that_fails_just_before_the_stop(tmp_path: Path) -> None:
+    def fail(query: Query) -> None:
+        query.error = RuntimeError("no price for tea")
+
+    run = Run(tmp_path, Query(fail))
+    assert run() == 1
+    assert (run.state["state"], run.errors) == ("failed", ["query orders failed: no price for tea"])
+
+
+def test_a_last_batch_that_ends_just_before_the_stop_is_counted(tmp_path: Path) -> None:
+    query = Query(lambda query: query.reports.append(FINISHED))
+    run = Run(tmp_path, query)
+    assert (run(), query.is_stopped) == (0, True)
+    assert (run.state["state"], run.state["batch"], run.state["rows"]) == ("done", 3, 20)
+
+
+def test_a_query_that_ends_just_before_the_stop_is_done(tmp_path: Path) -> None:
+    def end(query: Query) -> None:
+        query.is_stopped = True
+        query.reports.append(FINISHED)
+
+    run = Run(tmp_path, Query(end))
+    assert (run(), run.state["state"], run.state["rows"]) == (0, "done", 20)
+
+
+@pytest.mark.parametrize("removed", [True, False])
+def test_the_directory_of_the_drain_file_may_be_gone(tmp_path: Path, removed: bool) -> None:
+    run = Run(tmp_path, Query())
+    if not removed:
+        (tmp_path / "checkpoints").touch()  # it cannot be made either
+    assert run() == 0
+    assert (tmp_path / "checkpoints" / "_pipeline" / "drain").exists() is removed
+    assert any("a batch may be interrupted: cannot write " in line for line in run.said) is not removed
+
+
+def test_a_query_is_stopped_before_it_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ottla.spark.jobs.supervision.FIRST_PAUSE", 0.0)
+    lost, second = Query(), Query()
+    lost.reports = [{"timestamp": object()}]  # json.dumps() refuses it, as a call into the JVM may fail
+    run = Run(tmp_path, lost, second, restarts=1)
+    run.is_due = lambda: run.state["restarts"] == 1 and run.state["state"] == "running"
+    assert run() == 0
+    assert (lost.is_stopped, second.is_stopped, len(run.errors)) == (True, True, 1)
+
+
+def test_a_line_about_a_query_whose_status_cannot_be_read(tmp_path: Path) -> None:
+    def lost(query: Query) -> None:
+        if not run.stop.count:
+            raise ConnectionRefusedError
+
+    run = Run(tmp_path, Query(lost), report_every=0.0)
+    assert run() == 0
+    assert run.said[0] == "orders: no batch yet (Spark does not answer)"
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """The environment and ``sys.path``, which are as before after the test."""
+    for name in ENVIRONMENT:
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    return monkeypatch
+
+
+def _runs(path: Path) -> list[Callable[[], object]]:
+    checkpoints = str(path.parent / "checkpoints")
+    given = JobRun(path, checkpoints, RunSettings(True, None, 0, 60.0))
+    return [
+        lambda: run_job(given, StopRequests(), Observer(lambda line: None, lambda error, details: None)),
+        lambda: list(check_job(CheckSettings(path, checkpoints, 0, None, {}), lambda: False)),
+    ]
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_file_that_creates_a_session_leaves_the_signals_to_the_command(
+    tmp_path: Path, environment: pytest.MonkeyPatch, which: int
+) -> None:
+    """A new SparkContext sets a handler for SIGINT, which cancels all jobs."""
+    (tmp_path / "job.py").write_text("import signal\nsignal.signal(signal.SIGINT, lambda number, frame: None)\n")
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(JobError, match="has no function queries"):
+        _runs(tmp_path / "job.py")[which]()
+    after = signal.signal(signal.SIGINT, before)
+    assert after is before
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_session_that_cannot_be_stopped_hides_no_error(tmp_path: Path, environment: pytest.MonkeyPatch, which: int) -> None:
+    def stop() -> None:
+        raise ConnectionRefusedError("the JVM has ended")
+
+    for module in (check, job_run):
+        environment.setattr(module, "create_session", lambda settings: SimpleNamespace(stop=stop))
+    (tmp_path / "job.py").write_text("def queries(spark): raise ValueError('no price for tea')\n")
+    with pytest.raises(JobError, match="ValueError: no price for tea"):
+        _runs(tmp_path / "job.py")[which]()
