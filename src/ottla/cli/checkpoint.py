@@ -16,8 +16,8 @@ from ottla.admin import Admin
 from ottla.cli.clients import connected_admin
 from ottla.cli.lag import lag_behind
 from ottla.cli.options import Format, OutputFormat, Settings, SingleValueCommand, compared_with
-from ottla.cli.output import print_line, print_rows
-from ottla.errors import UnknownTopicOrPartitionError
+from ottla.cli.output import print_line, print_rows, print_warning
+from ottla.errors import OttlaError, UnknownTopicOrPartitionError
 from ottla.spark.checkpoint import LoggedBatch, TopicProgress, convert as convert_checkpoint, progress_of, read_batches
 from ottla.types import uuid_text
 
@@ -45,7 +45,10 @@ def inspect(
     rows = [_row(each) for each in shown]
     if bootstrap_servers is not None and logged:
         with connected_admin(bootstrap_servers, settings) as admin:
-            _compare(admin, logged[-1], shown, rows)
+            try:
+                _compare(admin, logged[-1], shown, rows)
+            except OttlaError as error:  # -b can be set for other commands, in the environment, and the files are read
+                print_warning(f"the lag is not known: {error}")
     print_rows(rows, COLUMNS, output)
 
 

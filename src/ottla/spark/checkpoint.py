@@ -1,7 +1,7 @@
 """The offsets in the checkpoint directory of a streaming query: read, compared with a cluster, and converted for Spark's connector.
 
 Owns the format of Spark's offset log, and of the connector's log of starting offsets. Must not know a running query, nor Spark.
-Invariant: a checkpoint is only read; what is written is a new directory.
+Invariant: a checkpoint is only read; what is written is a new directory, complete from the moment it has its name.
 
 A directory has, for each batch N, ``offsets/N``: a version, a line of metadata, and a line for each source (``-``: no offset yet);
 and ``commits/N`` once the batch is processed. Source: ``OffsetSeqLog`` and ``KafkaSourceInitialOffsetWriter`` of Spark.
@@ -10,12 +10,15 @@ and ``commits/N`` once the batch is processed. Source: ``OffsetSeqLog`` and ``Ka
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from ottla.errors import ConfigError
+from ottla.errors import ConfigError, IllegalStateError, OttlaError
 from ottla.spark.offsets import OWN_KEYS, Offsets, StreamOffset, to_json
 
 OFFSETS, COMMITS, SOURCES = "offsets", "commits", "sources"
@@ -48,12 +51,19 @@ class TopicProgress(NamedTuple):
 
 
 def read_batches(folder: Path) -> list[LoggedBatch]:
-    """Return the batches in a checkpoint, oldest first. Raises ``ConfigError`` for a folder or a file that is none of Spark's."""
+    """Return the batches in a checkpoint, oldest first, without those that a running query removes meanwhile.
+
+    Raises ``ConfigError`` for a folder or a file that is none of Spark's.
+    """
     log = folder / OFFSETS
     if not log.is_dir():
         raise ConfigError(f"{folder} is not a checkpoint of a streaming query: it has no directory {OFFSETS!r}")
     committed = set(_numbers(folder / COMMITS))
-    return [_batch(log / str(number), number, number in committed) for number in sorted(_numbers(log))]
+    batches: list[LoggedBatch] = []
+    for number in sorted(_numbers(log)):
+        with suppress(FileNotFoundError):
+            batches.append(_batch(log / str(number), number, number in committed))
+    return batches
 
 
 def progress_of(batches: Iterable[LoggedBatch]) -> Iterator[TopicProgress]:
@@ -70,16 +80,53 @@ def progress_of(batches: Iterable[LoggedBatch]) -> Iterator[TopicProgress]:
 def convert(folder: Path, target: Path) -> int:
     """Write a copy of a checkpoint without Ottla's own keys, which Spark's connector refuses; return the number of changed files.
 
-    Where the first batch is not processed yet, the copy has its start where the connector looks for it.
+    Where the first batch is not processed yet, the copy has its start where the connector looks for it. ``target`` is created when
+    the copy is complete, and not after an error.
+
+    Raises ``ConfigError`` if ``folder`` is no checkpoint, or if ``target`` exists or is in it, ``IllegalStateError`` if the query
+    runs, and ``OttlaError`` if a file cannot be copied.
     """
-    batches = read_batches(folder)
+    read_batches(folder)
     if target.exists():
         raise ConfigError(f"{target} exists", hint="name a new directory")
-    shutil.copytree(folder, target)
+    if target.resolve().is_relative_to(folder.resolve()):
+        raise ConfigError(f"{target} is in the checkpoint itself", hint="name a directory outside")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as scratch:
+        copy = Path(scratch) / target.name
+        _copy(folder, copy)
+        changed = _convert_copy(copy, folder)
+        copy.rename(target)
+    return changed
+
+
+def _copy(folder: Path, copy: Path) -> None:
+    """Copy a checkpoint. In a copy made while a batch begins or ends, state, offsets and commits can be of different batches."""
+    running = IllegalStateError(f"the query of {folder} runs: files changed while they were copied", hint="stop the query first")
+    before = _logged(folder)
+    try:
+        shutil.copytree(folder, copy)
+    except shutil.Error as error:  # its text is a list of all files that were not copied
+        if any(not os.path.lexists(source) for source, _, _ in error.args[0]):
+            raise running from error
+        raise OttlaError(f"cannot copy {folder}: {error.args[0][0][2]}") from error
+    if _logged(folder) != before:
+        raise running
+
+
+def _logged(folder: Path) -> set[tuple[str, int]]:
+    return {(log, number) for log in (OFFSETS, COMMITS) for number in _numbers(folder / log)}
+
+
+def _convert_copy(copy: Path, folder: Path) -> int:
     changed = 0
+    batches = read_batches(copy)
     for batch in batches:
-        path = target / OFFSETS / str(batch.number)
-        version, metadata, *sources = path.read_text(encoding="utf-8").splitlines()
+        path = copy / OFFSETS / str(batch.number)
+        try:
+            version, metadata, *sources = path.read_text(encoding="utf-8").splitlines()
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{folder / OFFSETS / path.name} is not UTF-8: {error}") from error
         plain = [_without_own_keys(line) for line in sources]
         if plain != sources:
             changed += 1
@@ -87,7 +134,7 @@ def convert(folder: Path, target: Path) -> int:
             path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum of the file as it was
     for number, source in enumerate(batches[0].sources if batches else ()):
         if source is not None and source.first_start is not None:
-            _write_initial(target / SOURCES / str(number) / "0", source.first_start)
+            _write_initial(copy / SOURCES / str(number) / "0", source.first_start)
     return changed
 
 

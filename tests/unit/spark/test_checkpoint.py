@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 
 from ottla import Admin, Broker, Producer
 from ottla.cli.app import run
-from ottla.errors import ConfigError
+from ottla.errors import ConfigError, IllegalStateError, OttlaError
 from ottla.spark.checkpoint import convert, progress_of, read_batches
 
 METADATA = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 1_700_000_000_000, "conf": {}})
@@ -62,6 +64,77 @@ def test_a_copy_has_no_keys_of_ours_and_the_start_of_the_first_batch(tmp_path: P
     assert (tmp_path / "out" / "commits" / "0").exists()
     with pytest.raises(ConfigError, match="out exists"):
         convert(folder, tmp_path / "out")
+
+
+def test_an_error_leaves_no_copy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = checkpoint(tmp_path / "c", [FIRST], [SECOND])
+    (folder / "offsets" / "1").write_bytes(f"v1\n{METADATA}\n".encode() + b'{"\xe4":{"0":1},"$cores":2}')
+    assert run(["checkpoint", "convert", str(folder), str(tmp_path / "new" / "out")]) == 1
+    assert "c/offsets/1 is not UTF-8: " in capsys.readouterr().err
+    assert list((tmp_path / "new").iterdir()) == []
+    with pytest.raises(ConfigError, match="out is in the checkpoint itself"):
+        convert(folder, folder / "out")
+    assert not (folder / "out").exists()
+
+
+def test_a_file_that_cannot_be_copied(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "c", [FIRST])
+    (folder / "sources").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(OttlaError, match=r"cannot copy .*/c: \[Errno 2\] No such file or directory: '.*/sources'"):
+        convert(folder, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+
+
+def plan(folder: Path) -> None:
+    shutil.copyfile(folder / "offsets" / "1", folder / "offsets" / "2")
+
+
+def purge(folder: Path) -> None:
+    (folder / "offsets" / "0").unlink()
+
+
+@pytest.mark.parametrize("change", [plan, purge])
+@pytest.mark.parametrize("is_during", [True, False])
+def test_a_query_that_runs_during_the_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None], is_during: bool
+) -> None:
+    folder = checkpoint(tmp_path / "c", [FIRST], [SECOND])
+    copytree, changes = shutil.copytree, [change]
+
+    def copy(path: Any, to: str) -> None:
+        if changes and Path(path).parent.name == "offsets":  # the directory has been listed
+            changes.pop()(folder)
+        shutil.copy2(path, to)
+
+    def copy_of_changing(source: Any, target: Any, *of_directory_in_it: Any) -> None:
+        if of_directory_in_it:
+            copytree(source, target, *of_directory_in_it)
+            return
+        copytree(source, target, copy_function=copy if is_during else shutil.copy2)
+        if changes:
+            changes.pop()(folder)
+
+    monkeypatch.setattr("shutil.copytree", copy_of_changing)
+    with pytest.raises(IllegalStateError, match=r"the query of .*/c runs: .* \(stop the query first\)"):
+        convert(folder, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+
+
+def test_a_batch_that_is_removed_while_the_log_is_read(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "c", [FIRST], [SECOND])
+    (folder / "offsets" / "0").unlink()
+    (folder / "offsets" / "0").symlink_to(tmp_path / "nowhere")  # listed, and gone when it is opened
+    assert [batch.number for batch in read_batches(folder)] == [1]
+
+
+def test_without_an_answer_of_the_cluster_the_rows_have_no_lag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = checkpoint(tmp_path / "c", [{"b": {"0": 7}}], committed=1)
+    command = ["checkpoint", "inspect", str(folder), "-b", "127.0.0.1:1", "-X", "request.timeout.ms=100", "--format", "json"]
+    assert run(command) == 0
+    printed = capsys.readouterr()
+    assert [(row["offsets"], row["lag"]) for row in json.loads(printed.out)] == [("0:7", None)]
+    assert printed.err.startswith("warning: the lag is not known: ")
+    assert "127.0.0.1:1" in printed.err
 
 
 def test_what_is_no_checkpoint(tmp_path: Path) -> None:
