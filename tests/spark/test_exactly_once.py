@@ -8,12 +8,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
 
 from ottla import Admin, Broker, OffsetAndMetadata, Producer, TopicPartition
+from ottla.admin import TransactionDescription
 from ottla.errors import OttlaError, ReplayMismatchError
 from ottla.spark import exactly_once
 from ottla.spark.exactly_once import TaskAttempt, abort_batch, commit_batch, open_transactions, write_task
@@ -49,12 +51,12 @@ class Query:
         number: int,
         *values: str,
         run: str = "run",
-        earlier: Mapping[str, int] | None = None,
+        earlier: tuple[TransactionDescription, ...] = (),
         topic: str = "",
     ) -> TaskReport:
         """Write the rows of a task."""
         rows = pa.RecordBatch.from_pydict({"value": list(values), "topic": [topic or self.topic] * len(values)})
-        attempt = TaskAttempt(self.name, batch, run, number, earlier or {})
+        attempt = TaskAttempt(self.name, batch, run, number, earlier)
         columns = COLUMNS if self.options.topic is None else ("value",)
         return write_task(self.options, columns, iter([rows.slice(0, 1), rows.slice(1)]), attempt)
 
@@ -361,7 +363,7 @@ def test_a_run_aborts_what_earlier_runs_have_left_open(query: Query) -> None:
     query.task(0, 7, "of an earlier run")
     query.task(0, 8, "of an earlier run")
     earlier = open_transactions(query.options)
-    assert {query.name.of_task(7), query.name.of_task(8)} <= set(earlier)
+    assert {query.name.of_task(7), query.name.of_task(8)} <= {each.transactional_id for each in earlier}
     query.task(0, 8, "of a task of this run in another process", run="another")
     query.task(0, 0, "of this run", run="another", earlier=earlier)
     assert query.open_transactions() == [query.name.of_task(0), query.name.of_task(8)]
@@ -371,11 +373,28 @@ def test_a_run_aborts_what_earlier_runs_have_left_open(query: Query) -> None:
     assert query.committed() == ["of this run"]
 
 
+@pytest.mark.parametrize("apart", [0.0, 0.03, 0.1])
+def test_tasks_that_begin_at_the_same_time_do_not_abort_each_other(query: Query, apart: float) -> None:
+    """Each of them, in a process of its own, aborts what the earlier run has left open: not what the others have begun since."""
+    values = [f"row {number}" for number in range(4)]
+    query.prepare(0, *([value] for value in values))
+    earlier = open_transactions(query.options)
+
+    def task(number: int) -> TaskReport:
+        time.sleep(apart * number)
+        report = query.task(0, number, values[number], run=f"process {number}", earlier=earlier)
+        return dataclasses.replace(report, run="next")
+
+    with ThreadPoolExecutor(4) as pool:
+        query.commit(list(pool.map(task, range(4))))
+    assert query.committed() == values
+
+
 def test_brokers_that_are_gone_have_no_open_transactions() -> None:
     """Then the batch fails because of something else."""
     with Broker() as broker:
         query = Query(Kafka(broker.bootstrap_servers))
-    assert open_transactions(query.options) == {}
+    assert open_transactions(query.options) == ()
 
 
 def test_a_batch_job_commits_once_and_leaves_no_markers(query: Query) -> None:

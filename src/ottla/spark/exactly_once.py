@@ -28,11 +28,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
-from ottla.admin import Admin
+from ottla.admin import Admin, TransactionDescription
+from ottla.client.produce.transactions.prepared import Prepared
 from ottla.errors import (
+    InvalidTxnStateError,
     OttlaError,
     ReplayMismatchError,
     TopicAuthorizationFailedError,
+    TransactionOutcomeUnknownError,
     UnknownTopicOrPartitionError,
     UnsupportedApiError,
 )
@@ -80,7 +83,7 @@ class TaskAttempt:
     batch: int | None
     run: str
     task: int
-    earlier: Mapping[str, int]
+    earlier: tuple[TransactionDescription, ...]
     """The transactions that were open before the batch began: see ``open_transactions``."""
 
 
@@ -219,31 +222,38 @@ def _producer(options: SinkOptions, transactional_id: str) -> Iterator[Producer]
 
 
 def _abort_earlier_runs(admin: Admin, attempt: TaskAttempt) -> None:
-    """Abort the transactions that earlier runs have left open, so that readers go on before all tasks of this run have begun."""
+    """Abort the transactions that earlier runs have left open, so that readers go on before all tasks of this run have begun.
+
+    Their own tasks may begin at the same time. Initializing a producer here would then fence that of such a task, and asking for
+    its epoch first would not help: the coordinator looks at the epoch only when no transaction is open (KIP-360). EndTxn is for one
+    epoch.
+    """
     run = (os.getpid(), attempt.name, attempt.run)
-    names = [name for name in attempt.earlier if attempt.name.task_of(name) is not None]
-    if attempt.batch is None or not names or run in _runs:
+    found = [each for each in attempt.earlier if attempt.name.task_of(each.transactional_id) not in (None, attempt.task)]
+    if attempt.batch is None or not found or run in _runs:
         return
-    try:
-        # Another task may have aborted one since, and have begun its own.
-        _fence(admin, [name for name, at in _began_at(admin, names).items() if at == attempt.earlier[name]])
-    except OttlaError as error:
-        log.warning("transactions of earlier runs stay open until their tasks run or they time out: %s", error)
+    log.warning("aborting the open transactions of earlier runs: %s", ", ".join(each.transactional_id for each in found))
+    for version in (2, 1):  # what the brokers support
+        left = [Prepared(each.transactional_id, each.producer_id, each.producer_epoch, version) for each in found]
+        try:
+            admin.end_transactions(left, commit=False, timeout=ABORT_TIMEOUT)
+            break
+        except UnsupportedApiError:
+            continue
+        except (TransactionOutcomeUnknownError, InvalidTxnStateError) as error:
+            log.info("transactions of earlier runs have ended meanwhile: %s", error)
+            break
+        except OttlaError as error:
+            log.warning("transactions of earlier runs stay open until their tasks run or they time out: %s", error)
+            break
     _runs.add(run)
-
-
-def _began_at(admin: Admin, names: Sequence[str]) -> dict[str, int]:
-    """Return when the open transactions of these ids began, in milliseconds since 1970 by their coordinator's clock."""
-    found = admin.describe_transactions(names, timeout=LIST_TIMEOUT) if names else {}
-    begun = {name: each.transaction_start_time_ms for name, each in found.items() if each.state == ONGOING}
-    return {name: at for name, at in begun.items() if at is not None}
 
 
 # -- the driver -----------------------------------------------------------------------------------------------------------
 
 
-def open_transactions(options: SinkOptions) -> dict[str, int]:
-    """Return the open transactions of all sinks, by id, and when they began.
+def open_transactions(options: SinkOptions) -> tuple[TransactionDescription, ...]:
+    """Return the open transactions of all sinks.
 
     Called on the driver before each batch, for which Spark does not say yet which query it is. No task of the batch has begun, so
     what is open is of an earlier run, or of another sink. It raises nothing.
@@ -251,10 +261,12 @@ def open_transactions(options: SinkOptions) -> dict[str, int]:
     admin = admin_of(options)
     try:
         listed = admin.list_transactions(states=[ONGOING], timeout=LIST_TIMEOUT)
-        return _began_at(admin, [each.transactional_id for each in listed if each.transactional_id.startswith(PREFIX)])
+        names = [each.transactional_id for each in listed if each.transactional_id.startswith(PREFIX)]
+        found = admin.describe_transactions(names, timeout=LIST_TIMEOUT) if names else {}
     except OttlaError as error:
         log.info("transactions of earlier runs stay open until their tasks run or they time out: %s", error)
-        return {}
+        return ()
+    return tuple(dataclasses.replace(each, partitions=()) for each in found.values() if each.state == ONGOING)
 
 
 def commit_batch(options: SinkOptions, reports: Sequence[TaskReport], *, is_every_batch: bool) -> None:

@@ -57,7 +57,7 @@ class RowWriter(Shipped):
     def __init__(self, options: SinkOptions, columns: tuple[str, ...]) -> None:
         self._options = options
         self._columns = columns
-        self._earlier = {} if options.exactly_once is None else open_transactions(options)
+        self._earlier = () if options.exactly_once is None else open_transactions(options)
         self._job = str(uuid.uuid4())
         """Stands for the query in a batch job."""
 
