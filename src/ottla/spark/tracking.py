@@ -46,11 +46,15 @@ class ProgressTracker:
         self._queries = queries
         self._changed = threading.Condition()
         self._names: dict[str, str | None] = {}
-        self._running: set[str] = set()
+        self._running: dict[str, str] = {}
+        """Run -> query. A query that is started again has another run, and may be so before the end of its last run is reported."""
         self._positions: dict[str, dict[TopicPartition, int]] = {}
         self._lag: dict[str, OffsetsBehindLatest] = {}
+        self._is_stopped = False
         self._listener = _Listener(self._started, self._progressed, self._terminated)
         streams.addListener(self._listener)
+        for query in streams.active:
+            self._started(str(query.id), str(query.runId), query.name)
 
     def __enter__(self) -> Self:
         return self
@@ -65,13 +69,28 @@ class ProgressTracker:
             return {self._names.get(query) or query: lag for query, lag in self._lag.items()}
 
     def stop(self) -> None:
-        """Stop listening, after a last commit of what the queries have processed that have ended."""
-        active = {str(query.id) for query in self._streams.active}
+        """Stop listening, after a last commit of what the queries have processed that have ended.
+
+        If Spark's session has ended before, its last reports may be missing, which is logged.
+        """
+        if self._is_stopped:
+            return
+        self._is_stopped = True
+        try:
+            self._wait_for_last_reports()
+            self._streams.removeListener(self._listener)
+        except Exception as error:  # of any class: the JVM may be gone. An exception of the user's program must not be hidden.
+            log.warning("the session of Spark has ended, so the last reports of its queries may be missing: %s", error)
+        finally:
+            try:
+                self._progress.finish(self._all_positions())
+            finally:
+                self._progress.close()
+
+    def _wait_for_last_reports(self) -> None:
+        active = {str(query.runId) for query in self._streams.active}
         with self._changed:
-            self._changed.wait_for(lambda: self._running <= active, LAST_EVENT_TIMEOUT)
-        self._streams.removeListener(self._listener)
-        self._progress.finish(self._all_positions())
-        self._progress.close()
+            self._changed.wait_for(lambda: self._running.keys() <= active, LAST_EVENT_TIMEOUT)
 
     def _all_positions(self) -> dict[TopicPartition, int]:
         """The least position of any query in each partition."""
@@ -82,16 +101,29 @@ class ProgressTracker:
                     found[tp] = min(offset, found.get(tp, offset))
         return found
 
+    def _replace_ended(self, query: str, begun: Collection[TopicPartition]) -> None:
+        """Forget the positions in ``begun``, partitions that ``query`` has begun to read, of ended queries with its name.
+
+        An ended query counts until then: it may be started again, and if another query reads its topics, its lag must still grow.
+        Spark reports the end of a query before the progress of one that is started after it, and two that run at a time have
+        different names, or none.
+        """
+        running = self._running.values()
+        for other, positions in self._positions.items():
+            if other != query and other not in running and self._names[other] == self._names[query]:
+                for tp in begun:
+                    positions.pop(tp, None)
+
     # -- called by Spark, on its own thread ------------------------------------------------------------------------------------
 
     def _is_tracked(self, name: str | None) -> bool:
         return self._queries is None or name in self._queries
 
-    def _started(self, query: str, name: str | None) -> None:
+    def _started(self, query: str, run: str, name: str | None) -> None:
         if self._is_tracked(name):
             with self._changed:
                 self._names[query] = name
-                self._running.add(query)
+                self._running[run] = query
 
     def _progressed(self, query: str, name: str | None, sources: Iterable[Any]) -> None:
         if not self._is_tracked(name):
@@ -106,14 +138,16 @@ class ProgressTracker:
         with self._changed:
             self._names[query] = name
             if positions:
+                self._replace_ended(query, positions.keys() - self._positions.get(query, {}).keys())
                 self._positions[query] = positions
             if behind:
+                self._lag.pop(query, None)  # to the end: of queries with one name, the lag of the latest is shown
                 self._lag[query] = OffsetsBehindLatest(min(behind), sum(behind) / len(behind), max(behind))
         self._progress.report(self._all_positions())
 
-    def _terminated(self, query: str) -> None:
+    def _terminated(self, run: str) -> None:
         with self._changed:
-            self._running.discard(query)
+            self._running.pop(run, None)
             self._changed.notify_all()
 
 
@@ -122,7 +156,7 @@ class _Listener(StreamingQueryListener):
 
     def __init__(
         self,
-        started: Callable[[str, str | None], None],
+        started: Callable[[str, str, str | None], None],
         progressed: Callable[[str, str | None, Iterable[Any]], None],
         terminated: Callable[[str], None],
     ) -> None:
@@ -130,7 +164,7 @@ class _Listener(StreamingQueryListener):
 
     def onQueryStarted(self, event: Any) -> None:
         """Called when a query starts."""
-        self._pass(self._on_started, str(event.id), event.name)
+        self._pass(self._on_started, str(event.id), str(event.runId), event.name)
 
     def onQueryProgress(self, event: Any) -> None:
         """Called after each batch, and now and then without one."""
@@ -142,7 +176,7 @@ class _Listener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: Any) -> None:
         """Called when a query has ended."""
-        self._pass(self._on_terminated, str(event.id))
+        self._pass(self._on_terminated, str(event.runId))
 
     @staticmethod
     def _pass(call: Callable[..., None], *arguments: Any) -> None:
@@ -166,6 +200,9 @@ def track_progress(
     The queries of the session ``spark`` may have any source with Kafka's offsets: Spark's own ``format("kafka")`` as well as
     ``format("ottla")``. ``queries``: only those with these names. ``settings`` are those of ``Consumer``, for example
     ``security_protocol="SASL_SSL"``. No consumer may be a member of the group. The commits do not influence where a query goes on.
+
+    If queries read the same partition, the group has the least of their positions. A query that has ended counts, too, until a new
+    query with its name reads the partition; if it has no name, a new query without one.
 
     Raises ``ConfigError`` for wrong settings.
     """
