@@ -1,9 +1,9 @@
 """A driver that copies a topic exactly once, in a process of its own that a test kills.
 
 The argument is JSON: ``servers``, ``source``, ``target``, ``checkpoint``, ``master``, ``home``, ``kind`` (``stream``, ``foreach``),
-``kill`` (after how many commits of transactions the driver kills itself; 0: never), ``rows`` (the most records of a batch) and
-``settings`` of Spark. It prints each batch that has ended, and how many copies of tasks Spark has started because of
-``spark.speculation`` so far.
+``kill`` (after how many commits of transactions the driver kills itself; 0: never), ``rows`` (the most records of a batch),
+``stalls`` (whether the first attempt of a task waits) and ``settings`` of Spark. It prints each batch that has ended, at last ``null``,
+and how many copies of tasks Spark has started so far because of ``spark.speculation``.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import random
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from ottla import Admin
@@ -67,6 +70,19 @@ if given["kill"]:
     sink |= {"kill": str(given["kill"]), "driver": str(jvm)}
 
 
+def stall(batches: Iterator[Any]) -> Iterator[Any]:
+    """Let the first attempt of the first task wait for up to a second, so that Spark starts a copy."""
+    context = TaskContext.get()
+    assert context is not None
+    if context.partitionId() == 0 and context.attemptNumber() == 0:
+        time.sleep(random.random())
+    yield from batches
+
+
+if given["stalls"]:
+    frame = frame.mapInArrow(stall, frame.schema)
+
+
 def write(batch: DataFrame, number: int) -> None:
     batch.write.format("ottla").options(**sink).mode("append").save()
 
@@ -96,4 +112,5 @@ while query.isActive:
         ended = progress["batchId"]
         print(json.dumps({"batch": ended, "rows": progress["numInputRows"], "speculative": speculative()}), flush=True)
     time.sleep(0.05)
+print(json.dumps({"batch": None, "speculative": speculative()}), flush=True)
 query.awaitTermination()

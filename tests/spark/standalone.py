@@ -33,11 +33,12 @@ class Standalone:
         self.url = f"spark://127.0.0.1:{port}"
         """The master, for ``SparkSession.builder.master``."""
         self._page = f"http://127.0.0.1:{port + 1}/json/"
-        address = ["--host", "127.0.0.1", "--webui-port"]
-        self._start("master.Master", *address, str(port + 1), "--port", str(port))
+        self._start("master.Master", "--host", "127.0.0.1", "--webui-port", str(port + 1), "--port", str(port))
         for number in range(workers):
+            # Each is a host of its own: Spark starts no speculative copy on the host of the original.
+            where = ["--host", f"127.0.0.{1 + number}", "--webui-port", "0"]
             work = ["--work-dir", str(home / f"worker-{number}"), "--cores", "1", "--memory", "1g"]
-            self._start("worker.Worker", *address, "0", *work, self.url)
+            self._start("worker.Worker", *where, *work, self.url)
         wait_until(lambda: self._is_up(workers), 180)
 
     def executors(self) -> list[int]:

@@ -27,6 +27,7 @@ from ottla import Admin, Broker
 from ottla.spark.jobs.session import use_installed_pyspark
 from tests.interop.real_kafka import QUICK_JVM, OwnKafka, free_port_pair
 from tests.spark.conftest import SETTINGS, Kafka
+from tests.spark.standalone import SETTINGS_OF_CLUSTER, Standalone
 
 KILLS = int(os.environ.get("OTTLA_SPARK_KILLS", "15"))
 """How many drivers are killed, how many executors, and how many drivers between two commits."""
@@ -70,7 +71,7 @@ class Driver:
         settings = {**SETTINGS, "spark.sql.adaptive.streaming.stateless.enabled": "false", **given.pop("settings", {})}
         wanted = {
             "servers": servers, "source": source, "target": target, "checkpoint": str(home / "checkpoint"), "home": str(home),
-            "master": "local[2]", "kind": "stream", "kill": 0, "rows": 2000, "settings": settings, **given,
+            "master": "local[2]", "kind": "stream", "kill": 0, "rows": 2000, "stalls": False, "settings": settings, **given,
         }  # fmt: skip
         python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_SUBMIT_OPTS": QUICK_JVM}
         environment = {**os.environ, **python, "PYTHONPATH": os.pathsep.join([str(DRIVER.parents[2]), *sys.path])}
@@ -96,7 +97,9 @@ class Driver:
     def wait_for_batches(self, count: int) -> None:
         """Wait until so many batches have ended."""
         for _ in range(count):
-            self.speculative = self._next()["speculative"]
+            ended = self._next()
+            self.speculative = ended["speculative"]
+            assert ended["batch"] is not None, f"the query ended: {self._log.name}"
 
     def wait_for_end(self) -> None:
         """Wait until the driver is gone."""
@@ -245,33 +248,48 @@ def test_drivers_are_killed_between_two_commits(copy: Copy) -> None:
     copy.check()
 
 
+RESTARTS = {"spark.task.maxFailures": "100", "spark.executor.maxNumFailures": "1000", "spark.deploy.maxExecutorRetries": "-1"}
+"""Settings with which an application survives the death of many executors."""
+
+
 @pytest.mark.torture
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("speculation", [False, True])
-def test_executors_are_killed(copy: Copy, speculation: bool) -> None:
-    settings = {"spark.executor.memory": "512m", "spark.task.maxFailures": "100", "spark.executor.maxNumFailures": "1000"}
-    settings |= {"spark.deploy.maxExecutorRetries": "-1"}
-    if speculation:
-        settings |= {"spark.speculation": "true", "spark.speculation.multiplier": "1.1", "spark.speculation.quantile": "0.3"}
-        settings |= {"spark.speculation.interval": "50ms", "spark.speculation.minTaskRuntime": "50ms"}
+def test_executors_are_killed(copy: Copy) -> None:
     chance = random.Random(4)
-    given = {"master": "local-cluster[2,1,1024]", "settings": settings}
-    copies = 0
+    driver = copy.driver(master="local-cluster[2,1,1024]", settings={**RESTARTS, "spark.executor.memory": "512m"})
+    for _ in range(KILLS):
+        driver.wait_for_batches(chance.randint(1, 2))
+        time.sleep(chance.uniform(0, 0.5))
+        os.kill(chance.choice(driver.executors()), signal.SIGKILL)
+    driver.kill()
+    copy.check()
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(3600)
+def test_executors_are_killed_with_speculation(copy: Copy, tmp_path: Path) -> None:
+    """On a cluster of two hosts, since a copy of a task runs on another host than the original."""
+    settings = {**RESTARTS, "spark.speculation": "true", "spark.speculation.multiplier": "1.1", "spark.speculation.quantile": "0.3"}
+    settings |= {"spark.speculation.interval": "50ms", "spark.speculation.minTaskRuntime": "50ms"}
+    chance, copies, home = random.Random(4), 0, tmp_path / "standalone"
+    home.mkdir()
+    standalone = Standalone(home)
+    given = {"master": standalone.url, "stalls": True, "settings": {**SETTINGS_OF_CLUSTER, **settings}}
     driver = copy.driver(**given)
     for _ in range(KILLS):
         try:
             driver.wait_for_batches(chance.randint(1, 2))
         except AssertionError:  # a copy of a task has aborted the transaction of the original: the query fails
-            if not speculation:
-                raise
             driver.kill()
             copies += driver.speculative
             driver = copy.driver(**given)
             driver.wait_for_batches(1)
         time.sleep(chance.uniform(0, 0.5))
-        os.kill(chance.choice(driver.executors()), signal.SIGKILL)
+        standalone.kill_executor()
     driver.kill()
-    assert (copies + driver.speculative > 0) is speculation
+    copies += driver.speculative
+    standalone.stop()
+    assert copies > 0
     copy.check()
 
 
