@@ -9,6 +9,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from ottla.spark.jobs.job_file import JobError
 from ottla.spark.jobs.session import SessionSettings, prepare_environment, use_installed_pyspark
 
 INSTALLED = Path(pyspark.__file__).parent
@@ -24,6 +25,8 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
         "PYSPARK_DRIVER_PYTHON",
         "OTTLA_PIPELINE_DRAIN",
         "SPARK_HOME",
+        "SPARK_CONF_DIR",
+        "MASTER",
     ):
         monkeypatch.setenv(name, "")  # so that it is deleted after the test
         monkeypatch.delenv(name)
@@ -50,6 +53,62 @@ def test_a_local_job_has_no_zip_of_pyspark(
     assert ("SPARK_HOME" in os.environ) is is_local
 
 
+def prepare(folder: Path, **settings: str) -> None:
+    prepare_environment(SessionSettings("job", str(folder), folder / "spark.log", folder / "drain", settings=settings))
+
+
+@pytest.mark.parametrize(
+    ("given", "is_local"),
+    [
+        ("pyspark-shell", True),
+        ("--master local[2] pyspark-shell", True),
+        ("--conf spark.master=local --name 'my job' pyspark-shell", True),
+        ("--master yarn pyspark-shell", False),
+        ("--master=k8s://host pyspark-shell", False),
+        ("--conf spark.master=yarn pyspark-shell", False),
+        ("-c spark.pyspark.python=/opt/python pyspark-shell", False),
+        ("--properties-file here pyspark-shell", False),
+    ],
+)
+def test_a_master_in_the_arguments_of_spark_submit(
+    environment: pytest.MonkeyPatch, tmp_path: Path, given: str, is_local: bool
+) -> None:
+    environment.setenv("PYSPARK_SUBMIT_ARGS", given)
+    prepare(tmp_path)
+    assert ("SPARK_HOME" in os.environ) is is_local
+    assert os.environ["PYSPARK_SUBMIT_ARGS"].endswith(given)
+
+
+def test_a_master_in_a_setting_in_the_environment_or_maybe_in_a_file(environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    prepare(tmp_path, **{"spark.master": "yarn"})
+    for name in ("PYSPARK_SUBMIT_ARGS", "SPARK_SUBMIT_OPTS"):
+        environment.delenv(name)
+    environment.setenv("MASTER", "yarn")
+    prepare(tmp_path)
+    for name in ("PYSPARK_SUBMIT_ARGS", "MASTER"):
+        environment.delenv(name)
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "spark-defaults.conf").touch()
+    environment.setenv("SPARK_CONF_DIR", str(tmp_path / "conf"))
+    prepare(tmp_path)
+    assert "SPARK_HOME" not in os.environ
+
+
+def test_the_directory_of_the_checkpoints_is_no_setting(environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    name = "spark.sql.streaming.checkpointLocation"
+    with pytest.raises(JobError, match=rf"{name} cannot be set: .* \(use --checkpoints\)"):
+        prepare(tmp_path, **{name: "/elsewhere"})
+
+
+def test_the_log_may_have_any_path(environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = tmp_path / "dépôt 😀"
+    folder.mkdir()
+    prepare(folder)
+    settings = (folder / "log4j2.properties").read_bytes().decode("ascii")
+    assert f"fileName = {tmp_path}/d\\u00e9p\\u00f4t \\ud83d\\ude00/spark.log\n" in settings
+    assert "SPARK_HOME" not in os.environ  # the JVM and its scripts would need a fitting locale
+
+
 def test_spark_home_is_the_installed_pyspark_without_its_zip(tmp_path: Path) -> None:
     environment: dict[str, str] = {}
     for _ in range(2):
@@ -66,6 +125,17 @@ def test_what_the_user_has_chosen_stays(tmp_path: Path, given: dict[str, str]) -
     environment = dict(given)
     use_installed_pyspark(tmp_path, environment)
     assert environment == given
+
+
+def test_links_to_another_installation_are_replaced(tmp_path: Path) -> None:
+    (tmp_path / "spark-home").mkdir()
+    for name in ("bin", "gone"):
+        (tmp_path / "spark-home" / name).symlink_to(tmp_path / "old" / name)
+    environment: dict[str, str] = {}
+    use_installed_pyspark(tmp_path, environment)
+    home = Path(environment["SPARK_HOME"])
+    assert (home / "bin").samefile(INSTALLED / "bin")
+    assert not (home / "gone").is_symlink()
 
 
 def test_without_links_spark_is_as_it_is(tmp_path: Path) -> None:

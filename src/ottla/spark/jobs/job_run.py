@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -58,14 +57,15 @@ def run_job(given: JobRun, stop: StopRequests, observer: Observer) -> int:
     """Run a job and return the exit code. Raises ``OttlaError`` if it cannot be started."""
     check_file(given.path)  # before a directory is created
     directory = RunDirectory(given.path, given.checkpoints)
-    with directory.locked(), tempfile.TemporaryDirectory(prefix="ottla-pipeline-") as scratch:
+    with directory.locked():
+        directory.drain.unlink(missing_ok=True)  # that of the run before
         state = _RunState(given, directory, observer)
         with state.kept(), _metrics(given.metrics_port, state.queries, observer.say):
             session_settings = SessionSettings(
                 name=given.path.stem,
                 checkpoints=given.checkpoints,
                 log=directory.spark_log,
-                drain=Path(scratch, "drain"),
+                drain=directory.drain,
                 master=given.master,
                 remote=given.remote,
                 settings=given.settings,

@@ -6,7 +6,9 @@ Invariants: a setting of the user takes precedence; a file that creates a sessio
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 import shlex
 import sys
 from collections.abc import Mapping, MutableMapping
@@ -55,6 +57,8 @@ appender.file.strategy.max = 3
 """The JVM's log goes to a file: an error of a query there has hundreds of lines."""
 PYTHONS = {"spark.pyspark.python", "spark.pyspark.driver.python"}
 """Settings with which a user chooses a Python."""
+PLAIN = re.compile(r"[\w./@+-]+", re.ASCII)
+"""Paths that are safe in a class path and in Spark's shell scripts, whatever the locale is."""
 LINES_OF_LOG = 5
 """Lines of the log in the error for a session that does not start."""
 
@@ -77,18 +81,20 @@ class SessionSettings:
 def prepare_environment(given: SessionSettings) -> None:
     """Set the environment for the JVM. Called before the job file is loaded, which may create a session.
 
-    Raises ``OttlaError`` without a Java that Spark runs on.
+    Raises ``OttlaError`` without a Java that Spark runs on, and for a setting that has an option of its own.
     """
+    if LOCATION in given.settings:
+        raise JobError(f"{LOCATION} cannot be set: the status needs to know the directory too", hint="use --checkpoints")
     set_python()
     os.environ[DRAIN] = str(given.drain)
     if given.remote is not None:
         os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # functions such as udf() ask for it when the file is loaded
         return
     find_java(SPARK_JAVA)
-    if (given.master or "local").startswith("local") and not PYTHONS & given.settings.keys():
+    if is_local(given.master, {**given.settings, **submit_options(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))}):
         use_installed_pyspark(given.drain.parent)
     log_settings = given.log.with_name("log4j2.properties")
-    log_settings.write_text(LOG_SETTINGS.format(path=given.log))
+    log_settings.write_text(LOG_SETTINGS.format(path=_escaped(str(given.log))), encoding="ascii")
     options = [os.environ.get("SPARK_SUBMIT_OPTS", ""), f'"-Dlog4j2.configurationFile={log_settings.resolve().as_uri()}"']
     os.environ["SPARK_SUBMIT_OPTS"] = " ".join(filter(None, options))
     arguments = ["--master", given.master] if given.master is not None else []
@@ -96,6 +102,37 @@ def prepare_environment(given: SessionSettings) -> None:
         arguments += ["--conf", f"{name}={value}"]
     # What the user has set there comes later, so it takes precedence.
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"{shlex.join(arguments)} {os.environ.get('PYSPARK_SUBMIT_ARGS', 'pyspark-shell')}"
+
+
+def submit_options(text: str) -> dict[str, str]:
+    """Return the settings and other options in ``PYSPARK_SUBMIT_ARGS``, by name: ``spark.driver.memory``, ``--master``."""
+    found: dict[str, str] = {}
+    try:
+        words = [part for word in shlex.split(text) for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    except ValueError:  # of a quote that is not closed, of which Spark will complain
+        return found
+    for name, value in itertools.pairwise(words):
+        if name in ("--conf", "-c"):
+            key, _, found[key] = value.partition("=")
+        elif name.startswith("--"):
+            found[name] = value
+    return found
+
+
+def is_local(master: str | None, options: Mapping[str, str]) -> bool:
+    """Whether tasks are known to run on this host, with this Python. ``options`` are settings, and options of ``spark-submit``."""
+    masters = [master, *(options.get(name) for name in ("--master", "spark.master")), os.environ.get("MASTER")]
+    if any(each is not None and not each.startswith("local") for each in masters) or PYTHONS & options.keys():
+        return False
+    return "--properties-file" not in options and not _defaults_file().exists()
+
+
+def _defaults_file() -> Path:
+    """The file of defaults that Spark reads, which may name a master."""
+    import pyspark
+
+    home = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
+    return Path(os.environ.get("SPARK_CONF_DIR") or Path(home, "conf"), "spark-defaults.conf")
 
 
 def set_python() -> None:
@@ -118,12 +155,19 @@ def use_installed_pyspark(folder: Path, environment: MutableMapping[str, str] = 
 
     home, links = Path(pyspark.__file__).parent, folder / "spark-home"
     chosen = {environment.get(name, sys.executable) for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")}
-    if "SPARK_HOME" in environment or chosen != {sys.executable} or not (home / "jars").is_dir():
+    is_chosen = "SPARK_HOME" in environment or chosen != {sys.executable}
+    if is_chosen or not (home / "jars").is_dir() or not PLAIN.fullmatch(str(links)):
         return
     try:
         links.mkdir(exist_ok=True)
-        for name in {entry.name for entry in home.iterdir()} - {"python"} - {entry.name for entry in links.iterdir()}:
-            (links / name).symlink_to(home / name)
+        wanted = {links / entry.name: entry for entry in home.iterdir() if entry.name != "python"}
+        for link in links.iterdir():  # an earlier run may have had another installation
+            if link in wanted and link.readlink() == wanted[link]:
+                del wanted[link]
+            else:
+                link.unlink()
+        for link, target in wanted.items():
+            link.symlink_to(target)
     except OSError:  # Windows allows links only to some users
         return
     environment["SPARK_HOME"] = str(links)
@@ -154,6 +198,13 @@ def create_session(given: SessionSettings) -> Any:
             raise JobError(
                 f"cannot start a session on {given.remote or given.master or 'Spark'}: {first}", details=_end_of(given.log)
             ) from error
+
+
+def _escaped(path: str) -> str:
+    """A path in a file of Java's properties: ASCII, and ``\\uXXXX`` for each other unit of UTF-16."""
+    units = path.replace("\\", "\\\\").encode("utf-16-be", "surrogatepass")
+    codes = (int.from_bytes(units[at : at + 2]) for at in range(0, len(units), 2))
+    return "".join(chr(code) if code < 128 else f"\\u{code:04x}" for code in codes)
 
 
 def _end_of(log: Path) -> tuple[str, ...]:

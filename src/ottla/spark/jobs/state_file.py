@@ -1,8 +1,8 @@
 """The state of a run, in the directory ``_pipeline`` beside the checkpoints.
 
-Owns the files of that directory: ``state.json``, which is replaced as a whole; ``lock``, which a run holds; ``errors.log`` and
-``spark.log``. Must not know Spark. Invariants: one run at a time has the lock, which the operating system releases with the
-process; a reader never sees half of a state.
+Owns the files of that directory: ``state.json``, which is replaced as a whole; ``lock``, which a run holds; ``errors.log``,
+``spark.log`` and ``drain``. Must not know Spark. Invariants: one run at a time has the lock, which the operating system releases
+with the process; a reader never sees half of a state.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class RunDirectory:
     def __init__(self, job: Path, checkpoints: str) -> None:
         plain = checkpoints.removeprefix("file://") if checkpoints.startswith("file:///") else checkpoints.removeprefix("file:")
         self.is_local = "://" not in plain
-        self.path = Path(plain if self.is_local else default_checkpoints(job)) / FOLDER
+        self.path = Path(plain if self.is_local else default_checkpoints(job)).absolute() / FOLDER
         self._written = ""
 
     @property
@@ -48,6 +48,11 @@ class RunDirectory:
     def error_log(self) -> Path:
         """The errors of queries, as Spark gives them."""
         return self.path / "errors.log"
+
+    @property
+    def drain(self) -> Path:
+        """The file that ends the job. It is not in a temporary directory, where a cleaner may remove it from a service."""
+        return self.path / "drain"
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
