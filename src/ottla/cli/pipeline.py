@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -17,14 +18,16 @@ import typer
 from ottla.cli.clients import connected_admin
 from ottla.cli.lag import lag_behind
 from ottla.cli.options import Format, OutputFormat, Settings, SingleValueCommand, compared_with, parse_pairs, parse_path
-from ottla.cli.output import CommandFailed, print_error, print_line, print_progress, print_rows
+from ottla.cli.output import CommandFailed, print_error, print_line, print_progress, print_rows, print_warning
+from ottla.errors import ConfigError, OttlaError
 from ottla.spark.jobs.check import CheckedQuery, CheckSettings, check_job
 from ottla.spark.jobs.job_file import JobError
 from ottla.spark.jobs.job_run import JobRun, Observer, run_job
+from ottla.spark.jobs.locations import is_url
 from ottla.spark.jobs.project import write_project
 from ottla.spark.jobs.runner import RunSettings
 from ottla.spark.jobs.state_file import default_checkpoints
-from ottla.spark.jobs.status import status_of
+from ottla.spark.jobs.status import QueryStatus, status_of
 from ottla.spark.jobs.stopping import stop_requests
 
 app = typer.Typer(help="Run, check and start projects of jobs of Spark: files with def queries(spark).", no_args_is_help=True)
@@ -176,10 +179,21 @@ def status(
         for each in found
     ]
     if bootstrap_servers is not None and any(each.positions for each in found):
-        with connected_admin(bootstrap_servers, client_settings) as admin:
-            for each, row in zip(found, rows, strict=True):
-                row["lag"] = lag_behind(admin, each.positions) if each.positions else row["lag"]
+        for each, row, lag in zip(found, rows, _lags(found, bootstrap_servers, client_settings), strict=True):
+            row["lag"] = lag if each.positions else row["lag"]
     print_rows(rows, STATUS_COLUMNS, output)
+
+
+def _lags(queries: Sequence[QueryStatus], bootstrap_servers: str, client_settings: Sequence[str] | None) -> list[int | None]:
+    """The lag of each query now. A cluster that does not respond is a warning: -b may come from the environment."""
+    try:
+        with connected_admin(bootstrap_servers, client_settings) as admin:
+            return [lag_behind(admin, query.positions) if query.positions else None for query in queries]
+    except ConfigError:
+        raise
+    except OttlaError as error:
+        print_warning(f"the lag at this moment is not known: {error}")
+        return [None] * len(queries)
 
 
 def _rounded(value: float | None) -> int | None:
@@ -208,7 +222,7 @@ def location(file: Path, checkpoints: str | None) -> str:
     """Return the directory of the checkpoints, as an absolute path unless it is a URL: the JVM may have another directory."""
     if checkpoints is None:
         return default_checkpoints(file)
-    if "://" in checkpoints:
+    if is_url(checkpoints):
         return checkpoints
     return str(parse_path(checkpoints).absolute())
 

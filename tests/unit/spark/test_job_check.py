@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from ottla.errors import ConfigError, OttlaError
 from ottla.spark.jobs.check import check_sink
 from ottla.spark.jobs.project import write_project
 from ottla.spark.jobs.state_file import RunDirectory
+from ottla.spark.jobs.status import last_batch
 from ottla.spark.jobs.writers import WriterSettings
 from ottla.spark.runner_environment import sample_starts
 from ottla.types import TopicPartition
@@ -111,6 +113,69 @@ def test_the_status_of_a_run_that_was_killed_and_of_one_that_runs(tmp_path: Path
     assert (bills["rows_per_second"], bills["restarts"]) == (250, 1)
     with RunDirectory(job, str(tmp_path / "checkpoints" / "job")).locked():
         assert [row["state"] for row in status(capsys, job)] == ["running", "failed"]
+
+
+def test_the_status_of_a_run_that_has_ended_before_its_queries(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    queries = {
+        "orders": {**FIGURES, "checkpoint": f"file:{tmp_path}"},
+        "bills": {**FIGURES, "state": "done", "checkpoint": "hdfs:/x"},
+        "drafts": {**FIGURES, "checkpoint": "hdfs:/y", "error": "ValueError"},
+    }
+    job = with_state(tmp_path, {"state": "failed", "queries": queries, "error": "Spark's JVM has ended"})
+    assert [(row["state"], row["error"]) for row in status(capsys, job)] == [
+        ("failed", "Spark's JVM has ended"),
+        ("done", None),
+        ("failed", "ValueError"),
+    ]
+
+
+def test_a_checkpoint_as_a_url_of_the_local_disk(tmp_path: Path) -> None:
+    for name in ("offsets", "commits"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "4").write_text('v1\n{"batchTimestampMs":1700000000000}\n{"orders":{"0":12}}')
+    for prefix in ("", "file:", "file://"):
+        batch = last_batch(f"{prefix}{tmp_path}")
+        assert batch is not None
+        assert batch.number == 4
+    assert last_batch(f"hdfs:{tmp_path}") is None
+
+
+def test_figures_that_another_version_does_not_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = with_state(tmp_path, {"queries": {"orders": {"state": "done"}, "bills": {}}})
+    orders, bills = status(capsys, job)
+    assert (orders["state"], orders["batch"], orders["lag"], bills["state"]) == ("done", None, None, "killed")
+
+
+@pytest.mark.parametrize(
+    "queries", [["orders"], {"orders": None}, {"orders": {"lag": "7"}}, {"orders": {"state": ["done"]}}, "orders"]
+)
+def test_a_state_of_another_form(tmp_path: Path, capsys: pytest.CaptureFixture[str], queries: Any) -> None:
+    assert run(["pipeline", "status", str(with_state(tmp_path, {"queries": queries}))]) == 1
+    assert "state.json has another form" in capsys.readouterr().err
+
+
+def test_a_state_that_is_no_dictionary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = with_state(tmp_path, {})
+    (tmp_path / "checkpoints" / "job" / "_pipeline" / "state.json").write_text("[1]")
+    assert run(["pipeline", "status", str(job)]) == 1
+    assert "state.json is not the state of a run" in capsys.readouterr().err
+
+
+def test_the_status_without_a_cluster_has_no_lag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("offsets", "commits"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "4").write_text('v1\n{"batchTimestampMs":1700000000000}\n{"orders":{"0":12}}')
+    queries = {"orders": {**FIGURES, "checkpoint": str(tmp_path)}, "bills": {**FIGURES, "checkpoint": "hdfs:/x"}}
+    job = with_state(tmp_path, {"queries": queries})
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        servers = ["-b", f"127.0.0.1:{closed.getsockname()[1]}"]
+        quickly = ["-X", "default_api_timeout_ms=300"]
+        assert run(["pipeline", "status", str(job), "--format", "json", *servers, *quickly]) == 0
+    printed = capsys.readouterr()
+    assert [row["lag"] for row in json.loads(printed.out)] == [None, 7]
+    assert printed.err.startswith("warning: the lag at this moment is not known: ")
+    assert run(["pipeline", "status", str(job), *servers, "-X", "no_such_setting=1"]) != 0
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,12 @@ def test_an_exception_has_the_lines_of_the_users_code(tmp_path: Path) -> None:
     del sys.modules["prices"]
 
 
+def test_a_file_with_a_nul_has_no_line(tmp_path: Path) -> None:
+    error = str(refused(tmp_path, "a = 1\0\n"))
+    assert error.startswith(f"{tmp_path / 'job.py'}: ")
+    assert "null bytes" in error
+
+
 def test_a_file_with_dataclasses_and_modules_beside_it(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("ORDERS = 'orders'\n")
     text = "from __future__ import annotations\nimport dataclasses, beside\n@dataclasses.dataclass\nclass Row:\n    name: str\n"

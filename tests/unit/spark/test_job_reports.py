@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import subprocess
 import sys
+import threading
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -60,9 +62,24 @@ def test_the_directory_of_the_checkpoints(tmp_path: Path) -> None:
     job = tmp_path / "orders.py"
     assert location(job, None) == str(tmp_path / "checkpoints" / "orders")
     assert location(job, "s3a://bucket/orders") == "s3a://bucket/orders"
+    assert location(job, "hdfs:/orders") == "hdfs:/orders"
+    assert location(job, "file:/orders") == "file:/orders"
     assert location(job, "here") == str(Path.cwd() / "here")
-    assert RunDirectory(job, "s3a://bucket/orders").path == tmp_path / "checkpoints" / "orders" / "_pipeline"
-    assert RunDirectory(job, f"file://{tmp_path}/x").path == tmp_path / "x" / "_pipeline"
+    assert location(job, "c:/here") == str(Path.cwd() / "c:/here")
+    for prefix in ("", "file:", "file://"):
+        directory = RunDirectory(job, f"{prefix}{tmp_path}/x")
+        assert (directory.path, directory.is_local) == (tmp_path / "x" / "_pipeline", True)
+
+
+def test_runs_with_other_urls_have_other_directories(tmp_path: Path) -> None:
+    job = tmp_path / "orders.py"
+    directories = [RunDirectory(job, url) for url in ("s3a://bucket/orders", "s3a://bucket/orders/", "hdfs:/orders")]
+    names = [directory.path.name for directory in directories]
+    assert names == ["_pipeline-1b7aaf9c", "_pipeline-1b7aaf9c", names[2]]
+    assert names[2] != names[0]
+    assert {directory.path.parent for directory in directories} == {tmp_path / "checkpoints" / "orders"}
+    with directories[0].locked(), directories[2].locked():
+        assert not any(directory.is_local for directory in directories)
 
 
 def test_a_second_run_in_the_same_directory_is_refused(tmp_path: Path) -> None:
@@ -76,6 +93,26 @@ def test_a_second_run_in_the_same_directory_is_refused(tmp_path: Path) -> None:
             pass
     assert not directory.is_running()
     assert directory.read() == {"process": 4711}
+
+
+def test_a_second_run_is_refused_also_if_the_state_is_damaged(tmp_path: Path) -> None:
+    directory, other = RunDirectory(tmp_path / "job.py", str(tmp_path)), RunDirectory(tmp_path / "job.py", str(tmp_path))
+    with directory.locked():
+        (directory.path / "state.json").write_text("{")
+        with pytest.raises(OttlaError, match="the job runs already, as process unknown"), other.locked():
+            pass
+
+
+def test_a_look_at_the_status_keeps_no_run_from_starting(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "job.py", str(tmp_path))
+    directory.path.mkdir()
+    look = (directory.path / "lock").open("w")
+    fcntl.flock(look, fcntl.LOCK_SH)
+    timer = threading.Timer(0.05, look.close)
+    timer.start()
+    with directory.locked():
+        assert directory.is_running()
+    timer.join()
 
 
 def test_the_lock_ends_with_the_process_that_has_it(tmp_path: Path) -> None:

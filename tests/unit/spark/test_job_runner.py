@@ -127,6 +127,21 @@ def test_a_last_batch_that_ends_just_before_the_stop_is_counted(tmp_path: Path) 
     assert (run.state["state"], run.state["batch"], run.state["rows"]) == ("done", 3, 20)
 
 
+def test_a_second_signal_is_in_the_exit_code(tmp_path: Path) -> None:
+    query = Query(lambda query: run.stop.handle(TERM, None))
+    query.is_busy = True
+    run = Run(tmp_path, query)
+    assert (run(), query.is_stopped, run.state["state"]) == (128 + TERM, True, "draining")
+
+
+def test_a_query_that_waits_for_its_restart_at_the_end_has_failed(tmp_path: Path) -> None:
+    query = Query()
+    query.error = RuntimeError("no price for tea")
+    run = Run(tmp_path, query, restarts=5)
+    run.is_due = lambda: run.state["state"] == "waiting"
+    assert (run(), run.state["state"], run.said[-1]) == (1, "failed", "failed: orders")
+
+
 def test_a_query_that_ends_just_before_the_stop_is_done(tmp_path: Path) -> None:
     def end(query: Query) -> None:
         query.is_stopped = True

@@ -73,7 +73,7 @@ def test_what_a_drain_makes_of_each_state() -> None:
     failed.failed(0, is_permanent=True)
     for query in (new, running, waiting, failed):
         query.drain()
-    assert [each.state.name for each in (new, running, waiting, failed)] == ["DONE", "DRAINING", "DONE", "FAILED"]
+    assert [each.state.name for each in (new, running, waiting, failed)] == ["DONE", "DRAINING", "FAILED", "FAILED"]
     running.failed(1, is_permanent=False)
     assert running.state is QueryState.FAILED
 

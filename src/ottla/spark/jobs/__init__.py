@@ -4,6 +4,7 @@
 
     job_file.py            loads a file, and checks what ``queries()`` returns
     writers.py             what a ``DataStreamWriter`` that is not started has been set to
+    locations.py    pure   paths and URLs of checkpoints
     session.py             what is set before the JVM starts, and the session
     supervision.py  pure   when a query is started again, and when it has failed for good
     causes.py       pure   Spark's error texts -> the cause in Python

@@ -20,6 +20,7 @@ from typing import Any
 
 from ottla.errors import OttlaError
 from ottla.spark.jobs.causes import TRACEBACK, cause_of
+from ottla.spark.jobs.locations import local_path
 from ottla.spark.jobs.writers import settings_of
 
 FUNCTION = "queries"
@@ -145,8 +146,8 @@ def _kind(value: Any) -> str:
 
 
 def _normalized(location: str) -> str:
-    plain = location.removeprefix("file://") if location.startswith("file:///") else location.removeprefix("file:")
-    return location.rstrip("/") if "://" in plain else os.path.abspath(plain)
+    path = local_path(location)
+    return location.rstrip("/") if path is None else os.path.abspath(path)
 
 
 def _execute(path: Path) -> ModuleType:
@@ -159,7 +160,10 @@ def _execute(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except SyntaxError as error:
-        raise JobError(f"{error.filename or path}:{error.lineno}: {error.msg}", details=_quoted(error)) from error
+        place = error.filename or str(path)
+        if error.lineno is not None:  # there is none for a file with a NUL
+            place += f":{error.lineno}"
+        raise JobError(f"{place}: {error.msg}", details=_quoted(error)) from error
     except ImportError as error:
         if "relative import" in str(error):
             hint = "a job file is a program: write 'import helpers' instead of 'from . import helpers'"

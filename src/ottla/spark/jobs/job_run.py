@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,13 +18,10 @@ from typing import Any
 from ottla.spark.jobs.job_file import check_checkpoints, check_file, load_job
 from ottla.spark.jobs.metrics import serve_metrics
 from ottla.spark.jobs.reports import listed
-from ottla.spark.jobs.runner import DONE, Runner, RunSettings
+from ottla.spark.jobs.runner import DONE, SIGNAL, Runner, RunSettings
 from ottla.spark.jobs.session import SessionSettings, create_session, prepare_environment
-from ottla.spark.jobs.state_file import RunDirectory
+from ottla.spark.jobs.state_file import ENDED, FAILED, RUNNING, RunDirectory
 from ottla.spark.jobs.stopping import StopRequests, own_handlers_kept
-
-RUNNING, ENDED, FAILED = "running", "ended", "failed"
-"""The states of a run in its state file."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +86,8 @@ def run_job(given: JobRun, stop: StopRequests, observer: Observer) -> int:
                 )  # fmt: skip
                 observer.say(f"{given.path.name}: running {listed(writers)}; checkpoints in {given.checkpoints}")
                 state.exit_code = runner.run(stop)
+                if state.exit_code > SIGNAL:
+                    state.interrupted()
                 if state.exit_code == DONE:
                     observer.finish(session)
             finally:
@@ -118,6 +118,10 @@ class _RunState:
         """The state of the queries."""
         queries: Mapping[str, Any] = self._state["queries"]
         return queries
+
+    def interrupted(self) -> None:
+        """A second signal has ended the run."""
+        self._state["error"] = f"interrupted by {signal.Signals(self.exit_code - SIGNAL).name}"
 
     def write(self, queries: Mapping[str, Any]) -> None:
         """Write the state with that of the queries."""

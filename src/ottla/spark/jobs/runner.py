@@ -27,6 +27,8 @@ from ottla.spark.jobs.stopping import StopRequests
 from ottla.spark.jobs.supervision import ENDED, QueryState, Supervision
 
 DONE, FAILED = 0, 1
+SIGNAL = 128
+"""The exit code is this plus the number of the signal that has interrupted batches."""
 POLL = 0.2
 """Seconds between two looks at the queries."""
 PLANNING = "Getting offsets"
@@ -292,7 +294,7 @@ class Runner:
         _stop_all([query.handle for query in self.queries if query.state in (QueryState.RUNNING, QueryState.DRAINING)])
         self._keep(self.state())
         assert stop.signal is not None
-        return 128 + stop.signal
+        return SIGNAL + stop.signal
 
 
 def _stop_all(handles: Sequence[Any]) -> None:

@@ -8,18 +8,28 @@ with the process; a reader never sees half of a state.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from ottla.errors import OttlaError
+from ottla.spark.jobs.locations import local_path
 
 FOLDER = "_pipeline"
 """The underscore keeps it apart from the queries, whose names begin with a letter or a digit."""
+DIGITS = 8
+"""Of the hash of a URL."""
 CHECKPOINTS = "checkpoints"
+LOCK_TIMEOUT = 0.5
+"""Seconds to try to get the lock: ``status`` has it for a moment."""
+LOCK_POLL = 0.02
+RUNNING, ENDED, FAILED = "running", "ended", "failed"
+"""The states of a run in its state file."""
 MOST_BYTES = 10_000_000
 """Bytes of the log of errors, of which the one before is kept."""
 
@@ -31,12 +41,16 @@ def default_checkpoints(job: Path) -> str:
 
 class RunDirectory:
     """The directory of a job's runs. ``checkpoints`` may be a URL of a file system that only Spark knows; then the directory is
-    where the checkpoints would be without the option."""
+    where the checkpoints would be without the option, with a hash of the URL in its name."""
 
     def __init__(self, job: Path, checkpoints: str) -> None:
-        plain = checkpoints.removeprefix("file://") if checkpoints.startswith("file:///") else checkpoints.removeprefix("file:")
-        self.is_local = "://" not in plain
-        self.path = Path(plain if self.is_local else default_checkpoints(job)).absolute() / FOLDER
+        path = local_path(checkpoints)
+        self.is_local = path is not None
+        if path is not None:
+            self.path = Path(path).absolute() / FOLDER
+        else:  # runs with other URLs have other checkpoints
+            digest = hashlib.sha256(checkpoints.rstrip("/").encode()).hexdigest()
+            self.path = Path(default_checkpoints(job)) / f"{FOLDER}-{digest[:DIGITS]}"
         self._written = ""
 
     @property
@@ -65,15 +79,25 @@ class RunDirectory:
         except OSError as error:
             raise OttlaError(f"cannot write to {self.path}: {error.strerror}", cause=error) from error
         with open(self.path / "lock", "a+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                process = self.read().get("process", "unknown")
-                raise OttlaError(
-                    f"the job runs already, as process {process}: its checkpoints are in {self.path.parent}",
-                    hint="stop it, or give this run its own --checkpoints",
-                ) from error
+            deadline = time.monotonic() + LOCK_TIMEOUT
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError as error:
+                    if time.monotonic() >= deadline:
+                        raise self._runs_already() from error
+                time.sleep(LOCK_POLL)
             yield
+
+    def _runs_already(self) -> OttlaError:
+        process = "unknown"
+        with contextlib.suppress(OttlaError):  # of a damaged state
+            process = self.read().get("process", process)
+        return OttlaError(
+            f"the job runs already, as process {process}: its checkpoints are in {self.path.parent}",
+            hint="stop it, or give this run its own --checkpoints",
+        )
 
     def is_running(self) -> bool:
         """Whether a run has the lock."""
@@ -107,7 +131,9 @@ class RunDirectory:
             return {}
         except (OSError, ValueError) as error:
             raise OttlaError(f"cannot read {path}: {error}", hint="the next run writes it again", cause=error) from error
-        return state if isinstance(state, dict) else {}
+        if not isinstance(state, dict):
+            raise OttlaError(f"{path} is not the state of a run", hint="the next run writes it again")
+        return state
 
     def add_error(self, query: str, text: str) -> None:
         """Append an error of Spark to the log of errors, whose disk may be full."""

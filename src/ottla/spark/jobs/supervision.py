@@ -57,7 +57,7 @@ TRANSITIONS: Mapping[QueryState, Mapping[QueryInput, QueryState]] = {
         QueryInput.DRAIN: QueryState.DRAINING,
         QueryInput.END: QueryState.DONE,
     },
-    QueryState.WAITING: {QueryInput.DUE: QueryState.STARTING, QueryInput.DRAIN: QueryState.DONE},
+    QueryState.WAITING: {QueryInput.DUE: QueryState.STARTING, QueryInput.DRAIN: QueryState.FAILED},
     QueryState.DRAINING: {QueryInput.GIVE_UP: QueryState.FAILED, QueryInput.END: QueryState.DONE},
     QueryState.DONE: {},
     QueryState.FAILED: {},
@@ -109,7 +109,7 @@ class Supervision:
         return self.state is QueryState.STARTING
 
     def drain(self) -> None:
-        """The job ends: what runs finishes its batch, and nothing is started."""
+        """The job ends: what runs finishes its batch, and nothing is started. A query that waits for its next start has failed."""
         if QueryInput.DRAIN in TRANSITIONS[self.state]:
             self._move(QueryInput.DRAIN)
 
