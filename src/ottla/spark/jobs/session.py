@@ -202,9 +202,9 @@ def create_session(given: SessionSettings) -> Any:
 
 def _escaped(path: str) -> str:
     """A path in a file of Java's properties: ASCII, and ``\\uXXXX`` for each other unit of UTF-16."""
-    units = path.replace("\\", "\\\\").encode("utf-16-be", "surrogatepass")
-    codes = (int.from_bytes(units[at : at + 2]) for at in range(0, len(units), 2))
-    return "".join(chr(code) if code < 128 else f"\\u{code:04x}" for code in codes)
+    text = path.replace("\\", "\\\\").encode("utf-16-be", "surrogatepass")
+    units = (int.from_bytes(text[at : at + 2]) for at in range(0, len(text), 2))
+    return "".join(chr(unit) if unit < 128 else f"\\u{unit:04x}" for unit in units)
 
 
 def _end_of(log: Path) -> tuple[str, ...]:
