@@ -2,8 +2,8 @@
 
 The argument is JSON: ``servers``, ``source``, ``target``, ``checkpoint``, ``master``, ``home``, ``kind`` (``stream``, ``foreach``),
 ``kill`` (after how many commits of transactions the driver kills itself; 0: never), ``rows`` (the most records of a batch),
-``stalls`` (whether the first attempt of a task waits) and ``settings`` of Spark. It prints each batch that has ended, at last ``null``,
-and how many copies of tasks Spark has started so far because of ``spark.speculation``.
+``stalls`` (whether the first attempt of a task waits) and ``settings`` of Spark. It prints each batch that has ended, at last
+``null``, and how many copies of tasks Spark has started so far because of ``spark.speculation``.
 """
 
 from __future__ import annotations

@@ -60,7 +60,8 @@ def _largest(batch: pa.RecordBatch) -> int:
     import pyarrow.compute as pc
 
     columns = [batch.column(name) for name in ("key", "value") if name in batch.schema.names]
-    sizes = functools.reduce(pc.add, [pc.fill_null(pc.binary_length(column), 0) for column in columns])
+    filled = [column for column in columns if column.null_count < batch.num_rows]  # one without values may have the type null
+    sizes = functools.reduce(pc.add, [pc.fill_null(pc.binary_length(column), 0) for column in filled])
     return int(pc.index(sizes, pc.max(sizes)).as_py())
 
 

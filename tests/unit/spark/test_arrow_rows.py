@@ -19,6 +19,9 @@ def test_a_record_that_the_broker_refuses_is_named() -> None:
         with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
             with pytest.raises(MessageTooLargeError, match=r"writing 1 record to t-0: .* \(topic 't', key 'b'\)"):
                 send_rows(producer, [rows.slice(0, 1), rows], "t")
+            without_key = rows.set_column(0, "key", pa.nulls(3))
+            with pytest.raises(MessageTooLargeError, match=r"\(topic 't', key None\)"):
+                send_rows(producer, [without_key], "t")
             assert send_rows(producer, [rows.slice(2), rows.slice(0, 1)], "t") == 2
             rows = rows.append_column("partition", pa.array([0, 0, -5], pa.int32()))
             with pytest.raises(ValueError, match=r"^row 3: .*partition.* \(topic 't', key None\)$"):
