@@ -20,13 +20,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import confluent_kafka
 import pytest
 
 from ottla import Admin, Broker
 from ottla.spark.jobs.session import use_installed_pyspark
 from tests.interop.real_kafka import QUICK_JVM, OwnKafka, free_port_pair
 from tests.spark.conftest import SETTINGS, Kafka
+from tests.spark.read_committed import counts
 from tests.spark.standalone import SETTINGS_OF_CLUSTER, Standalone
 
 KILLS = int(os.environ.get("OTTLA_SPARK_KILLS", "15"))
@@ -117,23 +117,6 @@ class Driver:
         """The process ids of the executors of a ``local-cluster``."""
         pgrep = ["pgrep", "-P", str(self.jvm), "-f", "CoarseGrainedExecutorBackend"]
         return [int(each) for each in subprocess.run(pgrep, capture_output=True, text=True, check=True).stdout.split()]
-
-
-def counts(kafka: Kafka, topic: str) -> Counter[int]:
-    """How often each number is in a topic, for a reader of committed records that waits for open transactions."""
-    ends = kafka.ends(topic)
-    settings = {"bootstrap.servers": kafka.servers, "group.id": "none", "isolation.level": "read_committed"}
-    consumer = confluent_kafka.Consumer({**settings, "enable.auto.commit": False})
-    consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for _, number in ends])
-    found: Counter[int] = Counter()
-    deadline = time.monotonic() + 60
-    while True:
-        found.update(int(message.value() or b"") for message in consumer.consume(10_000, 0.5) if message.error() is None)
-        positions = consumer.position([confluent_kafka.TopicPartition(topic, number) for _, number in ends])
-        if all(max(0, each.offset) >= ends[topic, each.partition] for each in positions):
-            consumer.close()
-            return found
-        assert time.monotonic() < deadline, "a transaction is still open"
 
 
 class Cluster:

@@ -1,7 +1,7 @@
 """A standalone cluster with two workers, on three nodes of Apache Kafka: executors, drivers and brokers die; no record is lost.
 
-Two queries copy one topic while it is written: one to files, which have each record once, and one to another topic, which has
-each at least once.
+Three queries copy one topic while it is written: to files and with ``exactlyOnce`` to a topic, which have each record once, and to
+another topic, which has each at least once.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import pytest
 from tests.interop.real_kafka import KafkaCluster, KafkaTool
 from tests.spark.conftest import Kafka, numbered
 from tests.spark.driver_process import SOURCE_AND_SINK, driver, result_of
+from tests.spark.read_committed import counts
 from tests.spark.standalone import SETTINGS_OF_CLUSTER, Standalone
 from tests.spark.stream_progress import wait_until
 
@@ -43,6 +44,7 @@ def start(name, writer, group):
 queries = [
     start("files", lambda to: to.format("parquet").option("path", f"{{home}}/files"), f"{{topic}}-group"),
     start("records", lambda to: to.format("ottla").options(**kafka, topic=f"{{topic}}-copy"), None),
+    start("once", lambda to: to.format("ottla").options(**kafka, topic=f"{{topic}}-once", exactlyOnce="true"), None),
 ]
 print("started", spark._jvm.java.lang.ProcessHandle.current().pid(), flush=True)
 sys.stdin.readline()
@@ -94,7 +96,7 @@ class Numbers(threading.Thread):
 
 
 class Copies:
-    """The driver with the two queries, which can be killed and started again."""
+    """The driver with the queries, which can be killed and started again."""
 
     def __init__(self, home: Path, kafka: Kafka, topic: str, cluster: Standalone) -> None:
         self._home, self._kafka, self.topic, self._cluster = home, kafka, topic, cluster
@@ -205,7 +207,9 @@ def test_each_record_arrives(
     disaster: Callable[[Copies, Standalone, Kafka, KafkaCluster], Any],
 ) -> None:
     topic = kafka.create(PARTITIONS, replicas=3, min_insync_replicas="2")
-    copy = kafka.create(PARTITIONS, name=f"{topic}-copy", replicas=3, min_insync_replicas="2")
+    copy, once = (
+        kafka.create(PARTITIONS, name=f"{topic}-{name}", replicas=3, min_insync_replicas="2") for name in ("copy", "once")
+    )
     source = Numbers(kafka, topic)
     source.start()
     copies = Copies(tmp_path, kafka, topic, standalone)
@@ -220,4 +224,5 @@ def test_each_record_arrives(
         source.stop()
         copies.kill()
     assert set(values(kafka, copy)) == set(range(count))
+    assert counts(kafka, once) == Counter(range(count))
     wait_until(lambda: kafka.committed(f"{topic}-group") == kafka.ends(topic))
