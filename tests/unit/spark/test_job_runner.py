@@ -18,6 +18,7 @@ from ottla.spark.jobs.job_file import JobError
 from ottla.spark.jobs.job_run import JobRun, Observer, run_job
 from ottla.spark.jobs.runner import Runner, RunSettings
 from ottla.spark.jobs.state_file import RunDirectory
+from ottla.spark.jobs.status import status_of
 from ottla.spark.jobs.stopping import StopRequests
 from ottla.spark.runner_environment import DRAIN, SAMPLE
 
@@ -223,3 +224,43 @@ def test_a_session_that_cannot_be_stopped_hides_no_error(tmp_path: Path, environ
     (tmp_path / "job.py").write_text("def queries(spark): raise ValueError('no price for tea')\n")
     with pytest.raises(JobError, match="ValueError: no price for tea"):
         _runs(tmp_path / "job.py")[which]()
+
+
+JOB = """
+from types import SimpleNamespace
+
+class Writer:
+    _write_proto = SimpleNamespace(format="noop", options={}, output_mode="", HasField=lambda name: False)
+    foreachBatch = None
+
+    def queryName(self, name):
+        return self
+
+    def start(self):
+        status = {"isTriggerActive": True, "message": "Processing new data"}
+        return SimpleNamespace(isActive=True, recentProgress=[], status=status, stop=lambda: None)
+
+def queries(spark):
+    return {"orders": Writer()}
+"""
+
+
+def test_the_state_says_that_a_second_signal_has_interrupted_the_run(tmp_path: Path, environment: pytest.MonkeyPatch) -> None:
+    environment.setattr(job_run, "create_session", lambda settings: SimpleNamespace(stop=lambda: None))
+    (tmp_path / "job.py").write_text(JOB)
+    given, stop = JobRun(tmp_path / "job.py", str(tmp_path), RunSettings(False, None, 0, 60.0)), StopRequests()
+    directory = RunDirectory(given.path, given.checkpoints)
+    directory.path.mkdir()
+    directory.drain.touch()  # of the run before
+    was_draining: list[bool] = []
+
+    def watch(queries: Mapping[str, Any]) -> None:
+        was_draining.append(directory.drain.exists())
+        if len(was_draining) < 3:
+            stop.handle(TERM, None)
+
+    assert run_job(given, stop, Observer(lambda line: None, lambda error, details: None, watch)) == 128 + TERM
+    assert was_draining == [False, True, True]
+    assert (directory.read()["state"], directory.read()["error"]) == ("failed", "interrupted by SIGTERM")
+    (shown,) = status_of(given.path, given.checkpoints)
+    assert (shown.state, shown.figures["error"]) == ("failed", "interrupted by SIGTERM")
