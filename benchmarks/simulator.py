@@ -22,7 +22,8 @@ import time
 from typing import Any
 
 from ottla.simulation.application import member
-from ottla.simulation.workload import BROKER_SETTINGS, Generation
+from ottla.simulation.outcome import Generation
+from ottla.simulation.workload import BROKER_SETTINGS
 from ottla.simulation.world import World
 
 TARGET = 0.3

@@ -3,7 +3,7 @@
 Method: all of a row's competitors do the same work, alternating, after warm-ups; the figures are medians of the runs. Ottla and the
 connector have default settings; ``tuned`` is the connector with ``kafka.max.poll.records=100000`` and
 ``kafka.max.partition.fetch.bytes=8388608``. All share the session, whose settings are printed; ``--plain-session`` leaves out those
-that tune Spark itself. All check CRCs. The rows:
+that tune Spark itself, and has Python import PySpark from Spark's zip. All check CRCs. The rows:
 
 * ``batch``, ``value``: a batch of all records into ``noop``, with all columns, or with ``value`` only.
 * ``available-now``: a stream with ``trigger(availableNow=True)``, all records in one batch, into ``noop``: the batch alone, as
@@ -32,6 +32,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TypeVar
 
 import confluent_kafka
@@ -39,7 +40,9 @@ from _cluster import cluster, tool
 from confluent_kafka import admin
 from pyspark.sql import DataFrame, SparkSession
 
-WARM_UPS = 3
+from ottla.spark.jobs.session import use_installed_pyspark
+
+WARM_UPS = 5
 PORTS = range(19_600, 19_690, 2)
 SETTINGS = {
     "spark.ui.enabled": "false",
@@ -311,6 +314,8 @@ def main() -> int:
         print(f"{given.records:,} records of {given.size} B in {given.partitions} partitions of a real Kafka, local[{given.cores}]")
         print("session:", ", ".join(f"{name}={value}" for name, value in settings.items()), flush=True)
         fill(servers, topic, given.records, given.size, given.partitions)
+        if not given.plain_session:
+            use_installed_pyspark(Path(tempfile.mkdtemp()))
         spark = session(given.cores, settings)
         benchmark = Benchmark(spark, servers, topic, given.records, given.runs)
         for row in given.rows.split(","):
