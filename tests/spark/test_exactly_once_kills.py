@@ -28,6 +28,7 @@ from tests.interop.real_kafka import QUICK_JVM, OwnKafka, free_port_pair
 from tests.spark.conftest import SETTINGS, Kafka
 from tests.spark.read_committed import counts
 from tests.spark.standalone import SETTINGS_OF_CLUSTER, Standalone
+from tests.spark.stream_progress import wait_until
 
 KILLS = int(os.environ.get("OTTLA_SPARK_KILLS", "15"))
 """How many drivers are killed, how many executors, and how many drivers between two commits."""
@@ -266,7 +267,8 @@ def test_executors_are_killed_with_speculation(copy: Copy, tmp_path: Path) -> No
     given = {"master": standalone.url, "stalls": True, "settings": {**SETTINGS_OF_CLUSTER, **settings}}
     driver = copy.driver(**given)
     for _ in range(KILLS):
-        wanted = chance.randint(1, 2)
+        wait_until(lambda: len(standalone.executors()) == 2, 120)  # a copy needs another host
+        wanted = chance.randint(3, 6)
         while wanted:
             try:
                 driver.wait_for_batches(1)
