@@ -51,3 +51,7 @@ def test_a_running_query_and_how_far_it_is_behind(spark: SparkSession, kafka: Ka
 def test_wrong_settings_are_refused_at_once(spark: SparkSession) -> None:
     with pytest.raises(ConfigError, match="sasl"):
         ottla.spark.track_progress(spark, group_id="g", bootstrap_servers="localhost:1", sasl_mechanism="NONE")
+    with pytest.raises(ConfigError, match="group_id"):
+        ottla.spark.track_progress(spark, group_id="", bootstrap_servers="localhost:1")
+    with pytest.raises(TypeError, match="queries must be a collection of strings, not the string 'orders'"):
+        ottla.spark.track_progress(spark, group_id="g", bootstrap_servers="localhost:1", queries="orders")

@@ -16,9 +16,11 @@ from ottla.admin import Admin
 from ottla.cli.clients import connected_admin
 from ottla.cli.lag import lag_behind
 from ottla.cli.options import Format, OutputFormat, Settings, SingleValueCommand, compared_with
-from ottla.cli.output import print_line, print_rows, print_warning
+from ottla.cli.output import CommandFailed, print_line, print_rows, print_warning
 from ottla.errors import OttlaError, UnknownTopicOrPartitionError
 from ottla.spark.checkpoint import LoggedBatch, TopicProgress, convert as convert_checkpoint, progress_of, read_batches
+from ottla.spark.jobs.locations import is_url
+from ottla.spark.jobs.state_file import job_of
 from ottla.types import uuid_text
 
 app = typer.Typer(help="Show or convert the checkpoint of a streaming query in Spark.", no_args_is_help=True)
@@ -58,6 +60,10 @@ def convert(
     target: Annotated[Path, typer.Argument(metavar="OUT", help="The directory of the copy, which must not exist.")],
 ) -> None:
     """Write a copy of a checkpoint that Spark's own Kafka connector can continue: without the keys that only Ottla has."""
+    if is_url(str(target)):
+        raise CommandFailed(f"{target} is a URL: a copy is written to a local directory, without file:")
+    if (job := job_of(folder)) is not None:
+        raise CommandFailed(f"the job with the checkpoints {job} runs: stop it first")
     changed = convert_checkpoint(folder, target)
     print_line(f"copied {folder} to {target}, and changed the offsets of {changed} {'batch' if changed == 1 else 'batches'}")
 

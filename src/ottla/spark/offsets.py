@@ -8,7 +8,7 @@ offsets have equal JSON, byte for byte, because Spark compares offsets as string
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,9 +96,9 @@ class TimestampSpec:
 def _check_covers(option: str, what: str, given: Offsets, partitions: Iterable[TopicPartition], needed: str) -> None:
     wanted = set(partitions)
     if missing := sorted(wanted - given.keys()):
-        raise ConfigError(f"{option} names no {what} for {_listed(missing)}", hint=f"give {needed}")
+        raise ConfigError(f"{option} names no {what} for {listed(missing)}", hint=f"give {needed}")
     if surplus := sorted(given.keys() - wanted):
-        raise ConfigError(f"{option} names {_listed(surplus)}, which is not read or does not exist")
+        raise ConfigError(f"{option} names {listed(surplus)}, which is not read or does not exist")
 
 
 @dataclass(frozen=True)
@@ -251,6 +251,7 @@ def parse_timestamps(text: str, origin: str) -> TimestampSpec:
     return TimestampSpec(origin, None, times)
 
 
-def _listed(partitions: list[TopicPartition], most: int = 10) -> str:
+def listed(partitions: Sequence[object], most: int = 10) -> str:
+    """Return the first of many as text, and how many more there are."""
     shown = ", ".join(map(str, partitions[:most]))
     return f"{shown} and {len(partitions) - most} more" if len(partitions) > most else shown

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Self
 
 from pyspark.sql.streaming import StreamingQueryListener
 
+from ottla import arguments
 from ottla.spark.client_settings import CLIENT_PREFIX
 from ottla.spark.cluster import Cluster
 from ottla.spark.offsets import StreamOffset
@@ -206,10 +207,12 @@ def track_progress(
 
     Raises ``ConfigError`` for wrong settings.
     """
+    arguments.text(group_id, "group_id")
+    names = None if queries is None else arguments.names(queries, "queries")
     given = {f"{CLIENT_PREFIX}{name.replace('_', '.')}": str(value) for name, value in settings.items()}
     given |= {f"{CLIENT_PREFIX}bootstrap.servers": bootstrap_servers, "groupId": group_id, "subscribe": "any"}
     options = parse_options(given)
-    return ProgressTracker(spark.streams, ProgressThread(Progress(Cluster(options), group_id)), queries)
+    return ProgressTracker(spark.streams, ProgressThread(Progress(Cluster(options), group_id)), names)
 
 
 def _offsets(text: str | None) -> dict[TopicPartition, int]:

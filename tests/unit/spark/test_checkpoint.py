@@ -14,6 +14,7 @@ from ottla import Admin, Broker, Producer
 from ottla.cli.app import run
 from ottla.errors import ConfigError, IllegalStateError, OttlaError
 from ottla.spark.checkpoint import convert, progress_of, read_batches
+from ottla.spark.jobs.state_file import RunDirectory
 
 METADATA = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 1_700_000_000_000, "conf": {}})
 
@@ -170,5 +171,11 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "0:7" in capsys.readouterr().out
     assert run(["checkpoint", "convert", str(tmp_path / "c"), str(tmp_path / "out")]) == 0
     assert "changed the offsets of 2 batches" in capsys.readouterr().out
+    assert run(["checkpoint", "convert", str(tmp_path / "c"), "file:/out"]) == 1
+    assert "file:/out is a URL" in capsys.readouterr().err
+    with RunDirectory(tmp_path / "job.py", str(tmp_path)).locked():
+        assert run(["checkpoint", "convert", str(tmp_path / "c"), str(tmp_path / "other")]) == 1
+    assert f"the job with the checkpoints {tmp_path} runs: stop it first" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
     assert run(["checkpoint", "convert", str(tmp_path / "c"), str(tmp_path / "out")]) == 1
     assert "out exists" in capsys.readouterr().err

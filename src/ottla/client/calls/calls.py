@@ -367,7 +367,8 @@ class ConsumerCalls:
         try:
             yield from self._mailbox.settle(command, reason, deadline, wakeable=False, grace=0)
         except OttlaTimeoutError:
-            _log.warning("leaving group %r was not answered in time", self._config.group_id)
+            if self._config.group_id is not None:
+                _log.warning("leaving group %r was not answered in time", self._config.group_id)
         if failure is not None:
             raise failure
 

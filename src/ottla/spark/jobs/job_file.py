@@ -96,7 +96,7 @@ def checked_writers(path: Path, returned: Any) -> dict[str, Any]:
         where = f"{path}: the query {name!r}"
         if not isinstance(name, str) or not NAME.fullmatch(name):
             stop_started(returned.values())
-            raise JobError(f"{where} has an invalid name", hint="begin with a letter or digit; then also '.', '_' and '-'")
+            raise JobError(f"{where} has an invalid name", hint="begin with one of a-z, A-Z and 0-9; then also '.', '_' and '-'")
         if _is_started(writer):
             stop_started(returned.values())
             raise JobError(f"{where} is started already", hint="return the writer without calling start() or toTable()")

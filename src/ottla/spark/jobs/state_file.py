@@ -34,6 +34,25 @@ MOST_BYTES = 10_000_000
 """Bytes of the log of errors, of which the one before is kept."""
 
 
+def job_of(checkpoint: Path) -> Path | None:
+    """Return the directory of the checkpoints of a job that runs now, if the checkpoint is one of them."""
+    checkpoints = checkpoint.resolve().parent
+    return checkpoints if _is_locked(checkpoints / FOLDER / "lock") else None
+
+
+def _is_locked(lock: Path) -> bool:
+    import fcntl
+
+    try:
+        with lock.open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def default_checkpoints(job: Path) -> str:
     """Return the directory of the checkpoints of a job without the option: ``checkpoints/NAME`` beside ``NAME.py``."""
     return str(job.resolve().parent / CHECKPOINTS / job.stem)
@@ -101,16 +120,7 @@ class RunDirectory:
 
     def is_running(self) -> bool:
         """Whether a run has the lock."""
-        import fcntl
-
-        try:
-            with open(self.path / "lock") as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        return False
+        return _is_locked(self.path / "lock")
 
     def write(self, state: dict[str, Any]) -> None:
         """Replace the state, if it has changed."""
