@@ -264,3 +264,21 @@ def test_the_state_says_that_a_second_signal_has_interrupted_the_run(tmp_path: P
     assert (directory.read()["state"], directory.read()["error"]) == ("failed", "interrupted by SIGTERM")
     (shown,) = status_of(given.path, given.checkpoints)
     assert (shown.state, shown.figures["error"]) == ("failed", "interrupted by SIGTERM")
+
+
+def test_a_signal_while_spark_starts_is_answered_at_once(
+    tmp_path: Path, environment: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The start takes many seconds, and a user who sees nothing presses Ctrl-C again."""
+    stop, shown = StopRequests(), []
+
+    def create_session(settings: Any) -> Any:
+        stop.handle(TERM, None)
+        shown.append(capfd.readouterr().err)
+        return SimpleNamespace(stop=lambda: None)
+
+    environment.setattr(job_run, "create_session", create_session)
+    (tmp_path / "job.py").write_text(JOB)
+    given = JobRun(tmp_path / "job.py", str(tmp_path), RunSettings(False, None, 0, 60.0))
+    assert run_job(given, stop, Observer(lambda line: None, lambda error, details: None)) == 0
+    assert shown == ["SIGTERM: the job ends as soon as Spark has started\n"]

@@ -69,6 +69,7 @@ def run_job(given: JobRun, stop: StopRequests, observer: Observer) -> int:
                 settings=given.settings,
                 is_local=directory.is_local,
             )
+            stop.announcement = "the job ends as soon as Spark has started"
             prepare_environment(session_settings)
             with own_handlers_kept():  # the file may create a session
                 job = load_job(given.path)
@@ -85,6 +86,7 @@ def run_job(given: JobRun, stop: StopRequests, observer: Observer) -> int:
                     say=observer.say, complain=observer.complain, keep=state.write, is_alive=lambda: _is_alive(session),
                 )  # fmt: skip
                 observer.say(f"{given.path.name}: running {listed(writers)}; checkpoints in {given.checkpoints}")
+                stop.announcement = None
                 state.exit_code = runner.run(stop)
                 if state.exit_code > SIGNAL:
                     state.interrupted()

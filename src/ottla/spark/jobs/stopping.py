@@ -7,6 +7,7 @@ nothing: an exception could interrupt a call into the JVM, whose answer would be
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import signal
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from types import FrameType
 
 from ottla.signals import STOP_SIGNALS, handling
 
+STDERR = 2
+"""Its descriptor: the signal may have interrupted a write to ``sys.stderr``, which cannot be called again then."""
 MOST = 2
 """A further signal kills the process: something in it, or in Spark, hangs."""
 
@@ -24,6 +27,8 @@ class StopRequests:
     def __init__(self) -> None:
         self.count = 0
         self.signal: signal.Signals | None = None
+        self.announcement: str | None = None
+        """What the handler itself writes to stderr after the first signal, while nothing else looks for one."""
         self._arrived: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def handle(self, number: int, frame: FrameType | None) -> None:
@@ -33,6 +38,9 @@ class StopRequests:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         self.signal = self.signal or signal.Signals(number)
+        if self.announcement is not None and self.count == 1:
+            with contextlib.suppress(OSError):
+                os.write(STDERR, f"{self.signal.name}: {self.announcement}\n".encode())
         self._arrived.put(None)
 
     def wait(self, timeout: float) -> None:
