@@ -42,7 +42,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ottla.spark.jobs.session import use_installed_pyspark
 
-WARM_UPS = 5
+WARM_UPS = 4
 PORTS = range(19_600, 19_690, 2)
 SETTINGS = {
     "spark.ui.enabled": "false",
@@ -127,9 +127,13 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def compare(runs: int, works: Mapping[str, Callable[[], FigureT]]) -> dict[str, list[FigureT]]:
-    """Run each competitor alternately, after warm-ups, and return its figures."""
-    for work in works.values():
-        for _ in range(WARM_UPS):
+    """Run the competitors alternately, after warm-ups, and return their figures.
+
+    The warm-ups alternate, too: Spark ends Python workers that are idle for a minute, so after the warm-ups of all others the first
+    run of a Python source started new ones.
+    """
+    for _ in range(WARM_UPS):
+        for work in works.values():
             work()
     found: dict[str, list[FigureT]] = {name: [] for name in works}
     for _ in range(runs):
