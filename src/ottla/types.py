@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import binascii
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from operator import index
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -222,3 +222,9 @@ def short_repr(value: object) -> str:
     """Return ``repr(value)`` for the text of an error, truncated if it is long."""
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+
+
+def short_list(items: Sequence[object], most: int) -> str:
+    """Return the first ``most`` items for the text of an error, and how many more there are."""
+    shown = ", ".join(map(str, items[:most]))
+    return f"{shown} and {len(items) - most} more" if len(items) > most else shown

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from ottla.broker.config import BROKER_SETTINGS, GROUP_SETTINGS, BrokerConfig, group_bound
 from ottla.broker.ports import StoredSettings
 from ottla.broker.topics import Topic
+from ottla.types import short_list
 
 _NAMED = 50
 """Topics named in one line of the log."""
@@ -58,8 +59,7 @@ def describe_damage(topics: Iterable[Topic], unsupported: StoredSettings) -> lis
 
 
 def _listed(names: Collection[str]) -> str:
-    shown = ", ".join(sorted(names)[:_NAMED])
-    return shown if len(names) <= _NAMED else f"{shown} and {len(names) - _NAMED} more"
+    return short_list(sorted(names), _NAMED)
 
 
 def _is_of_broker(name: str, value: str) -> bool:

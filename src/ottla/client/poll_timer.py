@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ottla.config import ConsumerConfig
-from ottla.types import Now, TopicPartition
+from ottla.types import Now, TopicPartition, short_list
 
 _log = logging.getLogger(__name__)
 
@@ -27,10 +27,7 @@ class InHand(NamedTuple):
     partitions: tuple[TopicPartition, ...] = ()
 
     def __str__(self) -> str:
-        named = [str(tp) for tp in self.partitions[:_NAMED]]
-        more = len(self.partitions) - len(named)
-        where = ", ".join(named) + (f" and {more} more" if more else "")
-        return f"{self.records} records of {where}" if self.records else "no records"
+        return f"{self.records} records of {short_list(self.partitions, _NAMED)}" if self.records else "no records"
 
 
 class PollTimer:

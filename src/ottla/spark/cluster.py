@@ -18,9 +18,9 @@ from ottla.client.cluster.metadata import TopicMetadata
 from ottla.consumer import Consumer
 from ottla.errors import ConfigError, OttlaError
 from ottla.spark.client_settings import PLANNER_SETTINGS, with_option_names
-from ottla.spark.offsets import Offsets, TopicIds, listed
+from ottla.spark.offsets import NAMED, Offsets, TopicIds
 from ottla.spark.options import SourceOptions
-from ottla.types import OffsetAndMetadata, TopicPartition, uuid_text
+from ottla.types import OffsetAndMetadata, TopicPartition, short_list, uuid_text
 
 log = logging.getLogger(__name__)
 
@@ -81,9 +81,9 @@ class Cluster:
         existing = self._existing_partitions()
         topics = {tp.topic for tp in existing}
         if missing := [topic for topic in subscription.topics if topic not in topics]:
-            raise ConfigError(f"topic {listed(missing)} does not exist", hint="create it first, or check the name")
+            raise ConfigError(f"topic {short_list(missing, NAMED)} does not exist", hint="create it first, or check the name")
         if absent := sorted(set(subscription.partitions).difference(existing)):
-            raise ConfigError(f"option assign names partitions that do not exist: {listed(absent)}")
+            raise ConfigError(f"option assign names partitions that do not exist: {short_list(absent, NAMED)}")
         return existing
 
     def await_partitions(self, expected: Iterable[TopicPartition]) -> list[TopicPartition]:

@@ -8,12 +8,12 @@ offsets have equal JSON, byte for byte, because Spark compares offsets as string
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ottla.errors import ConfigError
-from ottla.types import TopicPartition
+from ottla.types import TopicPartition, short_list
 
 Offsets = Mapping[TopicPartition, int]
 """Partition -> offset of the next record to read."""
@@ -26,6 +26,9 @@ EARLIEST, LATEST = -2, -1
 
 GROUP_PREFIX = "group:"
 """The prefix of a starting point at the committed offsets of a group."""
+
+NAMED = 10
+"""The most partitions or topics that an error names."""
 
 MAX_DIGITS = 18
 """Every number of so many digits fits into a signed 64-bit integer, Spark's ``Long``."""
@@ -96,9 +99,9 @@ class TimestampSpec:
 def _check_covers(option: str, what: str, given: Offsets, partitions: Iterable[TopicPartition], needed: str) -> None:
     wanted = set(partitions)
     if missing := sorted(wanted - given.keys()):
-        raise ConfigError(f"{option} names no {what} for {listed(missing)}", hint=f"give {needed}")
+        raise ConfigError(f"{option} names no {what} for {short_list(missing, NAMED)}", hint=f"give {needed}")
     if surplus := sorted(given.keys() - wanted):
-        raise ConfigError(f"{option} names {listed(surplus)}, which is not read or does not exist")
+        raise ConfigError(f"{option} names {short_list(surplus, NAMED)}, which is not read or does not exist")
 
 
 @dataclass(frozen=True)
@@ -249,9 +252,3 @@ def parse_timestamps(text: str, origin: str) -> TimestampSpec:
     if negative := sorted(tp for tp, time in times.items() if time < 0):
         raise ConfigError(f"{origin}: the timestamp for {negative[0]} is {times[negative[0]]}", hint=f"for example {example}")
     return TimestampSpec(origin, None, times)
-
-
-def listed(partitions: Sequence[object], most: int = 10) -> str:
-    """Return the first of many as text, and how many more there are."""
-    shown = ", ".join(map(str, partitions[:most]))
-    return f"{shown} and {len(partitions) - most} more" if len(partitions) > most else shown

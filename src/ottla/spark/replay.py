@@ -24,7 +24,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from ottla.client.produce.transactions.prepared import Prepared
 from ottla.errors import OttlaError
-from ottla.types import short_repr
+from ottla.types import short_list, short_repr
 
 PREFIX = "ottla."
 """Begins the names of all sinks in Kafka."""
@@ -238,5 +238,4 @@ def _tasks(count: int) -> str:
 
 
 def _listed(tasks: Sequence[int], most: int = 5) -> str:
-    shown = ", ".join(map(str, tasks[:most])) + (f" and {len(tasks) - most} more" if len(tasks) > most else "")
-    return f"{shown} {'is' if len(tasks) == 1 else 'are'}"
+    return f"{short_list(tasks, most)} {'is' if len(tasks) == 1 else 'are'}"

@@ -22,7 +22,7 @@ from ottla.config import ConsumerConfig
 from ottla.errors import DisconnectedError, NoOffsetForPartitionError, OttlaError, OttlaTimeoutError, broker_error, timeout_error
 from ottla.protocol import ErrorCode, duration, rpcs
 from ottla.protocol.messages import list_offsets_request, list_offsets_response
-from ottla.types import Now, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from ottla.types import Now, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition, short_list
 
 _CONSUMER = -1
 """The replica id of clients."""
@@ -390,6 +390,5 @@ def _timestamp(to: Reset, now: Now) -> int:
 
 def _no_offset(partitions: Iterable[TopicPartition]) -> OttlaError:
     """Return one error for all partitions without an offset, as in Kafka's consumer: users fix them together."""
-    names = list(map(str, partitions))
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return NoOffsetForPartitionError(f"no offset is committed and auto.offset.reset is none: {', '.join(names[:_NAMED])}{more}")
+    names = short_list(list(partitions), _NAMED)
+    return NoOffsetForPartitionError(f"no offset is committed and auto.offset.reset is none: {names}")

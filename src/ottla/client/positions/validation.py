@@ -21,7 +21,7 @@ from ottla.config import ConsumerConfig
 from ottla.errors import BrokerError, LogTruncationError, OttlaError, UnsupportedApiError, broker_error
 from ottla.protocol import ErrorCode, rpcs
 from ottla.protocol.messages import offset_for_leader_epoch_request, offset_for_leader_epoch_response
-from ottla.types import Leader, Now, OffsetAndMetadata, TopicPartition
+from ottla.types import Leader, Now, OffsetAndMetadata, TopicPartition, short_list
 
 _log = logging.getLogger(__name__)
 
@@ -185,8 +185,7 @@ class PositionValidator:
             elif problem is None and absent:
                 self._subscription.set_problem(tp, state.epoch, None)
         if reported:
-            names, more = ", ".join(map(str, reported[:_NAMED])), len(reported) - _NAMED
-            _log.warning("assigned partitions do not exist: %s%s", names, f" and {more} more" if more > 0 else "")
+            _log.warning("assigned partitions do not exist: %s", short_list(reported, _NAMED))
 
     def _is_asked(self, tp: TopicPartition, state: PartitionState) -> bool:
         return self._in_flight.get(tp) == _position_check(state)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from ottla.client.backoff import ExponentialBackoff
 from ottla.config import ConsumerConfig
 from ottla.errors import ConsumerRebalanceFailedError, OttlaError
-from ottla.types import Now
+from ottla.types import Now, short_list
 
 _log = logging.getLogger(__name__)
 
@@ -67,8 +67,7 @@ class Waits:
     def begin_for(self, owners: Collection[object], now: Now, *, hint: str | None = None) -> None:
         """Wait until these owners have given up the partitions. If they have disappeared meanwhile, the wait is short or none."""
         names = [str(owner) for owner in owners]
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        self.begin(", ".join(names[:_NAMED]) + more or "owners that disappear when they are looked for", now, hint=hint)
+        self.begin(short_list(names, _NAMED) or "owners that disappear when they are looked for", now, hint=hint)
         if not names:
             self.until = now.mono + self._backoff.delay(self._setbacks - 1) if self._setbacks else 0
             self._setbacks += 1

@@ -35,7 +35,7 @@ from ottla.client.positions.stores.interface import (
 from ottla.client.subscription import Mode, SubscriptionState
 from ottla.config import ConsumerConfig
 from ottla.errors import CommitFailedError, ConfigError, ConnectionFailedError, KeeperCode, OttlaError, ZooKeeperError
-from ottla.types import Now, OffsetAndMetadata, TopicPartition
+from ottla.types import Now, OffsetAndMetadata, TopicPartition, short_list
 from ottla.zookeeper import paths
 from ottla.zookeeper.ask_queue import MOST_SURPRISES, AskQueue, Outcome, first_error, has_code
 from ottla.zookeeper.malformed import MalformedNodes
@@ -130,9 +130,8 @@ class ZooKeeperOffsetStore:
         fenced = self._subscription.mode is not Mode.MANUAL
         foreign = sorted(request.offsets.keys() - self._claims.owned.keys()) if fenced else []
         if foreign:
-            names = ", ".join(map(str, foreign[:5])) + (f" and {len(foreign) - 5} more" if len(foreign) > 5 else "")
             so_far = stored(request.before, request.before + len(request.offsets), IN_ZOOKEEPER)
-            text, hint = f"{so_far}: this member of group {self._group_id!r} does not own {names}", None
+            text, hint = f"{so_far}: this member of group {self._group_id!r} does not own {short_list(foreign, 5)}", None
             if self._subscription.mode is Mode.NONE:
                 text = f"{so_far}: this consumer of group {self._group_id!r} has neither subscribed nor assigned partitions"
                 hint = "assign() or subscribe() first: offsets in ZooKeeper are those of the owner of a partition"
