@@ -3,7 +3,8 @@
 Method: all of a row's competitors do the same work, alternating, after warm-ups; the figures are medians of the runs. Ottla and the
 connector have default settings; ``tuned`` is the connector with ``kafka.max.poll.records=100000`` and
 ``kafka.max.partition.fetch.bytes=8388608``. All share the session, whose settings are printed; ``--plain-session`` leaves out those
-that tune Spark itself, and has Python import PySpark from Spark's zip. All check CRCs. The rows:
+that tune Spark itself, and has Python import PySpark from Spark's zip. All check CRCs. ``Python alone`` is what Spark's part of a
+Python source or sink takes: a source that hands out batches it already has, and a sink that drops its rows. The rows:
 
 * ``batch``, ``value``: a batch of all records into ``noop``, with all columns, or with ``value`` only.
 * ``available-now``: a stream with ``trigger(availableNow=True)``, all records in one batch, into ``noop``: the batch alone, as
@@ -35,9 +36,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
+import _python_alone
 import confluent_kafka
 from _cluster import cluster, tool
 from confluent_kafka import admin
+from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 from ottla.spark.jobs.session import use_installed_pyspark
@@ -64,6 +67,7 @@ SOURCES: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "connector": ("kafka", {}),
     "connector, tuned": ("kafka", {"kafka.max.poll.records": "100000", "kafka.max.partition.fetch.bytes": "8388608"}),
 }
+PYTHON_ALONE = "Python alone"
 ROWS = ("batch", "value", "available-now", "micro-batch", "sink", "exactly-once", "latency")
 MILLION = 1_000_000
 TARGETS: Mapping[str, tuple[float, ...]] = {
@@ -116,6 +120,8 @@ def session(cores: int, settings: Mapping[str, str]) -> SparkSession:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    cloudpickle.register_pickle_by_value(_python_alone)  # type: ignore[no-untyped-call]
+    spark.dataSource.register(_python_alone.PythonAlone)
     return spark
 
 
@@ -153,6 +159,9 @@ class Benchmark:
         """Read a batch of all columns, or only some."""
 
         def work(name: str) -> float:
+            if name == PYTHON_ALONE:
+                given = self._spark.read.format("python-alone").option("rows", self._records).load()
+                return self._records / seconds(lambda: given.write.format("noop").mode("overwrite").save())
             source, options = SOURCES[name]
             reader = self._spark.read.format(source).options(**{"kafka.bootstrap.servers": self._servers, "subscribe": self._topic})
             if columns and source == "ottla":
@@ -161,7 +170,8 @@ class Benchmark:
             frame = frame.select(columns) if columns else frame
             return self._records / seconds(lambda: frame.write.format("noop").mode("overwrite").save())
 
-        works = {name: functools.partial(work, name) for name in SOURCES}
+        names = SOURCES if columns else (*SOURCES, PYTHON_ALONE)
+        works = {name: functools.partial(work, name) for name in names}
         self._rates(f"batch, {columns or 'all columns'}", compare(self._runs, works))
 
     def value(self) -> None:
@@ -191,11 +201,19 @@ class Benchmark:
         fill(self._servers, topic, 200_000, 100, 2)
 
         def work(name: str) -> list[float]:
-            return self._triggers(self._stream(name, topic, maxOffsetsPerTrigger="1000"), "noop", {}, 60)
+            if name == PYTHON_ALONE:
+                frame = self._spark.readStream.format("python-alone").option("rows", 1000).load()
+            else:
+                frame = self._stream(name, topic, maxOffsetsPerTrigger="1000")
+            return self._triggers(frame, "noop", {}, 60)
 
-        found: dict[str, list[float]] = {"connector": [], "ottla": []}
-        for name in ("ottla", "connector") * 2:
-            found[name] += work(name)
+        found: dict[str, list[float]] = {"connector": [], "ottla": [], PYTHON_ALONE: []}
+        for _ in range(WARM_UPS // 2):
+            for name in found:
+                work(name)
+        for _ in range(2):
+            for name in found:
+                found[name] += work(name)
         self._times("micro-batch of 1,000 records", found)
 
     def sink(self) -> None:
@@ -207,7 +225,7 @@ class Benchmark:
             writer = frame.write.format(source).options(**{"kafka.bootstrap.servers": self._servers, "topic": target})
             return MILLION / seconds(lambda: writer.mode("append").save())
 
-        works = {"ottla": lambda: work("ottla"), "connector": lambda: work("kafka")}
+        works = {"ottla": lambda: work("ottla"), "connector": lambda: work("kafka"), PYTHON_ALONE: lambda: work("python-alone")}
         self._rates("sink, at least once", compare(self._runs, works))
 
     def exactly_once(self, rows: int = MILLION, batches: int = 12) -> None:
@@ -284,7 +302,9 @@ class Benchmark:
             if each is not next(iter(found.values())):
                 more = 1e3 * (p50 - first[0]), 1e3 * (p95 - first[1])
                 compared = f"   ratio {p50 / first[0]:.2f}, {more[0]:+.0f} / {more[1]:+.0f} ms"
-                if title in TARGETS:
+                if name == PYTHON_ALONE:
+                    pass
+                elif title in TARGETS:
                     is_missed = any(longer > most for longer, most in zip(more, TARGETS[title], strict=True))
                     self.missed += is_missed
                     most = " / ".join(f"{each:+.0f}" for each in TARGETS[title])

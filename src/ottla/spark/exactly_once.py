@@ -41,7 +41,7 @@ from ottla.errors import (
 )
 from ottla.producer import Producer
 from ottla.records.row_fingerprint import RowFingerprint
-from ottla.spark.arrow_rows import send_rows
+from ottla.spark.arrow_rows import in_groups, send_rows
 from ottla.spark.client_settings import CLIENT_PREFIX, admin_settings
 from ottla.spark.replay import PREFIX, Batch, BatchRecord, Marker, SinkName, TaskReport, conflicts
 from ottla.spark.sink_options import SKIP, TRANSACTION_TIMEOUT, ExactlyOnce, SinkOptions
@@ -155,7 +155,7 @@ def _prepare(
     began_at = time.time()
     try:
         with producer.transaction() as transaction:
-            send_rows(producer, _counted(rows, fingerprint), options.topic)
+            send_rows(producer, _counted(in_groups(rows), fingerprint), options.topic)
             report = _report(attempt, fingerprint, marker, place=place, began_at=began_at)
             if report.is_committed:  # it is repeated, and was right before
                 transaction.abort()
@@ -170,10 +170,10 @@ def _prepare(
     return dataclasses.replace(report, prepared=None if prepared.is_empty else prepared)
 
 
-def _counted(batches: Iterator[pa.RecordBatch], fingerprint: RowFingerprint) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        yield batch
-        fingerprint.update(batch)  # when the producer has checked its rows
+def _counted(groups: Iterator[pa.Table], fingerprint: RowFingerprint) -> Iterator[pa.Table]:
+    for rows in groups:
+        yield rows
+        fingerprint.update(rows)  # when the producer has checked its rows
 
 
 def _report(

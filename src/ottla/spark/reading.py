@@ -102,8 +102,8 @@ class _RangeReader:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Poll until all ranges are read."""
         self._consumer.assign(list(self._remaining))
-        self._compare_topic_ids()
         self._seek(self._remaining)
+        self._compare_topic_ids()  # after the seek: the first fetch is answered meanwhile
         while self._remaining:
             records = self._poll()
             if records:

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from ottla.errors import ConfigError, OttlaError
 from ottla.producer import Producer
 from ottla.spark import worker_logs
-from ottla.spark.arrow_rows import send_rows
+from ottla.spark.arrow_rows import in_groups, send_rows
 from ottla.spark.client_settings import with_option_names
 from ottla.spark.exactly_once import TaskAttempt, abort_batch, commit_batch, open_transactions, write_task
 from ottla.spark.executors import Shipped
@@ -69,7 +69,7 @@ class RowWriter(Shipped):
                 return write_task(self._options, self._columns, iterator, self._attempt(self._options.exactly_once))
             with _borrowed_producer(self._options.client) as producer:
                 rows = (batch.select(list(self._columns)) for batch in iterator)
-                return RowsWritten(send_rows(producer, rows, self._options.topic))
+                return RowsWritten(send_rows(producer, in_groups(rows), self._options.topic))
 
     def _attempt(self, given: ExactlyOnce) -> TaskAttempt:
         context = TaskContext.get()

@@ -7,7 +7,7 @@ import pytest
 
 from ottla import Admin, Broker, Producer
 from ottla.errors import MessageTooLargeError
-from ottla.spark.arrow_rows import send_rows
+from ottla.spark.arrow_rows import GROUP_BYTES, in_groups, send_rows
 
 
 def test_a_record_that_the_broker_refuses_is_named() -> None:
@@ -26,3 +26,13 @@ def test_a_record_that_the_broker_refuses_is_named() -> None:
             rows = rows.append_column("partition", pa.array([0, 0, -5], pa.int32()))
             with pytest.raises(ValueError, match=r"^row 3: .*partition.* \(topic 't', key None\)$"):
                 send_rows(producer, [rows.slice(0, 1), rows.slice(0, 1), rows.slice(0, 1), rows.slice(2)], "t")
+
+
+def test_batches_are_sent_in_groups() -> None:
+    """Each row is in one group, in its order; a batch that is larger than a group is not divided."""
+    small = [pa.RecordBatch.from_pydict({"value": [f"{number:04}" * 250]}) for number in range(5_000)]
+    large = pa.RecordBatch.from_pydict({"value": ["x" * 2 * GROUP_BYTES]})
+    groups = list(in_groups([*small, large, small[0]]))
+    assert pa.concat_tables(groups) == pa.Table.from_batches([*small, large, small[0]])
+    assert [group.nbytes // 2**20 for group in groups] == [4, 8, 0]
+    assert list(in_groups([])) == []
