@@ -45,7 +45,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ottla.spark.jobs.session import use_installed_pyspark
 
-WARM_UPS = 4
+WARM_UPS = 8
 PORTS = range(19_600, 19_690, 2)
 SETTINGS = {
     "spark.ui.enabled": "false",

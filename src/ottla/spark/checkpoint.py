@@ -19,7 +19,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from ottla.errors import ConfigError, IllegalStateError, OttlaError
-from ottla.spark.offsets import OWN_KEYS, Offsets, StreamOffset, to_json
+from ottla.spark.offsets import NAMED, OWN_KEYS, Offsets, StreamOffset, to_json
+from ottla.types import short_list
 
 OFFSETS, COMMITS, SOURCES = "offsets", "commits", "sources"
 VERSION = "v1"
@@ -57,7 +58,9 @@ def read_batches(folder: Path) -> list[LoggedBatch]:
     """
     log = folder / OFFSETS
     if not log.is_dir():
-        raise ConfigError(f"{folder} is not a checkpoint of a streaming query: it has no directory {OFFSETS!r}")
+        inside = sorted(path.parent.name for path in folder.glob(f"*/{OFFSETS}") if path.is_dir())
+        hint = f"it has those of {short_list(inside, NAMED)}: name one of these directories" if inside else None
+        raise ConfigError(f"{folder} is not a checkpoint of a streaming query: it has no directory {OFFSETS!r}", hint=hint)
     committed = set(_numbers(folder / COMMITS))
     batches: list[LoggedBatch] = []
     for number in sorted(_numbers(log)):
@@ -178,8 +181,8 @@ def _topics(
             notes.append("the topic was recreated")
         elif earlier is not None and all(tp.topic != topic for tp in earlier.positions):
             notes.append("the topic is new")
-        elif earlier is not None and ends.keys() - earlier.positions.keys():
-            notes.append(f"{len(ends.keys() - earlier.positions.keys())} partitions are new")
+        elif earlier is not None and (new := len(ends.keys() - earlier.positions.keys())):
+            notes.append("1 partition is new" if new == 1 else f"{new} partitions are new")
         yield TopicProgress(batch, source, topic, {tp.partition: each for tp, each in ends.items()}, records, "; ".join(notes))
     gone = {tp.topic for tp in earlier.positions} - {tp.topic for tp in end.positions} if earlier is not None else set()
     for topic in sorted(gone):

@@ -9,6 +9,7 @@ Spark reports a batch when it has written the batch's commit log, so the records
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Callable, Collection, Iterable
 from types import TracebackType
@@ -17,14 +18,17 @@ from typing import Any, NamedTuple, Self
 from pyspark.sql.streaming import StreamingQueryListener
 
 from ottla import arguments
+from ottla.errors import ConfigError
 from ottla.spark.client_settings import CLIENT_PREFIX
 from ottla.spark.cluster import Cluster
-from ottla.spark.offsets import StreamOffset
+from ottla.spark.offsets import NAMED, StreamOffset
 from ottla.spark.options import parse_options
 from ottla.spark.progress import Progress, ProgressThread
-from ottla.types import TopicPartition
+from ottla.types import TopicPartition, short_list
 
 log = logging.getLogger(__name__)
+
+_OPTION = re.compile(r"(?:option )?" + re.escape(CLIENT_PREFIX) + r"([a-z][a-z.]*[a-z])")
 
 LAST_EVENT_TIMEOUT = 10.0
 """Seconds that ``stop()`` waits for Spark's last reports of queries that have ended."""
@@ -80,6 +84,7 @@ class ProgressTracker:
         try:
             self._wait_for_last_reports()
             self._streams.removeListener(self._listener)
+            self._warn_of_unknown_names()
         except Exception as error:  # of any class: the JVM may be gone. An exception of the user's program must not be hidden.
             log.warning("the session of Spark has ended, so the last reports of its queries may be missing: %s", error)
         finally:
@@ -92,6 +97,12 @@ class ProgressTracker:
         active = {str(query.runId) for query in self._streams.active}
         with self._changed:
             self._changed.wait_for(lambda: self._running.keys() <= active, LAST_EVENT_TIMEOUT)
+
+    def _warn_of_unknown_names(self) -> None:
+        with self._changed:
+            unknown = sorted(set(self._queries or ()).difference(name for name in self._names.values() if name is not None))
+        if unknown:
+            log.warning("no query with the name %s has run, so its progress is not committed", short_list(unknown, NAMED))
 
     def _all_positions(self) -> dict[TopicPartition, int]:
         """The least position of any query in each partition."""
@@ -208,11 +219,20 @@ def track_progress(
     Raises ``ConfigError`` for wrong settings.
     """
     arguments.text(group_id, "group_id")
+    arguments.text(bootstrap_servers, "bootstrap_servers")
     names = None if queries is None else arguments.names(queries, "queries")
     given = {f"{CLIENT_PREFIX}{name.replace('_', '.')}": str(value) for name, value in settings.items()}
     given |= {f"{CLIENT_PREFIX}bootstrap.servers": bootstrap_servers, "groupId": group_id, "subscribe": "any"}
-    options = parse_options(given)
+    try:
+        options = parse_options(given)
+    except ConfigError as error:
+        raise ConfigError(_with_argument_names(str(error.args[0])), hint=_with_argument_names(error.hint or "") or None) from error
     return ProgressTracker(spark.streams, ProgressThread(Progress(Cluster(options), group_id)), names)
+
+
+def _with_argument_names(text: str) -> str:
+    """Return the text of an error with the names of arguments, as they are given here, instead of those of Spark's options."""
+    return _OPTION.sub(lambda found: found[1].replace(".", "_"), text)
 
 
 def _offsets(text: str | None) -> dict[TopicPartition, int]:

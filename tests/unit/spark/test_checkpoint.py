@@ -44,7 +44,7 @@ def test_the_progress_of_each_topic(tmp_path: Path) -> None:
     assert batches[0].written_at == 1_700_000_000_000
     assert [(each.batch.number, each.source, each.topic, each.records, each.note) for each in progress_of(batches)] == [
         (0, 0, "a", 10, ""),
-        (1, 0, "a", 9, "1 partitions are new"),
+        (1, 0, "a", 9, "1 partition is new"),
         (1, 0, "b", 7, "the topic is new"),
         (1, 1, "x", None, "the source is new"),
         (2, 0, "a", None, "the topic was recreated"),
@@ -142,6 +142,9 @@ def test_what_is_no_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not a checkpoint of a streaming query"):
         read_batches(tmp_path)
     folder = checkpoint(tmp_path / "c", [FIRST])
+    checkpoint(tmp_path / "b", [FIRST])
+    with pytest.raises(ConfigError, match=r"it has those of b, c: name one of these directories"):
+        read_batches(tmp_path)
     (folder / "offsets" / "1").write_text("v9\n{}\n")
     with pytest.raises(ConfigError, match=r"offsets/1 is no offset log of version v1: it begins with 'v9'"):
         read_batches(folder)
@@ -158,7 +161,7 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         rows = json.loads(capsys.readouterr().out)
         assert [(row["batch"], row["topic"], row["state"], row["lag"], row["note"]) for row in rows] == [
             (0, "a", "processed", None, ""),
-            (1, "a", "planned", None, "1 partitions are new; the topic was recreated since then"),
+            (1, "a", "planned", None, "1 partition is new; the topic was recreated since then"),
             (1, "b", "planned", None, "the topic is new; the topic was recreated since then"),
         ]
         plain = {"b": {"0": 7}}

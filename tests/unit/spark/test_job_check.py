@@ -196,6 +196,9 @@ def test_the_status_of_a_run_without_queries(tmp_path: Path, capsys: pytest.Capt
 
 def test_the_status_of_a_job_that_never_ran(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["pipeline", "status", str(tmp_path / "job.py")]) == 1
+    assert "job.py does not exist" in capsys.readouterr().err
+    (tmp_path / "job.py").touch()
+    assert run(["pipeline", "status", str(tmp_path / "job.py")]) == 1
     assert "has not been run: there is no " in capsys.readouterr().err
 
 

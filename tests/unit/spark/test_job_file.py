@@ -41,6 +41,7 @@ def test_a_file_with_a_syntax_error(tmp_path: Path) -> None:
     [
         ("", "has no function queries(spark) (def queries"),
         ("queries = {}", "has a dict instead of a function queries(spark)"),
+        ("queries = 1", "has an int instead of a function queries(spark)"),
         ("import sys; sys.exit(3)", "called sys.exit(3) while it was loaded"),
         ("import nowhere_to_be_found", "raised ModuleNotFoundError: No module named 'nowhere_to_be_found'"),
         ("from . import helpers", "write 'import helpers'"),
@@ -68,6 +69,17 @@ def test_an_exception_has_the_lines_of_the_users_code(tmp_path: Path) -> None:
         f"{tmp_path / 'prices.py'}:2, in price: return {{}}[name]",
     )
     del sys.modules["prices"]
+
+
+def test_frames_of_the_import_are_not_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frozen modules have no file: their names would be files in the current directory."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    error = refused(tmp_path, "import broken\n")
+    assert error.details == (
+        f"{tmp_path / 'job.py'}:1, in <module>: import broken",
+        f"{tmp_path / 'broken.py'}:1, in <module>: 1 / 0",
+    )
 
 
 def test_a_file_with_a_nul_has_no_line(tmp_path: Path) -> None:

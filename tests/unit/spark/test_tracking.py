@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from ottla.errors import ConfigError
 from ottla.spark import tracking
 from ottla.spark.offsets import Offsets
 from ottla.spark.progress import Progress, ProgressThread
-from ottla.spark.tracking import ProgressTracker
+from ottla.spark.tracking import ProgressTracker, track_progress
 from ottla.types import OffsetAndMetadata, TopicPartition
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -113,6 +114,21 @@ def test_a_session_that_has_ended_hides_no_exception_and_the_last_commit_is_made
     assert [(record.levelno, record.name) for record in caplog.records] == [(logging.WARNING, "ottla.spark.tracking")]
     assert "the session of Spark has ended, so the last reports of its queries may be missing: no JVM" in caplog.text
     tracker.stop()  # once more
+
+
+def test_a_name_that_no_query_has_is_reported(streams: Streams, group: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with ProgressTracker(streams, ProgressThread(Progress(group, "g")), ["orders", "ordres"]):
+        run_to_end(streams, "q", "orders", '{"t":{"0":5}}')
+    assert [record.message for record in caplog.records] == [
+        "no query with the name ordres has run, so its progress is not committed"
+    ]
+
+
+def test_errors_name_arguments() -> None:
+    with pytest.raises(ConfigError, match=r"^unknown setting 'securty_protocol' \(did you mean security_protocol\?\)$"):
+        track_progress(None, group_id="g", bootstrap_servers="localhost:9092", securty_protocol="SSL")
+    with pytest.raises(ConfigError, match="^bootstrap_servers is empty$"):
+        track_progress(None, group_id="g", bootstrap_servers="")
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])

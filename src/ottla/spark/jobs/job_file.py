@@ -68,7 +68,7 @@ def load_job(path: Path) -> Job:
     _let_workers_import_from(folder)
     function = getattr(_execute(path), FUNCTION, None)
     if not callable(function):
-        reason = "has no function" if function is None else f"has a {type(function).__name__} instead of a function"
+        reason = "has no function" if function is None else f"has {_kind(function)} instead of a function"
         raise JobError(f"{path} {reason} {FUNCTION}(spark)", hint=EXAMPLE)
     try:
         inspect.signature(function).bind(None)
@@ -199,7 +199,7 @@ def _raised(path: Path, doing: str, error: BaseException) -> JobError:
     """The error for an exception of the user's code, with its frames there."""
     folder = path.resolve().parent
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if folder in Path(frame.filename).resolve().parents and "site-packages" not in frame.filename]
+    own = [frame for frame in frames if _is_in(folder, frame.filename)]
     details = tuple(f"{frame.filename}:{frame.lineno}, in {frame.name}: {frame.line}" for frame in own)
     text = str(error)
     if TRACEBACK in text:  # PySpark's error for one in a process of a Python source, such as a wrong option
@@ -207,6 +207,11 @@ def _raised(path: Path, doing: str, error: BaseException) -> JobError:
     first = text.strip().partition("\n")[0]
     hint = NEEDS_SESSION if "SESSION_OR_CONTEXT_NOT_EXISTS" in first else None
     return JobError(f"{path}: {doing} raised {type(error).__name__}{f': {first}' if first else ''}", hint=hint, details=details)
+
+
+def _is_in(folder: Path, filename: str) -> bool:
+    """Whether a file is the user's. The name of a frozen module looks like that of a file in the current directory."""
+    return not filename.startswith("<") and folder in Path(filename).resolve().parents and "site-packages" not in filename
 
 
 def _quoted(error: SyntaxError) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ stopped, and the state file says how it ended.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import time
@@ -58,7 +59,7 @@ def run_job(given: JobRun, stop: StopRequests, observer: Observer) -> int:
     with directory.locked():
         directory.drain.unlink(missing_ok=True)  # that of the run before
         state = _RunState(given, directory, observer)
-        with state.kept(), _metrics(given.metrics_port, state.queries, observer.say):
+        with state.kept(), _without_tracebacks_of_py4j(), _metrics(given.metrics_port, state.queries, observer.say):
             session_settings = SessionSettings(
                 name=given.path.stem,
                 checkpoints=given.checkpoints,
@@ -151,6 +152,21 @@ class _RunState:
             self._state["ended_at"] = int(time.time() * 1000)
             with contextlib.suppress(OSError):
                 self._directory.write(self._state)
+
+
+@contextlib.contextmanager
+def _without_tracebacks_of_py4j() -> Iterator[None]:
+    """Drop what py4j logs when the JVM has ended: two tracebacks for each call, before the error that says so."""
+    root = logging.getLogger()  # py4j logs with the root logger itself
+    root.addFilter(_is_not_of_py4j)
+    try:
+        yield
+    finally:
+        root.removeFilter(_is_not_of_py4j)
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return "py4j" not in Path(record.pathname).parts
 
 
 @contextlib.contextmanager

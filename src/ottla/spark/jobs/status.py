@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from ottla.errors import ConfigError, OttlaError
 from ottla.spark.checkpoint import LoggedBatch, read_batches
+from ottla.spark.jobs.job_file import check_file
 from ottla.spark.jobs.locations import local_path
 from ottla.spark.jobs.state_file import RUNNING, RunDirectory
 from ottla.spark.jobs.supervision import ENDED
@@ -47,11 +48,13 @@ class QueryStatus(NamedTuple):
 
 
 def status_of(job: Path, checkpoints: str) -> list[QueryStatus]:
-    """Return the queries of a job's latest run. Raises ``OttlaError`` if there was none, or if it has no queries."""
+    """Return the queries of a job's latest run. Raises ``OttlaError`` if there was none, or if it has no queries. The job's file may be
+    gone by now."""
     directory = RunDirectory(job, checkpoints)
     is_running = directory.is_running()
     state = directory.read()
     if not state:
+        check_file(job)
         raise OttlaError(
             f"{job} has not been run: there is no {directory.path / 'state.json'}",
             hint="if it was run with --checkpoints, pass the same",
