@@ -5,15 +5,16 @@ Owns the start and the end of the server. Must not know the group. Invariant: it
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from ottla.client.admin.zookeeper.calls import Steps, ask
 from ottla.demo.processes import Emit
+from ottla.runtime import clock
 from ottla.runtime.zookeeper_calls import ZooKeeperCalls
 from ottla.runtime.zookeeper_server import ZooKeeperServer
 from ottla.signals import wait_for_signal
 from ottla.zookeeper import paths
+from ottla.zookeeper.nodes import encode_broker, encode_topic
 from ottla.zookeeper.operations import Create, Exists
 
 BROKER_ID = 1
@@ -33,19 +34,18 @@ def main(arguments: dict[str, Any], emit: Emit) -> None:
         wait_for_signal(announce=lambda: emit("listening", connect=server.connect_string), meanwhile=server.check)
 
 
-def _nodes(bootstrap_servers: str, topic: str, partitions: int) -> dict[str, dict[str, object]]:
+def _nodes(bootstrap_servers: str, topic: str, partitions: int) -> dict[str, bytes]:
     """The nodes of a broker and of a topic whose partitions it leads. A real broker's node is ephemeral."""
     host, _, port = bootstrap_servers.rpartition(":")
-    broker = {"version": 4, "host": host, "port": int(port), "endpoints": [f"PLAINTEXT://{bootstrap_servers}"], "jmx_port": -1}
-    replicas = {"version": 1, "partitions": {str(number): [BROKER_ID] for number in range(partitions)}}
-    return {paths.broker(BROKER_ID): broker, paths.topic(topic): replicas}
+    broker = encode_broker(host.strip("[]"), int(port), clock.now().wall)
+    return {paths.broker(BROKER_ID): broker, paths.topic(topic): encode_topic([BROKER_ID] * partitions)}
 
 
-def _create(nodes: dict[str, dict[str, object]]) -> Steps[None]:
+def _create(nodes: dict[str, bytes]) -> Steps[None]:
     """Create nodes, unless an earlier attempt has, and the nodes above them."""
-    for path, fields in nodes.items():
+    for path, data in nodes.items():
         for parent in paths.parents(path):
             if (yield from ask(Exists(parent))) is None:
                 yield from ask(Create(parent))
         if (yield from ask(Exists(path))) is None:
-            yield from ask(Create(path, json.dumps(fields).encode()))
+            yield from ask(Create(path, data))

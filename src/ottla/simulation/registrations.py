@@ -6,12 +6,12 @@ ZooKeeper until its session ends.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 
 from ottla.simulation.zookeeper_server import SimZooKeeper
 from ottla.types import Node
 from ottla.zookeeper import paths
+from ottla.zookeeper.nodes import encode_broker, encode_partition_state, encode_topic
 from ottla.zookeeper.operations import Create, Delete, Operation, SetData
 
 SESSION_TIMEOUT = 6_000
@@ -38,16 +38,8 @@ class Registrations:
         """Register a broker that has started. The session of its last process ends at once, if it is still there."""
         self._end(node.node_id, self._sessions.get(node.node_id))
         session_id = self._sessions[node.node_id] = self._zookeeper.model.open(_ENDLESS, self._clock.now)
-        fields = {
-            "listener_security_protocol_map": {"PLAINTEXT": "PLAINTEXT"},
-            "endpoints": [f"PLAINTEXT://{node.host}:{node.port}"],
-            "jmx_port": -1,
-            "host": node.host,
-            "timestamp": str(self._clock.now.wall),
-            "port": node.port,
-            "version": 4,
-        }
-        self._do(session_id, Create(paths.broker(node.node_id), _json(fields), ephemeral=True))
+        data = encode_broker(node.host, node.port, self._clock.now.wall)
+        self._do(session_id, Create(paths.broker(node.node_id), data, ephemeral=True))
 
     def killed(self, node_id: int) -> None:
         """Note that a broker was killed."""
@@ -65,18 +57,15 @@ class Registrations:
 
     def _write_topic(self, name: str, leaders: Sequence[int | None]) -> None:
         known = len(self._topics.get(name, ()))
-        partitions = {str(number): [_replica(leader)] for number, leader in enumerate(leaders)}
         if len(leaders) != known:
-            self._write(paths.topic(name), _json({"version": 1, "partitions": partitions}))
+            self._write(paths.topic(name), encode_topic([_replica(leader) for leader in leaders]))
         if not known:
             self._write(f"{paths.topic(name)}/partitions", b"")
         for number, leader in enumerate(leaders):
             state = paths.partition_state(name, number)
             if number >= known:
                 self._write(paths.parents(state)[-1], b"")
-            isr = [_replica(leader)]
-            fields = {"controller_epoch": 1, "leader": _replica(leader), "version": 1, "leader_epoch": 0, "isr": isr}
-            self._write(state, _json(fields))
+            self._write(state, encode_partition_state(_replica(leader)))
 
     def _write(self, path: str, data: bytes) -> None:
         """Create a node, or replace its data if that is another one."""
@@ -104,7 +93,3 @@ class Registrations:
 
 def _replica(leader: int | None) -> int:
     return -1 if leader is None else leader
-
-
-def _json(fields: Mapping[str, object]) -> bytes:
-    return json.dumps(fields, separators=(",", ":")).encode()

@@ -1,6 +1,6 @@
 """The data of Kafka 0.8's nodes, written as Kafka 1.1.1 writes it, and read leniently.
 
-Owns the JSON of members, brokers and topics, and the text of owners and offsets. Must not know paths, except to name them in an
+Owns the JSON of members, brokers, topics and leaders, and the text of owners and offsets. Must not know paths, except to name them in an
 error. Invariants: what is written has the bytes of Kafka 1.1.1, since Java's members parse it strictly; reading skips unknown
 fields, and raises ``ProtocolError`` with the path for everything else that it cannot understand.
 """
@@ -8,7 +8,7 @@ fields, and raises ``ProtocolError`` with the path for everything else that it c
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -44,7 +44,7 @@ class MemberRegistration:
             "pattern": self.pattern,
             "timestamp": str(self.timestamp),
         }
-        return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+        return _json(fields)
 
     @classmethod
     def decode(cls, data: bytes, path: str) -> MemberRegistration:
@@ -66,6 +66,21 @@ class MemberRegistration:
         return cls(streams, pattern, _number(timestamp, path, "the timestamp", 0, _MAX_INT64))
 
 
+def encode_broker(host: str, port: int, timestamp: int) -> bytes:
+    """Return the data of a broker with one listener, without TLS. ``timestamp``: when it started (ms since 1970)."""
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    fields = {
+        "listener_security_protocol_map": {"PLAINTEXT": "PLAINTEXT"},
+        "endpoints": [f"PLAINTEXT://{address}"],
+        "jmx_port": -1,
+        "host": host,
+        "timestamp": str(timestamp),
+        "port": port,
+        "version": 4,
+    }
+    return _json(fields)
+
+
 def decode_broker(broker_id: int, data: bytes, path: str, listener: str = "PLAINTEXT") -> BrokerAddress:
     """Read the address of a broker for one listener or security protocol. Raises ``ProtocolError``.
 
@@ -83,6 +98,16 @@ def decode_broker(broker_id: int, data: bytes, path: str, listener: str = "PLAIN
     if listener != "PLAINTEXT" or not isinstance(fields.get("host"), str):
         raise _malformed(path, f"broker {broker_id} has no address for {listener}")
     return BrokerAddress(broker_id, fields["host"], _number(fields.get("port"), path, "the port", 1, 65535), None)
+
+
+def encode_topic(replicas: Sequence[int]) -> bytes:
+    """Return the data of a topic: for each partition, in order, the broker with its only replica."""
+    return _json({"version": 1, "partitions": {str(partition): [broker] for partition, broker in enumerate(replicas)}})
+
+
+def encode_partition_state(leader: int) -> bytes:
+    """Return the data of a partition's state: its leader, the only replica; -1: it has none."""
+    return _json({"controller_epoch": 1, "leader": leader, "version": 1, "leader_epoch": 0, "isr": [leader]})
 
 
 def decode_topic(data: bytes, path: str) -> tuple[int, ...]:
@@ -132,6 +157,11 @@ def encode_offset(offset: int) -> bytes:
 def decode_offset(data: bytes, path: str) -> int:
     """Read a committed offset. Raises ``ProtocolError``."""
     return _number(_text(data, path), path, "the offset", 0, _MAX_INT64)
+
+
+def _json(fields: Mapping[str, object]) -> bytes:
+    """Return JSON as Kafka writes it, in the order of the fields."""
+    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def _object(data: bytes, path: str) -> dict[str, Any]:

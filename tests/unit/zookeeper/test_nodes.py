@@ -52,6 +52,13 @@ def test_brokers_of_all_versions() -> None:
         nodes.decode_broker(1, tls, "/b")
 
 
+def test_brokers_topics_and_leaders_are_written_with_the_bytes_of_kafka() -> None:
+    assert nodes.encode_broker("127.0.0.1", 19092, 1795377273165) == BROKER
+    assert nodes.decode_broker(1, nodes.encode_broker("::1", 9093, 1), "/b") == Node(1, "::1", 9093)
+    assert nodes.encode_topic([1, 2]) == b'{"version":1,"partitions":{"0":[1],"1":[2]}}'
+    assert nodes.encode_partition_state(1) == STATE
+
+
 def test_topics_owners_and_offsets() -> None:
     assert nodes.decode_topic(TOPIC, "/t") == (0, 1, 2, 3, 4, 10)
     assert nodes.decode_owner(b"bar_vm-1795377382328-12a618e8-0", "/o") == ConsumerThread("bar_vm-1795377382328-12a618e8", 0)
