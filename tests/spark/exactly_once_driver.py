@@ -1,9 +1,9 @@
 """A driver that copies a topic exactly once, in a process of its own that a test kills.
 
 The argument is JSON: ``servers``, ``source``, ``target``, ``checkpoint``, ``master``, ``home``, ``kind`` (``stream``, ``foreach``),
-``kill`` (after how many commits of transactions the driver kills itself; 0: never), ``rows`` (the most records of a batch),
-``stalls`` (whether the first attempt of a task waits) and ``settings`` of Spark. It prints each batch that has ended, at last
-``null``, and how many copies of tasks Spark has started so far because of ``spark.speculation``.
+``kill`` (after how many commits of a batch's transactions, at most, the driver kills itself, before the last one; 0: never),
+``rows`` (the most records of a batch), ``stalls`` (whether the first attempt of a task waits) and ``settings`` of Spark. It prints
+each batch that has ended, at last ``null``, and how many copies of tasks Spark has started so far because of ``spark.speculation``.
 """
 
 from __future__ import annotations
@@ -35,20 +35,18 @@ class KillingDataSource(OttlaDataSource):
         return "killing"
 
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:
-        left = [int(self.options.pop("kill"))]
+        commits = int(self.options.pop("kill"))
         driver = int(self.options.pop("driver"))
         end_transactions = Admin.end_transactions
 
         def end(admin: Admin, prepared: Any, **arguments: Any) -> None:
             each = list(prepared)
-            if arguments["commit"] and each:
-                end_transactions(admin, each[: left[0]], **arguments)
-                left[0] -= min(left[0], len(each))
-                if not left[0]:
-                    os.kill(driver, signal.SIGKILL)
-                    os._exit(1)
-            else:
+            if not arguments["commit"] or len(each) < 2:  # the last one of a repeated batch
                 end_transactions(admin, each, **arguments)
+                return
+            end_transactions(admin, each[: min(commits, len(each) - 1)], **arguments)
+            os.kill(driver, signal.SIGKILL)
+            os._exit(1)
 
         Admin.end_transactions = end  # type: ignore[method-assign, assignment]
         return super().streamWriter(schema, overwrite)
@@ -62,7 +60,7 @@ spark.sparkContext.setLogLevel("OFF")
 jvm = spark.sparkContext._gateway.proc.pid
 print(json.dumps({"jvm": jvm}), flush=True)
 kafka = {"kafka.bootstrap.servers": given["servers"]}
-reader = spark.readStream.format("ottla").options(**kafka, subscribe=given["source"], startingOffsets="earliest")
+reader = spark.readStream.format("ottla").options(**kafka, subscribe=given["source"], startingOffsets="earliest", minPartitions=4)
 frame = reader.option("maxOffsetsPerTrigger", given["rows"]).load().select("key", "value")
 sink = {**kafka, "topic": given["target"], "exactlyOnce": "true"}
 if given["kill"]:

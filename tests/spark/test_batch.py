@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,6 +11,10 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from ottla.spark.data_loss import DataLossError
+from ottla.spark.options import parse_options
+from ottla.spark.planning import OffsetRange
+from ottla.spark.reading import read_ranges
 from tests.spark.conftest import Kafka, Load, Message, numbered
 
 FIRST = 1_700_000_000_000
@@ -281,6 +286,19 @@ def test_an_unreachable_cluster_raises_with_its_addresses_in_time(spark: SparkSe
     assert "127.0.0.1:1" in str(raised.value)
     assert "127.0.0.1:2" in str(raised.value)
     assert "check kafka.bootstrap.servers" in str(raised.value)
+
+
+def test_a_log_that_is_cut_at_both_ends_after_the_plan_has_lost_both(kafka: Kafka) -> None:
+    topic = kafka.create()
+    kafka.produce(topic, numbered(10))
+    kafka.delete_records(topic, 0, 4)
+    options = parse_options({"kafka.bootstrap.servers": kafka.servers, "subscribe": topic})
+    begins = f"{topic}-0: offsets 2 to 3 cannot be read: the log now begins at offset 4"
+    ends = f"{topic}-0: offsets 10 to 14 cannot be read: the log now ends at offset 10"
+    with pytest.raises(DataLossError, match=rf"{begins}.*; {ends}"):
+        list(read_ranges([OffsetRange(topic, 0, 2, 15)], ("value",), options))
+    lenient = dataclasses.replace(options, fail_on_data_loss=False)
+    assert sum(batch.num_rows for batch in read_ranges([OffsetRange(topic, 0, 2, 15)], ("value",), lenient)) == 6
 
 
 def test_offsets_on_both_sides_of_the_log_are_both_named(load: Load, kafka: Kafka) -> None:

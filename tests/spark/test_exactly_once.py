@@ -10,16 +10,17 @@ import itertools
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from ottla import Admin, Broker, OffsetAndMetadata, Producer, TopicPartition
+from ottla import Admin, Broker, ConsumerGroupMetadata, OffsetAndMetadata, Producer, TopicPartition
 from ottla.admin import TransactionDescription
 from ottla.errors import OttlaError, ReplayMismatchError
 from ottla.spark import exactly_once
 from ottla.spark.exactly_once import TaskAttempt, abort_batch, commit_batch, open_transactions, write_task
-from ottla.spark.replay import SinkName, TaskReport
+from ottla.spark.replay import Marker, SinkName, TaskReport
 from ottla.spark.sink_options import SinkOptions, parse_sink_options
 from tests.interop.real_kafka import OwnKafka, free_port_pair
 from tests.spark.conftest import Kafka
@@ -173,7 +174,7 @@ def test_rows_that_are_not_those_committed_are_refused(query: Query, caplog: pyt
 
 def test_a_batch_that_is_committed_in_whole_can_be_skipped(query: Query) -> None:
     query.write(0, ["a"], ["b"], [])
-    for tasks in ([["x"], ["y"], ["z"]], [["x"]], [["x"], [], [], ["y"]]):
+    for tasks in ([["x"], ["y"], []], [["x"]], [["x"], [], [], ["y"]]):
         query.options = query.with_options()
         with pytest.raises(ReplayMismatchError) as raised:
             query.write(0, *tasks, run="next")
@@ -184,6 +185,30 @@ def test_a_batch_that_is_committed_in_whole_can_be_skipped(query: Query) -> None
         assert query.open_transactions() == []
     query.write(1, ["c"], run="next")
     assert query.committed() == ["a", "b", "c"]
+
+
+def test_a_batch_with_more_rows_than_were_committed_is_not_skipped(query: Query) -> None:
+    """The checkpoint was restored without the batch, and Spark has planned it again, up to a later end."""
+    query.write(0, ["a"], ["b"])
+    query.options = query.with_options(onReplayMismatch="skip")
+    with pytest.raises(ReplayMismatchError, match="1 committed, 2 now") as raised:
+        query.write(0, ["a"], ["b", "c"], run="next")
+    assert "skip" not in str(raised.value.hint)
+    assert query.committed() == ["a", "b"]
+
+
+def test_a_repeated_batch_does_not_renew_the_age_of_its_markers(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()
+    query.write(0, ["a"])
+    query.die_after_first_commit(query.prepare(1, ["c"], ["d"]))
+    monkeypatch.setattr(exactly_once.time, "time", lambda: now + 5 * 86_400)
+    again = query.prepare(1, ["c"], ["d"], run="second")
+    exactly_once.admin_of(query.options).fence_producers([query.name.of_task(1)])
+    with pytest.raises(OttlaError):
+        query.commit(again)
+    monkeypatch.setattr(exactly_once.time, "time", lambda: now + 8 * 86_400)
+    with pytest.raises(ReplayMismatchError, match="an earlier run began to commit batch 1 8 days ago"):
+        query.write(1, ["c"], ["d"], run="third")
 
 
 def test_other_tasks_are_refused_if_some_were_committed(query: Query, caplog: pytest.LogCaptureFixture) -> None:
@@ -243,6 +268,37 @@ def test_tasks_of_a_driver_that_was_thought_dead_come_late(query: Query, first: 
     with pytest.raises(OttlaError):
         query.commit(old)
     assert query.committed() == sorted(["a", *first, "d", "e"])
+
+
+def test_a_task_without_rows_and_without_a_marker_protects_nothing(cluster: Kafka) -> None:
+    """With the column topic, the first batch of a query has no topic for the marker of a task without rows."""
+    query = Query(cluster)
+    query.options = parse_sink_options({"kafka.bootstrap.servers": cluster.servers, "exactlyOnce": "true"})
+    old = [query.task(0, 0)]
+    query.write(0, ["d", "e"], run="the next run")
+    old += [query.task(0, 1, "d"), query.task(0, 2, "e")]
+    with pytest.raises(ReplayMismatchError, match=r"batch 0 had 1 task, of which 0 is committed, and now has 3|0 now"):
+        query.commit(old)
+    assert query.committed() == ["d", "e"]
+
+
+def test_a_driver_that_was_cut_off_does_not_replace_a_newer_record(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    query.write(0, ["a"])
+    old = query.prepare(1, ["c"])
+    monkeypatch.setattr(exactly_once, "LATE", -1.0)
+    compare = exactly_once.conflicts
+
+    def cut_off(*arguments: Any, **named: Any) -> Any:
+        monkeypatch.setattr(exactly_once, "conflicts", compare)
+        query.write(1, ["c"], run="the next run")
+        query.write(2, ["d"], run="the next run")
+        return compare(*arguments, **named)
+
+    monkeypatch.setattr(exactly_once, "conflicts", cut_off)
+    with pytest.raises(OttlaError, match="batch 1 is not committed: another driver has committed a batch of this query meanwhile"):
+        query.commit(old)
+    query.write(3, ["e"], run="the next run")
+    assert query.committed() == ["a", "c", "d", "e"]
 
 
 def test_a_driver_that_was_thought_dead_comes_between(query: Query) -> None:
@@ -443,3 +499,21 @@ def test_a_newer_attempt_fences_an_older_one_that_still_writes(query: Query, sen
         with pytest.raises(OttlaError):
             exactly_once.admin_of(query.options).end_transactions(transaction.prepare(), commit=True)
     assert query.committed() == ["new"]
+
+
+def test_a_marker_that_is_about_to_be_committed_is_waited_for(query: Query) -> None:
+    """A transaction is committed in two steps: its marker may still be pending when the next attempt of its task reads."""
+    query.write(0, ["a"])
+    group = query.name.of_task(0)
+    [(place, stored)] = exactly_once.admin_of(query.options).group_offsets(group).items()
+    assert Marker.loads(stored.metadata, group).batch == 0
+    with Producer(bootstrap_servers=query.kafka.servers, transactional_id=f"other-{group}") as other, ThreadPoolExecutor(1) as pool:
+        transaction = other.transaction()
+        transaction.begin()
+        pending = OffsetAndMetadata(1, metadata=Marker(1, 1, 0).dumps())
+        transaction.commit_offsets(ConsumerGroupMetadata(group), {place: pending})
+        attempt = pool.submit(query.task, 1, 0, "b")
+        with pytest.raises(TimeoutError):
+            attempt.result(1)
+        transaction.commit()
+        assert attempt.result(60).marker == Marker(1, 1, 0)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from ottla.errors import OttlaError
+from ottla.errors import OttlaError, TransactionAbortedError
 from ottla.records.accumulator import RecordAccumulator
 from ottla.records.batch_states import OUTCOMES
 from ottla.records.producer_queues import ProducerBatch
@@ -91,11 +91,13 @@ class ArrowDelivery:
         return self.pending() is None
 
     def error(self) -> OttlaError | None:
-        """The first error, whose batches count as seen then: they are not logged."""
+        """The first error, whose batches count as seen then: they are not logged. That a transaction has to be aborted follows from
+        the error of another batch."""
         failed = [batch for batch in _leaves(self.batches) if batch.error is not None]
         for batch in failed:
             batch.seen = True
-        return failed[0].error if failed else None
+        causes = [batch.error for batch in failed if not isinstance(batch.error, TransactionAbortedError)]
+        return causes[0] if causes else failed[0].error if failed else None
 
     def written(self) -> list[WrittenRows]:
         """Where the acknowledged rows were written, by topic and partition."""

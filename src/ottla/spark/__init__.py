@@ -23,9 +23,13 @@ Spark discovers it through the top-level module ``pyspark_ottla``; users import 
     offset_checks.py       checks offsets in options against the ends of the logs
     progress.py    driver  commits a stream's progress to a consumer group
     tracking.py    driver  ``track_progress``: the progress of any query, by a listener
+    checkpoint.py          the offsets in a checkpoint directory: shown and converted, without Spark
     sink_options.py        the options and columns of the sink
-    sink.py      executor  the batch sink: Arrow batches -> records
+    sink.py      executor  the batch sink, and what it shares with that of streams
     stream_sink.py         the sink of streams
+    arrow_rows.py executor Arrow batches -> records
+    exactly_once.py        transactions that tasks prepare and the driver commits
+    replay.py      pure    repeated batches: what the sink remembers, and when it refuses
     reading.py   executor  ranges of offsets -> Arrow batches
     consumer_pool.py executor  idle consumers of a worker process, for later tasks
     executors.py           the pickled form of the objects above, which names the host where Ottla is missing
@@ -33,8 +37,8 @@ Spark discovers it through the top-level module ``pyspark_ottla``; users import 
     runner_environment.py  what the runner of jobs asks of planners
     jobs/          driver  ``ottla pipeline``: runs, watches, checks and tests jobs
 
-Must not know anything below ``Consumer``. Invariant: no constructor does I/O, because Spark creates and pickles these objects
-repeatedly, in several processes.
+Must not know anything below ``Consumer``, ``Producer`` and ``Admin``. Invariant: no constructor does I/O, because Spark creates and
+pickles these objects repeatedly, in several processes.
 """
 
 from __future__ import annotations

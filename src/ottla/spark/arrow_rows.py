@@ -71,17 +71,26 @@ def _wait(delivery: ArrowDelivery, batch: pa.RecordBatch | pa.Table, topic: str 
     try:
         delivery.result()
     except MessageTooLargeError as error:  # the producer divides batches that are too large, so a single row is
-        _add_row(error, batch, _largest(batch), topic)
+        if (number := _largest(batch, str(error.args[0]))) is not None:
+            _add_row(error, batch, number, topic)
         raise
 
 
-def _largest(batch: pa.RecordBatch | pa.Table) -> int:
-    """Return the number of the row with most bytes."""
+def _largest(batch: pa.RecordBatch | pa.Table, text: str) -> int | None:
+    """Return the number of the row with most bytes in key and value, of those to the topic that ``text`` names; ``None`` if all are
+    empty, so that headers are large."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     columns = [batch.column(name) for name in ("key", "value") if name in batch.schema.names]
     filled = [column for column in columns if column.null_count < batch.num_rows]  # one without values may have the type null
+    if not filled:
+        return None
     sizes = functools.reduce(pc.add, [pc.fill_null(pc.binary_length(column), 0) for column in filled])
+    if "topic" in batch.schema.names:
+        topics = batch.column("topic")
+        named = [each for each in pc.unique(topics).to_pylist() if f" to {each}-" in text]
+        sizes = pc.if_else(pc.is_in(topics, pa.array(named)), sizes, -1) if named else sizes
     return int(pc.index(sizes, pc.max(sizes)).as_py())
 
 

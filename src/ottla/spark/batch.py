@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from ottla.errors import OttlaError
 from ottla.spark.batch_bounds import are_fixed, bounds_from_json, current_bounds
-from ottla.spark.cluster import MAX_SINGLE_TOPICS, Cluster, api_timeout
+from ottla.spark.cluster import MAX_NAMED_TOPICS, Cluster, api_timeout
 from ottla.spark.executors import Shipped
 from ottla.spark.offsets import LATEST, Offsets
 from ottla.spark.options import SourceOptions
@@ -35,9 +35,9 @@ log = logging.getLogger(__name__)
 EXECUTION, DRIVER_HOST = "spark.sql.execution.id", "spark.driver.host"
 """Local properties that Spark sets in each task of a query."""
 
-MAX_LOOKUPS = MAX_SINGLE_TOPICS + 3
-"""The most lookups for the bounds of an execution, each with its own timeout: partitions of topics, the two ends of logs, and the
-ends of the logs for which options have offsets."""
+MAX_LOOKUPS = MAX_NAMED_TOPICS + 4
+"""The most lookups for the bounds of an execution, each with its own timeout: partitions of topics, together and one by one, the
+two ends of logs, and the ends of the logs for which options have offsets."""
 
 
 class UnboundPartition(NamedTuple):

@@ -77,6 +77,10 @@ def progress_of(batches: Iterable[LoggedBatch]) -> Iterator[TopicProgress]:
             earlier = before.sources[source] if before is not None and source < len(before.sources) else None
             is_new = before is not None and source >= len(before.sources)
             yield from _topics(batch, source, end, earlier, "the source is new" if is_new else "")
+        for source, earlier in enumerate(before.sources if before is not None else ()):
+            if earlier is not None and source >= len(batch.sources):
+                for topic in sorted({tp.topic for tp in earlier.positions}):
+                    yield TopicProgress(batch, source, topic, {}, None, "the source is no longer read")
         before = batch
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -33,15 +33,26 @@ RETRY_PAUSE = 0.1
 """Seconds between two attempts."""
 
 MISSING_TIMEOUT = 5.0
-"""Seconds after which a partition that is not in the metadata counts as deleted."""
+"""Seconds after which a topic or partition that is not in the metadata counts as missing: those of a broker that has just been
+started may be incomplete."""
 
-MAX_SINGLE_TOPICS = 3
-"""Up to so many topics are looked up one by one; more with one request for all topics of the cluster."""
+MAX_NAMED_TOPICS = 3
+"""Up to so many topics are looked up by name; more with one request for all topics of the cluster."""
 
 
 def api_timeout(options: SourceOptions) -> float:
     """Seconds for which one lookup is retried."""
     return float(dict(options.client).get("default.api.timeout.ms", DEFAULT_API_TIMEOUT_MS)) / 1000
+
+
+def describe_topics(consumer: Consumer, names: Sequence[str], timeout: float) -> dict[str, TopicMetadata]:
+    """Return those of the topics that exist. One that does not fails the request for all: then each is looked up by itself."""
+    try:
+        return dict(consumer._describe_topics(names, timeout))
+    except errors.UnknownTopicOrPartitionError:
+        if len(names) == 1:
+            return {}
+    return {name: topic for each in names for name, topic in describe_topics(consumer, [each], timeout).items()}
 
 
 class Cluster:
@@ -75,28 +86,30 @@ class Cluster:
     def partitions(self) -> list[TopicPartition]:
         """Return all partitions that the options select, sorted.
 
-        Raises ``ConfigError`` if a topic or partition in the options does not exist.
+        Raises ``ConfigError`` if a topic or partition in the options does not exist, after ``MISSING_TIMEOUT``.
         """
         subscription = self._options.subscription
-        existing = self._existing_partitions()
+        named, assigned = set(subscription.topics), set(subscription.partitions)
+        existing = self._await(lambda found: named <= {tp.topic for tp in found} and assigned.issubset(found))
         topics = {tp.topic for tp in existing}
         if missing := [topic for topic in subscription.topics if topic not in topics]:
             raise ConfigError(f"topic {short_list(missing, NAMED)} does not exist", hint="create it first, or check the name")
-        if absent := sorted(set(subscription.partitions).difference(existing)):
+        if absent := sorted(assigned.difference(existing)):
             raise ConfigError(f"option assign names partitions that do not exist: {short_list(absent, NAMED)}")
         return existing
 
     def await_partitions(self, expected: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Return all existing partitions that the options select, sorted.
-
-        If one of ``expected`` is missing, retry for ``MISSING_TIMEOUT``: the metadata of a broker that has just started may be
-        incomplete.
-        """
-        deadline = time.monotonic() + MISSING_TIMEOUT
+        """Return all existing partitions that the options select, sorted. If one of ``expected`` is missing, retry for
+        ``MISSING_TIMEOUT``."""
         wanted = {tp for tp in expected if self._options.subscription.includes(tp)}
+        return self._await(lambda found: wanted.issubset(found))
+
+    def _await(self, is_complete: Callable[[list[TopicPartition]], bool]) -> list[TopicPartition]:
+        """Look up the existing partitions until they are complete, for ``MISSING_TIMEOUT`` at most."""
+        deadline = time.monotonic() + MISSING_TIMEOUT
         while True:
             existing = self._existing_partitions()
-            if wanted <= set(existing) or time.monotonic() + RETRY_PAUSE >= deadline:
+            if is_complete(existing) or time.monotonic() + RETRY_PAUSE >= deadline:
                 return existing
             time.sleep(RETRY_PAUSE)
 
@@ -147,8 +160,8 @@ class Cluster:
         """Return the existing partitions that the options select."""
         subscription = self._options.subscription
         named = sorted({*subscription.topics, *(tp.topic for tp in subscription.partitions)})
-        if subscription.pattern is None and len(named) <= MAX_SINGLE_TOPICS:
-            found = [topic for name in named if (topic := self._topic(name)) is not None]
+        if subscription.pattern is None and len(named) <= MAX_NAMED_TOPICS:
+            found = list(self._retry(lambda consumer, timeout: describe_topics(consumer, named, timeout)).values())
         else:
             known = self._retry(lambda consumer, timeout: consumer._describe_topics(None, timeout))
             found = [
@@ -163,12 +176,6 @@ class Cluster:
                 subscription.pattern,
             )
         return [tp for tp in existing if tp in subscription.partitions] if subscription.partitions else existing
-
-    def _topic(self, name: str) -> TopicMetadata | None:
-        try:
-            return self._retry(lambda consumer, timeout: consumer._describe_topics((name,), timeout))[name]
-        except errors.UnknownTopicOrPartitionError:
-            return None
 
     def _client(self) -> Consumer:
         if self._consumer is None:

@@ -60,6 +60,9 @@ COMMIT_TIMEOUT = 120.0
 ABORT_TIMEOUT = 10.0
 """Seconds that the driver tries to abort transactions, which brokers otherwise do after ``transaction.timeout.ms``."""
 
+LATE = 1.0
+"""Seconds after which the driver reads the record of the latest batch once more, before it replaces it."""
+
 LIST_TIMEOUT = 2.0
 """Seconds that the driver waits before a batch for brokers to list their open transactions."""
 
@@ -264,7 +267,7 @@ def open_transactions(options: SinkOptions) -> tuple[TransactionDescription, ...
         names = [each.transactional_id for each in listed if each.transactional_id.startswith(PREFIX)]
         found = admin.describe_transactions(names, timeout=LIST_TIMEOUT) if names else {}
     except OttlaError as error:
-        log.info("transactions of earlier runs stay open until their tasks run or they time out: %s", error)
+        log.warning("transactions of earlier runs stay open until their tasks run or they time out: %s", error)
         return ()
     return tuple(dataclasses.replace(each, partitions=()) for each in found.values() if each.state == ONGOING)
 
@@ -292,13 +295,17 @@ def _may_commit(admin: Admin, options: SinkOptions, reports: Sequence[TaskReport
     """Check a batch, and record that its transactions are about to be committed. ``False``: it is to be skipped."""
     assert options.exactly_once is not None
     name, run, count = reports[0].name, reports[0].run, len(reports)
+    read_at = time.monotonic()
     place, record = _newest_record(admin, name)
     if record is None or record.run != run:
         _fence(admin, [each for each in _open_transactions(admin, name) if (name.task_of(each) or 0) >= count])
     surplus: list[tuple[int, Marker]] = []
     if record is not None and record.batch == number and record.tasks > count:
         surplus = _fence_surplus(admin, name, range(count, record.tasks))
-    batch = Batch(number, run, reports, record, surplus, time.time())
+    known = reports
+    if record is not None and record.batch == number and record.run != run:
+        known = [_with_newest_marker(admin, report, number) for report in reports]
+    batch = Batch(number, run, known, record, surplus, time.time())
     found = conflicts(batch, least_record=_least_record(options.exactly_once, number, is_every_batch=is_every_batch))
     if found and options.exactly_once.on_mismatch == SKIP and batch.is_complete:
         log.warning("onReplayMismatch=skip: batch %d is not written again: %s", number, found[0].text)
@@ -312,8 +319,29 @@ def _may_commit(admin: Admin, options: SinkOptions, reports: Sequence[TaskReport
         log.warning("batch %d is repeated: %d of %d tasks are committed already", number, len(batch.committed), count)
     for each in found:
         log.warning("onReplayMismatch=repeat: rows of batch %d are written again: %s", number, each.text)
-    _store(admin, name, BatchRecord(number, count, run, int(time.time())), _places(admin, options, reports, place))
+    if time.monotonic() - read_at > LATE and _newest_record(admin, name)[1] != record:
+        # A driver that was cut off for a time. It holds no transactional id any more, and must not replace what another has stored.
+        _end_prepared(admin, reports)
+        raise OttlaError(
+            f"batch {number} is not committed: another driver has committed a batch of this query meanwhile",
+            hint="two drivers run one query, or this one was thought to be dead; see which of them goes on",
+        )
+    # Markers that are not written again are as old as the first attempt.
+    at = record.at if record is not None and batch.is_repeated and batch.committed else int(batch.now)
+    _store(admin, name, BatchRecord(number, count, run, at), _places(admin, options, reports, place))
     return True
+
+
+def _with_newest_marker(admin: Admin, report: TaskReport, number: int) -> TaskReport:
+    """Return the report of a task with the marker that is there by now, if the task has no transaction, which would protect it.
+
+    1. Task 0 of driver A has no rows, and no topic for a marker. 2. Driver B, which has taken over, commits the whole batch. 3. The
+    other tasks of A begin, and B had fewer. 4. A must not commit them.
+    """
+    if report.prepared is not None or report.marker is not None:
+        return report
+    _, marker = _newest_marker(admin, report.name.of_task(report.task))
+    return report if marker is None or marker.batch < number else dataclasses.replace(report, marker=marker)
 
 
 def _least_record(given: ExactlyOnce, number: int, *, is_every_batch: bool) -> int | None:

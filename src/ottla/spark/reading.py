@@ -18,7 +18,7 @@ from ottla import errors
 from ottla.errors import OttlaError, OttlaTimeoutError
 from ottla.spark import consumer_pool, worker_logs
 from ottla.spark.client_settings import with_option_names
-from ottla.spark.cluster import MAX_SINGLE_TOPICS, MISSING_TIMEOUT, RETRY_PAUSE
+from ottla.spark.cluster import MAX_NAMED_TOPICS, MISSING_TIMEOUT, RETRY_PAUSE, describe_topics
 from ottla.spark.columns import names_of
 from ottla.spark.data_loss import Loss, LossKind, losses_in_range, report
 from ottla.spark.options import SourceOptions
@@ -212,18 +212,15 @@ class _RangeReader:
         report(losses, fail=self._options.fail_on_data_loss)
 
     def _topics(self, names: Collection[str]) -> dict[str, TopicMetadata]:
-        """Return the metadata of the topics that exist. A broker that has just been started may not know them yet: see
-        ``MISSING_TIMEOUT``."""
+        """Return the metadata of the topics that exist, after ``MISSING_TIMEOUT`` if one is missing."""
         deadline = time.monotonic() + MISSING_TIMEOUT
         found: dict[str, TopicMetadata] = {}
         while True:
             missing = [name for name in names if name not in found]
-            if len(missing) > MAX_SINGLE_TOPICS:
+            if len(missing) > MAX_NAMED_TOPICS:
                 found |= self._consumer._describe_topics(None, self._options.poll_timeout)
             else:
-                for name in missing:
-                    with contextlib.suppress(errors.UnknownTopicOrPartitionError):
-                        found |= self._consumer._describe_topics((name,), self._options.poll_timeout)
+                found |= describe_topics(self._consumer, missing, self._options.poll_timeout)
             if all(name in found for name in names) or time.monotonic() + RETRY_PAUSE >= deadline:
                 return {name: found[name] for name in names if name in found}
             time.sleep(RETRY_PAUSE)

@@ -169,16 +169,28 @@ class Batch(NamedTuple):
         return self.record is not None and self.record.batch == self.number
 
     @property
+    def markers(self) -> dict[int, Marker]:
+        """Task -> its marker, of the tasks that an earlier attempt has committed."""
+        mine = [(report.task, report.marker) for report in self.reports]
+        return {task: marker for task, marker in (*mine, *self.surplus) if marker is not None and marker.batch == self.number}
+
+    @property
     def committed(self) -> list[int]:
         """The tasks that an earlier attempt has committed."""
-        mine = [(report.task, report.marker) for report in self.reports]
-        return sorted(task for task, marker in (*mine, *self.surplus) if marker is not None and marker.batch == self.number)
+        return sorted(self.markers)
 
     @property
     def is_complete(self) -> bool:
-        """Whether an earlier run has committed all of its tasks. (In one run Spark repeats no batch; two sinks may have one id.)"""
+        """Whether an earlier run has committed all of its tasks, and there are no more rows now. (In one run Spark repeats no
+        batch; two sinks may have one id.)
+
+        More rows mean that the batch has another end: 1. A batch is committed. 2. The checkpoint is restored from a copy without
+        that batch. 3. Spark plans it again, with the records that have arrived meanwhile.
+        """
         record = self.record
-        return record is not None and self.is_repeated and record.run != self.run and self.committed == list(range(record.tasks))
+        if record is None or not self.is_repeated or record.run == self.run or self.committed != list(range(record.tasks)):
+            return False
+        return sum(report.rows for report in self.reports) <= sum(marker.rows for marker in self.markers.values())
 
 
 MAX_AGE = 6 * 86_400.0
@@ -188,7 +200,10 @@ _COPY = (
     "the checkpoint is an older copy, or two queries use copies of one; see 'When a batch is refused' in docs/spark-exactly-once.md"
 )
 _REPEAT = "onReplayMismatch=repeat writes the whole batch again, for one run; rows that are committed are then twice in the topic"
-_SKIP = "onReplayMismatch=skip goes on without writing it: all of its tasks are committed"
+_SKIP = (
+    "onReplayMismatch=skip goes on without writing it: all of its tasks are committed. Use it only if the checkpoint is the "
+    "current one: a batch that is planned again may have other records"
+)
 
 
 def conflicts(batch: Batch, *, least_record: int | None) -> list[Conflict]:

@@ -11,13 +11,14 @@ import contextlib
 import logging
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from ottla.admin import TransactionDescription
 from ottla.errors import ConfigError, OttlaError
 from ottla.producer import Producer
 from ottla.spark import worker_logs
@@ -57,9 +58,16 @@ class RowWriter(Shipped):
     def __init__(self, options: SinkOptions, columns: tuple[str, ...]) -> None:
         self._options = options
         self._columns = columns
-        self._earlier = () if options.exactly_once is None else open_transactions(options)
+        self._earlier: tuple[TransactionDescription, ...] | None = None
+        """What was open when Spark first pickled this, before the batch."""
         self._job = str(uuid.uuid4())
         """Stands for the query in a batch job."""
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Callable[..., Any], tuple[str, bytes]]:
+        """Called for the tasks of a batch. (Not in the constructor: Spark creates another writer to commit, or abort, a batch.)"""
+        if self._earlier is None:
+            self._earlier = () if self._options.exactly_once is None else open_transactions(self._options)
+        return super().__reduce_ex__(protocol)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one task. Called on an executor."""
@@ -75,18 +83,18 @@ class RowWriter(Shipped):
         context = TaskContext.get()
         assert context is not None
         query, batch, run = (context.getLocalProperty(name) for name in (QUERY, BATCH, RUN))
-        number = context.partitionId()
+        number, earlier = context.partitionId(), self._earlier or ()
         if given.query is not None:
-            return TaskAttempt(SinkName(given.query, given.sink_id), given.batch, self._job, number, self._earlier)
+            return TaskAttempt(SinkName(given.query, given.sink_id), given.batch, self._job, number, earlier)
         if query is not None and batch is not None:
-            return TaskAttempt(SinkName(query, given.sink_id), int(batch), run or self._job, number, self._earlier)
+            return TaskAttempt(SinkName(query, given.sink_id), int(batch), _run(run) or self._job, number, earlier)
         if given.has_id:  # a sink of a query, which as a batch job would write a repeated batch again
             raise ConfigError(
                 "option sinkId is for a sink of a streaming query, and Spark passes no query to this task",
                 hint="in a batch job, leave it out; in foreachBatch, write in the thread in which Spark calls the function, or set "
                 "txnAppId and txnVersion, which Spark Connect needs",
             )
-        return TaskAttempt(SinkName(self._job, given.sink_id), None, self._job, number, self._earlier)
+        return TaskAttempt(SinkName(self._job, given.sink_id), None, self._job, number, earlier)
 
     def _commit(self, messages: Messages, batch: int | None = None) -> None:
         """Commit the batch with this number; ``None``: the number in the reports."""
@@ -114,7 +122,16 @@ class OttlaBatchWriter(RowWriter, DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Called on the driver when a task has failed, or ``commit``."""
-        self._abort(messages, SinkName(self._job, self._options.exactly_once.sink_id) if self._options.exactly_once else None)
+        given = self._options.exactly_once
+        self._abort(messages, None if given is None else SinkName(given.query or self._job, given.sink_id))
+
+
+def _run(job_group: str | None) -> str | None:
+    """Return the id of the query's run, which Spark makes the job group; ``None`` if ``foreachBatch`` has set another group."""
+    try:
+        return str(uuid.UUID(job_group))
+    except (TypeError, ValueError):
+        return None
 
 
 def _reports(messages: Messages) -> list[TaskReport]:

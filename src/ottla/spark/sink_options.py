@@ -129,6 +129,13 @@ def _exactly_once(own: Mapping[str, str]) -> ExactlyOnce | None:
         raise ConfigError(f"option {TXN_VERSION} must be a number of a batch, not {version[:40]!r}")
     if on_mismatch not in ("fail", SKIP, REPEAT):
         raise ConfigError(f"option {ON_REPLAY_MISMATCH} must be fail, {SKIP} or {REPEAT}, not {own[ON_REPLAY_MISMATCH]!r}")
+    if query is not None and on_mismatch == SKIP:
+        hint = "leave it out: a batch with the same rows is skipped in any case"
+        raise ConfigError(
+            f"option {ON_REPLAY_MISMATCH} cannot be {SKIP} with {TXN_APP_ID}: a second sink with the name, whose rows would "
+            "be lost, looks like a repeated batch",
+            hint=hint,
+        )
     if parse_boolean(EXACTLY_ONCE, own.get(EXACTLY_ONCE, "false")):
         return ExactlyOnce(sink_id, SINK_ID in own, query, None if version is None else int(version), on_mismatch)
     if query is not None:

@@ -93,6 +93,11 @@ class OttlaDataSource(Shipped, DataSource):
         from ottla.spark.sink_options import parse_sink_options, written_columns
 
         options = parse_sink_options(self.options)
+        if options.exactly_once is not None and options.exactly_once.query is not None:
+            hint = "leave them out: a stream has the id of its query and the number of its batch"
+            raise ConfigError(
+                "options txnAppId and txnVersion are for foreachBatch and for batch jobs, not for writeStream", hint=hint
+            )
         return OttlaStreamWriter(options, written_columns(schema, options))
 
     def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:

@@ -28,7 +28,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from ottla.spark.cluster import Cluster
-from ottla.spark.data_loss import Loss, losses_between, losses_of_new_partitions, report
+from ottla.spark.data_loss import Loss, LossKind, losses_between, losses_of_new_partitions, report
 from ottla.spark.ends import starts_of
 from ottla.spark.executors import Shipped
 from ottla.spark.offset_checks import clamp_to_logs
@@ -131,7 +131,9 @@ class OttlaStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailabl
         self._report(losses_between(starts, finish.positions, self._options.subscription.includes, recreated))
         starts = _without(recreated, starts)
         appeared = self._new_starts(starts, finish.positions)
-        self._report(losses_of_new_partitions(appeared))
+        gone = finish.positions.keys() - starts.keys() - appeared.keys()
+        lost = [Loss(LossKind.PARTITION_GONE, *tp, 0, finish.positions[tp]) for tp in sorted(gone)]
+        self._report([*losses_of_new_partitions(appeared), *lost])
         ranges = ranges_between({**appeared, **starts}, finish.positions)
         tasks = plan_tasks(
             [each._replace(topic_id=finish.topic_ids.get(each.topic)) for each in ranges],
@@ -230,8 +232,13 @@ class OttlaStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailabl
                 self._watch.wait(positions, max(0.0, self._checked_at + IDLE_INTERVAL - time.monotonic()))
 
     def _new_starts(self, starts: Offsets, ends: Offsets) -> dict[TopicPartition, int]:
-        """Return the start of partitions that are not in ``starts``, because they are new: the beginning of their logs."""
-        return self._cluster.earliest(sorted(ends.keys() - starts.keys()))
+        """Return the start of partitions that are not in ``starts``, because they are new: the beginning of their logs. One that
+        was deleted since has none."""
+        new = sorted(ends.keys() - starts.keys())
+        if not new:
+            return {}
+        existing = set(self._cluster.await_partitions(new))
+        return self._cluster.earliest([tp for tp in new if tp in existing])
 
 
 def _without(topics: set[str], offsets: Offsets) -> dict[TopicPartition, int]:

@@ -1,7 +1,7 @@
 """The data of Kafka 0.8's nodes, written as Kafka 1.1.1 writes it, and read leniently.
 
-Owns the JSON of members, brokers, topics and leaders, and the text of owners and offsets. Must not know paths, except to name them in an
-error. Invariants: what is written has the bytes of Kafka 1.1.1, since Java's members parse it strictly; reading skips unknown
+Owns the JSON of members, brokers, topics and leaders, and the text of owners and offsets. Must not know paths, except to name them
+in an error. Invariants: what is written has the bytes of Kafka 1.1.1, since Java's members parse it strictly; reading skips unknown
 fields, and raises ``ProtocolError`` with the path for everything else that it cannot understand.
 """
 

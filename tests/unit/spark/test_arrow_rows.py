@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from ottla import Admin, Broker, Producer
-from ottla.errors import MessageTooLargeError
+from ottla.errors import MessageTooLargeError, OttlaError
 from ottla.spark.arrow_rows import GROUP_BYTES, in_groups, send_rows
 
 
@@ -36,3 +36,11 @@ def test_batches_are_sent_in_groups() -> None:
     assert pa.concat_tables(groups) == pa.Table.from_batches([*small, large, small[0]])
     assert [group.nbytes // 2**20 for group in groups] == [4, 8, 0]
     assert list(in_groups([])) == []
+
+
+def test_a_topic_that_does_not_exist_is_named() -> None:
+    rows = pa.RecordBatch.from_pydict({"value": ["x"]})
+    with Broker(settings={"auto.create.topics.enable": "false"}) as broker:
+        producer = Producer(bootstrap_servers=broker.bootstrap_servers, max_block=1, request_timeout=1, delivery_timeout=2)
+        with producer, pytest.raises(OttlaError, match="missing"):
+            send_rows(producer, [rows], "missing")

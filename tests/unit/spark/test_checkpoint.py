@@ -39,7 +39,7 @@ THIRD = {"a": {"0": 4}, "$topics": {"a": "another"}}
 
 
 def test_the_progress_of_each_topic(tmp_path: Path) -> None:
-    batches = read_batches(checkpoint(tmp_path / "c", [FIRST], [SECOND, {"x": {"0": 1}}], [THIRD, None], committed=2))
+    batches = read_batches(checkpoint(tmp_path / "c", [FIRST], [SECOND, {"x": {"0": 1}}, None], [THIRD], committed=2))
     assert [batch.is_committed for batch in batches] == [True, True, False]
     assert batches[0].written_at == 1_700_000_000_000
     assert [(each.batch.number, each.source, each.topic, each.records, each.note) for each in progress_of(batches)] == [
@@ -49,6 +49,7 @@ def test_the_progress_of_each_topic(tmp_path: Path) -> None:
         (1, 1, "x", None, "the source is new"),
         (2, 0, "a", None, "the topic was recreated"),
         (2, 0, "b", None, "the topic is no longer read"),
+        (2, 1, "x", None, "the source is no longer read"),
     ]
 
 

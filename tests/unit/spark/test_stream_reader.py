@@ -151,7 +151,10 @@ def requests(stream: OttlaStreamReader) -> float:
 
 @pytest.mark.parametrize("pattern", [False, True])
 def test_an_idle_stream_asks_little_and_notices_a_record_soon(broker: Broker, topic: str, pattern: bool) -> None:
-    stream = reader(broker, topic, **({"subscribePattern": f"^{topic}$"} if pattern else {}))
+    others = [f"{topic}-b", f"{topic}-c"]
+    for other in others:
+        create(broker, other, 2)
+    stream = reader(broker, topic, **({"subscribePattern": f"^{topic}"} if pattern else {"subscribe": ",".join([topic, *others])}))
     end = first_batch(stream)[1]
     began = time.monotonic()
     assert stream.latestOffset(end, ReadAllAvailable()) == end  # at once, for processAllAvailable()

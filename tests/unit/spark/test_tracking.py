@@ -127,7 +127,7 @@ def test_a_name_that_no_query_has_is_reported(streams: Streams, group: Any, capl
 def test_errors_name_arguments() -> None:
     with pytest.raises(ConfigError, match=r"^unknown setting 'securty_protocol' \(did you mean security_protocol\?\)$"):
         track_progress(None, group_id="g", bootstrap_servers="localhost:9092", securty_protocol="SSL")
-    with pytest.raises(ConfigError, match="^bootstrap_servers is empty$"):
+    with pytest.raises(ConfigError, match=r"^bootstrap_servers is empty$"):
         track_progress(None, group_id="g", bootstrap_servers="")
 
 

@@ -48,8 +48,8 @@ class QueryStatus(NamedTuple):
 
 
 def status_of(job: Path, checkpoints: str) -> list[QueryStatus]:
-    """Return the queries of a job's latest run. Raises ``OttlaError`` if there was none, or if it has no queries. The job's file may be
-    gone by now."""
+    """Return the queries of a job's latest run. Raises ``OttlaError`` if there was none, or if it has no queries. The job's file
+    may be gone by now."""
     directory = RunDirectory(job, checkpoints)
     is_running = directory.is_running()
     state = directory.read()
