@@ -20,7 +20,7 @@ from ottla.admin import TransactionDescription
 from ottla.errors import OttlaError, ReplayMismatchError
 from ottla.spark import exactly_once
 from ottla.spark.exactly_once import TaskAttempt, abort_batch, commit_batch, open_transactions, write_task
-from ottla.spark.replay import Marker, SinkName, TaskReport
+from ottla.spark.replay import Marker, SinkName, TaskReport, conflicts
 from ottla.spark.sink_options import SinkOptions, parse_sink_options
 from tests.interop.real_kafka import OwnKafka, free_port_pair
 from tests.spark.conftest import Kafka
@@ -201,12 +201,12 @@ def test_a_repeated_batch_does_not_renew_the_age_of_its_markers(query: Query, mo
     now = time.time()
     query.write(0, ["a"])
     query.die_after_first_commit(query.prepare(1, ["c"], ["d"]))
-    monkeypatch.setattr(exactly_once.time, "time", lambda: now + 5 * 86_400)
+    monkeypatch.setattr("ottla.spark.exactly_once.time.time", lambda: now + 5 * 86_400)
     again = query.prepare(1, ["c"], ["d"], run="second")
     exactly_once.admin_of(query.options).fence_producers([query.name.of_task(1)])
     with pytest.raises(OttlaError):
         query.commit(again)
-    monkeypatch.setattr(exactly_once.time, "time", lambda: now + 8 * 86_400)
+    monkeypatch.setattr("ottla.spark.exactly_once.time.time", lambda: now + 8 * 86_400)
     with pytest.raises(ReplayMismatchError, match="an earlier run began to commit batch 1 8 days ago"):
         query.write(1, ["c"], ["d"], run="third")
 
@@ -286,13 +286,11 @@ def test_a_driver_that_was_cut_off_does_not_replace_a_newer_record(query: Query,
     query.write(0, ["a"])
     old = query.prepare(1, ["c"])
     monkeypatch.setattr(exactly_once, "LATE", -1.0)
-    compare = exactly_once.conflicts
-
     def cut_off(*arguments: Any, **named: Any) -> Any:
-        monkeypatch.setattr(exactly_once, "conflicts", compare)
+        monkeypatch.setattr(exactly_once, "conflicts", conflicts)
         query.write(1, ["c"], run="the next run")
         query.write(2, ["d"], run="the next run")
-        return compare(*arguments, **named)
+        return conflicts(*arguments, **named)
 
     monkeypatch.setattr(exactly_once, "conflicts", cut_off)
     with pytest.raises(OttlaError, match="batch 1 is not committed: another driver has committed a batch of this query meanwhile"):

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from ottla.errors import ClosedError, OttlaError
+from ottla.errors import ClosedError, OttlaError, TransactionAbortedError
 from ottla.records.accumulator import RecordAccumulator
 from ottla.records.arrow_delivery import ArrowDelivery, MemoryShort, MissingPartitions, WrittenRows
 from ottla.records.arrow_input import RowEncoder
@@ -298,6 +298,13 @@ def test_the_first_error_and_what_was_written_all_the_same(target: RecordAccumul
     assert delivery.error() is errors[0]
     assert all(batch.seen for batch in delivery.batches if batch.error is not None)
     assert sum(part.rows for part in delivery.written()) == 30 - delivery.batches[1].count - delivery.batches[2].count
+
+
+def test_an_abort_that_follows_from_another_error_is_not_the_first(target: RecordAccumulator, delivery: ArrowDelivery) -> None:
+    cause = OttlaError("the cause")
+    for number, batch in enumerate(delivery.batches):
+        acknowledge(target, batch, 0, {0: TransactionAbortedError("aborted"), 2: cause}.get(number))
+    assert delivery.error() is cause
 
 
 def test_unknown_offsets(target: RecordAccumulator, delivery: ArrowDelivery) -> None:

@@ -44,3 +44,25 @@ def test_a_topic_that_does_not_exist_is_named() -> None:
         producer = Producer(bootstrap_servers=broker.bootstrap_servers, max_block=1, request_timeout=1, delivery_timeout=2)
         with producer, pytest.raises(OttlaError, match="missing"):
             send_rows(producer, [rows], "missing")
+
+
+def test_of_several_topics_the_row_to_the_one_that_refused_is_named() -> None:
+    rows = {"key": ["a", "b"], "value": ["x" * 5000, "x" * 2000], "topic": ["large", "small"]}
+    with Broker() as broker:
+        with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+            admin.create_topics({"large": 1})
+            admin.create_topics({"small": 1}, configs={"max.message.bytes": "1000"})
+        refused = pytest.raises(MessageTooLargeError, match=r"writing 1 record to small-0: .* \(topic 'small', key 'b'\)")
+        with Producer(bootstrap_servers=broker.bootstrap_servers) as producer, refused:
+            send_rows(producer, [pa.RecordBatch.from_pydict(rows)], None)
+
+
+def test_a_record_with_large_headers_alone() -> None:
+    headers = pa.array([[{"key": "h", "value": b"x" * 5000}]])
+    rows = pa.RecordBatch.from_pydict({"value": pa.array([None], pa.binary()), "headers": headers})
+    with Broker() as broker:
+        with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+            admin.create_topics({"t": 1}, configs={"max.message.bytes": "1000"})
+        refused = pytest.raises(MessageTooLargeError, match="writing 1 record to t-0")
+        with Producer(bootstrap_servers=broker.bootstrap_servers) as producer, refused:
+            send_rows(producer, [rows], "t")

@@ -15,6 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from ottla import Admin, Broker, Producer, TopicPartition
 from ottla.errors import ConfigError
+from ottla.spark import cluster
 from ottla.spark.data_loss import DataLossError
 from ottla.spark.options import parse_options
 from ottla.spark.reading import read_ranges
@@ -201,6 +202,37 @@ def test_an_idle_stream_whose_topic_is_deleted_goes_on(broker: Broker, topic: st
     with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
         producer.send(topic, b"x")
     assert changed(stream, later)[topic] == {"0": 11}
+    stream.stop()
+
+
+def test_a_topic_that_was_new_in_an_unfinished_batch_and_is_deleted(
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = reader(broker, topic, subscribePattern=f"^{topic}")
+    end = first_batch(stream)[1]
+    create(broker, f"{topic}-b", 3)
+    later = changed(stream, end)
+    assert later[f"{topic}-b"] == {"0": 3}
+    stream.stop()
+    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        admin.delete_topics([f"{topic}-b"])
+    monkeypatch.setattr(cluster, "MISSING_TIMEOUT", 0.3)
+    stream = reader(broker, topic, subscribePattern=f"^{topic}")
+    with pytest.raises(DataLossError, match=rf"{topic}-b-0: offsets 0 to 2 cannot be read: the partition no longer exists"):
+        stream.partitions(end, later)
+    stream.stop()
+    stream = reader(broker, topic, subscribePattern=f"^{topic}", failOnDataLoss="false")
+    assert stream.partitions(end, later) == []
+    stream.stop()
+
+
+def test_a_topic_that_a_broker_does_not_know_for_a_moment_begins_late(broker: Broker, topic: str) -> None:
+    stream = reader(broker, f"{topic}-later")
+    with ThreadPoolExecutor(1) as pool:
+        start = pool.submit(stream.initialOffset)
+        time.sleep(0.5)
+        create(broker, f"{topic}-later", 3)
+        assert start.result(10)[f"{topic}-later"] == {"0": 0}
     stream.stop()
 
 

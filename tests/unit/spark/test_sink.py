@@ -1,0 +1,75 @@
+"""The writers of the sink, as Spark uses them: pickled for tasks, and told to abort."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql.types import StringType, StructField, StructType
+
+from ottla import Admin, Broker, Producer
+from ottla.errors import ConfigError, OttlaError
+from ottla.spark import sink
+from ottla.spark.sink import OttlaBatchWriter
+from ottla.spark.sink_options import parse_sink_options
+from ottla.spark.source import OttlaDataSource
+
+VALUE = StructType([StructField("value", StringType())])
+
+
+@contextmanager
+def begun(broker: Broker, transactional_id: str) -> Iterator[None]:
+    """A transaction is open."""
+    producer = Producer(bootstrap_servers=broker.bootstrap_servers, transactional_id=transactional_id)
+    transaction = producer.transaction()
+    transaction.begin()
+    producer.send("t", "x").result(10)
+    yield
+    with suppress(OttlaError):
+        transaction.abort()
+    producer.close()
+
+
+def ongoing(broker: Broker) -> list[str]:
+    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        return [each.transactional_id for each in admin.list_transactions(states=["Ongoing"])]
+
+
+def writer(broker: Broker, **options: str) -> OttlaBatchWriter:
+    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "t", "exactlyOnce": "true", **options}
+    return OttlaBatchWriter(parse_sink_options(given), ("value",))
+
+
+def test_open_transactions_are_listed_once_and_not_to_commit_a_batch() -> None:
+    with Broker() as broker, begun(broker, "ottla.query.sink.0"):
+        made = writer(broker)
+        assert made._earlier is None
+        cloudpickle.dumps(made)
+        assert made._earlier is not None
+        assert [each.transactional_id for each in made._earlier] == ["ottla.query.sink.0"]
+        with begun(broker, "ottla.query.sink.1"):
+            copy = cloudpickle.loads(cloudpickle.dumps(made))
+            assert copy._earlier == made._earlier
+
+
+def test_a_failed_write_with_a_name_of_its_own_leaves_no_transaction_open() -> None:
+    """No task has reported: the worker of the first one was killed."""
+    with Broker() as broker, begun(broker, "ottla.daily.sink.0"):
+        writer(broker).abort([None])
+        assert ongoing(broker) == ["ottla.daily.sink.0"]
+        writer(broker, txnAppId="daily", txnVersion="7").abort([None])
+        assert ongoing(broker) == []
+
+
+def test_a_stream_has_no_name_of_its_own() -> None:
+    options = {"kafka.bootstrap.servers": "one:9092", "topic": "t", "exactlyOnce": "true", "txnAppId": "daily", "txnVersion": "0"}
+    with pytest.raises(ConfigError, match="txnAppId and txnVersion are for foreachBatch and for batch jobs, not for writeStream"):
+        OttlaDataSource(options).streamWriter(VALUE, False)
+
+
+@pytest.mark.parametrize(("group", "is_run"), [(str(uuid.uuid4()), True), ("nightly", False), (None, False), ("", False)])
+def test_a_job_group_that_foreach_batch_has_set_is_not_the_run(group: str | None, is_run: bool) -> None:
+    assert sink._run(group) == (group if is_run else None)
