@@ -286,6 +286,7 @@ def test_a_driver_that_was_cut_off_does_not_replace_a_newer_record(query: Query,
     query.write(0, ["a"])
     old = query.prepare(1, ["c"])
     monkeypatch.setattr(exactly_once, "LATE", -1.0)
+
     def cut_off(*arguments: Any, **named: Any) -> Any:
         monkeypatch.setattr(exactly_once, "conflicts", conflicts)
         query.write(1, ["c"], run="the next run")
