@@ -19,8 +19,8 @@ from ottla.cli.options import Format, OutputFormat, Settings, SingleValueCommand
 from ottla.cli.output import CommandFailed, print_line, print_rows, print_warning
 from ottla.errors import OttlaError, UnknownTopicOrPartitionError
 from ottla.spark.checkpoint import LoggedBatch, TopicProgress, convert as convert_checkpoint, progress_of, read_batches
-from ottla.spark.jobs.locations import is_url
 from ottla.spark.jobs.state_file import job_of
+from ottla.spark.locations import is_url
 from ottla.types import uuid_text
 
 app = typer.Typer(help="Show or convert the checkpoint of a streaming query in Spark.", no_args_is_help=True)

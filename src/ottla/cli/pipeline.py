@@ -23,12 +23,12 @@ from ottla.errors import ConfigError, OttlaError
 from ottla.spark.jobs.check import CheckedQuery, CheckSettings, check_job
 from ottla.spark.jobs.job_file import JobError
 from ottla.spark.jobs.job_run import JobRun, Observer, run_job
-from ottla.spark.jobs.locations import is_url
 from ottla.spark.jobs.project import write_project
 from ottla.spark.jobs.runner import RunSettings
 from ottla.spark.jobs.state_file import default_checkpoints
 from ottla.spark.jobs.status import QueryStatus, status_of
 from ottla.spark.jobs.stopping import stop_requests
+from ottla.spark.locations import is_url
 
 app = typer.Typer(help="Run, check and start projects of jobs of Spark: files with def queries(spark).", no_args_is_help=True)
 

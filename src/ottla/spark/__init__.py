@@ -24,6 +24,7 @@ Spark discovers it through the top-level module ``pyspark_ottla``; users import 
     progress.py    driver  commits a stream's progress to a consumer group
     tracking.py    driver  ``track_progress``: the progress of any query, by a listener
     checkpoint.py          the offsets in a checkpoint directory: shown and converted, without Spark
+    locations.py           where a checkpoint is: on a local disk, or not
     sink_options.py        the options and columns of the sink
     sink.py      executor  the batch sink, and what it shares with that of streams
     stream_sink.py         the sink of streams

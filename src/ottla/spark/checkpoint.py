@@ -19,10 +19,11 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from ottla.errors import ConfigError, IllegalStateError, OttlaError
+from ottla.spark.locations import local_path
 from ottla.spark.offsets import NAMED, OWN_KEYS, Offsets, StreamOffset, to_json
 from ottla.types import short_list
 
-OFFSETS, COMMITS, SOURCES = "offsets", "commits", "sources"
+OFFSETS, COMMITS, SOURCES, METADATA = "offsets", "commits", "sources", "metadata"
 VERSION = "v1"
 INITIAL_OFFSETS = b"\0v1\n"
 """The beginning of the connector's file ``sources/S/0``; JSON follows."""
@@ -49,6 +50,16 @@ class TopicProgress(NamedTuple):
     """Offsets since the batch before; ``None`` for the first batch whose start is not stored."""
     note: str
     """What has changed since the batch before."""
+
+
+def query_id(location: str) -> str | None:
+    """Return the id of the query of a ``checkpointLocation``; ``None`` if it is new, or not on a local disk."""
+    path = local_path(location)
+    try:
+        stored = None if path is None else json.loads(Path(path, METADATA).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return str(stored["id"]) if isinstance(stored, dict) and "id" in stored else None
 
 
 def read_batches(folder: Path) -> list[LoggedBatch]:

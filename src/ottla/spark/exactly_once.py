@@ -42,6 +42,7 @@ from ottla.errors import (
 from ottla.producer import Producer
 from ottla.records.row_fingerprint import RowFingerprint
 from ottla.spark.arrow_rows import in_groups, send_rows
+from ottla.spark.checkpoint import query_id
 from ottla.spark.client_settings import CLIENT_PREFIX, admin_settings
 from ottla.spark.replay import PREFIX, Batch, BatchRecord, Marker, SinkName, TaskReport, conflicts
 from ottla.spark.sink_options import SKIP, TRANSACTION_TIMEOUT, ExactlyOnce, SinkOptions
@@ -233,7 +234,14 @@ def _abort_earlier_runs(admin: Admin, attempt: TaskAttempt) -> None:
     """
     run = (os.getpid(), attempt.name, attempt.run)
     found = [each for each in attempt.earlier if attempt.name.task_of(each.transactional_id) not in (None, attempt.task)]
-    if attempt.batch is None or not found or run in _runs:
+    if attempt.batch is not None and run not in _runs:
+        _abort(admin, found)
+        _runs.add(run)
+
+
+def _abort(admin: Admin, found: Sequence[TransactionDescription]) -> None:
+    """Abort these transactions, unless their ids have another epoch by now. It raises nothing."""
+    if not found:
         return
     log.warning("aborting the open transactions of earlier runs: %s", ", ".join(each.transactional_id for each in found))
     for version in (2, 1):  # what the brokers support
@@ -249,7 +257,6 @@ def _abort_earlier_runs(admin: Admin, attempt: TaskAttempt) -> None:
         except OttlaError as error:
             log.warning("transactions of earlier runs stay open until their tasks run or they time out: %s", error)
             break
-    _runs.add(run)
 
 
 # -- the driver -----------------------------------------------------------------------------------------------------------
@@ -270,6 +277,21 @@ def open_transactions(options: SinkOptions) -> tuple[TransactionDescription, ...
         log.warning("transactions of earlier runs stay open until their tasks run or they time out: %s", error)
         return ()
     return tuple(dataclasses.replace(each, partitions=()) for each in found.values() if each.state == ONGOING)
+
+
+def abort_before_batch(options: SinkOptions, earlier: tuple[TransactionDescription, ...]) -> tuple[TransactionDescription, ...]:
+    """Abort those of ``earlier`` that this sink has left open, and return the others.
+
+    That is some seconds before the first task runs, and so possible only where the checkpoint tells the query's id.
+    """
+    assert options.exactly_once is not None
+    query = None if options.checkpoint is None else query_id(options.checkpoint)
+    if query is None:
+        return earlier
+    name = SinkName(query, options.exactly_once.sink_id)
+    mine = [each for each in earlier if name.task_of(each.transactional_id) is not None]
+    _abort(admin_of(options), mine)
+    return tuple(each for each in earlier if each not in mine)
 
 
 def commit_batch(options: SinkOptions, reports: Sequence[TaskReport], *, is_every_batch: bool) -> None:

@@ -66,8 +66,12 @@ class RowWriter(Shipped):
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Callable[..., Any], tuple[str, bytes]]:
         """Called for the tasks of a batch. (Not in the constructor: Spark creates another writer to commit, or abort, a batch.)"""
         if self._earlier is None:
-            self._earlier = () if self._options.exactly_once is None else open_transactions(self._options)
+            self._earlier = () if self._options.exactly_once is None else self._find_earlier()
         return super().__reduce_ex__(protocol)
+
+    def _find_earlier(self) -> tuple[TransactionDescription, ...]:
+        """Return what is open before the batch, for its tasks."""
+        return open_transactions(self._options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one task. Called on an executor."""

@@ -42,6 +42,7 @@ TXN_APP_ID, TXN_VERSION = "txnAppId", "txnVersion"
 
 SKIP, REPEAT = "skip", "repeat"
 _OWN = {name.lower(): name for name in (TOPIC, EXACTLY_ONCE, SINK_ID, ON_REPLAY_MISMATCH, TXN_APP_ID, TXN_VERSION)}
+CHECKPOINT_LOCATION = "checkpointlocation"
 COLUMNS = ("key", "value", "headers", TOPIC, "partition")
 """The columns that are written. All others are not, as with Spark's connector."""
 
@@ -84,6 +85,8 @@ class SinkOptions:
     topic: str | None = None
     """Where all rows go, whatever a column ``topic`` has."""
     exactly_once: ExactlyOnce | None = None
+    checkpoint: str | None = None
+    """The ``checkpointLocation`` of a stream."""
 
     @property
     def transaction_timeout(self) -> float:
@@ -114,7 +117,8 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     if exactly_once is not None:
         client.setdefault(TRANSACTION_TIMEOUT, DEFAULT_TRANSACTION_TIMEOUT)
     settings = check_producer_settings(client, in_transactions=exactly_once is not None)
-    return SinkOptions(tuple(sorted(settings.items())), topic, exactly_once)
+    checkpoint = next((value for name, value in given.items() if name.lower() == CHECKPOINT_LOCATION), None)
+    return SinkOptions(tuple(sorted(settings.items())), topic, exactly_once, checkpoint)
 
 
 def _exactly_once(own: Mapping[str, str]) -> ExactlyOnce | None:

@@ -9,12 +9,17 @@ from __future__ import annotations
 
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
+from ottla.admin import TransactionDescription
+from ottla.spark.exactly_once import abort_before_batch
 from ottla.spark.sink import RowWriter
 
 
 class OttlaStreamWriter(RowWriter, DataSourceStreamArrowWriter):
     """``df.writeStream.format("ottla").start()``. A batch that Spark repeats after a failure is written again, unless the sink has
     the option ``exactlyOnce``."""
+
+    def _find_earlier(self) -> tuple[TransactionDescription, ...]:
+        return abort_before_batch(self._options, super()._find_earlier())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Called on the driver when all tasks have succeeded. If it raises, Spark calls ``abort``, and later repeats the batch."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 from pyspark import cloudpickle
@@ -16,6 +17,7 @@ from ottla.spark import sink
 from ottla.spark.sink import OttlaBatchWriter
 from ottla.spark.sink_options import parse_sink_options
 from ottla.spark.source import OttlaDataSource
+from ottla.spark.stream_sink import OttlaStreamWriter
 
 VALUE = StructType([StructField("value", StringType())])
 
@@ -53,6 +55,27 @@ def test_open_transactions_are_listed_once_and_not_to_commit_a_batch() -> None:
         with begun(broker, "ottla.query.sink.1"):
             copy = cloudpickle.loads(cloudpickle.dumps(made))
             assert copy._earlier == made._earlier
+
+
+@pytest.mark.parametrize("content", ['{"id":"query"}', "{", "[]", None])
+def test_a_stream_aborts_before_its_first_batch_what_its_checkpoint_tells(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "metadata").write_text(content)
+    known = content is not None and "query" in content
+    given = {"topic": "t", "exactlyOnce": "true", "checkpointLocation": f"file://{tmp_path}"}
+    with (
+        Broker() as broker,
+        begun(broker, "ottla.query.sink.0"),
+        begun(broker, "ottla.query.other.0"),
+        begun(broker, "ottla.query.sink.7"),
+    ):
+        options = parse_sink_options({"kafka.bootstrap.servers": broker.bootstrap_servers, **given})
+        made = OttlaStreamWriter(options, ("value",))
+        cloudpickle.dumps(made)
+        left = ["ottla.query.other.0"] if known else ["ottla.query.other.0", "ottla.query.sink.0", "ottla.query.sink.7"]
+        assert sorted(ongoing(broker)) == left
+        assert made._earlier is not None
+        assert sorted(each.transactional_id for each in made._earlier) == left
 
 
 def test_a_failed_write_with_a_name_of_its_own_leaves_no_transaction_open() -> None:

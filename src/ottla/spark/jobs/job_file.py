@@ -20,8 +20,8 @@ from typing import Any
 
 from ottla.errors import OttlaError
 from ottla.spark.jobs.causes import TRACEBACK, cause_of
-from ottla.spark.jobs.locations import local_path
 from ottla.spark.jobs.writers import settings_of
+from ottla.spark.locations import local_path
 
 FUNCTION = "queries"
 EXAMPLE = "def queries(spark): return {'orders': frame.writeStream.format(...)}"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ottla.errors import OttlaError
-from ottla.spark.jobs.locations import local_path
+from ottla.spark.locations import local_path
 
 FOLDER = "_pipeline"
 """The underscore keeps it apart from the queries, whose names begin with a letter or a digit."""

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from ottla.errors import ConfigError, OttlaError
 from ottla.spark.checkpoint import LoggedBatch, read_batches
 from ottla.spark.jobs.job_file import check_file
-from ottla.spark.jobs.locations import local_path
 from ottla.spark.jobs.state_file import RUNNING, RunDirectory
 from ottla.spark.jobs.supervision import ENDED
+from ottla.spark.locations import local_path
 from ottla.types import TopicPartition
 
 KILLED = "killed"
