@@ -22,6 +22,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from ottla import Admin
+from ottla.spark import exactly_once
 from ottla.spark.source import OttlaDataSource
 
 given = json.loads(sys.argv[1])
@@ -37,18 +38,17 @@ class KillingDataSource(OttlaDataSource):
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:
         commits = int(self.options.pop("kill"))
         driver = int(self.options.pop("driver"))
-        end_transactions = Admin.end_transactions
 
-        def end(admin: Admin, prepared: Any, **arguments: Any) -> None:
-            each = list(prepared)
-            if not arguments["commit"] or len(each) < 2:  # the last one of a repeated batch
-                end_transactions(admin, each, **arguments)
+        def commit(admin: Admin, options: Any, reports: Any) -> None:
+            prepared = [report.prepared for report in reports if report.prepared is not None]
+            if len(prepared) < 2:  # the last one of a repeated batch
+                admin.end_transactions(prepared, commit=True)
                 return
-            end_transactions(admin, each[: min(commits, len(each) - 1)], **arguments)
+            admin.end_transactions(prepared[: min(commits, len(prepared) - 1)], commit=True)
             os.kill(driver, signal.SIGKILL)
             os._exit(1)
 
-        Admin.end_transactions = end  # type: ignore[method-assign, assignment]
+        exactly_once._commit = commit
         return super().streamWriter(schema, overwrite)
 
 

@@ -89,7 +89,7 @@ def _largest(batch: pa.RecordBatch | pa.Table, text: str) -> int | None:
     sizes = functools.reduce(pc.add, [pc.fill_null(pc.binary_length(column), 0) for column in filled])
     if "topic" in batch.schema.names:
         topics = batch.column("topic")
-        named = [each for each in pc.unique(topics).to_pylist() if f" to {each}-" in text]
+        named = [each for each in pc.unique(topics).to_pylist() if re.search(rf" to {re.escape(str(each))}-\d+:", text)]
         sizes = pc.if_else(pc.is_in(topics, pa.array(named)), sizes, -1) if named else sizes
     return int(pc.index(sizes, pc.max(sizes)).as_py())
 

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from ottla.errors import OttlaError
 from ottla.spark.batch_bounds import are_fixed, bounds_from_json, current_bounds
-from ottla.spark.cluster import MAX_NAMED_TOPICS, Cluster, api_timeout
+from ottla.spark.cluster import MAX_NAMED_TOPICS, MISSING_TIMEOUT, Cluster, api_timeout
 from ottla.spark.executors import Shipped
 from ottla.spark.offsets import LATEST, Offsets
 from ottla.spark.options import SourceOptions
@@ -90,7 +90,7 @@ class OttlaBatchReader(Shipped, DataSourceReader):
             self._warn_of_newer_records(unbound)
             return unbound.task.ranges(unbound.planned)
         driver = context.getLocalProperty(DRIVER_HOST) or "localhost"
-        timeout = MAX_LOOKUPS * api_timeout(self._options)
+        timeout = MAX_LOOKUPS * api_timeout(self._options) + MISSING_TIMEOUT
         rows = request_bounds(unbound.planner, int(execution), driver=driver, timeout=timeout)
         return unbound.task.ranges(bounds_from_json(rows))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -47,12 +47,28 @@ def api_timeout(options: SourceOptions) -> float:
 
 def describe_topics(consumer: Consumer, names: Sequence[str], timeout: float) -> dict[str, TopicMetadata]:
     """Return those of the topics that exist. One that does not fails the request for all: then each is looked up by itself."""
+    if not names:
+        return {}
+    if len(names) > MAX_NAMED_TOPICS:
+        known = consumer._describe_topics(None, timeout)
+        return {name: known[name] for name in names if name in known}
     try:
         return dict(consumer._describe_topics(names, timeout))
     except errors.UnknownTopicOrPartitionError:
         if len(names) == 1:
             return {}
     return {name: topic for each in names for name, topic in describe_topics(consumer, [each], timeout).items()}
+
+
+def _retried(
+    look_up: Callable[[], list[TopicPartition]], is_complete: Callable[[list[TopicPartition]], bool]
+) -> list[TopicPartition]:
+    deadline = time.monotonic() + MISSING_TIMEOUT
+    while True:
+        found = look_up()
+        if is_complete(found) or time.monotonic() + RETRY_PAUSE >= deadline:
+            return found
+        time.sleep(RETRY_PAUSE)
 
 
 class Cluster:
@@ -104,14 +120,21 @@ class Cluster:
         wanted = {tp for tp in expected if self._options.subscription.includes(tp)}
         return self._await(lambda found: wanted.issubset(found))
 
+    def await_existing(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+        """Return those of the partitions that exist, whatever the options select, sorted. If one is missing, retry for
+        ``MISSING_TIMEOUT``."""
+        names, wanted = sorted({tp.topic for tp in partitions}), set(partitions)
+
+        def look_up() -> list[TopicPartition]:
+            topics = self._retry(lambda consumer, timeout: describe_topics(consumer, names, timeout)).values()
+            found = {TopicPartition(topic.name, info.partition) for topic in topics for info in topic.partitions}
+            return sorted(wanted & found)
+
+        return _retried(look_up, lambda found: wanted.issubset(found))
+
     def _await(self, is_complete: Callable[[list[TopicPartition]], bool]) -> list[TopicPartition]:
         """Look up the existing partitions until they are complete, for ``MISSING_TIMEOUT`` at most."""
-        deadline = time.monotonic() + MISSING_TIMEOUT
-        while True:
-            existing = self._existing_partitions()
-            if is_complete(existing) or time.monotonic() + RETRY_PAUSE >= deadline:
-                return existing
-            time.sleep(RETRY_PAUSE)
+        return _retried(self._existing_partitions, is_complete)
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the first offset in the log of each partition."""

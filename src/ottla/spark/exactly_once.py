@@ -26,7 +26,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ottla.admin import Admin, TransactionDescription
 from ottla.client.produce.transactions.prepared import Prepared
@@ -234,7 +234,7 @@ def _abort_earlier_runs(admin: Admin, attempt: TaskAttempt) -> None:
     """
     run = (os.getpid(), attempt.name, attempt.run)
     found = [each for each in attempt.earlier if attempt.name.task_of(each.transactional_id) not in (None, attempt.task)]
-    if attempt.batch is not None and run not in _runs:
+    if attempt.batch is not None and found and run not in _runs:
         _abort(admin, found)
         _runs.add(run)
 
@@ -274,7 +274,8 @@ def open_transactions(options: SinkOptions) -> tuple[TransactionDescription, ...
         names = [each.transactional_id for each in listed if each.transactional_id.startswith(PREFIX)]
         found = admin.describe_transactions(names, timeout=LIST_TIMEOUT) if names else {}
     except OttlaError as error:
-        log.warning("transactions of earlier runs stay open until their tasks run or they time out: %s", error)
+        level = logging.INFO if isinstance(error, UnsupportedApiError) else logging.WARNING  # brokers before 3.0
+        log.log(level, "transactions of earlier runs stay open until their tasks run or they time out: %s", error)
         return ()
     return tuple(dataclasses.replace(each, partitions=()) for each in found.values() if each.state == ONGOING)
 
@@ -341,15 +342,17 @@ def _may_commit(admin: Admin, options: SinkOptions, reports: Sequence[TaskReport
         log.warning("batch %d is repeated: %d of %d tasks are committed already", number, len(batch.committed), count)
     for each in found:
         log.warning("onReplayMismatch=repeat: rows of batch %d are written again: %s", number, each.text)
-    if time.monotonic() - read_at > LATE and _newest_record(admin, name)[1] != record:
+    is_late = time.monotonic() - read_at > LATE or reports[0].prepared is None
+    if is_late and _newest_record(admin, name)[1] != record:
         # A driver that was cut off for a time. It holds no transactional id any more, and must not replace what another has stored.
         _end_prepared(admin, reports)
         raise OttlaError(
             f"batch {number} is not committed: another driver has committed a batch of this query meanwhile",
             hint="two drivers run one query, or this one was thought to be dead; see which of them goes on",
         )
-    # Markers that are not written again are as old as the first attempt.
-    at = record.at if record is not None and batch.is_repeated and batch.committed else int(batch.now)
+    at = int(batch.now)
+    if record is not None and batch.is_repeated and batch.committed and not options.exactly_once.repeats:
+        at = record.at + 1  # Markers that are not written again are as old as the first attempt. The later record still counts.
     _store(admin, name, BatchRecord(number, count, run, at), _places(admin, options, reports, place))
     return True
 
@@ -422,21 +425,30 @@ def _commit(admin: Admin, options: SinkOptions, reports: Sequence[TaskReport]) -
         ) from error
 
 
-def abort_batch(options: SinkOptions, reports: Sequence[TaskReport], job: SinkName | None = None) -> None:
+class Attempted(NamedTuple):
+    """What an attempt has written: the sink, the number of the batch (``None``: a batch job has none), and the run."""
+
+    name: SinkName
+    batch: int | None
+    run: str
+
+
+def abort_batch(options: SinkOptions, reports: Sequence[TaskReport], attempted: Attempted | None = None) -> None:
     """Abort the transactions of a batch that has failed, those of tasks that did not report included. It raises nothing.
 
-    ``job`` is the name of a batch job's sink; a query is known only by a report.
+    ``attempted`` is known without a report in a batch job; a query is known only by a report.
     """
     admin = admin_of(options)
     _end_prepared(admin, reports)
+    if reports:
+        attempted = Attempted(reports[0].name, reports[0].batch, reports[0].run)
+    if attempted is None:
+        return
+    name, number, run = attempted
     try:
-        if reports:
-            name, number, run = reports[0].name, reports[0].batch, reports[0].run
-            record = None if number is None else _newest_record(admin, name)[1]
-            if record is None or number is None or record.run == run or record.batch < number:  # else another driver took over
-                _fence(admin, _open_transactions(admin, name))
-        elif job is not None:
-            _fence(admin, _open_transactions(admin, job))
+        record = None if number is None else _newest_record(admin, name)[1]
+        if record is None or number is None or record.run == run or record.batch < number:  # else another driver took over
+            _fence(admin, _open_transactions(admin, name))
     except OttlaError as error:
         log.warning("the transactions of the batch stay open until they time out: %s", error)
 

@@ -24,7 +24,11 @@ class Shipped:
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Callable[..., Any], tuple[str, bytes]]:
         """Called by cloudpickle."""
+        self._before_shipping()
         return _loader(), (__version__, _dumps((type(self), vars(self)), protocol))
+
+    def _before_shipping(self) -> None:
+        """Called before an instance is pickled, which may be several times."""
 
 
 def _loader() -> Callable[[str, bytes], Any]:

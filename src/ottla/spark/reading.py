@@ -18,7 +18,7 @@ from ottla import errors
 from ottla.errors import OttlaError, OttlaTimeoutError
 from ottla.spark import consumer_pool, worker_logs
 from ottla.spark.client_settings import with_option_names
-from ottla.spark.cluster import MAX_NAMED_TOPICS, MISSING_TIMEOUT, RETRY_PAUSE, describe_topics
+from ottla.spark.cluster import MISSING_TIMEOUT, RETRY_PAUSE, describe_topics
 from ottla.spark.columns import names_of
 from ottla.spark.data_loss import Loss, LossKind, losses_in_range, report
 from ottla.spark.options import SourceOptions
@@ -217,10 +217,7 @@ class _RangeReader:
         found: dict[str, TopicMetadata] = {}
         while True:
             missing = [name for name in names if name not in found]
-            if len(missing) > MAX_NAMED_TOPICS:
-                found |= self._consumer._describe_topics(None, self._options.poll_timeout)
-            else:
-                found |= describe_topics(self._consumer, missing, self._options.poll_timeout)
+            found |= describe_topics(self._consumer, missing, self._options.poll_timeout)
             if all(name in found for name in names) or time.monotonic() + RETRY_PAUSE >= deadline:
                 return {name: found[name] for name in names if name in found}
             time.sleep(RETRY_PAUSE)

@@ -188,10 +188,16 @@ class Batch(NamedTuple):
         that batch. 3. Spark plans it again, with the records that have arrived meanwhile.
         """
         record = self.record
-        if record is None or not self.is_repeated or record.run == self.run or self.committed != list(range(record.tasks)):
+        if record is None or not self.is_repeated or self.committed != list(range(record.tasks)):
+            return False
+        if record.run == self.run or self.run.startswith(UNKNOWN_RUN):
             return False
         return sum(report.rows for report in self.reports) <= sum(marker.rows for marker in self.markers.values())
 
+
+UNKNOWN_RUN = "unknown-"
+"""The beginning of a run's id where a function in ``foreachBatch`` has set a job group of its own, which hides the run. The rest is
+another one for each write."""
 
 MAX_AGE = 6 * 86_400.0
 """Seconds. Brokers keep the markers of a batch for 7 days by default, and its record for longer."""
@@ -242,9 +248,9 @@ def _conflict_of_task(report: TaskReport, batch: Batch) -> Conflict | None:
     text = f"the rows of task {report.task} in batch {batch.number} are not those that an earlier attempt has committed: {counts}"
     if batch.record is not None and batch.record.run == batch.run:
         return Conflict(text, "two sinks of one query have the same sinkId: give each its own")
-    hint = (
-        "the query is not deterministic, it was changed, or options of the source were. Undo that, and start it again. Otherwise, "
-    )
+    hint = "the query is not deterministic, it was changed, or options of the source were"
+    hint += ", or two of its sinks have the same sinkId" if batch.run.startswith(UNKNOWN_RUN) else ""
+    hint += ". Undo that, and start it again. Otherwise, "
     return Conflict(text, hint + (_SKIP if batch.is_complete else _REPEAT))
 
 

@@ -11,9 +11,9 @@ import contextlib
 import logging
 import os
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
@@ -24,9 +24,9 @@ from ottla.producer import Producer
 from ottla.spark import worker_logs
 from ottla.spark.arrow_rows import in_groups, send_rows
 from ottla.spark.client_settings import with_option_names
-from ottla.spark.exactly_once import TaskAttempt, abort_batch, commit_batch, open_transactions, write_task
+from ottla.spark.exactly_once import Attempted, TaskAttempt, abort_batch, commit_batch, open_transactions, write_task
 from ottla.spark.executors import Shipped
-from ottla.spark.replay import SinkName, TaskReport
+from ottla.spark.replay import UNKNOWN_RUN, SinkName, TaskReport
 from ottla.spark.sink_options import ExactlyOnce, SinkOptions
 
 if TYPE_CHECKING:
@@ -63,11 +63,11 @@ class RowWriter(Shipped):
         self._job = str(uuid.uuid4())
         """Stands for the query in a batch job."""
 
-    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Callable[..., Any], tuple[str, bytes]]:
-        """Called for the tasks of a batch. (Not in the constructor: Spark creates another writer to commit, or abort, a batch.)"""
+    def _before_shipping(self) -> None:
+        """Look for open transactions before the tasks of a batch. (Not in the constructor: Spark creates another writer to commit,
+        or abort, a batch.)"""
         if self._earlier is None:
             self._earlier = () if self._options.exactly_once is None else self._find_earlier()
-        return super().__reduce_ex__(protocol)
 
     def _find_earlier(self) -> tuple[TransactionDescription, ...]:
         """Return what is open before the batch, for its tasks."""
@@ -91,7 +91,7 @@ class RowWriter(Shipped):
         if given.query is not None:
             return TaskAttempt(SinkName(given.query, given.sink_id), given.batch, self._job, number, earlier)
         if query is not None and batch is not None:
-            return TaskAttempt(SinkName(query, given.sink_id), int(batch), _run(run) or self._job, number, earlier)
+            return TaskAttempt(SinkName(query, given.sink_id), int(batch), _run(run) or UNKNOWN_RUN + self._job, number, earlier)
         if given.has_id:  # a sink of a query, which as a batch job would write a repeated batch again
             raise ConfigError(
                 "option sinkId is for a sink of a streaming query, and Spark passes no query to this task",
@@ -112,9 +112,9 @@ class RowWriter(Shipped):
         with _option_names():
             commit_batch(self._options, reports, is_every_batch=batch is not None)
 
-    def _abort(self, messages: Messages, job: SinkName | None = None) -> None:
+    def _abort(self, messages: Messages, attempted: Attempted | None = None) -> None:
         if self._options.exactly_once is not None:
-            abort_batch(self._options, _reports(messages), job)
+            abort_batch(self._options, _reports(messages), attempted)
 
 
 class OttlaBatchWriter(RowWriter, DataSourceArrowWriter):
@@ -127,15 +127,19 @@ class OttlaBatchWriter(RowWriter, DataSourceArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Called on the driver when a task has failed, or ``commit``."""
         given = self._options.exactly_once
-        self._abort(messages, None if given is None else SinkName(given.query or self._job, given.sink_id))
+        self._abort(
+            messages,
+            None if given is None else Attempted(SinkName(given.query or self._job, given.sink_id), given.batch, self._job),
+        )
 
 
 def _run(job_group: str | None) -> str | None:
     """Return the id of the query's run, which Spark makes the job group; ``None`` if ``foreachBatch`` has set another group."""
     try:
-        return str(uuid.UUID(job_group))
-    except (TypeError, ValueError):
+        run = str(uuid.UUID(job_group))
+    except (AttributeError, TypeError, ValueError):
         return None
+    return run if run == job_group else None
 
 
 def _reports(messages: Messages) -> list[TaskReport]:

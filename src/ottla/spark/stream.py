@@ -132,7 +132,7 @@ class OttlaStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailabl
         starts = _without(recreated, starts)
         appeared = self._new_starts(starts, finish.positions)
         gone = finish.positions.keys() - starts.keys() - appeared.keys()
-        lost = [Loss(LossKind.PARTITION_GONE, *tp, 0, finish.positions[tp]) for tp in sorted(gone)]
+        lost = [Loss(LossKind.PARTITION_GONE, *tp, 0, finish.positions[tp]) for tp in sorted(gone) if finish.positions[tp]]
         self._report([*losses_of_new_partitions(appeared), *lost])
         ranges = ranges_between({**appeared, **starts}, finish.positions)
         tasks = plan_tasks(
@@ -237,8 +237,7 @@ class OttlaStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailabl
         new = sorted(ends.keys() - starts.keys())
         if not new:
             return {}
-        existing = set(self._cluster.await_partitions(new))
-        return self._cluster.earliest([tp for tp in new if tp in existing])
+        return self._cluster.earliest(self._cluster.await_existing(new))
 
 
 def _without(topics: set[str], offsets: Offsets) -> dict[TopicPartition, int]:

@@ -47,12 +47,12 @@ def test_a_topic_that_does_not_exist_is_named() -> None:
 
 
 def test_of_several_topics_the_row_to_the_one_that_refused_is_named() -> None:
-    rows = {"key": ["a", "b"], "value": ["x" * 5000, "x" * 2000], "topic": ["large", "small"]}
+    rows = {"key": ["a", "b", "c"], "value": ["x" * 5000, "x" * 2000, "x" * 3000], "topic": ["large", "small-b", "small"]}
     with Broker() as broker:
         with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
-            admin.create_topics({"large": 1})
-            admin.create_topics({"small": 1}, configs={"max.message.bytes": "1000"})
-        refused = pytest.raises(MessageTooLargeError, match=r"writing 1 record to small-0: .* \(topic 'small', key 'b'\)")
+            admin.create_topics({"large": 1, "small": 1})
+            admin.create_topics({"small-b": 1}, configs={"max.message.bytes": "1000"})
+        refused = pytest.raises(MessageTooLargeError, match=r"writing 1 record to small-b-0: .* \(topic 'small-b', key 'b'\)")
         with Producer(bootstrap_servers=broker.bootstrap_servers) as producer, refused:
             send_rows(producer, [pa.RecordBatch.from_pydict(rows)], None)
 

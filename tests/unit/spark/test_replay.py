@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from ottla import Prepared
 from ottla.errors import OttlaError
-from ottla.spark.replay import Batch, BatchRecord, Conflict, Marker, SinkName, TaskReport, conflicts
+from ottla.spark.replay import UNKNOWN_RUN, Batch, BatchRecord, Conflict, Marker, SinkName, TaskReport, conflicts
 from tests.example_counts import examples
 
 NAME = SinkName("query", "sink")
@@ -126,6 +126,15 @@ def test_a_complete_batch() -> None:
         batch = Batch(5, "the next run", reports, BatchRecord(5, tasks, "run", 0), surplus, 0.0)
         assert batch.is_complete is expected
     assert not Batch(5, "run", both, BatchRecord(5, 2, "run", 0), [], 0.0).is_complete
+
+
+def test_without_the_run_a_second_sink_looks_like_a_repeated_batch() -> None:
+    reports = [report(0, 1, Marker(5, 9, 9))]
+    unknown = Batch(5, UNKNOWN_RUN + "second write", reports, BatchRecord(5, 1, UNKNOWN_RUN + "first write", 0), [], 0.0)
+    assert not unknown.is_complete
+    (conflict,) = conflicts(unknown, least_record=4)
+    assert "or two of its sinks have the same sinkId" in conflict.hint
+    assert "skip" not in conflict.hint
 
 
 def test_the_first_batch_needs_no_record_and_foreach_batch_may_skip_some() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,14 +10,16 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql.types import StringType, StructField, StructType
 
-from ottla import Admin, Broker, Producer
+from ottla import Admin, Broker, OffsetAndMetadata, Producer, TopicPartition
 from ottla.errors import ConfigError, OttlaError
 from ottla.spark import sink
+from ottla.spark.replay import BatchRecord
 from ottla.spark.sink import OttlaBatchWriter
 from ottla.spark.sink_options import parse_sink_options
 from ottla.spark.source import OttlaDataSource
 from ottla.spark.stream_sink import OttlaStreamWriter
 
+RUN = "4925c108-ddf5-4edb-bae8-447fe4a0356b"
 VALUE = StructType([StructField("value", StringType())])
 
 
@@ -79,12 +80,18 @@ def test_a_stream_aborts_before_its_first_batch_what_its_checkpoint_tells(tmp_pa
 
 
 def test_a_failed_write_with_a_name_of_its_own_leaves_no_transaction_open() -> None:
-    """No task has reported: the worker of the first one was killed."""
+    """No task has reported: the worker of the first one was killed. Those of another driver, which has taken over, stay."""
     with Broker() as broker, begun(broker, "ottla.daily.sink.0"):
         writer(broker).abort([None])
         assert ongoing(broker) == ["ottla.daily.sink.0"]
-        writer(broker, txnAppId="daily", txnVersion="7").abort([None])
-        assert ongoing(broker) == []
+        mine = writer(broker, txnAppId="daily", txnVersion="7")
+        with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+            place = TopicPartition("t", 0)
+            for run, left in (("of another driver", ["ottla.daily.sink.0"]), (mine._job, [])):
+                record = BatchRecord(7, 2, run, 0)
+                admin.alter_group_offsets("ottla.daily.sink", {place: OffsetAndMetadata(7, record.dumps())})
+                mine.abort([None])
+                assert ongoing(broker) == left
 
 
 def test_a_stream_has_no_name_of_its_own() -> None:
@@ -93,6 +100,8 @@ def test_a_stream_has_no_name_of_its_own() -> None:
         OttlaDataSource(options).streamWriter(VALUE, False)
 
 
-@pytest.mark.parametrize(("group", "is_run"), [(str(uuid.uuid4()), True), ("nightly", False), (None, False), ("", False)])
+@pytest.mark.parametrize(
+    ("group", "is_run"), [(RUN, True), ("nightly", False), (None, False), ("", False), (RUN.replace("-", ""), False)]
+)
 def test_a_job_group_that_foreach_batch_has_set_is_not_the_run(group: str | None, is_run: bool) -> None:
     assert sink._run(group) == (group if is_run else None)

@@ -224,6 +224,20 @@ def test_a_topic_that_was_new_in_an_unfinished_batch_and_is_deleted(
     stream = reader(broker, topic, subscribePattern=f"^{topic}", failOnDataLoss="false")
     assert stream.partitions(end, later) == []
     stream.stop()
+    stream = reader(broker, topic)
+    assert stream.partitions(end, {**later, f"{topic}-b": {"0": 0}}) == []  # nothing was in it
+    stream.stop()
+
+
+def test_a_topic_that_was_new_in_an_unfinished_batch_is_read_whatever_is_selected_now(broker: Broker, topic: str) -> None:
+    stream = reader(broker, topic, subscribePattern=f"^{topic}")
+    end = first_batch(stream)[1]
+    create(broker, f"{topic}-b", 3)
+    later = changed(stream, end)
+    stream.stop()
+    stream = reader(broker, topic)
+    assert rows(stream, end, later) == 3
+    stream.stop()
 
 
 def test_a_topic_that_a_broker_does_not_know_for_a_moment_begins_late(broker: Broker, topic: str) -> None:
