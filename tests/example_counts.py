@@ -1,7 +1,7 @@
 """The number of examples of a property test.
 
-Owns the fraction that the loaded profile generates; must not know any test. Invariant: in ``make test`` and ``make test-random`` a
-test has its full number of examples, in ``make check`` a tenth, but at least one.
+Owns the fraction that the loaded profile generates; must not know any test. Invariant: in ``make test-slow`` and in
+``make test-random`` a test has its full number of examples, in ``make test`` 60 %, in ``make check`` a tenth, but at least one.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from hypothesis import settings
 
 USUAL = 100
-"""Hypothesis's own number, which the profiles of ``conftest.py`` keep, except ``check``."""
+"""Hypothesis's own number, which the profiles of ``conftest.py`` keep, except ``test`` and ``check``."""
 
 
 def examples(count: int) -> int:
