@@ -132,13 +132,13 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - begun
 
 
-def compare(runs: int, works: Mapping[str, Callable[[], FigureT]]) -> dict[str, list[FigureT]]:
+def compare(runs: int, works: Mapping[str, Callable[[], FigureT]], warm_ups: int = WARM_UPS) -> dict[str, list[FigureT]]:
     """Run the competitors alternately, after warm-ups, and return their figures.
 
     The warm-ups alternate, too: Spark ends Python workers that are idle for a minute, so after the warm-ups of all others the first
     run of a Python source started new ones.
     """
-    for _ in range(WARM_UPS):
+    for _ in range(warm_ups):
         for work in works.values():
             work()
     found: dict[str, list[FigureT]] = {name: [] for name in works}
@@ -207,14 +207,9 @@ class Benchmark:
                 frame = self._stream(name, topic, maxOffsetsPerTrigger="1000")
             return self._triggers(frame, "noop", {}, 60)
 
-        found: dict[str, list[float]] = {"connector": [], "ottla": [], PYTHON_ALONE: []}
-        for _ in range(WARM_UPS // 2):
-            for name in found:
-                work(name)
-        for _ in range(2):
-            for name in found:
-                found[name] += work(name)
-        self._times("micro-batch of 1,000 records", found)
+        works = {name: functools.partial(work, name) for name in ("connector", "ottla", PYTHON_ALONE)}
+        found = compare(2, works, WARM_UPS // 2)
+        self._times("micro-batch of 1,000 records", {name: list(itertools.chain(*each)) for name, each in found.items()})
 
     def sink(self) -> None:
         """Write a million rows, at least once."""

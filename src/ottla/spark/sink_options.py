@@ -98,12 +98,15 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Parse a data source's options. Names are case-insensitive. Raises ``ConfigError``."""
     client: dict[str, str] = {}
     own: dict[str, str] = {}
+    checkpoint: str | None = None
     for name, value in given.items():
         lowered = name.lower()
         if lowered.startswith(CLIENT_PREFIX):
             client[lowered.removeprefix(CLIENT_PREFIX)] = value
         elif lowered in _OWN:
             own[_OWN[lowered]] = value
+        elif lowered == CHECKPOINT_LOCATION:
+            checkpoint = value
         elif lowered not in ADDED_BY_SPARK:
             _check_unknown(name)
     if not client.get("bootstrap.servers", "").strip():
@@ -117,7 +120,6 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     if exactly_once is not None:
         client.setdefault(TRANSACTION_TIMEOUT, DEFAULT_TRANSACTION_TIMEOUT)
     settings = check_producer_settings(client, in_transactions=exactly_once is not None)
-    checkpoint = next((value for name, value in given.items() if name.lower() == CHECKPOINT_LOCATION), None)
     return SinkOptions(tuple(sorted(settings.items())), topic, exactly_once, checkpoint)
 
 
