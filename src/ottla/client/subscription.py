@@ -112,34 +112,61 @@ LEAST_RECORD, LEAST_FETCH = 16, 16 << 10
 of so many by default: only of the first partition in a response, a broker sends a batch that is larger than the limit."""
 
 
+class RangeSizes(NamedTuple):
+    """A range that was read to its end: the bytes fetched for it, those of a record, and those of its largest batch."""
+
+    fetched: int
+    record: float
+    batch: int
+
+
 class FetchEnd:
     """The offset at which fetching ends, and the bytes that were fetched before it.
 
     A fetch brings up to as many bytes as it asks for, also from behind the end. So each one asks for what the rest seems to have,
     and for no more than all earlier ones together have brought: at most twice the bytes of the range are fetched, and a batch.
+
+    A range of 500 records would need four such fetches, 40 ms of a micro-batch. So the first one asks for what the range ``before``
+    in this topic suggests, and for no more than was fetched for that range.
     """
 
-    __slots__ = ("_batch", "_fetched", "_start", "offset")
+    __slots__ = ("_batch", "_before", "_fetched", "_offsets", "_start", "offset")
 
-    def __init__(self, start: int, offset: int) -> None:
+    def __init__(self, start: int, offset: int, before: RangeSizes | None = None) -> None:
         self.offset = offset
         self._start = start
-        self._fetched = 0
+        self._before = before
+        self._fetched = self._offsets = 0
         self._batch = LEAST_FETCH
 
     def __repr__(self) -> str:
         return f"<FetchEnd {self.offset}, {self._fetched} bytes so far>"
 
-    def fetched(self, size: int, batch: int) -> None:
-        """Count the bytes of a response; ``batch``: those of its last batch, which are asked for at the least from then on."""
+    def fetched(self, size: int, batch: int, offsets: int) -> None:
+        """Count the bytes of a response, and the ``offsets`` in it. From now on at least the bytes of its last ``batch`` are asked
+        for."""
         self._fetched += size
+        self._offsets += offsets
         self._batch = max(self._batch, batch)
 
     def limit(self, position: int) -> int:
         """The bytes to ask for at a position."""
         left, read = self.offset - position, position - self._start
-        rest = self._fetched * left // read + 1 if read > 0 else 0
-        return max(self._batch, LEAST_RECORD * left, min(rest, self._fetched))
+        rest = 0
+        if read > 0:
+            rest = min(self._fetched * left // read + 1, self._fetched)
+        elif self._before is not None:
+            rest = min(_with_whole_batches(int(self._before.record * left), self._before.batch), self._before.fetched)
+        return max(self._batch, LEAST_RECORD * left, rest)
+
+    def sizes(self) -> RangeSizes:
+        """What was learnt about the records, once some were fetched."""
+        return RangeSizes(self._fetched, self._fetched / max(1, self._offsets), self._batch)
+
+
+def _with_whole_batches(size: int, batch: int) -> int:
+    """Add the rest of the first batch and of the last one, unless a range of this size is a part of one."""
+    return size + 2 * batch if batch <= size else size
 
 
 class PartitionState:
@@ -229,6 +256,8 @@ class SubscriptionState:
         """Grows with every change that the application can see."""
         self._paused_before: frozenset[TopicPartition] = frozenset()
         """Partitions that were paused when a rebalance revoked them: paused again if the next assignment contains them."""
+        self._range_sizes: dict[str, RangeSizes] = {}
+        """The last range of each topic that was read to its end."""
         self._last_epoch = 0
         self._phases: dict[Phase, tuple[tuple[TopicPartition, PartitionState], ...]] = {}
         self._phases_of = -1
@@ -306,8 +335,12 @@ class SubscriptionState:
             if state is not None:
                 self._set_position(state, position)
                 if ends is not None and tp in ends:
-                    state.end = FetchEnd(position.offset, ends[tp])
+                    state.end = FetchEnd(position.offset, ends[tp], self._range_sizes.get(tp.topic))
         self._changed()
+
+    def read_to_end(self, topic: str, end: FetchEnd) -> None:
+        """Remember what a range had, for the next ones in this topic."""
+        self._range_sizes[topic] = end.sizes()
 
     def reset(self, partitions: Iterable[TopicPartition], to: Reset) -> None:
         """Have the first offset, the end, or the offset of a time looked up, and continue from there."""

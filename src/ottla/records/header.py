@@ -228,6 +228,12 @@ def last_header(data: Buffer) -> BatchHeader | None:
     return None if last < 0 else read_header(data, last)
 
 
+def first_offset(data: Buffer) -> int:
+    """The base offset of the first batch, which has at least its offset and length."""
+    offset: int = _SIZE.unpack_from(data)[0]
+    return offset
+
+
 def pack_header(header: BatchHeader) -> bytes:
     """The 61 bytes of a header."""
     return _HEADER.pack(*header)

@@ -16,6 +16,7 @@ from ottla.records import (
     InvalidBatchError,
     NewRecord,
     encode_batch,
+    first_offset,
     iter_headers,
     last_header,
     read_header,
@@ -90,6 +91,7 @@ def test_the_last_whole_batch_is_found_without_reading_the_others() -> None:
     for data in (first + second, first + second + first[:-1], memoryview(first + second)):
         assert last_header(data) == read_header(second)
     assert last_header(first + second[:-1]) == read_header(first)
+    assert (first_offset(first), first_offset(second[:12])) == (0, 2)
     for length in (-12, -1, 0, 48):  # with such a length the loop would never reach the end
         with pytest.raises(InvalidBatchError, match="claims"):
             last_header(first + struct.pack(">qi", 2, length) + second[12:] + second)

@@ -24,7 +24,7 @@ from ottla.config import ConsumerConfig
 from ottla.errors import CorruptRecordError, OttlaError, broker_error
 from ottla.protocol import ErrorCode, rpcs
 from ottla.protocol.messages import fetch_response
-from ottla.records import last_header
+from ottla.records import first_offset, last_header
 from ottla.types import IsolationLevel, Leader, Now, TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -343,8 +343,9 @@ class FetchManager:
             return None
         limit = wanted.limit
         if state.end is not None:
-            state.end.fetched(len(records), last.size)
+            state.end.fetched(len(records), last.size, last.next_offset - first_offset(records))
             if last.next_offset >= state.end.offset:
+                self._subscription.read_to_end(tp.topic, state.end)
                 return session.drop(tp)
             most = partition_limit(self._config.max_partition_fetch_bytes, len(session.wanted))
             limit = min(most, state.end.limit(last.next_offset))
