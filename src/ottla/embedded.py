@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ottla import arguments
 from ottla.assignors import PartitionAssignor
-from ottla.errors import IllegalStateError, OttlaError, StorageError
+from ottla.errors import ConfigError, IllegalStateError, OttlaError, StorageError
 from ottla.faults import Faults
 
 if TYPE_CHECKING:
     from ottla.runtime.broker_node import BrokerNode
     from ottla.runtime.temporary import TemporaryFolder
+
+_CONNECT = "zookeeper.connect"
 
 
 class Broker:
@@ -39,9 +41,14 @@ class Broker:
     settings, by Kafka's names. ``assignors``: your own assignors for consumer groups, by the name that members select
     (``group.remote.assignor``) or that ``group.consumer.assignors`` makes the default.
 
+    ``zookeeper``: ``HOST:PORT,HOST:PORT/CHROOT``, the setting ``zookeeper.connect``: the brokers with the same one are a cluster,
+    and each has its share of the partitions (``pip install 'ottla[zookeeper]'``). Nothing is replicated: the partitions of a closed
+    broker come back with it, so give each its own ``data_dir``. The constructor waits until the broker is registered.
+
     Starting raises ``ConfigError`` for an invalid setting or an address that it cannot listen on, and ``StorageError`` for a folder
-    that it cannot use: locked by another broker, not writable, of another node. On Windows it raises ``OttlaError``: the broker
-    runs on Linux and macOS.
+    that it cannot use: locked by another broker, not writable, of another node or cluster. With ``zookeeper`` also
+    ``ConfigError`` for a node id that another broker has, and ``ConnectionFailedError`` without a connection. On Windows it raises
+    ``OttlaError``: the broker runs on Linux and macOS.
     """
 
     def __init__(
@@ -50,12 +57,13 @@ class Broker:
         port: int = 0,
         *,
         host: str = "127.0.0.1",
+        zookeeper: str | None = None,
         settings: Mapping[str, object] | None = None,
         assignors: Mapping[str, PartitionAssignor] | None = None,
     ) -> None:
         self._data_dir = None if data_dir is None else _absolute(arguments.path(data_dir, "data_dir"))
         self._address = (arguments.string(host, "host"), arguments.integer(port, "port", 0, 65535))
-        self._settings = arguments.mapping({} if settings is None else settings, "settings")
+        self._settings = _with_zookeeper(arguments.mapping({} if settings is None else settings, "settings"), zookeeper)
         self._assignors = arguments.server_assignors(assignors)
         self._node: BrokerNode | None = None
         self._temporary: TemporaryFolder | None = None
@@ -179,6 +187,16 @@ class Broker:
         if self._temporary is not None:
             self._temporary.remove()
             self._temporary = None
+
+
+def _with_zookeeper(settings: Mapping[str, object], zookeeper: str | None) -> Mapping[str, object]:
+    if zookeeper is None:
+        return settings
+    connect = arguments.text(zookeeper, "zookeeper")
+    given = settings.get(_CONNECT, connect)
+    if given != connect:
+        raise ConfigError(f"zookeeper={connect!r} and {_CONNECT}={given!r} contradict each other", hint="give one of them")
+    return {**settings, _CONNECT: connect}
 
 
 def _absolute(path: Path) -> Path:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, NoReturn, Self
 from ottla import arguments
 from ottla.arguments import Timeout
 from ottla.client.admin.zookeeper import reading, writing
-from ottla.client.admin.zookeeper.calls import Call, ResultT
 from ottla.client.admin.zookeeper.results import (
     MalformedNode,
     ZooKeeperGroupDescription,
@@ -27,6 +26,7 @@ from ottla.client.admin.zookeeper.writing import Progress
 from ottla.config import ConsumerConfig
 from ottla.config.spelling import read, table
 from ottla.types import Node, OffsetAndMetadata, TopicPartition
+from ottla.zookeeper.calls import Call, ResultT
 
 if TYPE_CHECKING:
     from ottla.runtime.zookeeper_calls import ZooKeeperCalls

@@ -17,7 +17,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from importlib import metadata
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,7 +30,7 @@ from tests.end_to_end.programs import environment
 from tests.end_to_end.zookeeper_cluster import registered
 
 LINK = re.compile(r"\]\(([^)#]+)\)")
-PORT, ZOOKEEPER_PORT = "9092", "2181"
+PORT, _, ZOOKEEPER_PORT = PORTS = "9092", "9093", "2181"
 
 
 class Exchange(NamedTuple):
@@ -68,11 +67,11 @@ def agrees(documented: str, printed: str) -> bool:
 
 @pytest.mark.parametrize("document", with_blocks("console"), ids=name_of)
 def test_a_session_at_a_terminal(document: Path, tmp_path: Path) -> None:
-    port, zookeeper_port = islice(four_digit_ports(document), 2)
-    surroundings = environment(f"127.0.0.1:{port}")
+    ports = dict(zip(PORTS, four_digit_ports(document), strict=False))
+    surroundings = environment(f"127.0.0.1:{ports[PORT]}")
     with ExitStack() as running:
         for exchange in session(document):
-            command, documented = (text.replace(PORT, port).replace(ZOOKEEPER_PORT, zookeeper_port) for text in exchange)
+            command, documented = (re.sub("|".join(PORTS), lambda port: ports[port.group()], text) for text in exchange)
             if command.endswith("&"):
                 assert running.enter_context(background(command.removesuffix("&"), tmp_path, surroundings)) == documented
                 continue

@@ -76,13 +76,13 @@ class LossyProxy:
                     return
                 if loss is Lose.AFTER:
                     lost.add(number)
-            server.sendall(struct.pack(">i", len(frame)) + frame)
+            _send(server, frame)
 
     def _answers(self, client: socket.socket, server: socket.socket, lost: set[int]) -> None:
         for frame in _frames(server, client):
             if struct.unpack_from(">i", frame)[0] in lost:
                 return
-            client.sendall(struct.pack(">i", len(frame)) + frame)
+            _send(client, frame)
 
 
 @contextmanager
@@ -94,6 +94,11 @@ def lossy_proxy(connect_string: str) -> Iterator[LossyProxy]:
         threading.Thread(target=proxy.serve, daemon=True).start()
         yield proxy
         listener.shutdown(socket.SHUT_RDWR)
+
+
+def _send(target: socket.socket, frame: bytes) -> None:
+    with contextlib.suppress(OSError):  # it was closed meanwhile; the other direction ends, and this one with it
+        target.sendall(struct.pack(">i", len(frame)) + frame)
 
 
 def _frames(source: socket.socket, other: socket.socket) -> Iterator[bytes]:

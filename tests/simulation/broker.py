@@ -6,9 +6,11 @@ those of an earlier process.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ottla.broker.cluster import TopicRegistration
 from ottla.broker.effects import BrokerEffect, CancelTimer, Reply, RunJob, SetTimer
 from ottla.protocol.apis import SPOKEN, Api
 from ottla.protocol.codec import RequestHeader
@@ -21,7 +23,16 @@ from tests.simulation.files import RealFiles
 class CoreUnderTest(BrokerProcess):
     """A core on real files whose timers, jobs and replies a test drives one by one."""
 
-    def __init__(self, path: Path, now: Now = START, *, loaded: bool = True, durable: bool = True, **settings: Any) -> None:
+    def __init__(
+        self,
+        path: Path,
+        now: Now = START,
+        *,
+        loaded: bool = True,
+        durable: bool = True,
+        registered: Sequence[TopicRegistration] | None = None,
+        **settings: Any,
+    ) -> None:
         self.store: RealFiles
         store = RealFiles(path, int(settings.get("node.id", 1)), durable=durable)
         super().__init__(store, Clock(now), CountingIds(), self._keep, settings)
@@ -29,7 +40,7 @@ class CoreUnderTest(BrokerProcess):
         self.jobs: list[RunJob] = []
         self.others: list[BrokerEffect] = []
         self._ticket = 0
-        self.start()
+        self.start(registered)
         if loaded:
             self.run_jobs()
 

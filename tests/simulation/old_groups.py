@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ottla.client.admin.zookeeper.calls import Call, ResultT
 from ottla.errors import KeeperCode, ZooKeeperError
 from ottla.simulation.zookeeper import ZooKeeperModel
 from ottla.types import Now
 from ottla.zookeeper import paths
+from ottla.zookeeper.calls import Call, ResultT
 from ottla.zookeeper.nodes import MemberRegistration
 from ottla.zookeeper.operations import Create, Delete, Exists, GetChildren, GetData, Multi, Operation, SetData
 

@@ -258,6 +258,7 @@ BROKER: dict[str, list[Any]] = {
     "data_dir": [5, True, b"/tmp", "", "a\0b", [Path("x")]],
     "port": [None, "9092", True, 1.0, -1, 65536],
     "host": [None, 5, b"localhost", ["localhost"]],
+    "zookeeper": [5, True, b"localhost:2181", ["localhost:2181"], ""],
     "settings": [5, True, "x", ["a"], [("a", "b")], {5: "x"}, {"": "x"}],
     "assignors": [
         *(5, True, "x", ["a"], {5: "x"}, {"x": 5}, {"x": None}, {"x": RangeAssignor}, {"x": RangeAssignor()}, {"a,b": dict}),

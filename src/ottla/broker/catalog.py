@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from ottla.broker.cluster import Cluster, TopicRegistration
 from ottla.broker.config import CLUSTER_WIDE, BrokerConfig, with_changes
 from ottla.broker.effects import FaultStruck, NodeEndpoint, Outbox, RunJob
 from ottla.broker.faults.table import FaultTable
@@ -30,16 +31,21 @@ from ottla.broker.ports import (
 )
 from ottla.broker.producer_state import ProducerIdManager
 from ottla.broker.stored_settings import describe_damage, merge, split_supported
+from ottla.broker.topic_changes import TopicChanges
 from ottla.broker.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Topic, Topics
 from ottla.coordinator.effects import ApiError
 from ottla.errors import ConfigError
 from ottla.protocol import ErrorCode
 from ottla.records import BatchHeader
-from ottla.types import Now
+from ottla.types import Now, TopicPartition
 
 SYNC_CATALOG = ("sync-catalog",)
 """The tag of the job that forces the catalog to disk."""
 
+
+NODE_ID_SHIFT = 32
+"""With ZooKeeper, each broker assigns the producer ids whose upper 32 bits are its own id, so that they are unique without a common
+counter."""
 
 log = logging.getLogger("ottla.broker")
 
@@ -69,6 +75,9 @@ class BrokerCatalog:
         """Stored settings that this release does not support. They are preserved for a release that does."""
         self.endpoint = endpoint
         self.node_id = config.node_id
+        self.cluster = Cluster(NodeEndpoint(config.node_id, *endpoint), is_alone=not config.zookeeper_connect)
+        self.changes: TopicChanges
+        """What carries out the changes that clients request. It is set before the broker starts."""
         self.cluster_id = store.cluster_id
         self.log_dir = store.log_dir
         self.topics = Topics(config)
@@ -90,8 +99,10 @@ class BrokerCatalog:
         self._last_error: str | None = None
         """Why the last change could not be stored."""
 
-    def load(self, now: Now) -> list[str]:
+    def load(self, now: Now, registered: Sequence[TopicRegistration] | None = None) -> list[str]:
         """Load settings, topics and logs; return a message for each damage and its consequence.
+
+        ``registered``: the topics in ZooKeeper; those that are not among them were deleted while the broker was down.
 
         Raises ``ConfigError`` or ``OSError`` if the data cannot be used.
         """
@@ -109,12 +120,59 @@ class BrokerCatalog:
         self.topics.reconfigure(self.config)
         for stored in catalog.topics:
             self._store_partition_count(stored, self.topics.add(stored))
-        warnings = [*describe_damage(self.topics, self._unsupported), *self.logs.load(self.topics, now)]
+        try:
+            deleted = self._adopt(registered) if registered is not None else frozenset()
+        except ApiError as error:
+            raise OSError(error.message) from error
+        loaded = self.logs.load(self.topics, now, self.cluster.is_mine, deleted)
+        warnings = [*describe_damage(self.topics, self._unsupported), *loaded]
         seen = [producer_id for log in self.logs for producer_id in log.producers.entries]
-        self.producer_ids = ProducerIdManager(
-            max([catalog.next_producer_id, *(one + 1 for one in seen)]), self._reserve_producer_ids
-        )
+        first = 0 if self.cluster.is_alone else self.node_id << NODE_ID_SHIFT
+        own = [one + 1 for one in seen if self.cluster.is_alone or one >> NODE_ID_SHIFT == self.node_id]
+        self.producer_ids = ProducerIdManager(max([first, catalog.next_producer_id, *own]), self._reserve_producer_ids)
         return warnings
+
+    def _adopt(self, registered: Sequence[TopicRegistration]) -> frozenset[TopicPartition]:
+        """Make the topics those in ZooKeeper, before the logs are loaded; return the partitions of those that were deleted."""
+        deleted: set[TopicPartition] = set()
+        wanted = {registration.name: registration for registration in registered}
+        for topic in list(self.topics):
+            if topic.name not in wanted or wanted[topic.name].topic_id != topic.topic_id:
+                log.warning("topic %s was deleted while this broker was down; its records are removed", topic.name)
+                self.delete_topic(topic)
+                self.logs.delete_folders(topic)  # no log is loaded yet
+                deleted.update(TopicPartition(topic.name, partition) for partition in topic.partitions)
+        for registration in registered:
+            self._check_not_fewer(registration)
+            try:
+                if self.topics.get(registration.name) is None:
+                    self.topics.check_unused(registration.name)
+                self.apply_registration(registration)
+            except ApiError as error:
+                if error.code is not ErrorCode.invalid_topic_exception:
+                    raise
+                log.warning("a topic in ZooKeeper cannot be used: %s", error.message)
+            except ConfigError as error:
+                log.warning("the settings of a topic in ZooKeeper cannot be used: %s", error)
+                self.apply_registration(self.with_last_known_configs(registration))
+        return frozenset(deleted)
+
+    def _check_not_fewer(self, registration: TopicRegistration) -> None:
+        """Raise ``ConfigError`` if ZooKeeper has fewer partitions of a topic than the data directory: the folders of the others
+        would be taken for strays."""
+        known = self.topics.get(registration.name)
+        count = len(registration.replicas)
+        if known is not None and known.topic_id == registration.topic_id and count < known.partition_count:
+            raise ConfigError(
+                f"topic {known.name} has {known.partition_count} partitions in the data directory, and {count} in ZooKeeper",
+                hint="ZooKeeper has an older state, or someone has changed the node of the topic: restore it",
+            )
+
+    def with_last_known_configs(self, registration: TopicRegistration) -> TopicRegistration:
+        """Return a topic of ZooKeeper with the settings that it has here, or none if it is a new one."""
+        known = self.topics.get(registration.name)
+        is_same = known is not None and known.topic_id == registration.topic_id
+        return registration._replace(configs=known.stored().configs if known is not None and is_same else {})
 
     def take_changed_topics(self) -> dict[str, None]:
         """Return the topics created, deleted or changed since the last call."""
@@ -144,11 +202,6 @@ class BrokerCatalog:
         """Return the logs that changed since the last call; fetches may wait for them."""
         touched, self._changed_logs = self._changed_logs, {}
         return touched
-
-    @property
-    def node_endpoint(self) -> NodeEndpoint:
-        """This broker's id and address, as in responses."""
-        return NodeEndpoint(self.node_id, self.endpoint.host, self.endpoint.port)
 
     @property
     def has_too_many_open_files(self) -> bool:
@@ -199,9 +252,37 @@ class BrokerCatalog:
         return appended
 
     def get_or_create_topic(self, name: str) -> Topic:
-        """Return the topic with this name, creating it with the broker's defaults if there is none. Raises ``ApiError``."""
+        """Return the topic with this name, creating it with the broker's defaults if there is none. Raises ``ApiError``:
+        LEADER_NOT_AVAILABLE while it is being created."""
         topic = self.topics.get(name)
-        return topic if topic is not None else self.create_topic(name, self.initial_partition_count(name), {})
+        return topic if topic is not None else self.changes.get_or_create(name)
+
+    def leader_epoch(self, topic: Topic, partition: int) -> int:
+        """Return the leader epoch of a partition, as far as it is known here."""
+        if topic.replicas and topic.replicas[partition] != self.node_id:
+            return self.cluster.leader_epoch_of_other(topic, partition)
+        return self.logs.leader_epoch(topic, partition)
+
+    def apply_registration(self, registration: TopicRegistration) -> Topic:
+        """Create or change a topic as ZooKeeper has it, and store it. Raises ``ApiError``, and ``ConfigError`` for settings that
+        contradict those of the broker."""
+        name, topic_id, replicas, configs = registration
+        known = self.topics.get(name)
+        if known is not None and known.topic_id != topic_id:
+            self.delete_topic(known)
+            known = None
+        # Before it is stored: otherwise the next start would find the settings in the data directory, and be refused.
+        topic = self.topics.of_stored(StoredTopic(name, topic_id, len(replicas), configs), replicas)
+        if topic == known:
+            return known
+        if known is None or topic.stored() != known.stored():
+            self._store_changes(topic.stored())
+        self.topics.put(topic)
+        self.cluster.note_change(known, topic)
+        self.logs.reconfigure([topic])
+        self._changed_topics[name] = None
+        _warn_if_state_expires(topic)
+        return topic
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
         """Create a topic and store it. Raises ``ApiError``."""
@@ -248,16 +329,17 @@ class BrokerCatalog:
         """Delete a topic and its logs. Raises ``ApiError``."""
         self._store_changes(TopicDeleted(topic.name))
         self.topics.remove(topic)
+        self.cluster.note_change(topic, None)
         self._changed_topics[topic.name] = None
         self._changed_logs.update(dict.fromkeys(self.logs.delete_logs(topic)))
 
     def log_of(self, topic: Topic, partition: int) -> PartitionLog:
-        """Return the log of a partition. Raises ``ApiError``: UNKNOWN_TOPIC_OR_PARTITION, or KAFKA_STORAGE_ERROR if it is
-        offline."""
-        if not 0 <= partition < topic.partition_count:
+        """Return the log of a partition. Raises ``ApiError``: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER if another broker
+        has it, or KAFKA_STORAGE_ERROR if it is offline."""
+        check_partition(topic, partition)
+        if topic.replicas and topic.replicas[partition] != self.node_id:
             raise ApiError(
-                ErrorCode.unknown_topic_or_partition,
-                f"Topic '{topic.name}' has {topic.partition_count} partition(s); there is no partition {partition}.",
+                ErrorCode.not_leader_or_follower, f"{topic.name}-{partition} is led by broker {topic.replicas[partition]}."
             )
         log = self.logs.get(topic, partition)
         if log.offline is not None:
@@ -303,6 +385,15 @@ class BrokerCatalog:
     def _topic_name(self, topic_id: uuid.UUID) -> str | None:
         topic = self.topics.by_id(topic_id)
         return topic.name if topic is not None else None
+
+
+def check_partition(topic: Topic, partition: int) -> None:
+    """Raise ``ApiError`` if a topic has no such partition: UNKNOWN_TOPIC_OR_PARTITION."""
+    if not 0 <= partition < topic.partition_count:
+        raise ApiError(
+            ErrorCode.unknown_topic_or_partition,
+            f"Topic '{topic.name}' has {topic.partition_count} partition(s); there is no partition {partition}.",
+        )
 
 
 def _warn_if_state_expires(topic: Topic) -> None:

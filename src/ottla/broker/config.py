@@ -28,12 +28,36 @@ _DAY = 86_400_000
 class BrokerConfig:
     """The settings of a broker. Times in milliseconds, sizes in bytes, unless the name says otherwise."""
 
-    node_id: int = _setting("node.id", 1, "The number of this broker in its cluster of one.", maximum=INT_MAX)
+    node_id: int = _setting(
+        "node.id",
+        1,
+        "The number of this broker in its cluster. With ZooKeeper, a broker without one gets a new one, from 1001 on.",
+        maximum=INT_MAX,
+    )
     advertised_listeners: str = _setting(
         "advertised.listeners",
         "",
         "The address that clients connect to, as PLAINTEXT://host:port; empty: the address on which the broker listens.",
         kind=ConfigType.LIST,
+    )
+    zookeeper_connect: str = _setting(
+        "zookeeper.connect",
+        "",
+        "The ZooKeeper of the cluster, as host:port,host:port/chroot; empty: this broker is its whole cluster.",
+    )
+    zookeeper_session_timeout_ms: int = _setting(
+        "zookeeper.session.timeout.ms",
+        18_000,
+        "How long a broker that was killed, or is cut off, stays registered in ZooKeeper.",
+        minimum=100,
+        maximum=INT_MAX,
+    )
+    zookeeper_connection_timeout_ms: int = _setting(
+        "zookeeper.connection.timeout.ms",
+        18_000,
+        "How long a start waits for ZooKeeper, and a change of topics for its answer.",
+        minimum=100,
+        maximum=INT_MAX,
     )
     num_partitions: int = _setting(
         "num.partitions", 1, "Partitions of a topic that is created without a number.", minimum=1, maximum=10_000
@@ -465,7 +489,7 @@ def _hint(name: str, known: Iterable[str]) -> str:
 
 _PLACE = "give Broker its address: Broker(host=..., port=...)"
 _FOLDER = "give Broker its folder: Broker(data_dir=...)"
-_ALONE = "the broker is a cluster by itself, and its own controller: leave it out"
+_ALONE = "there is no controller here: leave it out"
 _ELSEWHERE: Mapping[str, str] = {
     "listeners": _PLACE,
     "host.name": _PLACE,
@@ -479,6 +503,5 @@ _ELSEWHERE: Mapping[str, str] = {
     "controller.quorum.voters": _ALONE,
     "controller.quorum.bootstrap.servers": _ALONE,
     "controller.listener.names": _ALONE,
-    "zookeeper.connect": _ALONE,
 }
 """Settings of Kafka's ``server.properties`` that ``settings`` does not accept -> what to do instead."""

@@ -10,6 +10,7 @@ can read its records; the appends of one batch are written all or not at all.
 from __future__ import annotations
 
 import logging
+import uuid
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
@@ -70,6 +71,8 @@ class Coordinator(AppendListener[F], Protocol[L_contra, F]):
     def start_loading(self, partition: int, /) -> None: ...
     def load(self, partition: int, content: L_contra, now: Now, /) -> list[F]: ...
     def unload(self, partition: int, /) -> list[F]: ...
+    @property
+    def partition_count(self) -> int: ...
 
 
 class LoadedLog(NamedTuple, Generic[L]):
@@ -92,10 +95,10 @@ class PartitionOwnership:
         """The partitions that are being read, with the number of the load."""
         self._loads = 0
 
-    def endpoint_of(self, partition: int, here: NodeEndpoint) -> NodeEndpoint | None:
-        """Return the owner of a partition: ``here``, the broker that a fault names, or ``None`` if it has none."""
+    def endpoint_of(self, partition: int, leader: NodeEndpoint | None) -> NodeEndpoint | None:
+        """Return the owner of a partition: its ``leader``, the broker that a fault names, or ``None`` if it has none."""
         owners = self._away.get(partition)
-        return here if owners is None else next(reversed(owners.values()))
+        return leader if owners is None else next(reversed(owners.values()))
 
     def is_away(self, partition: int) -> bool:
         """Whether the partition was given up."""
@@ -133,6 +136,10 @@ class PartitionOwnership:
         """
         return self._loading.get(partition) == load
 
+    def stop_loading(self, partition: int) -> None:
+        """Ignore the outcome of a load, if there is one."""
+        self._loading.pop(partition, None)
+
     def finish_loading(self, partition: int) -> None:
         """End a load; the partition is served from now on."""
         del self._loading[partition]
@@ -155,8 +162,9 @@ class CoordinatorPartitions(Generic[L, F]):
         read: Callable[[Sequence[StoredSegment]], LoadedLog[L]],
         empty: L,
         perform: Callable[[F, Now], Iterable[F]],
+        ownership: PartitionOwnership,
     ) -> None:
-        self.ownership = PartitionOwnership()
+        self.ownership = ownership
         self._coordinator = coordinator
         self._log = log
         self._outbox = outbox
@@ -171,7 +179,9 @@ class CoordinatorPartitions(Generic[L, F]):
             self.load(partition, now)
 
     def load(self, partition: int, now: Now) -> None:
-        """Load one partition, unless its log is offline."""
+        """Load one partition, unless another broker has it or its log is offline."""
+        if not self._log.is_mine(partition):
+            return
         if self._log.is_offline(partition):
             self.ownership.give_up(partition, _OFFLINE, None)
             return
@@ -221,6 +231,21 @@ class CoordinatorPartitions(Generic[L, F]):
         for partition in self.ownership.reclaim(fault):
             self.load(partition, now)
 
+    def endpoint_of(self, key: str) -> NodeEndpoint | None:
+        """Return the coordinator of a key: this broker, the one that has the partition or that a scripted fault names, or
+        ``None``."""
+        partition = self._coordinator.partition_for(key)
+        return self.ownership.endpoint_of(partition, self._log.leader(partition))
+
+    def unload_all(self, now: Now) -> None:
+        """Give up every partition: the topic was deleted, and perhaps created again, or has moved. What was to be appended is
+        dropped, and its requests are refused."""
+        for partition in range(self._coordinator.partition_count):
+            self.ownership.stop_loading(partition)
+            self.execute(self._coordinator.unload(partition), now)
+        self.ownership.reclaim(_OFFLINE)
+        self._log.drop_appends()
+
     def execute(self, effects: Iterable[F], now: Now) -> None:
         """Perform effects, and those that follow from them."""
         todo = deque(effects)
@@ -254,8 +279,38 @@ class CoordinatorLog:
         return topic.partition_count if topic is not None else self._partitions
 
     def ensure_topic(self) -> None:
-        """Create the topic if it does not exist. Raises ``ApiError``."""
-        self._catalog.get_or_create_topic(self._topic)
+        """Create the topic if it does not exist. Raises ``ApiError``: COORDINATOR_NOT_AVAILABLE while it is being created."""
+        try:
+            self._catalog.get_or_create_topic(self._topic)
+        except ApiError as error:
+            if error.code is not ErrorCode.leader_not_available:
+                raise
+            raise ApiError(ErrorCode.coordinator_not_available, f"{self._topic} is being created.") from error
+
+    @property
+    def identity(self) -> tuple[uuid.UUID, tuple[int, ...]] | None:
+        """The id of the topic and the broker of each partition; ``None`` if it does not exist."""
+        topic = self._catalog.topics.get(self._topic)
+        return None if topic is None else (topic.topic_id, topic.replicas)
+
+    def drop_appends(self) -> None:
+        """Forget the queued appends, and those that are being flushed."""
+        self._queued.clear()
+        self._flushing.clear()
+
+    def is_mine(self, partition: int) -> bool:
+        """Whether this broker has a partition. One without ZooKeeper has all, also before the topic exists."""
+        topic = self._catalog.topics.get(self._topic)
+        cluster = self._catalog.cluster
+        return cluster.is_alone or (topic is not None and cluster.is_mine(topic, partition))
+
+    def leader(self, partition: int) -> NodeEndpoint | None:
+        """Return the broker that leads a partition, if there is one."""
+        topic = self._catalog.topics.get(self._topic)
+        cluster = self._catalog.cluster
+        if topic is None:
+            return cluster.me if cluster.is_alone else None
+        return cluster.leader_endpoint(topic, partition)
 
     def _log(self, partition: int) -> PartitionLog | None:
         topic = self._catalog.topics.get(self._topic)
@@ -331,7 +386,9 @@ class CoordinatorLog:
 
     def flushed(self, coordinator: AppendListener[F], partition: int, first: int, outcome: object, now: Now) -> list[F]:
         """Handle the end of the flush of the batch that begins with the append ``first``."""
-        flushing = self._flushing.pop((partition, first))
+        flushing = self._flushing.pop((partition, first), None)
+        if flushing is None:  # dropped meanwhile
+            return []
         if isinstance(outcome, Exception):
             return _failed(coordinator, partition, flushing.numbers, ErrorCode.kafka_storage_error, now)
         flushing.log.flushed(flushing.end_offset)

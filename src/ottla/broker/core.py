@@ -9,9 +9,9 @@ returns them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ottla.assignors import PartitionAssignor
 from ottla.broker.api import HANDLERS, fetch, produce
@@ -44,6 +44,11 @@ from ottla.coordinator.transactions.decision import TRANSACTIONS
 from ottla.protocol.codec import RequestHeader
 from ottla.types import Now
 
+if TYPE_CHECKING:
+    from ottla.broker.cluster import TopicRegistration
+    from ottla.broker.zookeeper.assembly import ZooKeeperAssembly
+    from ottla.zookeeper.session import SessionReport
+
 HandlerKey = tuple[Any, ...]
 """A timer's key or a job's tag without its first element, which selects the handler."""
 
@@ -71,19 +76,28 @@ class BrokerCore:
         """``assignors``: the user's own assignors for consumer groups. Raises ``ConfigError``."""
         self.state = BrokerState(config, endpoint, store, ids, assignors, HANDLERS)
         self.catalog = self.state.catalog
+        self.zookeeper: ZooKeeperAssembly | None = None
+        """Its part in ZooKeeper; ``None``: this broker is its whole cluster."""
+        if config.zookeeper_connect:
+            from ottla.broker.zookeeper.assembly import ZooKeeperAssembly
+
+            self.zookeeper = ZooKeeperAssembly(self.state, ids)
 
     # Inputs
 
-    def start(self, now: Now) -> tuple[list[str], list[BrokerEffect]]:
-        """Load topics, logs and groups; also return a message for each damage.
+    def start(self, now: Now, registered: Sequence[TopicRegistration] | None = None) -> tuple[list[str], list[BrokerEffect]]:
+        """Load topics, logs and groups; also return a message for each damage. ``registered``: the topics in ZooKeeper, if the
+        broker has one.
 
         Raises ``ConfigError`` or ``OSError`` if the data cannot be used.
         """
-        warnings = self.catalog.load(now)
+        warnings = self.catalog.load(now, registered)
         for kind in _PERIODIC:
             self._reschedule(kind, now)
         self.state.groups.start(now)
         self.state.transactions.start(now)
+        if self.zookeeper is not None:
+            self.zookeeper.step(now, self.catalog.outbox)
         return warnings, self.catalog.outbox.take()
 
     def handle(
@@ -108,6 +122,13 @@ class BrokerCore:
         handler = _ON_JOB.get(kind)
         if handler is not None:
             handler(self, tuple(rest), outcome, now)
+        return self._take_effects(now)
+
+    def on_session_report(self, report: SessionReport, now: Now) -> list[BrokerEffect]:
+        """Handle a report of the ZooKeeper client."""
+        if self.zookeeper is not None:
+            self.zookeeper.apply(report, now)
+            self._step_in_zookeeper(now)
         return self._take_effects(now)
 
     def write_batches(self, now: Now) -> list[BrokerEffect]:
@@ -233,6 +254,9 @@ class BrokerCore:
         self.catalog.begin_catalog_sync()
         if changed := self.catalog.take_changed_topics():
             self.state.groups.on_topics_changed(changed, now)
+            self.state.transactions.on_topics_changed(now)
+        if self.zookeeper is not None and self.zookeeper.is_due:  # a request has begun a change, or topics have changed
+            self._step_in_zookeeper(now)
         if touched := self.catalog.take_changed_logs():
             for parked in self.state.fetch_purgatory.waiting_on(touched):
                 self._retry_fetch(parked, touched, now, last=False)
@@ -246,6 +270,12 @@ class BrokerCore:
             self.state.fetch_purgatory.take(ticket)
             self.catalog.outbox.put(CancelTimer(("fetch", ticket)))
             self._fail(parked.context)
+
+    def _step_in_zookeeper(self, now: Now) -> None:
+        """Let the managers go on, and after them the requests that wait for them."""
+        assert self.zookeeper is not None
+        self.zookeeper.step(now, self.catalog.outbox)
+        self.catalog.outbox.put(*self.state.sliced_requests.wake(now))
 
     def _fetch_expired(self, key: HandlerKey, now: Now) -> None:
         parked = self.state.fetch_purgatory.take(key[0])
@@ -329,6 +359,7 @@ _ON_TIMER: dict[Any, Callable[[BrokerCore, HandlerKey, Now], None]] = {
     "remove-files": BrokerCore._remove_files,
     FLUSH_LOG: BrokerCore._flush_log,
     LOADING: BrokerCore._retry_load,
+    "zookeeper": lambda core, key, now: core._step_in_zookeeper(now),
     COORDINATOR: lambda core, key, now: core.state.groups.on_timer((COORDINATOR, *key), now),
     TRANSACTIONS: lambda core, key, now: core.state.transactions.on_timer((TRANSACTIONS, *key), now),
     MARKERS: lambda core, key, now: core.state.transactions.retry_markers(key, now),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ottla.broker.ports import DiskJob
 from ottla.coordinator.effects import (
@@ -21,6 +21,10 @@ from ottla.coordinator.effects import (
     Ticket,
     TimerKey,
 )
+from ottla.errors import OttlaError
+
+if TYPE_CHECKING:
+    from ottla.zookeeper.session import Disconnect, Perform
 
 JobTag = tuple[Hashable, ...]
 
@@ -73,18 +77,19 @@ class RunJob:
     job: DiskJob
 
 
-BrokerEffect = (
-    Reply
-    | NoReply
-    | CloseConnection
-    | SetTimer
-    | CancelTimer
-    | RunJob
-    | TruncatedReply
-    | MuteConnection
-    | UnmuteConnection
-    | FaultStruck
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """The broker is registered in ZooKeeper, for the first time since its start; or, with an ``error``, it never will be."""
+
+    error: OttlaError | None = None
+
+
+BrokerEffect: TypeAlias = (
+    "Reply | NoReply | CloseConnection | SetTimer | CancelTimer | RunJob | TruncatedReply | MuteConnection | UnmuteConnection | "
+    "FaultStruck | Registered | Perform | Disconnect"
 )
+"""``Perform`` and ``Disconnect`` concern ZooKeeper. The shell passes the outcome of a ``Perform`` to
+``BrokerCore.on_session_report``. Quoted, so that a broker without ZooKeeper does not import them."""
 
 __all__ = [
     "BrokerEffect",
@@ -96,6 +101,7 @@ __all__ = [
     "NoReply",
     "NodeEndpoint",
     "ReceivedRequest",
+    "Registered",
     "Reply",
     "RequestContext",
     "RunJob",

@@ -15,7 +15,14 @@ from typing import Any
 from ottla.assignors import SERVER_ASSIGNORS, PartitionAssignor
 from ottla.broker.catalog import BrokerCatalog
 from ottla.broker.config import BrokerConfig
-from ottla.broker.coordinator_log import CoordinatorLog, CoordinatorPartitions, LoadedLog, StoredSegment, read_entries
+from ottla.broker.coordinator_log import (
+    CoordinatorLog,
+    CoordinatorPartitions,
+    LoadedLog,
+    PartitionOwnership,
+    StoredSegment,
+    read_entries,
+)
 from ottla.broker.effects import JobTag, NodeEndpoint, RequestContext, RunJob, TimerKey
 from ottla.broker.markers import marker_kind
 from ottla.broker.ports import Ids
@@ -52,6 +59,7 @@ class GroupCoordinatorService:
         self._config = config
         self._ids = ids
         self._log = CoordinatorLog(catalog, OFFSETS_TOPIC, config.offsets_topic_num_partitions, "group")
+        self._ownership = PartitionOwnership()
         self._create_coordinator()
 
     def _create_coordinator(self) -> None:
@@ -64,12 +72,23 @@ class GroupCoordinatorService:
             configs=StoredGroupConfigs(lambda: self._catalog.settings, lambda: self._catalog.config),
         )
         self._partitions: CoordinatorPartitions[Sequence[DurableEvent], GroupCoordinatorEffect] = CoordinatorPartitions(
-            self._coordinator, self._log, self._catalog.outbox, "group", read=read_groups, empty=(), perform=self._perform
+            self._coordinator,
+            self._log,
+            self._catalog.outbox,
+            "group",
+            read=read_groups,
+            empty=(),
+            perform=self._perform,
+            ownership=self._ownership,
         )
 
     def start(self, now: Now) -> None:
         """Load every partition: the empty ones at once, the others when the disk thread has read them."""
         self._create_coordinator()
+        self._load_all(now)
+
+    def _load_all(self, now: Now) -> None:
+        self._served_topic = self._log.identity
         self._partitions.load_all(now)
 
     def reconfigure(self) -> None:
@@ -98,8 +117,8 @@ class GroupCoordinatorService:
         self._partitions.execute(self._coordinator.end_transaction(partition, producer_id, commit, now), now)
 
     def coordinator_of(self, group_id: str) -> NodeEndpoint | None:
-        """Return the coordinator of a group: this broker, the one that a scripted fault names, or ``None``."""
-        return self._partitions.ownership.endpoint_of(self._coordinator.partition_for(group_id), self._catalog.node_endpoint)
+        """Return the coordinator of a group: the leader of its partition, the one that a scripted fault names, or ``None``."""
+        return self._partitions.endpoint_of(group_id)
 
     def resign(self, fault: int, group_id: str | None, to: NodeEndpoint | None, now: Now) -> None:
         """Give up the partition of a group, or all; responses name ``to`` as the new owner."""
@@ -139,7 +158,13 @@ class GroupCoordinatorService:
         self._partitions.execute(self._coordinator.on_timer(key, now), now)
 
     def on_topics_changed(self, topics: Collection[str], now: Now) -> None:
-        """Handle created, deleted and extended topics."""
+        """Handle created, deleted and extended topics. With ZooKeeper another broker may have created ``__consumer_offsets``, or
+        deleted it: then this broker serves the partitions that it has now."""
+        if not self._catalog.cluster.is_alone and self._log.identity != self._served_topic:
+            self._partitions.unload_all(now)
+            if self._log.partition_count != self._coordinator.partition_count:
+                self._create_coordinator()
+            self._load_all(now)
         self._partitions.execute(self._coordinator.on_topics_changed(topics, now), now)
 
     def retry_load(self, partition: int, now: Now) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import errno
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import cast
 
@@ -164,10 +164,28 @@ class LogManager:
             if checkpoint.is_outdated(topic, partitions):
                 checkpoint.replace_now(content())
 
-    def load(self, topics: Topics, now: Now) -> list[str]:
-        """Load all logs that have files; return a message for each damage, loss or truncation. Raises ``OSError``."""
-        stored = [checkpoint.read() for checkpoint in self._checkpoints]
-        found = [line for topic in topics for partition in topic.partitions for line in self._load(topic, partition, stored, now)]
+    def load(
+        self,
+        topics: Topics,
+        now: Now,
+        is_mine: Callable[[Topic, int], bool] = lambda topic, partition: True,
+        deleted: Collection[TopicPartition] = (),
+    ) -> list[str]:
+        """Load all logs that have files; return a message for each damage, loss or truncation. Raises ``OSError``.
+
+        ``is_mine``: whether this broker has a partition. Others that have a folder are loaded as well: they may come back.
+        ``deleted``: partitions whose topic was deleted while the broker was down, so that what the checkpoints say about them does
+        not concern a topic that has their name now.
+        """
+        read = {checkpoint: checkpoint.read() for checkpoint in self._checkpoints}
+        stored = [_without(deleted, offsets) for offsets in read.values()]
+        every = [(topic, partition) for topic in topics for partition in topic.partitions]
+        found = [line for topic, partition in every for line in self._load(topic, partition, stored, is_mine, now)]
+        for checkpoint, on_disk in read.items():
+            if on_disk is not None and not on_disk.keys().isdisjoint(deleted):
+                # At once. Otherwise: 1. A new topic with the name is written to. 2. The broker is killed. 3. The next start applies
+                # the old offsets to the new log.
+                checkpoint.replace_now(self._checkpoints[checkpoint]())
         lost: list[str] = []
         for checkpoint, offsets in zip(self._checkpoints, stored, strict=True):
             checkpoint.mark_others_outdated(log.topic_partition for log in self)
@@ -177,14 +195,21 @@ class LogManager:
                     lost.append(f"{checkpoint.name} is missing or damaged: {_IF_LOST[checkpoint.name]}")
         return [*lost, *found]
 
-    def _load(self, topic: Topic, partition: int, stored: Sequence[Mapping[TopicPartition, int] | None], now: Now) -> list[str]:
+    def _load(
+        self,
+        topic: Topic,
+        partition: int,
+        stored: Sequence[Mapping[TopicPartition, int] | None],
+        is_mine: Callable[[Topic, int], bool],
+        now: Now,
+    ) -> list[str]:
         """Load a log, if it has files; return a message for each damage, loss or truncation. A log that cannot be loaded is
         offline, and the broker serves the others."""
         place = TopicPartition(topic.name, partition)
         recovery_point, log_start, first_dirty_offset, last_known_end = ((offsets or {}).get(place, 0) for offsets in stored)
         last_known_end = max(last_known_end, recovery_point)
         exists = self._store.log_files(topic.name, topic.topic_id, partition).exists()
-        if not exists and not last_known_end:
+        if not exists and not (last_known_end and is_mine(topic, partition)):
             return []
         log = self.get(topic, partition)
         try:
@@ -246,10 +271,14 @@ class LogManager:
             log.files.mark_topic_deleted()
         for checkpoint in self._checkpoints:
             checkpoint.mark_outdated(known)
-        job = self._store.delete_topic_folders(topic.name, topic.topic_id, [partition for _, partition in known])
+        self.delete_folders(topic, [partition for _, partition in known])
+        return dropped
+
+    def delete_folders(self, topic: Topic, partitions: Iterable[int] | None = None) -> None:
+        """Remove the folders of these partitions of a deleted topic, or of all."""
+        job = self._store.delete_topic_folders(topic.name, topic.topic_id, topic.partitions if partitions is None else partitions)
         if job is not None:
             self._outbox.put(RunJob(("delete-topic", topic.name), job))
-        return dropped
 
     def start_retention(self, now: Now, producer_expiration: int) -> None:
         """Begin a pass of retention, which also removes idle producers."""
@@ -434,3 +463,11 @@ def _scan_max_timestamps(segments: Iterable[tuple[Segment, int]]) -> dict[tuple[
                 raise
             break
     return found
+
+
+def _without(
+    deleted: Collection[TopicPartition], offsets: Mapping[TopicPartition, int] | None
+) -> Mapping[TopicPartition, int] | None:
+    if not deleted or offsets is None:
+        return offsets
+    return {topic_partition: offset for topic_partition, offset in offsets.items() if topic_partition not in deleted}

@@ -16,6 +16,7 @@ from ottla.broker.catalog import BrokerCatalog
 from ottla.broker.config import BROKER_SETTINGS, CLUSTER_WIDE, GROUP_SETTINGS, TOPIC_SETTINGS, group_settings
 from ottla.broker.ports import StoredSettings
 from ottla.broker.setting import Setting
+from ottla.broker.topic_changes import TopicChange
 from ottla.broker.topic_config import NO_CLEANUP
 from ottla.broker.topics import Topic, check_name
 from ottla.coordinator.effects import ApiError
@@ -96,7 +97,7 @@ def names(catalog: BrokerCatalog, kind: ResourceType) -> list[str]:
         case ResourceType.TOPIC:
             return [topic.name for topic in catalog.topics]
         case ResourceType.BROKER:
-            return [str(catalog.node_id)]
+            return [str(broker) for broker in catalog.cluster.brokers]
         case ResourceType.GROUP:
             return list(catalog.settings.groups)
 
@@ -155,6 +156,12 @@ def _synonyms_of_broker(catalog: BrokerCatalog, name: str) -> list[ConfigSynonym
     return [*synonyms, ConfigSynonym(name, setting.text(setting.default), ConfigSource.DEFAULT)]
 
 
+def _check_alone(catalog: BrokerCatalog, what: str, instead: str) -> None:
+    """Raise ``ApiError`` if other brokers would not learn of a change."""
+    if not catalog.cluster.is_alone:
+        raise ApiError(ErrorCode.invalid_request, f"{what} are not shared by brokers with ZooKeeper. {instead}")
+
+
 def _check_broker(catalog: BrokerCatalog, name: str) -> None:
     if name != str(catalog.node_id):
         raise ApiError(
@@ -193,8 +200,11 @@ def alter(
     *,
     replacing: bool,
     validate_only: bool,
-) -> None:
-    """Change and store settings of a resource; ``replacing``: reset all others. Raises ``ApiError``; then nothing has changed."""
+) -> TopicChange | None:
+    """Change and store settings of a resource; ``replacing``: reset all others. The change of a topic may still be under way.
+
+    Raises ``ApiError``; then nothing has changed.
+    """
     changes = list(changes)
     if len({one for one, _, _ in changes}) != len(changes):
         raise ApiError(ErrorCode.invalid_request, "Error due to duplicate config keys")
@@ -203,16 +213,17 @@ def alter(
         raise ApiError(ErrorCode.invalid_request, f"Null value not supported for : {missing}")
     match kind:
         case ResourceType.TOPIC:
-            _alter_topic(catalog, name, changes, replacing, validate_only)
+            return _alter_topic(catalog, name, changes, replacing, validate_only)
         case ResourceType.BROKER:
             _alter_broker(catalog, name, changes, alter_settings, replacing, validate_only)
         case ResourceType.GROUP:
             _alter_group(catalog, name, changes, alter_settings, replacing, validate_only)
         case _:
             raise ApiError(ErrorCode.invalid_request, f"Unknown resource type {kind}")
+    return None
 
 
-def _alter_topic(catalog: BrokerCatalog, name: str, changes: Changes, replacing: bool, validate_only: bool) -> None:
+def _alter_topic(catalog: BrokerCatalog, name: str, changes: Changes, replacing: bool, validate_only: bool) -> TopicChange | None:
     if not name:
         raise ApiError(ErrorCode.invalid_request, "Default topic resources are not allowed.")
     check_name(name)
@@ -222,8 +233,7 @@ def _alter_topic(catalog: BrokerCatalog, name: str, changes: Changes, replacing:
     present = {described.name: described.effective.value for described in of_topic(catalog, topic)}
     own = {} if replacing else topic.overrides
     altered = catalog.topics.altered(topic, _changed(own, present, changes, TOPIC_SETTINGS))
-    if not validate_only:
-        catalog.replace_topic(altered)
+    return None if validate_only else catalog.changes.alter(altered)
 
 
 def _alter_broker(
@@ -231,6 +241,8 @@ def _alter_broker(
 ) -> None:
     if name:
         _check_broker(catalog, name)
+    else:
+        _check_alone(catalog, "Settings of all brokers", "Set them on each broker.")
     fixed = [one for one, _, _ in changes if one in BROKER_SETTINGS and not BROKER_SETTINGS[one][1].dynamic]
     if fixed:
         raise ApiError(ErrorCode.invalid_request, f"Cannot update these configs dynamically: [{', '.join(fixed)}]")
@@ -255,6 +267,7 @@ def _alter_group(
 ) -> None:
     if not name:
         raise ApiError(ErrorCode.invalid_request, "Default group resources are not allowed.")
+    _check_alone(catalog, "Settings of groups", "Set the brokers' defaults.")
     own = {} if replacing else catalog.settings.groups.get(name, {})
     values = _changed(own, {}, changes, GROUP_SETTINGS)
     try:

@@ -7,6 +7,7 @@ Kafka handles the requests of a connection one after the other, so a client may 
 
 from __future__ import annotations
 
+import enum
 import logging
 from collections.abc import Generator
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from ottla.broker.effects import (
     Ticket,
     UnmuteConnection,
 )
+from ottla.broker.topic_changes import TopicChange
 from ottla.types import Now
 
 SLICE = "slice"
@@ -32,8 +34,16 @@ SIZE = 50
 DESCRIBED = 500
 """Partitions that are described in one slice."""
 
-Slices = Generator[list[BrokerEffect], None, list[BrokerEffect]]
-"""The work on a request. It yields the effects of each slice but the last, whose effects, with the reply, it returns."""
+
+class Wait(enum.Enum):
+    """What a request yields until something happens that is not a matter of time."""
+
+    FOR_CHANGE = "a change of topics is under way in ZooKeeper"
+
+
+Slices = Generator[list[BrokerEffect] | Wait, None, list[BrokerEffect]]
+"""The work on a request. It yields the effects of each slice but the last, whose effects, with the reply, it returns. After a
+``Wait`` it goes on with the next ``wake``, and yields again if that was none of its concern."""
 
 log = logging.getLogger("ottla.broker")
 
@@ -50,6 +60,7 @@ class SlicedRequests:
 
     def __init__(self) -> None:
         self._in_progress: dict[Ticket, _SlicedRequest] = {}
+        self._waiting: set[Ticket] = set()
 
     def begin(self, context: RequestContext, slices: Slices, now: Now) -> list[BrokerEffect]:
         """Do the first slice of a request now, and each other in a later turn of the event loop."""
@@ -71,6 +82,11 @@ class SlicedRequests:
         effects, behind = self._next(ticket, now)
         return (effects if ticket in self._in_progress else [UnmuteConnection(ticket), *effects]), behind
 
+    def wake(self, now: Now) -> list[BrokerEffect]:
+        """Let the requests go on that wait for a change."""
+        waiting, self._waiting = sorted(self._waiting), set()
+        return [SetTimer((SLICE, ticket), now.mono) for ticket in waiting]
+
     def _next(self, ticket: Ticket, now: Now) -> tuple[list[BrokerEffect], list[ReceivedRequest]]:
         """Do a slice. A failure closes the connection, as it does for requests that are served at once."""
         under_way = self._in_progress[ticket]
@@ -84,5 +100,14 @@ class SlicedRequests:
             del self._in_progress[ticket]
             log.exception("a request could not be served to its end")
             return [CloseConnection(ticket, "the broker failed to serve it")], []
+        if isinstance(effects, Wait):
+            self._waiting.add(ticket)
+            return [], []
         # In a millisecond: a timer that is already due would run in this turn of the loop.
         return [*effects, SetTimer((SLICE, ticket), now.mono + 1)], []
+
+
+def until_done(change: TopicChange) -> Generator[Wait, None, None]:
+    """Wait for the outcome of a change."""
+    while not change.is_done:
+        yield Wait.FOR_CHANGE

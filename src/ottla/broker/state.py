@@ -15,6 +15,7 @@ from ottla.broker.config import BrokerConfig
 from ottla.broker.effects import BrokerEffect, RunJob, Ticket
 from ottla.broker.fetch_sessions import FetchSessionCache
 from ottla.broker.group_coordinator_service import GroupCoordinatorService, configured_assignors
+from ottla.broker.local_topic_changes import LocalTopicChanges
 from ottla.broker.ports import DiskJob, Ids, Store, StoredSettings
 from ottla.broker.purgatory import DelayedProduce, FetchPurgatory
 from ottla.broker.slices import SlicedRequests
@@ -36,6 +37,7 @@ class BrokerState:
     ) -> None:
         """``assignors``: the user's own assignors for consumer groups. Raises ``ConfigError``."""
         self.catalog = BrokerCatalog(config, endpoint, store, ids)
+        self.catalog.changes = LocalTopicChanges(self.catalog)
         self.fetch_purgatory = FetchPurgatory()
         self.sliced_requests = SlicedRequests()
         self.fetch_sessions = FetchSessionCache(config.max_incremental_fetch_session_cache_slots, ids.new_uuid)
@@ -43,7 +45,9 @@ class BrokerState:
         self.responses_after_jobs: dict[Ticket, tuple[object, object]] = {}
         self.groups = GroupCoordinatorService(self.catalog, config, ids, configured_assignors(config, assignors))
         self.transactions = TransactionCoordinatorService(self.catalog, self.groups, config)
-        self.served = tuple(sorted({*own_apis, *self.groups.served, *self.transactions.served}))
+        # As Kafka's brokers with ZooKeeper: they have no quorum to describe.
+        unserved = set() if self.catalog.cluster.is_alone else {Api.DESCRIBE_QUORUM}
+        self.served = tuple(sorted({*own_apis, *self.groups.served, *self.transactions.served} - unserved))
         """The APIs that have a handler, and no others."""
 
     def reply_after(self, ticket: Ticket, job: DiskJob, response: object, failure: object) -> list[BrokerEffect]:

@@ -43,6 +43,8 @@ class Topic:
     """Stored settings that this release does not support. They are preserved for a release that does."""
     settings_unknown: bool = False
     """Whether some of its settings are lost. Then nothing in it is deleted or compacted until settings are set."""
+    replicas: tuple[int, ...] = ()
+    """The broker of each partition, as ZooKeeper says; empty without ZooKeeper: this broker has all."""
 
     @property
     def internal(self) -> bool:
@@ -110,13 +112,17 @@ class Topics:
         """For the coordinator: grows whenever a topic is created, is deleted or gets more partitions."""
         return self._version
 
-    def add(self, stored: StoredTopic) -> Topic:
-        """Add a stored or new topic to the image.
+    def add(self, stored: StoredTopic, replicas: tuple[int, ...] = ()) -> Topic:
+        """Add a stored or new topic to the image. Raises what ``of_stored`` raises."""
+        return self.put(self.of_stored(stored, replicas))
+
+    def of_stored(self, stored: StoredTopic, replicas: tuple[int, ...] = ()) -> Topic:
+        """Return a stored or new topic under the settings of the broker; the image stays as it is.
 
         If a value is not supported by this release, the settings count as unknown, except those of an internal topic. Raises
         ``ConfigError`` if the topic's settings and the broker's contradict each other.
         """
-        internal = _internal_configs(stored.name, self._config)
+        internal = internal_configs(stored.name, self._config)
         values = {name: value for name, value in stored.configs.items() if _is_valid(name, value)}
         overrides = {**internal, **values}
         unsupported = {name: value for name, value in stored.configs.items() if name not in values}
@@ -130,19 +136,19 @@ class Topics:
         partitions = stored.partitions
         if stored.settings_unknown and internal:  # the folders show only the partitions that were written to
             partitions = max(partitions, _internal_partitions(stored.name, self._config))
-        return self.put(Topic(stored.name, stored.topic_id, partitions, config, overrides, unsupported, unknown))
+        return Topic(stored.name, stored.topic_id, partitions, config, overrides, unsupported, unknown, replicas)
 
     def put(self, topic: Topic) -> Topic:
         """Add a topic to the image, or replace the one with its id."""
         self._by_name[topic.name] = self._by_id[topic.topic_id] = topic
-        self._alike[_without_dots(topic.name)] = topic.name
+        self._alike[alike_name(topic.name)] = topic.name
         self._version += 1
         return topic
 
     def altered(self, topic: Topic, overrides: Mapping[str, str]) -> Topic:
         """Return the topic with other settings, which count as known. Raises ``ApiError``: INVALID_CONFIG."""
         try:
-            overrides = {**_internal_configs(topic.name, self._config), **overrides}
+            overrides = {**internal_configs(topic.name, self._config), **overrides}
             unsupported = {name: value for name, value in topic.unsupported.items() if name not in TOPIC_SETTINGS}
             config = self._config_of(overrides, False)
             return replace(topic, config=config, overrides=overrides, unsupported=unsupported, settings_unknown=False)
@@ -185,7 +191,9 @@ class Topics:
 
     def remove(self, topic: Topic) -> None:
         """Remove a topic from the image."""
-        del self._by_name[topic.name], self._by_id[topic.topic_id], self._alike[_without_dots(topic.name)]
+        del self._by_name[topic.name], self._by_id[topic.topic_id]
+        if self._alike.get(alike_name(topic.name)) == topic.name:
+            del self._alike[alike_name(topic.name)]
         self._version += 1
 
     def check_unused(self, name: str) -> None:
@@ -193,7 +201,7 @@ class Topics:
         check_name(name)
         if name in self._by_name:
             raise ApiError(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
-        alike = self._alike.get(_without_dots(name))
+        alike = self._alike.get(alike_name(name))
         if alike is not None:
             raise ApiError(ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {alike}")
 
@@ -223,7 +231,7 @@ def check_name(name: str) -> None:
         )
 
 
-def _without_dots(name: str) -> str:
+def alike_name(name: str) -> str:
     """The form of a topic name in the names of metrics, which must be unique."""
     return name.replace(".", "_")
 
@@ -249,7 +257,7 @@ def _internal_partitions(name: str, broker: BrokerConfig) -> int:
     return broker.offsets_topic_num_partitions if name == OFFSETS_TOPIC else broker.transaction_state_log_num_partitions
 
 
-def _internal_configs(name: str, broker: BrokerConfig) -> dict[str, str]:
+def internal_configs(name: str, broker: BrokerConfig) -> dict[str, str]:
     """Return the settings of a new internal topic, whatever the broker's defaults for others."""
     segment_bytes = {
         OFFSETS_TOPIC: broker.offsets_topic_segment_bytes,

@@ -15,11 +15,20 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from ottla.broker.catalog import BrokerCatalog
 from ottla.broker.config import BrokerConfig
-from ottla.broker.coordinator_log import CoordinatorLog, CoordinatorPartitions, Entry, LoadedLog, StoredSegment, latest_entries
+from ottla.broker.coordinator_log import (
+    CoordinatorLog,
+    CoordinatorPartitions,
+    Entry,
+    LoadedLog,
+    PartitionOwnership,
+    StoredSegment,
+    latest_entries,
+)
 from ottla.broker.effects import (
     BrokerEffect,
     CloseConnection,
@@ -52,6 +61,14 @@ MARKERS = "markers"
 
 _MARKER_RETRY_BACKOFF_MS = 100
 
+_OF_OPEN_TRANSACTIONS = frozenset({Api.INIT_PRODUCER_ID, Api.ADD_PARTITIONS_TO_TXN, Api.ADD_OFFSETS_TO_TXN})
+"""The APIs with which a transaction begins or grows."""
+
+_REFUSAL = (
+    "Transactional ids are not served where several of Ottla's brokers share a ZooKeeper: a transaction could not end in the "
+    "partitions of the others. Use one broker, or Apache Kafka."
+)
+
 logger = logging.getLogger("ottla.broker")
 
 OnPartitionErrors = Callable[[Mapping[TopicPartition, ErrorCode], Now], list[BrokerEffect]]
@@ -78,6 +95,9 @@ class TransactionCoordinatorService:
         self._groups = groups
         self._config = config
         self._log = CoordinatorLog(catalog, TRANSACTIONS_TOPIC, config.transaction_state_log_num_partitions, "transactions")
+        self._ownership = PartitionOwnership()
+        self._has_refused = False
+        """Whether the log says why transactional ids are refused: librdkafka does not show it."""
         self._markers: dict[str, WriteMarkers] = {}
         self._waiting_requests: dict[int, OnPartitionErrors] = {}
         self._create_coordinator()
@@ -99,19 +119,28 @@ class TransactionCoordinatorService:
             )
         )
         self._partitions: CoordinatorPartitions[Sequence[Entry], TransactionCoordinatorEffect] = CoordinatorPartitions(
-            self._coordinator, self._log, self._catalog.outbox, "transactions", read=_read, empty=(), perform=self._perform
+            self._coordinator,
+            self._log,
+            self._catalog.outbox,
+            "transactions",
+            read=_read,
+            empty=(),
+            perform=self._perform,
+            ownership=self._ownership,
         )
 
     def start(self, now: Now) -> None:
         """Load every partition: the empty ones at once, the others when the disk thread has read them."""
         self._create_coordinator()
+        self._load_all(now)
+
+    def _load_all(self, now: Now) -> None:
+        self._served_topic = self._log.identity
         self._partitions.load_all(now)
 
     def coordinator_of(self, transactional_id: str) -> NodeEndpoint | None:
         """Return the coordinator of a transactional id: this broker, the one that a scripted fault names, or ``None``."""
-        return self._partitions.ownership.endpoint_of(
-            self._coordinator.partition_for(transactional_id), self._catalog.node_endpoint
-        )
+        return self._partitions.endpoint_of(transactional_id)
 
     def resign(self, fault: int, transactional_id: str | None, to: NodeEndpoint | None, now: Now) -> None:
         """Give up the partition of a transactional id, or all; responses name ``to`` as the new owner."""
@@ -128,8 +157,32 @@ class TransactionCoordinatorService:
         """Create ``__transaction_state`` if it does not exist. Raises ``ApiError``."""
         self._log.ensure_topic()
 
+    def check_alone(self) -> None:
+        """Raise ``ApiError`` if there are other brokers: the markers that end a transaction could not be written to their
+        partitions."""
+        if not self._catalog.cluster.is_known:
+            raise ApiError(ErrorCode.coordinator_not_available, "This broker does not know yet whether there are others.")
+        if self._catalog.cluster.is_shared:
+            if not self._has_refused:
+                logger.warning("a transactional id was refused: %s", _REFUSAL)
+            self._has_refused = True
+            raise ApiError(ErrorCode.invalid_request, _REFUSAL)
+
+    def on_topics_changed(self, now: Now) -> None:
+        """With ZooKeeper: serve the partitions that this broker has now, if ``__transaction_state`` was created or deleted."""
+        if not self._catalog.cluster.is_alone and self._log.identity != self._served_topic:
+            self._partitions.unload_all(now)
+            if self._log.partition_count != self._coordinator.partition_count:
+                self._create_coordinator()
+            self._load_all(now)
+
     def handle(self, context: RequestContext, message: Any, now: Now) -> None:
-        """Handle a request of one of the ``served`` APIs."""
+        """Handle a request of one of the ``served`` APIs. Once there are other brokers, transactions can end, and none can begin or
+        grow: the client looks for the coordinator again, and gets the reason."""
+        of_client = context.api in _OF_OPEN_TRANSACTIONS and VersionRule.FROM_BROKER not in context.version_rules
+        if of_client and self._catalog.cluster.is_shared:
+            self._catalog.outbox.put(self._coordinator.refuse(context, message, ErrorCode.not_coordinator))
+            return
         self._partitions.execute(self._coordinator.handle(context, message, now), now)
 
     def add_or_verify_partitions(
@@ -146,6 +199,10 @@ class TransactionCoordinatorService:
         themselves (KIP-890).
         """
         adds = VersionRule.TRANSACTION_V2 in context.version_rules
+        if adds and self._catalog.cluster.is_shared:
+            error = ErrorCode.transactional_id_authorization_failed  # the only one that every client takes as final
+            self._catalog.outbox.put(*then(dict.fromkeys(chain.from_iterable(wanted.values()), error), now))
+            return
         request = add_partitions_to_txn_request.AddPartitionsToTxnRequest(
             transactions=tuple(_part(writer, partitions, verify_only=not adds) for writer, partitions in wanted.items())
         )
@@ -229,6 +286,8 @@ class TransactionCoordinatorService:
             topic = self._catalog.topics.get(topic_partition.topic)
             if topic is None or topic_partition.partition not in topic.partitions:
                 continue  # deleted: there are no readers
+            if not self._catalog.cluster.is_mine(topic, topic_partition.partition):
+                continue  # created again, on another broker
             log = self._catalog.logs.get(topic, topic_partition.partition)
             if log.producers.is_fenced(order.producer_id, order.producer_epoch):
                 continue  # a newer epoch writes there: the transaction that this one had left open was ended for it

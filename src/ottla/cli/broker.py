@@ -37,13 +37,21 @@ def start(
         ),
     ] = None,
     port: Annotated[int, typer.Option("--port", help="Port to listen on; 0 picks a free one.", min=0, max=65535)] = 0,
+    zookeeper: Annotated[
+        str | None,
+        typer.Option(
+            "--zookeeper",
+            metavar="SERVERS",
+            help="ZooKeeper of the cluster, as HOST:PORT,HOST:PORT/CHROOT; default: the broker is its whole cluster.",
+        ),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A broker property by Kafka's name; may be repeated."),
     ] = None,
 ) -> None:
     """Run a broker until SIGTERM, SIGHUP or Ctrl-C."""
-    with ottla.Broker(data_dir=data_dir, port=port, settings=parse_pairs(settings, "--set")) as broker:
+    with ottla.Broker(data_dir=data_dir, port=port, zookeeper=zookeeper, settings=parse_pairs(settings, "--set")) as broker:
         stop = Stop()
         stop.signal = wait_for_signal(
             announce=lambda: print(f"ottla broker listening on {broker.bootstrap_servers}", flush=True),

@@ -80,6 +80,11 @@ class GroupCoordinator:
         """Use other settings from now on, except the number of partitions."""
         self._context.config = replace(config, offsets_topic_partitions=self._config.offsets_topic_partitions)
 
+    @property
+    def partition_count(self) -> int:
+        """The partition count of ``__consumer_offsets``."""
+        return self._config.offsets_topic_partitions
+
     def partition_for(self, group_id: str) -> int:
         """Return the partition of ``__consumer_offsets`` of a group."""
         return self._runtime.partition_for(group_id)

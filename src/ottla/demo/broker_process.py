@@ -14,8 +14,9 @@ from ottla.signals import wait_for_signal
 
 
 def main(arguments: dict[str, Any], emit: Emit) -> None:
-    """Serve until SIGTERM. Reports ``listening`` with ``bootstrap_servers``."""
-    with Broker(data_dir=arguments["data_dir"], settings=BROKER_SETTINGS) as broker:
+    """Serve until SIGTERM, in the ZooKeeper of the arguments if they name one. Reports ``listening`` with ``bootstrap_servers``."""
+    zookeeper = arguments["zookeeper"] or None
+    with Broker(data_dir=arguments["data_dir"], zookeeper=zookeeper, settings=BROKER_SETTINGS) as broker:
         wait_for_signal(
             announce=lambda: emit("listening", bootstrap_servers=broker.bootstrap_servers),
             meanwhile=lambda: broker.bootstrap_servers,  # raises if the broker has failed

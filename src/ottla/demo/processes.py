@@ -107,7 +107,7 @@ class Children:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop(*self._running[1:])
-        self.stop(*self._running)  # the first one is the broker, which the others use: it ends last
+        self.stop(*self._running)  # the first ones are ZooKeeper and the broker, which the others use: they end last
 
     def start(self, name: str, module: str, arguments: Mapping[str, Any]) -> Child:
         """Run ``main`` of ``module`` in a new process."""

@@ -108,14 +108,15 @@ class MainJob:
         self.summary = report.Summary()
 
     def produce(self) -> None:
-        """Start the broker and produce every flight."""
+        """Start the broker, after its ZooKeeper if the group needs one, and produce every flight."""
+        if self._protocol == "zookeeper":
+            self._start_zookeeper()
         with self._display.step("broker", "start a broker"):
-            broker = self._children.start("broker", "ottla.demo.broker_process", {"data_dir": str(self._out / "broker")})
+            served = {"data_dir": str(self._out / "broker"), "zookeeper": self._zookeeper_connect}
+            broker = self._children.start("broker", "ottla.demo.broker_process", served)
             self._bootstrap: str = self._children.wait_for(broker, "listening", BROKER_START).data["bootstrap_servers"]
             with self._admin() as admin:
                 admin.create_topics({TOPIC: PARTITIONS, DELAYS_TOPIC: DELAYS_PARTITIONS}, configs=TOPIC_CONFIG)
-        if self._protocol == "zookeeper":
-            self._start_zookeeper()
         with self._display.step("load", "load the flights of 2013"):
             arguments = {"bootstrap_servers": self._bootstrap, "topic": TOPIC, "limit": self._limit}
             producer = self._children.start("producer", "ottla.demo.producer_process", arguments)
@@ -129,14 +130,9 @@ class MainJob:
         self.summary.add(end_offsets_by_partition=self._ends)
 
     def _start_zookeeper(self) -> None:
-        """Start ZooKeeper, with the broker and the topic as Kafka 0.8 registers them."""
+        """Start ZooKeeper."""
         with self._display.step("zookeeper", "start ZooKeeper"):
-            arguments = {
-                "data_dir": str(self._out / "zookeeper"),
-                "bootstrap_servers": self._bootstrap,
-                "topic": TOPIC,
-                "partitions": PARTITIONS,
-            }
+            arguments = {"data_dir": str(self._out / "zookeeper")}
             zookeeper = self._children.start("zookeeper", "ottla.demo.zookeeper_process", arguments)
             self._zookeeper_connect = self._children.wait_for(zookeeper, "listening", BROKER_START).data["connect"]
 

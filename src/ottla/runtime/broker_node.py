@@ -1,13 +1,15 @@
-"""A whole broker in this process: the start and the stop of data directory, listening socket, core and event loop.
+"""A whole broker in this process: the start and stop of data directory, listening socket, core, loop and ZooKeeper session.
 
 Owns the order of starting and stopping, the broker's thread, and the garbage collector's highest threshold while logs are read.
 Must not know requests. Invariants: a failed start is undone; ``stop`` leaves a data directory that needs no scan, unless the loop
-itself has failed; the directory is released when no thread works on it any more, and not before; a forked child only closes its
-copies of descriptors.
+itself has failed; the directory is released when no thread works on it any more, and not before; a broker that does not serve is
+not registered in ZooKeeper; a forked child only closes its copies of descriptors.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import errno
 import gc
 import logging
@@ -20,6 +22,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from ottla.assignors import PartitionAssignor
 from ottla.broker.catalog import Endpoint
@@ -29,10 +32,15 @@ from ottla.broker.effects import BrokerEffect
 from ottla.broker.faults.rules import Command
 from ottla.errors import ConfigError, ForkedError, IllegalStateError, OttlaError, StorageError
 from ottla.runtime import clock
-from ottla.runtime.data_dir import DataDir
+from ottla.runtime.data_dir import DataDir, read_identity
 from ottla.runtime.descriptors import raise_limit
 from ottla.runtime.disk import DiskWorkers
 from ottla.runtime.server import Server
+from ottla.types import uuid_text
+
+if TYPE_CHECKING:
+    from ottla.broker.zookeeper.start import JoinedCluster
+    from ottla.runtime.broker_zookeeper import BrokerSession
 
 _BACKLOG = 512
 _CHECK_EVERY = 1.0
@@ -108,8 +116,9 @@ class BrokerNode:
 
     ``on_strike`` is called, on the broker's thread, with the scripted fault that has struck.
 
-    The constructor starts it. Raises ``ConfigError`` for invalid settings or an address that it cannot listen on, ``StorageError``
-    for a directory that it cannot use.
+    The constructor starts it, and with ZooKeeper waits until it is registered. Raises ``ConfigError`` for invalid settings, an
+    address that it cannot listen on or a node id that another broker has, ``StorageError`` for a directory that it cannot use, and
+    ``ConnectionFailedError`` without a connection to ZooKeeper.
     """
 
     def __init__(
@@ -129,6 +138,7 @@ class BrokerNode:
         self._durable = durable
         self._assignors = assignors
         self._failure: BaseException | None = None
+        self._zookeeper: BrokerSession | None = None
         self._workers = DiskWorkers()
         self._stopping = threading.RLock()
         self._is_stopping = False
@@ -140,18 +150,25 @@ class BrokerNode:
         try:
             self.port: int = self._listener.getsockname()[1]
             self.endpoint = _advertised(config, host, self.port)
-            self._data = DataDir(data_dir, config.node_id, durable=durable)
+            joined = _join(config, data_dir)
+            if joined is None:
+                self._data = DataDir(data_dir, config.node_id, durable=durable)
+            else:
+                config = dataclasses.replace(config, node_id=joined.node_id)
+                self._data = DataDir(data_dir, joined.node_id, joined.cluster_id, durable=durable)
         except BaseException:
             self._listener.close()
             raise
         try:
-            self._start(config, host, port)
+            self._start(config, joined, host, port)
         except OSError as error:
             self._undo_start()
             raise StorageError(f"the logs in {data_dir} cannot be read: {error}") from error
         except BaseException:
             self._undo_start()
             raise
+        if self._zookeeper is not None:
+            self._register(self._zookeeper)
 
     def check(self) -> None:
         """Raise if this broker does not run: it was stopped, has failed, or belongs to the parent process."""
@@ -197,6 +214,10 @@ class BrokerNode:
 
     def _stop(self) -> None:
         self._stopped = True
+        # In the other order: 1. The listening socket is closed. 2. A client asks another broker for the leader of a partition, gets
+        # the address of this one, and cannot connect. 3. This repeats until the session ends. So this broker first disappears from
+        # ZooKeeper, and serves until then; no other broker takes its partitions.
+        self._end_session()
         self._server.stop()
         self._thread.join()
         try:
@@ -234,10 +255,13 @@ class BrokerNode:
         when the parent closes them."""
         self._server.close_files()
         self._data.abandon()
+        if self._zookeeper is not None:
+            self._zookeeper.abandon()
 
-    def _start(self, config: BrokerConfig, host: str, port: int) -> None:
+    def _start(self, config: BrokerConfig, joined: JoinedCluster | None, host: str, port: int) -> None:
         self._core = BrokerCore(config, self.endpoint, self._data, RandomIds(), self._assignors)
-        warnings, effects = self._core.start(clock.now())
+        registered = None if joined is None else joined.topics_with(self._data.read_catalog().topics)
+        warnings, effects = self._core.start(clock.now(), registered)
         for warning in warnings:
             log.warning("%s", warning)
         try:
@@ -245,6 +269,10 @@ class BrokerNode:
         except OSError as error:
             raise _cannot_listen(host, port, error) from error
         self._server = Server(self._core, self._listener, clock.now, self._on_strike, self._data.close_files)
+        if joined is not None:
+            from ottla.runtime.broker_zookeeper import BrokerSession
+
+            self._zookeeper = BrokerSession(config, self._server)
         self._thread = threading.Thread(target=self._run, name="ottla-broker", daemon=True)
         try:
             self._serve(effects)
@@ -269,6 +297,19 @@ class BrokerNode:
         self._thread.start()
         _running.add(self)
 
+    def _register(self, zookeeper: BrokerSession) -> None:
+        try:
+            zookeeper.start(self.check)
+        except BaseException:
+            # Its loop runs and its logs are open, so it ends as every broker does, and the next start needs no scan.
+            with contextlib.suppress(OttlaError):  # the error of the registration says more
+                self.stop()
+            raise
+
+    def _end_session(self) -> None:
+        if self._zookeeper is not None:
+            self._zookeeper.close()
+
     def _undo_start(self) -> None:
         self._listener.close()
         self._data.release()
@@ -280,6 +321,7 @@ class BrokerNode:
             self._failure = error
             log.critical("the broker on %s:%d has failed and serves no more", *self.endpoint, exc_info=True)
         finally:
+            self._end_session()  # if the loop has failed, it is still open
             self._server.close()
 
 
@@ -293,6 +335,15 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def _join(config: BrokerConfig, data_dir: Path) -> JoinedCluster | None:
+    """Join the cluster in ZooKeeper; ``None`` without ZooKeeper: the broker is its whole cluster."""
+    if not config.zookeeper_connect:
+        return None
+    from ottla.runtime.broker_zookeeper import join_cluster
+
+    return join_cluster(config, read_identity(data_dir.absolute()), uuid_text(uuid.uuid4()))
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -20,8 +20,8 @@ from ottla.broker.ports import Catalog, CatalogChange, NextProducerId, StoredSet
 from ottla.runtime import catalog_lines
 from ottla.runtime.catalog_lines import CatalogContent, Content, body_of
 from ottla.runtime.folders import PinnedFolder, read_whole
-from ottla.runtime.log_files import DiskSegment, OpenFiles, uuid_of
-from ottla.types import uuid_text
+from ottla.runtime.log_files import DiskSegment, OpenFiles
+from ottla.types import parse_uuid, uuid_text
 
 COPY = ".copy"
 _DAMAGED = ".damaged"
@@ -291,7 +291,7 @@ def _checked(name: str, settings: Any) -> Any:
 
 
 def _topic(row: Any) -> StoredTopic:
-    topic_id = uuid_of(row["id"])
+    topic_id = parse_uuid(row["id"])
     if topic_id is None:
         raise ValueError(f"{row['id']!r} is not a topic id")
     configs = _checked("configs", row["configs"])

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from ottla.broker.findings import format_names
 from ottla.broker.log_manager import CLEANER_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT, LOG_START_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
@@ -76,14 +77,26 @@ _META_VERSION = 1
 
 log = logging.getLogger("ottla.broker")
 
+_METADATA, _ZOOKEEPER = "metadata", "zookeeper"
+"""In ``meta.properties``: the topics of its cluster are in ZooKeeper."""
+
+
+class Identity(NamedTuple):
+    """Whose data directory it is."""
+
+    node_id: int
+    cluster_id: str
+
 
 class DataDir:
     """A data directory that this process has locked (``Store``).
 
-    Raises ``StorageError`` if it cannot be used: not writable, locked, of another node, or not readable.
+    ``cluster_id``: of the cluster that the broker has joined; ``None``: it is its whole cluster, and a new directory gets a new id.
+
+    Raises ``StorageError`` if it cannot be used: not writable, locked, of another node or cluster, or not readable.
     """
 
-    def __init__(self, path: Path, node_id: int, *, durable: bool = True) -> None:
+    def __init__(self, path: Path, node_id: int, cluster_id: str | None = None, *, durable: bool = True) -> None:
         self.path = path = path.absolute()  # the process may change its working directory
         self._durable = durable
         try:
@@ -104,7 +117,7 @@ class DataDir:
             self.log_dir = str(path.resolve())
             # These and no others: the user may have files here, too.
             self._pin().discard([name + UNFINISHED for name in _REPLACED])
-            self.cluster_id = self._read_meta(node_id)
+            self.cluster_id = self._read_meta(node_id, cluster_id)
             self._catalog = self._open_catalog()
             self.is_from_earlier_release = self._catalog.is_from_earlier_release
             self._rename_strays()
@@ -244,13 +257,14 @@ class DataDir:
     def _pin(self) -> PinnedFolder:
         return PinnedFolder(self.path, self._lock.check, durable=self._durable)
 
-    def _read_meta(self, node_id: int) -> str:
+    def _read_meta(self, node_id: int, joined: str | None) -> str:
         path = self.path / META
         if not path.exists():
-            cluster_id = uuid_text(uuid.uuid4())
+            cluster_id = uuid_text(uuid.uuid4()) if joined is None else joined
             if (self.path / CATALOG).exists():
                 log.warning("%s is missing: this broker has a new cluster.id, %s", path, cluster_id)
             rows = {"version": 1, "cluster.id": cluster_id, "node.id": node_id, "directory.id": uuid_text(uuid.uuid4())}
+            rows |= {} if joined is None else {_METADATA: _ZOOKEEPER}
             content = "".join(f"{name}={value}\n" for name, value in rows.items()).encode()
             self._pin().write_small(META, content, forced=True)  # an empty file would fail the next start
             return cluster_id
@@ -260,6 +274,16 @@ class DataDir:
                 f"data directory {self.path} belongs to node.id {stored['node.id']}, the settings say {node_id}",
                 hint="set node.id to what meta.properties says, or use another directory",
             )
+        if joined is None and stored.get(_METADATA) == _ZOOKEEPER:
+            # It would serve the partitions of other brokers as its own, and the next start with ZooKeeper would remove topics that
+            # were created meanwhile.
+            raise StorageError(
+                f"data directory {self.path} belongs to a broker with ZooKeeper, in cluster {stored['cluster.id']}",
+                hint="set zookeeper.connect as at its last start",
+            )
+        # The broker has read it before it joined. 1. It was new then. 2. Another broker has used it for another cluster, and ended.
+        if joined not in (None, stored["cluster.id"]):
+            raise StorageError(f"data directory {self.path} belongs to cluster {stored['cluster.id']}, not to {joined}")
         return stored["cluster.id"]
 
     def _open_catalog(self) -> CatalogFile:
@@ -318,6 +342,26 @@ class DataDir:
         if found := [name for name in found if name not in self._unusable and not is_left_behind(self.path / name)]:
             names = format_names(found)
             log.warning("%s in %s are not the broker's, and are left as they are", names, self.path)
+
+
+def read_identity(path: Path) -> Identity | None:
+    """Return whose data directory this is; ``None``: it is new. For a broker that joins a cluster before it opens its directory.
+
+    Raises ``StorageError`` if ``meta.properties`` cannot be used, or is missing although there are topics: a new identity would let
+    the broker join any cluster, and what the cluster does not know of its topics is removed.
+    """
+    try:
+        if (path / META).exists():
+            stored = read_properties(path / META)
+            return Identity(int(stored["node.id"]), stored["cluster.id"])
+        if (path / CATALOG).exists() or (path.is_dir() and any(True for _ in partition_folders(path))):
+            raise StorageError(
+                f"{path / META} is missing, and the directory has topics: nothing says to which cluster they belong",
+                hint="restore the file, or write it: version=1, node.id=NUMBER and cluster.id=ID, a line each",
+            )
+    except OSError as error:
+        raise StorageError(f"data directory {path} cannot be used: {error}") from error
+    return None
 
 
 def named_folders(path: Path) -> Iterable[tuple[str, int, Path]]:

@@ -11,7 +11,6 @@ import errno
 import os
 import shutil
 import uuid
-from base64 import urlsafe_b64decode
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -41,7 +40,7 @@ from ottla.runtime.folders import (
     opened,
     read_whole,
 )
-from ottla.types import uuid_text
+from ottla.types import parse_uuid, uuid_text
 
 SEGMENT_SUFFIXES = ("log", "index", "timeindex", TXNINDEX, TXNINDEX_COPY)
 STRAY = "-stray"
@@ -546,13 +545,5 @@ def topic_id_in(content: bytes) -> uuid.UUID | None:
     for line in content.decode("ascii", "replace").splitlines():
         name, _, value = line.partition(":")
         if name.strip() == "topic_id":
-            return uuid_of(value.strip())
+            return parse_uuid(value.strip())
     return None
-
-
-def uuid_of(text: str) -> uuid.UUID | None:
-    """Parse an id that Kafka has printed; return ``None`` if it is invalid."""
-    try:
-        return uuid.UUID(bytes=urlsafe_b64decode(text + "=="))
-    except ValueError:
-        return None

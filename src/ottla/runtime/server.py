@@ -1,4 +1,4 @@
-"""The broker's event loop: it passes requests, due timers and finished jobs to the core, and carries out the core's effects.
+"""The broker's event loop: it passes requests, timers, jobs and news of ZooKeeper to the core, and carries out its effects.
 
 Owns the listening socket, the connections, the timers and the loop's thread. Must not know what a request means. Invariants:
 nothing that a client sends ends the loop, only its own connection, with a log line that says why, at most one per minute and
@@ -12,10 +12,10 @@ import logging
 import selectors
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.cluster import unsupported_version
 from ottla.broker.core import BrokerCore
@@ -41,6 +41,12 @@ from ottla.protocol.framing import Frame
 from ottla.runtime.disk import DiskThread, Tag
 from ottla.runtime.server_connection import Acceptor, Connection, InFlightRequest, first_half
 from ottla.types import Now
+
+if TYPE_CHECKING:
+    from ottla.zookeeper.session import SessionReport
+
+_Step = Callable[[Now], list[BrokerEffect]]
+"""A call of the core."""
 
 STALLED_FRAME_MS = 30_000
 """The maximum time between two reads of the same frame."""
@@ -80,7 +86,8 @@ class Server:
         self._served = frozenset(core.state.served)
         self._tickets: dict[int, InFlightRequest] = {}
         self._next_connection = self._next_ticket = 0
-        self._finished: deque[tuple[Tag, object]] = deque()
+        self._news: deque[tuple[str, object, _Step]] = deque()
+        """What other threads pass to the core: what it is and its name, for the log, and the call of the core."""
         self._commands: deque[tuple[Callable[[], int], Future[int]]] = deque()
         self._changed: dict[Connection, None] = {}
         self._postponed: dict[Connection, None] = {}
@@ -104,6 +111,10 @@ class Server:
             FaultStruck: lambda effect: on_strike(effect.fault),
         }
 
+    def carry_out(self, handlers: Mapping[type[Any], Callable[[Any], None]]) -> None:
+        """Have the effects of these types carried out by these functions. Before ``run``."""
+        self._effect_handlers |= handlers
+
     def perform(self, effects: Iterable[BrokerEffect]) -> None:
         """Carry out effects, in order. A failing effect is logged, and the others are carried out."""
         for effect in effects:
@@ -123,7 +134,7 @@ class Server:
         while not self._stopping:
             for key, events in self._selector.select(self._select_timeout()):
                 key.data(events)
-            self._run_finished()
+            self._take_news()
             self._run_commands()
             self._run_timers()
             self._serve_postponed()
@@ -172,10 +183,17 @@ class Server:
         self._wake()
         return future
 
+    def on_session_report(self, report: SessionReport) -> None:
+        """Pass a report of the ZooKeeper client to the core."""
+        self._pass_on("a report of", "ZooKeeper", partial(self._core.on_session_report, report))
+
     def _on_job_done(self, tag: Tag, outcome: object) -> None:
-        # On the disk thread. First the outcome, then the wake-up. In the other order: 1. The loop wakes and finds no outcome. 2.
-        # This thread adds the outcome. 3. The loop waits in select() again, up to a second, although there is work.
-        self._finished.append((tag, outcome))
+        self._pass_on("the outcome of its job", tag, partial(self._core.on_job, tag, outcome))
+
+    def _pass_on(self, what: str, name: object, step: _Step) -> None:
+        # First the news, then the wake-up. In the other order: 1. The loop wakes and finds no news. 2. This thread adds the news.
+        # 3. The loop waits in select() again, up to a second, although there is work.
+        self._news.append((what, name, step))
         self._wake()
 
     def _wake(self) -> None:
@@ -296,15 +314,15 @@ class Server:
         self._tickets[ticket] = slot = InFlightRequest(connection, ticket, header)
         connection.register(slot)
 
-    def _run_finished(self) -> None:
-        """Pass finished jobs to the core. Loading many groups takes long, so the sockets are served in between."""
+    def _take_news(self) -> None:
+        """Pass finished jobs and reports to the core. Loading many groups takes long, so the sockets are served in between."""
         end = self._clock().mono + _TURN_MS
-        while self._finished:
-            tag, outcome = self._finished.popleft()
+        while self._news:
+            what, name, step = self._news.popleft()
             try:
-                self.perform(self._core.on_job(tag, outcome, self._clock()))
+                self.perform(step(self._clock()))
             except Exception:
-                log.exception("the broker failed to handle the outcome of its job %s", tag)
+                log.exception("the broker failed to handle %s %s", what, name)
             if self._clock().mono >= end:
                 return
 
@@ -366,7 +384,7 @@ class Server:
 
     def _select_timeout(self) -> float:
         """Seconds until something is due."""
-        if self._finished or self._postponed:
+        if self._news or self._postponed:
             return 0.0
         due = self._timers.next_at()
         at = self._next_sweep if due is None else min(due, self._next_sweep)

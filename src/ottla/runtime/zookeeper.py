@@ -86,7 +86,7 @@ CLOSE_TIMEOUT = 2.0
 FIRST_DELAY, LONGEST_DELAY = 0.05, 1.0
 """Seconds between attempts to connect: a restarted server is found within a second."""
 
-Post = Callable[[object], None]
+Post = Callable[[SessionReport], None]
 """Puts a report into the inbox of the core's thread; any thread may call it."""
 
 
@@ -100,6 +100,7 @@ class ZooKeeperClient:
     def __init__(self, hosts: str, timeout: int, post: Post) -> None:
         self._post = post
         self._started = False
+        self._stopping = threading.Lock()
         self._handler = _Handler()
         retry = KazooRetry(max_tries=-1, delay=FIRST_DELAY, max_delay=LONGEST_DELAY)
         try:
@@ -125,10 +126,21 @@ class ZooKeeperClient:
             self._started = True
 
     def close(self) -> None:
-        """End the session, so that its ephemeral nodes disappear at once; wait for that at most ``CLOSE_TIMEOUT``."""
+        """End the session, so that its ephemeral nodes disappear at once; wait for that at most ``CLOSE_TIMEOUT``.
+
+        Closing twice, or in two threads, does no harm.
+        """
         stopping = threading.Thread(target=self._stop, name="ottla-zookeeper-close", daemon=True)
-        stopping.start()
-        stopping.join(CLOSE_TIMEOUT)
+        try:
+            stopping.start()
+        except RuntimeError:  # Python 3.12 starts no thread when the process ends
+            self._stop()
+        else:
+            stopping.join(CLOSE_TIMEOUT)
+
+    def abandon(self) -> None:
+        """In a forked child: close its copy of the parent's connection, which goes on."""
+        self._handler.abandon()
 
     def perform(self, effect: Perform | Disconnect) -> None:
         """Send one operation, and post its outcome; or break the connection."""
@@ -145,8 +157,9 @@ class ZooKeeperClient:
 
     def _stop(self) -> None:
         try:
-            self._kazoo.stop()
-            self._kazoo.close()
+            with self._stopping:  # kazoo refuses to close what another thread is still stopping
+                self._kazoo.stop()
+                self._kazoo.close()
         except Exception as error:
             _log.warning("ZooKeeper: the session was not closed, it will expire: %r", error)
 
@@ -280,6 +293,11 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         if self._connection is not None:
             with contextlib.suppress(OSError):  # it has broken meanwhile
                 self._connection.shutdown(socket.SHUT_RDWR)
+
+    def abandon(self) -> None:
+        """Close this process's copy of the connection, if there is one, and leave the connection as it is."""
+        if self._connection is not None:
+            self._connection.close()
 
 
 class _KazooLogger(logging.Logger):

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from ottla.client.admin.zookeeper.calls import Call, ResultT, Steps
 from ottla.errors import (
     ClosedError,
     ConcurrentAccessError,
@@ -30,6 +29,7 @@ from ottla.runtime.zookeeper import ZooKeeperClient
 from ottla.runtime.zookeeper_probe import probe
 from ottla.types import Now
 from ottla.zookeeper import paths
+from ottla.zookeeper.calls import Call, ResultT, Steps
 from ottla.zookeeper.operations import Exists, Operation
 from ottla.zookeeper.session import Ask, Disconnect, Perform, Session, SessionState
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from ottla.broker.catalog import Endpoint
+from ottla.broker.cluster import TopicRegistration
 from ottla.broker.config import broker_config
 from ottla.broker.core import BrokerCore
 from ottla.broker.effects import (
@@ -87,10 +88,10 @@ class BrokerProcess:
     def now(self) -> Now:
         return self.clock.now
 
-    def start(self) -> None:
-        """Start on the files of an earlier process."""
+    def start(self, registered: Sequence[TopicRegistration] | None = None) -> None:
+        """Start on the files of an earlier process. ``registered``: the topics in ZooKeeper, if there is one."""
         try:
-            self.warnings, effects = self.core.start(self.now)
+            self.warnings, effects = self.core.start(self.now, registered)
         except BaseException:
             self.store.release()
             raise

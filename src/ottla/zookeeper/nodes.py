@@ -1,19 +1,21 @@
 """The data of Kafka 0.8's nodes, written as Kafka 1.1.1 writes it, and read leniently.
 
-Owns the JSON of members, brokers, topics and leaders, and the text of owners and offsets. Must not know paths, except to name them
-in an error. Invariants: what is written has the bytes of Kafka 1.1.1, since Java's members parse it strictly; reading skips unknown
-fields, and raises ``ProtocolError`` with the path for everything else that it cannot understand.
+Owns the JSON of members, brokers, topics, settings and leaders, and the text of owners and offsets. Must not know paths, except to
+name them in an error. Invariants: what is written has the bytes of Kafka 1.1.1, since Java's members parse it strictly, but a
+topic with an id has the fields of Kafka 2.8; reading skips unknown fields, and raises ``ProtocolError`` with the path for
+everything else that it cannot understand.
 """
 
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ottla.errors import ProtocolError
-from ottla.types import MOST_STREAMS, Node as BrokerAddress
+from ottla.types import MOST_STREAMS, Node as BrokerAddress, parse_uuid, uuid_text
 
 STATIC, WHITE_LIST, BLACK_LIST = "static", "white_list", "black_list"
 PATTERNS = (STATIC, WHITE_LIST, BLACK_LIST)
@@ -100,14 +102,72 @@ def decode_broker(broker_id: int, data: bytes, path: str, listener: str = "PLAIN
     return BrokerAddress(broker_id, fields["host"], _number(fields.get("port"), path, "the port", 1, 65535), None)
 
 
-def encode_topic(replicas: Sequence[int]) -> bytes:
-    """Return the data of a topic: for each partition, in order, the broker with its only replica."""
-    return _json({"version": 1, "partitions": {str(partition): [broker] for partition, broker in enumerate(replicas)}})
+def encode_topic(replicas: Sequence[int], topic_id: uuid.UUID | None = None) -> bytes:
+    """Return the data of a topic: for each partition, in order, the broker with its only replica.
+
+    With a ``topic_id`` in the form of Kafka 2.8 and later, otherwise in that of Kafka 1.1.1.
+    """
+    partitions = {str(partition): [broker] for partition, broker in enumerate(replicas)}
+    if topic_id is None:
+        return _json({"version": 1, "partitions": partitions})
+    fields = {"version": 3, "topic_id": uuid_text(topic_id), "partitions": partitions, "adding_replicas": {}}
+    return _json({**fields, "removing_replicas": {}})
 
 
-def encode_partition_state(leader: int) -> bytes:
+def encode_partition_state(leader: int, leader_epoch: int = 0) -> bytes:
     """Return the data of a partition's state: its leader, the only replica; -1: it has none."""
-    return _json({"controller_epoch": 1, "leader": leader, "version": 1, "leader_epoch": 0, "isr": [leader]})
+    return _json({"controller_epoch": 1, "leader": leader, "version": 1, "leader_epoch": leader_epoch, "isr": [leader]})
+
+
+def decode_leader_epoch(data: bytes, path: str) -> int:
+    """Read the leader epoch in a partition's state. Raises ``ProtocolError``."""
+    return _number(_object(data, path).get("leader_epoch"), path, "the leader epoch", 0, _MAX_INT32)
+
+
+class TopicNode(NamedTuple):
+    """The data of a topic: its id, ``None`` if a tool older than Kafka 2.8 has created it, and the first replica of each
+    partition."""
+
+    topic_id: uuid.UUID | None
+    replicas: tuple[int, ...]
+    has_more_replicas: bool = False
+    """Whether a partition has more replicas than the first."""
+
+
+def decode_topic_node(data: bytes, path: str) -> TopicNode:
+    """Read a topic with the brokers of its partitions. Raises ``ProtocolError``, also if a number is missing among them."""
+    fields = _object(data, path)
+    partitions = decode_topic(data, path)
+    if partitions != tuple(range(len(partitions))) or not partitions:
+        raise _malformed(path, "its partitions are not numbered from 0 without gaps")
+    replicas = []
+    has_more = False
+    for partition in partitions:
+        brokers = fields["partitions"].get(str(partition))
+        if not isinstance(brokers, list) or not brokers:
+            raise _malformed(path, f"partition {partition} has no replica")
+        has_more = has_more or len(brokers) > 1
+        replicas.append(_number(brokers[0], path, f"the first replica of partition {partition}", 0, _MAX_INT32))
+    text = fields.get("topic_id")
+    if text is None:
+        return TopicNode(None, tuple(replicas), has_more)
+    topic_id = parse_uuid(text) if isinstance(text, str) else None
+    if topic_id is None:
+        raise _malformed(path, f"its topic id is {text!r:.60}")
+    return TopicNode(topic_id, tuple(replicas), has_more)
+
+
+def encode_configs(configs: Mapping[str, str]) -> bytes:
+    """Return the data of the settings of a topic."""
+    return _json({"version": 1, "config": dict(configs)})
+
+
+def decode_configs(data: bytes, path: str) -> dict[str, str]:
+    """Read the settings of a topic. Raises ``ProtocolError``."""
+    configs = _object(data, path).get("config")
+    if not isinstance(configs, dict) or not all(isinstance(value, str) for value in configs.values()):
+        raise _malformed(path, "the settings are missing, or not all of them are strings")
+    return configs
 
 
 def decode_topic(data: bytes, path: str) -> tuple[int, ...]:
@@ -116,6 +176,11 @@ def decode_topic(data: bytes, path: str) -> tuple[int, ...]:
     if not isinstance(partitions, dict):
         raise _malformed(path, "the partitions are missing or not an object")
     return tuple(sorted(_number(partition, path, "a partition", 0, _MAX_INT32) for partition in partitions))
+
+
+def encode_cluster_id(cluster_id: str) -> bytes:
+    """Return the data of the node with the cluster's id."""
+    return _json({"version": "1", "id": cluster_id})
 
 
 def decode_cluster_id(data: bytes, path: str) -> str:

@@ -1,13 +1,14 @@
 """The paths of Kafka 0.8 in ZooKeeper.
 
-Owns the layout below ``/consumers`` and ``/brokers``. Must not know the data of the nodes. Invariant: a path is only made of names
-that ZooKeeper accepts, so a group's name never leads to another group's nodes.
+Owns the layout below ``/consumers``, ``/brokers``, ``/config``, ``/cluster`` and ``/admin``. Must not know the data of the nodes.
+Invariant: a path is only made of names that ZooKeeper accepts, so a group's name never leads to another group's nodes.
 """
 
 from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterable
 
 from ottla.errors import ConfigError
 
@@ -15,9 +16,23 @@ CONSUMERS = "/consumers"
 BROKER_IDS = "/brokers/ids"
 TOPICS = "/brokers/topics"
 CLUSTER_ID = "/cluster/id"
+CONTROLLER_EPOCH = "/controller_epoch"
+"""A node that each cluster of Kafka has, and Ottla's have not."""
+BROKER_SEQUENCE = "/brokers/seqid"
+"""The node whose version is the last generated broker id, less ``RESERVED_BROKER_IDS``."""
+RESERVED_BROKER_IDS = 1000
+"""Kafka's ``reserved.broker.max.id``: ids up to this are chosen by operators."""
+TOPIC_CONFIGS = "/config/topics"
+DELETED_TOPICS = "/admin/delete_topics"
+"""The parent of a node for each topic that is to be deleted."""
+
+CLUSTER_ROOTS = (BROKER_IDS, TOPICS, BROKER_SEQUENCE, CLUSTER_ID.rpartition("/")[0], TOPIC_CONFIGS, DELETED_TOPICS, CONSUMERS)
+"""The nodes that every broker creates at its start, unless they exist."""
 
 _REFUSED = re.compile("[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 """Characters that ZooKeeper allows in no name, and the separator."""
+_BROKER_ID = re.compile("0|[1-9][0-9]{0,9}")
+"""The name of a broker's node. Another client's node may have more digits than Python converts."""
 
 
 def missing_root(connect: str) -> ConfigError:
@@ -91,14 +106,34 @@ def broker(broker_id: int) -> str:
     return f"{BROKER_IDS}/{broker_id}"
 
 
+def broker_ids(names: Iterable[str]) -> list[int]:
+    """The ids that the names of the children of ``BROKER_IDS`` are, in order; what is none is left out."""
+    return sorted(int(name) for name in names if _BROKER_ID.fullmatch(name))
+
+
 def topic(name: str) -> str:
     """The node with the partitions of a topic."""
     return f"{TOPICS}/{check_name(name, 'the topic')}"
 
 
+def topic_config(name: str) -> str:
+    """The node with the settings of a topic."""
+    return f"{TOPIC_CONFIGS}/{check_name(name, 'the topic')}"
+
+
+def deleted_topic(name: str) -> str:
+    """The node that asks for the deletion of a topic."""
+    return f"{DELETED_TOPICS}/{check_name(name, 'the topic')}"
+
+
+def partitions(name: str) -> str:
+    """The parent of a topic's partitions."""
+    return f"{topic(name)}/partitions"
+
+
 def partition_state(name: str, partition: int) -> str:
     """The node with the leader of a partition."""
-    return f"{topic(name)}/partitions/{partition}/state"
+    return f"{partitions(name)}/{partition}/state"
 
 
 def parents(path: str) -> tuple[str, ...]:

@@ -13,10 +13,10 @@ from unittest import mock
 from hypothesis import given, settings, strategies as st
 
 from ottla.client.admin.zookeeper import writing
-from ottla.client.admin.zookeeper.calls import Call
 from ottla.errors import GroupIdNotFoundError, IllegalStateError, NonEmptyGroupError, UnknownTopicOrPartitionError
 from ottla.types import TopicPartition
 from ottla.zookeeper import multis, paths
+from ottla.zookeeper.calls import Call
 from ottla.zookeeper.operations import Multi, Operation
 from tests.example_counts import examples
 from tests.simulation.old_groups import OldGroups

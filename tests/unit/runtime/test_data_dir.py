@@ -16,7 +16,7 @@ import pytest
 
 from ottla.broker.ports import Catalog, LogFiles, NextProducerId, StoredTopic, TopicDeleted
 from ottla.errors import StorageError
-from ottla.runtime.data_dir import DataDir
+from ottla.runtime.data_dir import DataDir, Identity, read_identity
 from ottla.runtime.log_files import topic_id_in
 from ottla.types import TopicPartition
 from tests.simulation.broker import CoreUnderTest
@@ -595,3 +595,33 @@ def test_folders_of_others_among_the_files_of_a_partition_are_left_and_named_onc
     (line,) = [warning for warning in broker.warnings if "not the broker's" in warning]
     assert all(f"'{name}'" in line for name in names)
     assert not list((tmp_path / "orders-0").glob("0*.index.*"))
+
+
+def test_the_identity_of_a_directory_is_known_before_it_is_opened(tmp_path: Path) -> None:
+    assert read_identity(tmp_path / "none") is read_identity(tmp_path) is None
+    data = DataDir(tmp_path, 1001, "of-zookeeper")
+    assert data.cluster_id == "of-zookeeper"
+    assert read_identity(tmp_path) == Identity(1001, "of-zookeeper")
+    data.release()
+    again = DataDir(tmp_path, 1001, "of-zookeeper")
+    again.release()
+    with pytest.raises(StorageError, match="belongs to cluster of-zookeeper, not to another"):
+        DataDir(tmp_path, 1001, "another")
+    with pytest.raises(StorageError, match=r"belongs to a broker with ZooKeeper, in cluster of-zookeeper \(set zookeeper.connect"):
+        DataDir(tmp_path, 1001)
+
+
+@pytest.mark.parametrize("left", ["topics.json", "orders-0"])
+def test_a_directory_with_topics_that_has_lost_its_identity_is_not_new(tmp_path: Path, left: str) -> None:
+    _with_topic(tmp_path)
+    for name in ("meta.properties", "topics.json", "topics.json.copy"):
+        if name != left:
+            (tmp_path / name).unlink()
+    with pytest.raises(StorageError, match=r"meta.properties is missing, and the directory has topics"):
+        read_identity(tmp_path)
+
+
+def test_the_identity_of_an_unusable_directory(tmp_path: Path) -> None:
+    (tmp_path / "meta.properties").mkdir()
+    with pytest.raises(StorageError, match=r"data directory .* cannot be used: "):
+        read_identity(tmp_path)

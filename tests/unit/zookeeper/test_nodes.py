@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from typing import Any
 
 import pytest
@@ -11,7 +12,20 @@ from hypothesis import given, strategies as st
 from ottla.errors import OttlaError, ProtocolError
 from ottla.types import Node
 from ottla.zookeeper import nodes
-from ottla.zookeeper.nodes import ConsumerThread, MemberRegistration
+from ottla.zookeeper.nodes import (
+    ConsumerThread,
+    MemberRegistration,
+    TopicNode,
+    decode_cluster_id,
+    decode_configs,
+    decode_leader_epoch,
+    decode_topic,
+    decode_topic_node,
+    encode_cluster_id,
+    encode_configs,
+    encode_partition_state,
+    encode_topic,
+)
 
 # As Kafka 1.1.1 wrote them.
 STATIC = b'{"version":1,"subscription":{"orders":2},"pattern":"static","timestamp":"1795378530365"}'
@@ -124,3 +138,47 @@ def test_no_data_raises_anything_else(data: bytes) -> None:
         except OttlaError as raised:
             error = raised
         assert error is None or (isinstance(error, ProtocolError) and "/p" in str(error))
+
+
+def test_a_topic_with_an_id_has_the_form_of_kafka_2_8() -> None:
+    topic_id = uuid.UUID(int=0x0123456789ABCDEF0123456789ABCDEF)
+    data = encode_topic([3, 1], topic_id)
+    assert data == (
+        b'{"version":3,"topic_id":"ASNFZ4mrze8BI0VniavN7w","partitions":{"0":[3],"1":[1]},'
+        b'"adding_replicas":{},"removing_replicas":{}}'
+    )
+    assert decode_topic_node(data, "/t") == TopicNode(topic_id, (3, 1))
+    assert decode_topic(data, "/t") == (0, 1), "Kafka 0.8's members read it, too"
+    assert decode_topic_node(encode_topic([1, 2, 3]), "/t") == TopicNode(None, (1, 2, 3))
+    several = decode_topic_node(b'{"version":1,"partitions":{"1":[2],"0":[1,2]}}', "/t")
+    assert several == TopicNode(None, (1, 2), has_more_replicas=True), "the first replica"
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b'{"partitions":{}}', "not numbered from 0"),
+        (b'{"partitions":{"1":[1]}}', "not numbered from 0"),
+        (b'{"partitions":{"0":[]}}', "partition 0 has no replica"),
+        (b'{"partitions":{"0":1}}', "partition 0 has no replica"),
+        (b'{"partitions":{"0":["a"]}}', "the first replica of partition 0 is 'a'"),
+        (b'{"partitions":{"0":[1]},"topic_id":"x"}', "its topic id is 'x'"),
+        (b'{"partitions":{"0":[1]},"topic_id":7}', "its topic id is 7"),
+        (b"[]", "not a JSON object"),
+    ],
+)
+def test_a_topic_that_no_broker_can_lead(data: bytes, says: str) -> None:
+    with pytest.raises(ProtocolError, match=f"/t of ZooKeeper is malformed: .*{says}"):
+        decode_topic_node(data, "/t")
+
+
+def test_settings_and_leader_epochs() -> None:
+    assert encode_configs({"a": "1"}) == b'{"version":1,"config":{"a":"1"}}'
+    assert decode_configs(encode_configs({"a": "1"}), "/c") == {"a": "1"}
+    for malformed in (b'{"config":[]}', b'{"config":{"a":1}}', b"{}"):
+        with pytest.raises(ProtocolError, match="the settings are missing, or not all of them are strings"):
+            decode_configs(malformed, "/c")
+    assert decode_leader_epoch(encode_partition_state(1, 7), "/s") == 7
+    with pytest.raises(ProtocolError, match="the leader epoch is None"):
+        decode_leader_epoch(b"{}", "/s")
+    assert decode_cluster_id(encode_cluster_id("abc"), "/cluster/id") == "abc"

@@ -19,6 +19,11 @@ def test_the_layout_of_kafka() -> None:
     assert paths.parents("/a") == ()
 
 
+def test_names_of_brokers() -> None:
+    assert paths.broker_ids(("10", "2", "0")) == [0, 2, 10]
+    assert paths.broker_ids(("", "x", "-1", "01", "1" * 11, "1" * 10_000, "٣")) == []
+
+
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "a\x00", "a\n", "\x7f", "\ud800", "\uffff"])
 def test_a_name_that_zookeeper_refuses_is_an_error(name: str) -> None:
     with pytest.raises(ConfigError, match="cannot be a node of ZooKeeper"):

@@ -1,6 +1,6 @@
 """ApiVersions, DescribeCluster and DescribeQuorum: what the broker is, and what clients may do (KIP-430).
 
-Owns the answers of a cluster of one broker, and the bits of operations. Must not know topics. Invariants: an API is advertised if
+Owns the answers about the cluster, and the bits of operations. Must not know topics. Invariants: an API is advertised if
 and only if it has a handler; there is no authorizer, so every client may do everything, as Kafka reports without one.
 """
 
@@ -44,16 +44,17 @@ _BROKERS, _CONTROLLERS = 1, 2
 def describe_cluster(
     state: BrokerState, context: RequestContext, request: describe_cluster_request.DescribeClusterRequest, now: Now
 ) -> list[BrokerEffect]:
-    """Describe this broker; a request for controllers fails."""
+    """Describe the registered brokers; a request for controllers fails."""
     code, message = ErrorCode.none, None
     if request.endpoint_type == _CONTROLLERS:
         code, message = ErrorCode.mismatched_endpoint_type, "The request was sent to a broker, not to a controller."
     elif request.endpoint_type != _BROKERS:
         code, message = ErrorCode.unsupported_endpoint_type, f"Unsupported endpoint type {request.endpoint_type}."
-    brokers = (
+    brokers = tuple(
         describe_cluster_response.DescribeClusterBroker(
-            broker_id=state.catalog.node_id, host=state.catalog.endpoint.host, port=state.catalog.endpoint.port, is_fenced=False
-        ),
+            broker_id=broker.node_id, host=broker.host, port=broker.port, is_fenced=False
+        )
+        for broker in state.catalog.cluster.brokers.values()
     )
     asked = request.include_cluster_authorized_operations
     response = describe_cluster_response.DescribeClusterResponse(
@@ -62,7 +63,7 @@ def describe_cluster(
         error_message=message,
         endpoint_type=request.endpoint_type,
         cluster_id=state.catalog.cluster_id,
-        controller_id=state.catalog.node_id,
+        controller_id=state.catalog.cluster.controller_id,
         brokers=brokers if code is ErrorCode.none else (),
         cluster_authorized_operations=CLUSTER_OPERATIONS if asked and code is ErrorCode.none else NOT_ASKED,
     )

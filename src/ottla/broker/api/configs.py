@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ottla.broker.api.registry import serves
 from ottla.broker.effects import BrokerEffect, Reply, RequestContext
 from ottla.broker.resources import KNOWN_TYPES, AlterConfigOp, Changes, DescribedConfig, ResourceType, alter, describe, names
-from ottla.broker.slices import SIZE, Slices
+from ottla.broker.slices import SIZE, Slices, Wait, until_done
 from ottla.coordinator.effects import ApiError
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Api, VersionRule
@@ -52,7 +52,7 @@ def _altered(
     *,
     replacing: bool,
     validate_only: bool,
-) -> Generator[list[BrokerEffect], None, tuple[T, ...]]:
+) -> Generator[list[BrokerEffect] | Wait, None, tuple[T, ...]]:
     """Change each resource, in slices, and return the results; a resource that occurs twice in the request is refused both
     times. ``changes_of``: the changes of one resource."""
     times = Counter((one.resource_type, one.resource_name) for one in resources)
@@ -66,7 +66,12 @@ def _altered(
             if times[kind, name] > 1:
                 raise ApiError(ErrorCode.invalid_request, "Each resource must appear at most once.")
             changes = changes_of(resource)
-            alter(state.catalog, kind, name, changes, state.alter_settings, replacing=replacing, validate_only=validate_only)
+            change = alter(
+                state.catalog, kind, name, changes, state.alter_settings, replacing=replacing, validate_only=validate_only
+            )
+            if change is not None:
+                yield from until_done(change)
+                change.result()
         except ApiError as api_error:
             code, message = api_error.code, api_error.message
         responses.append(result_class(error_code=code, error_message=message, resource_type=kind, resource_name=name))

@@ -1,5 +1,5 @@
-"""FindCoordinator (10): this broker coordinates every group and transactional id. The first request creates the coordinator's
-topic."""
+"""FindCoordinator (10): the leader of its partition coordinates a group or a transactional id. The first request creates the
+coordinator's topic."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _GROUP, _TRANSACTION = 0, 1
 def find_coordinator(
     state: BrokerState, context: RequestContext, request: find_coordinator_request.FindCoordinatorRequest, now: Now
 ) -> list[BrokerEffect]:
-    """Return this broker for groups and transactional ids; share groups have no coordinator here."""
+    """Return the broker for each group and transactional id; share groups have no coordinator here."""
     coordinators = tuple(_coordinator(state, key, request.key_type) for key in request.coordinator_keys)
     response = find_coordinator_response.FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=coordinators)
     return [Reply(context.ticket, response)]
@@ -46,6 +46,7 @@ def _coordinator(state: BrokerState, key: str, key_type: int) -> find_coordinato
 
 def _check(state: BrokerState, key_type: int) -> None:
     if key_type == _TRANSACTION:
+        state.transactions.check_alone()
         state.transactions.ensure_topic()
     elif key_type == _GROUP:
         state.groups.ensure_topic()

@@ -1,4 +1,4 @@
-"""Metadata and DescribeTopicPartitions: topics, their partitions, and the one broker.
+"""Metadata and DescribeTopicPartitions: topics, their partitions, and the brokers.
 
 Owns the selection of the topics, and the creation of missing ones. Must not know how topics are stored.
 """
@@ -8,10 +8,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from itertools import repeat
+from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.broker.api.cluster import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from ottla.broker.api.registry import serves
+from ottla.broker.cluster import NO_LEADER
 from ottla.broker.effects import BrokerEffect, Reply, RequestContext
 from ottla.broker.slices import DESCRIBED, Slices
 from ottla.broker.topics import Topic, check_name
@@ -52,13 +54,12 @@ def _slices(state: BrokerState, context: RequestContext, request: metadata_reque
         topics = [replace(topic, topic_authorized_operations=TOPIC_OPERATIONS) for topic in topics]
     response = metadata_response.MetadataResponse(
         throttle_time=NO_THROTTLE,
-        brokers=(
-            metadata_response.MetadataResponseBroker(
-                node_id=state.catalog.node_id, host=state.catalog.endpoint.host, port=state.catalog.endpoint.port
-            ),
+        brokers=tuple(
+            metadata_response.MetadataResponseBroker(node_id=broker.node_id, host=broker.host, port=broker.port)
+            for broker in state.catalog.cluster.brokers.values()
         ),
         cluster_id=state.catalog.cluster_id,
-        controller_id=state.catalog.node_id,
+        controller_id=state.catalog.cluster.controller_id,
         topics=tuple(topics),
         error_code=error,
         cluster_authorized_operations=CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED,
@@ -112,17 +113,18 @@ def _metadata_refused(error: ErrorCode, name: str | None, topic_id: uuid.UUID | 
 
 
 def _metadata_described(state: BrokerState, topic: Topic) -> metadata_response.MetadataResponseTopic:
-    me = (state.catalog.node_id,)
+    places, replicas = _places(state, topic), topic.replicas or repeat(state.catalog.node_id)
     partitions = tuple(
         metadata_response.MetadataResponsePartition(
-            error_code=ErrorCode.none,
+            error_code=(place := places[replica]).error,
             partition_index=partition,
-            leader_id=state.catalog.node_id,
-            leader_epoch=state.catalog.logs.leader_epoch(topic, partition),
-            replica_nodes=me,
-            isr_nodes=me,
+            leader_id=place.leader,
+            leader_epoch=state.catalog.leader_epoch(topic, partition),
+            replica_nodes=place.replicas,
+            isr_nodes=place.replicas,
+            offline_replicas=place.offline,
         )
-        for partition in topic.partitions
+        for partition, replica in zip(topic.partitions, replicas, strict=False)
     )
     return metadata_response.MetadataResponseTopic(
         error_code=ErrorCode.none,
@@ -131,6 +133,23 @@ def _metadata_described(state: BrokerState, topic: Topic) -> metadata_response.M
         is_internal=topic.internal,
         partitions=partitions,
     )
+
+
+class _Place(NamedTuple):
+    """Where a partition is: the registered broker that leads it, its one replica, and that replica if it is offline."""
+
+    error: ErrorCode
+    leader: int
+    replicas: tuple[int, ...]
+    offline: tuple[int, ...]
+
+
+def _places(state: BrokerState, topic: Topic) -> dict[int, _Place]:
+    """Return the place of a partition by the broker that has it: one for all partitions of a broker."""
+    cluster = state.catalog.cluster
+    there = {broker: _Place(ErrorCode.none, broker, (broker,), ()) for broker in cluster.brokers}
+    gone = {*topic.replicas} - there.keys()
+    return {**there, **{broker: _Place(ErrorCode.leader_not_available, NO_LEADER, (broker,), (broker,)) for broker in gone}}
 
 
 MAX_PARTITIONS = 2_000
@@ -178,7 +197,7 @@ def _why_absent(name: str) -> ErrorCode:
 def _describe_topic_partitions_described(
     state: BrokerState, topic: Topic, partitions: range
 ) -> _response.DescribeTopicPartitionsResponseTopic:
-    me = (state.catalog.node_id,)
+    places = _places(state, topic)
     return _response.DescribeTopicPartitionsResponseTopic(
         error_code=ErrorCode.none,
         name=topic.name,
@@ -186,14 +205,15 @@ def _describe_topic_partitions_described(
         is_internal=topic.internal,
         partitions=tuple(
             _response.DescribeTopicPartitionsResponsePartition(
-                error_code=ErrorCode.none,
+                error_code=(place := places[state.catalog.cluster.replica(topic, partition)]).error,
                 partition_index=partition,
-                leader_id=state.catalog.node_id,
-                leader_epoch=state.catalog.logs.leader_epoch(topic, partition),
-                replica_nodes=me,
-                isr_nodes=me,
+                leader_id=place.leader,
+                leader_epoch=state.catalog.leader_epoch(topic, partition),
+                replica_nodes=place.replicas,
+                isr_nodes=place.replicas,
                 eligible_leader_replicas=(),
                 last_known_elr=(),
+                offline_replicas=place.offline,
             )
             for partition in partitions
         ),

@@ -1,6 +1,6 @@
 """ElectLeaders, the reassignment of partitions, and log directories, for partitions with one replica.
 
-Owns the answers of a cluster of one broker with one log directory. Invariant: none of these requests changes anything.
+Owns the answers of brokers with one log directory each. Invariant: none of these requests changes anything.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ import enum
 from typing import TYPE_CHECKING
 
 from ottla.broker.api.registry import serves
+from ottla.broker.catalog import check_partition
+from ottla.broker.cluster import NO_LEADER
 from ottla.broker.effects import BrokerEffect, Reply, RequestContext
 from ottla.coordinator.effects import ApiError
 from ottla.protocol import NO_THROTTLE, ErrorCode
@@ -66,7 +68,12 @@ def _result(state: BrokerState, kind: int, topic: str, partition: int) -> elect_
     try:
         if kind not in list(ElectionType):
             raise ApiError(ErrorCode.invalid_request, f"There is no election type {kind}.")
-        state.catalog.log(topic, partition)
+        found = state.catalog.topic(topic)
+        check_partition(found, partition)
+        if state.catalog.cluster.leader(found, partition) == NO_LEADER:
+            is_preferred = kind == ElectionType.PREFERRED
+            code = ErrorCode.preferred_leader_not_available if is_preferred else ErrorCode.eligible_leaders_not_available
+            raise ApiError(code, f"Broker {state.catalog.cluster.replica(found, partition)}, its one replica, is not registered.")
         raise ApiError(ErrorCode.election_not_needed, "The partition is led by its one replica.")
     except ApiError as api_error:
         return elect_leaders_response.PartitionResult(
@@ -103,8 +110,9 @@ def _answered(
 ) -> alter_partition_reassignments_response.ReassignablePartitionResponse:
     code, message = ErrorCode.none, None
     try:
-        state.catalog.log(topic, wanted.partition_index)
-        _check_replicas(state, wanted.replicas)
+        found = state.catalog.topic(topic)
+        check_partition(found, wanted.partition_index)
+        _check_replicas(state.catalog.cluster.replica(found, wanted.partition_index), wanted.replicas)
     except ApiError as api_error:
         code, message = api_error.code, api_error.message
     return alter_partition_reassignments_response.ReassignablePartitionResponse(
@@ -112,12 +120,13 @@ def _answered(
     )
 
 
-def _check_replicas(state: BrokerState, replicas: tuple[int, ...] | None) -> None:
-    """Raise ``ApiError`` unless this broker is the one replica; ``None`` would cancel a reassignment, and none is in progress."""
+def _check_replicas(replica: int, replicas: tuple[int, ...] | None) -> None:
+    """Raise ``ApiError`` unless the one replica stays where it is; ``None`` would cancel a reassignment, and none is in
+    progress."""
     if replicas is None:
         raise ApiError(ErrorCode.no_reassignment_in_progress, "No reassignment of the partition is in progress.")
-    if replicas != (state.catalog.node_id,):
-        message = f"The partition must have one replica, on broker {state.catalog.node_id}, the only one."
+    if replicas != (replica,):
+        message = f"The partition must have one replica, on broker {replica}, which has it."
         raise ApiError(ErrorCode.invalid_replica_assignment, message)
 
 
@@ -191,7 +200,7 @@ def describe_log_dirs(
                     is_future_key=False,
                 )
                 for number in numbers
-                if number in topic.partitions
+                if number in topic.partitions and state.catalog.cluster.is_mine(topic, number)
             )
             topics.append(describe_log_dirs_response.DescribeLogDirsTopic(name=name, partitions=partitions))
     try:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.broker.api.registry import check_time_left, serves
 from ottla.broker.config import TOPIC_SETTINGS
 from ottla.broker.effects import BrokerEffect, Reply, RequestContext
-from ottla.broker.slices import SIZE, Slices
+from ottla.broker.slices import SIZE, Slices, until_done
+from ottla.broker.topic_changes import TopicChange
 from ottla.broker.topic_config import TopicConfig
 from ottla.broker.topics import Topic
 from ottla.coordinator.effects import ApiError
@@ -52,6 +54,7 @@ def _create_topics_slices(
 ) -> Slices:
     times = Counter(wanted.name for wanted in request.topics)
     results: dict[str, create_topics_response.CreatableTopicResult] = {}
+    begun: list[tuple[str, int | None, TopicChange]] = []
     for number, wanted in enumerate(request.topics):
         if number and not number % SIZE:
             yield []
@@ -59,39 +62,67 @@ def _create_topics_slices(
             check_time_left(request.timeout)
             if times[wanted.name] > 1:
                 raise ApiError(ErrorCode.invalid_request, "Duplicate topic name.")
-            results[wanted.name] = _create(state, wanted, validate_only=request.validate_only)
+            new = _new_topic(state, wanted)
+            results[wanted.name] = _valid(wanted.name, new.partitions)
+            if not request.validate_only:
+                change = state.catalog.changes.create(wanted.name, new.partitions, new.configs, new.replicas)
+                begun.append((wanted.name, new.requested, change))
         except ApiError as api_error:
             results[wanted.name] = _refused(wanted.name, api_error)
+    for name, requested, change in begun:
+        yield from until_done(change)
+        try:
+            results[name] = _created(change.result(), requested)
+        except ApiError as api_error:
+            results[name] = _refused(name, api_error)
     response = create_topics_response.CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=tuple(results.values()))
     return [Reply(context.ticket, response)]
 
 
-def _create(
-    state: BrokerState, wanted: create_topics_request.CreatableTopic, *, validate_only: bool
-) -> create_topics_response.CreatableTopicResult:
+class _NewTopic(NamedTuple):
+    """A valid topic that does not exist. ``requested``: the requested partition count; ``None``: the broker's default."""
+
+    requested: int | None
+    partitions: int
+    replicas: tuple[int, ...] | None
+    configs: Mapping[str, str]
+
+
+def _new_topic(state: BrokerState, wanted: create_topics_request.CreatableTopic) -> _NewTopic:
+    """Check a topic to be created. Raises ``ApiError``."""
     state.catalog.topics.check_unused(wanted.name)  # of several errors Kafka reports this one
     configs: dict[str, str] = {}
     for config in wanted.configs:
         if config.value is None:
             raise ApiError(ErrorCode.invalid_config, f"Null value not supported for topic configs: {config.name}")
         configs[config.name] = config.value
-    requested = _requested_partitions(state, wanted)
+    replicas = _requested_replicas(state, wanted)
+    requested = len(replicas) if replicas is not None else None if wanted.num_partitions == -1 else wanted.num_partitions
     partitions = state.catalog.initial_partition_count(wanted.name, requested)
     state.catalog.topics.check_new(wanted.name, partitions if requested is None else requested, configs)
-    if validate_only:
-        return create_topics_response.CreatableTopicResult(
-            name=wanted.name,
-            topic_id=None,
-            error_code=ErrorCode.none,
-            error_message=None,
-            num_partitions=partitions,
-            replication_factor=1,
-            configs=(),
-        )
-    topic = state.catalog.create_topic(wanted.name, partitions, configs)
-    if requested not in (None, partitions):
+    return _NewTopic(requested, partitions, replicas if partitions == requested else None, configs)
+
+
+def _valid(name: str, partitions: int) -> create_topics_response.CreatableTopicResult:
+    """Return the result for a topic that is only validated."""
+    return create_topics_response.CreatableTopicResult(
+        name=name,
+        topic_id=None,
+        error_code=ErrorCode.none,
+        error_message=None,
+        num_partitions=partitions,
+        replication_factor=1,
+        configs=(),
+    )
+
+
+def _created(topic: Topic, requested: int | None) -> create_topics_response.CreatableTopicResult:
+    if requested not in (None, topic.partition_count):
         log.warning(
-            "%s was created with %d partitions, as the broker's settings say, not with %d", topic.name, partitions, requested
+            "%s was created with %d partitions, as the broker's settings say, not with %d",
+            topic.name,
+            topic.partition_count,
+            requested,
         )
     return create_topics_response.CreatableTopicResult(
         name=topic.name,
@@ -104,25 +135,31 @@ def _create(
     )
 
 
-def _requested_partitions(state: BrokerState, wanted: create_topics_request.CreatableTopic) -> int | None:
-    """Return the requested partition count, given as a number or by manual assignments; ``None`` for the broker's default."""
+def _requested_replicas(state: BrokerState, wanted: create_topics_request.CreatableTopic) -> tuple[int, ...] | None:
+    """Return the broker of each partition by manual assignments; ``None`` without them."""
+    brokers = state.catalog.cluster.brokers
     if not wanted.assignments:
         if wanted.replication_factor not in (-1, 1):
             raise ApiError(
                 ErrorCode.invalid_replication_factor,
-                f"Unable to replicate the partition {wanted.replication_factor} time(s): only 1 broker(s) are registered.",
+                f"Unable to replicate the partition {wanted.replication_factor} time(s): "
+                + (f"only {len(brokers)} broker(s) are registered." if len(brokers) == 1 else "Ottla's brokers do not replicate."),
             )
-        return None if wanted.num_partitions == -1 else wanted.num_partitions
+        return None
     if wanted.num_partitions != -1 or wanted.replication_factor != -1:
         raise ApiError(ErrorCode.invalid_request, "With manual assignments, the numbers of partitions and of replicas must be -1.")
-    numbers = sorted(assignment.partition_index for assignment in wanted.assignments)
-    placed = all(assignment.broker_ids == (state.catalog.node_id,) for assignment in wanted.assignments)
-    if numbers != list(range(len(numbers))) or not placed:
+    by_number = {assignment.partition_index: assignment.broker_ids for assignment in wanted.assignments}
+    placed = all(len(replicas) == 1 and replicas[0] in brokers for replicas in by_number.values())
+    if sorted(assignment.partition_index for assignment in wanted.assignments) != list(range(len(by_number))) or not placed:
         raise ApiError(
             ErrorCode.invalid_replica_assignment,
-            f"Partitions must be numbered from 0 without gaps, each with one replica on broker {state.catalog.node_id}.",
+            f"Partitions must be numbered from 0 without gaps, each with one replica on broker {_any_of(brokers)}.",
         )
-    return len(numbers)
+    return tuple(by_number[number][0] for number in range(len(by_number)))
+
+
+def _any_of(brokers: Mapping[int, object]) -> str:
+    return " or ".join(map(str, brokers))
 
 
 def _refused(name: str, api_error: ApiError) -> create_topics_response.CreatableTopicResult:
@@ -162,42 +199,58 @@ def _create_partitions_slices(
     state: BrokerState, context: RequestContext, request: create_partitions_request.CreatePartitionsRequest
 ) -> Slices:
     times = Counter(wanted.name for wanted in request.topics)
-    results: dict[str, create_partitions_response.CreatePartitionsTopicResult] = {}
+    results: dict[str, ApiError | TopicChange | None] = {}
     for number, wanted in enumerate(request.topics):
         if number and not number % SIZE:
             yield []
-        code, message = ErrorCode.none, None
         try:
             if times[wanted.name] > 1:
                 raise ApiError(ErrorCode.invalid_request, "Duplicate topic name.")
             check_time_left(request.timeout)
-            topic = state.catalog.topics.with_partitions(state.catalog.topic(wanted.name), wanted.count)
-            _check_placement(state, wanted, topic.partition_count - state.catalog.topic(wanted.name).partition_count)
-            if not request.validate_only:
-                state.catalog.replace_topic(topic)
+            known = state.catalog.topic(wanted.name)
+            topic = state.catalog.topics.with_partitions(known, wanted.count)
+            replicas = _new_replicas(state, wanted, topic.partition_count - known.partition_count)
+            results[wanted.name] = None if request.validate_only else state.catalog.changes.extend(topic, replicas)
         except ApiError as api_error:
-            code, message = api_error.code, api_error.message
-        results[wanted.name] = create_partitions_response.CreatePartitionsTopicResult(
-            name=wanted.name, error_code=code, error_message=message
-        )
-    response = create_partitions_response.CreatePartitionsResponse(throttle_time=NO_THROTTLE, results=tuple(results.values()))
+            results[wanted.name] = api_error
+    for name, begun in results.items():
+        if isinstance(begun, TopicChange):
+            yield from until_done(begun)
+            try:
+                begun.result()
+            except ApiError as api_error:
+                results[name] = api_error
+    response = create_partitions_response.CreatePartitionsResponse(
+        throttle_time=NO_THROTTLE,
+        results=tuple(
+            create_partitions_response.CreatePartitionsTopicResult(
+                name=name,
+                error_code=result.code if isinstance(result, ApiError) else ErrorCode.none,
+                error_message=result.message if isinstance(result, ApiError) else None,
+            )
+            for name, result in results.items()
+        ),
+    )
     return [Reply(context.ticket, response)]
 
 
-def _check_placement(state: BrokerState, wanted: create_partitions_request.CreatePartitionsTopic, added: int) -> None:
-    """Raise ``ApiError`` unless manual assignments place each new partition on this broker."""
+def _new_replicas(
+    state: BrokerState, wanted: create_partitions_request.CreatePartitionsTopic, added: int
+) -> tuple[int, ...] | None:
+    """Return the broker of each new partition by manual assignments; ``None`` without them. Raises ``ApiError``."""
     if wanted.assignments is None:
-        return
+        return None
     if len(wanted.assignments) != added:
         raise ApiError(
             ErrorCode.invalid_replica_assignment,
             f"Attempted to add {added} additional partition(s), but only {len(wanted.assignments)} assignment(s) were specified.",
         )
-    if any(assignment.broker_ids != (state.catalog.node_id,) for assignment in wanted.assignments):
+    brokers = state.catalog.cluster.brokers
+    if any(len(assignment.broker_ids) != 1 or assignment.broker_ids[0] not in brokers for assignment in wanted.assignments):
         raise ApiError(
-            ErrorCode.invalid_replica_assignment,
-            f"Each new partition must have one replica, on broker {state.catalog.node_id}, the only one.",
+            ErrorCode.invalid_replica_assignment, f"Each new partition must have one replica, on broker {_any_of(brokers)}."
         )
+    return tuple(assignment.broker_ids[0] for assignment in wanted.assignments)
 
 
 @serves(Api.DELETE_TOPICS)
@@ -211,7 +264,7 @@ def delete_topics(
 def _delete_topics_slices(
     state: BrokerState, context: RequestContext, request: delete_topics_request.DeleteTopicsRequest
 ) -> Slices:
-    results = []
+    results: dict[delete_topics_request.DeleteTopicState, ApiError | TopicChange] = {}
     times = Counter((wanted.name, wanted.topic_id) for wanted in request.topics)
     in_slice = 0
     for wanted in dict.fromkeys(request.topics):
@@ -224,18 +277,32 @@ def _delete_topics_slices(
                 raise ApiError(ErrorCode.invalid_request, "Duplicate topic name.")
             check_time_left(request.timeout)
             topic = _find(state, wanted)
-            state.catalog.delete_topic(topic)
+            results[wanted] = state.catalog.changes.delete(topic)
             in_slice += topic.partition_count - 1
         except ApiError as api_error:
-            results.append(_result(wanted, api_error))
-        else:
-            results.append(
-                delete_topics_response.DeletableTopicResult(
-                    name=topic.name, topic_id=topic.topic_id, error_code=ErrorCode.none, error_message=None
-                )
-            )
-    response = delete_topics_response.DeleteTopicsResponse(throttle_time=NO_THROTTLE, responses=tuple(results))
+            results[wanted] = api_error
+    for begun in results.values():
+        if isinstance(begun, TopicChange):
+            yield from until_done(begun)
+    responses = tuple(_deleted(wanted, result) for wanted, result in results.items())
+    response = delete_topics_response.DeleteTopicsResponse(throttle_time=NO_THROTTLE, responses=responses)
     return [Reply(context.ticket, response)]
+
+
+def _deleted(
+    wanted: delete_topics_request.DeleteTopicState, result: ApiError | TopicChange
+) -> delete_topics_response.DeletableTopicResult:
+    try:
+        if isinstance(result, ApiError):
+            raise result
+        topic = result.result()
+    except ApiError as api_error:
+        return delete_topics_response.DeletableTopicResult(
+            name=wanted.name, topic_id=wanted.topic_id, error_code=api_error.code, error_message=api_error.message
+        )
+    return delete_topics_response.DeletableTopicResult(
+        name=topic.name, topic_id=topic.topic_id, error_code=ErrorCode.none, error_message=None
+    )
 
 
 def _find(state: BrokerState, wanted: delete_topics_request.DeleteTopicState) -> Topic:
@@ -247,9 +314,3 @@ def _find(state: BrokerState, wanted: delete_topics_request.DeleteTopicState) ->
     if topic.internal:
         raise ApiError(ErrorCode.invalid_request, f"Topic '{topic.name}' belongs to the broker: groups and offsets are in it.")
     return topic
-
-
-def _result(wanted: delete_topics_request.DeleteTopicState, api_error: ApiError) -> delete_topics_response.DeletableTopicResult:
-    return delete_topics_response.DeletableTopicResult(
-        name=wanted.name, topic_id=wanted.topic_id, error_code=api_error.code, error_message=api_error.message
-    )

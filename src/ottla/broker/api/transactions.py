@@ -72,7 +72,8 @@ def txn_offset_commit(
         log = state.catalog.log(partition.topic, partition.partition)
         log.producers.check_epoch(request.producer_id, request.producer_epoch)
     except ApiError as api_error:
-        return [Reply(context.ticket, refused(api_error.code))]
+        is_elsewhere = api_error.code is ErrorCode.not_leader_or_follower
+        return [Reply(context.ticket, refused(ErrorCode.not_coordinator if is_elsewhere else api_error.code))]
     if has_only_unknown_partitions(request, state.catalog.topics) or log.producers.has_open_transaction(
         request.producer_id, request.producer_epoch
     ):

@@ -8,7 +8,6 @@ is logged once, and the other brokers count.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable
 
 from ottla.client.backoff import ExponentialBackoff
@@ -24,9 +23,6 @@ from ottla.zookeeper.operations import Children, Exists, GetChildren, GetData
 from ottla.zookeeper.session import Session, SessionChanged, SessionState, WatchFired
 
 _log = logging.getLogger(__name__)
-
-_BROKER_ID = re.compile("0|[1-9][0-9]{0,9}")
-"""The name of a broker's node. Another client's node may have more digits than Python converts."""
 
 
 class ZooKeeperBrokers:
@@ -125,7 +121,7 @@ class ZooKeeperBrokers:
         return times
 
     def _on_ids(self, children: Children, now: Now) -> None:
-        ids = sorted(int(name) for name in children.names if _BROKER_ID.fullmatch(name))
+        ids = paths.broker_ids(children.names)
         if not ids:
             return self._take({}, now)
 

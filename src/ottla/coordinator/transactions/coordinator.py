@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from ottla.coordinator.consumer.regex import check_regex, resolve_all
 from ottla.coordinator.effects import ApiError, Append, Reply, RequestContext, ResolveRegexes, TimerKey
-from ottla.coordinator.runtime import BackgroundTask, CoordinatorRuntime, TimerFired
+from ottla.coordinator.runtime import BackgroundTask, CoordinatorRuntime, Route, TimerFired
 from ottla.coordinator.transactions.decision import DecisionEffect, TransactionContext, completion_timer
 from ottla.coordinator.transactions.shard import ROUTES, PartitionState, TransactionShard
 from ottla.coordinator.transactions.transaction import STATUS, Transaction
@@ -53,6 +53,19 @@ class TransactionCoordinator:
         if context.api is Api.LIST_TRANSACTIONS:
             return [Reply(context.ticket, self._listed(request, now))]
         return self._runtime.handle(ROUTES[context.api], context, request, now)
+
+    @property
+    def partition_count(self) -> int:
+        """The partition count of ``__transaction_state``."""
+        return self._context.config.state_topic_partitions
+
+    def refuse(self, context: RequestContext, request: Any, error: ErrorCode) -> Reply:
+        """Return the response with an error to a request about transactional ids."""
+        route = ROUTES[context.api]
+        if isinstance(route, Route):
+            return Reply(context.ticket, route.refuse(context, request, error))
+        parts = tuple(route.part.refuse(context, part, error) for part in route.split(request))
+        return Reply(context.ticket, route.join(parts))
 
     def on_timer(self, key: TimerKey, now: Now) -> list[TransactionCoordinatorEffect]:
         """Handle a timer that has fired; a stale one has no effect."""

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from ottla.client.admin.zookeeper import reading, writing
-from ottla.client.admin.zookeeper.calls import Call
 from ottla.errors import (
     ConfigError,
     GroupIdNotFoundError,
@@ -21,6 +20,7 @@ from ottla.errors import (
 )
 from ottla.types import Node, TopicPartition
 from ottla.zookeeper import paths
+from ottla.zookeeper.calls import Call
 from ottla.zookeeper.multis import MULTI_BYTES
 from ottla.zookeeper.nodes import ConsumerThread
 from ottla.zookeeper.operations import GetChildren, GetData, Multi, Operation

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TypeVar
 
-from ottla.client.admin.zookeeper.calls import Call, Steps, catch_up, is_live, read_children, read_each
 from ottla.client.admin.zookeeper.results import (
     ACTIVE,
     DEAD,
@@ -26,6 +25,7 @@ from ottla.client.admin.zookeeper.results import (
 from ottla.errors import ConfigError, GroupIdNotFoundError, ProtocolError
 from ottla.types import FrozenMapping, Node as BrokerAddress, TopicPartition
 from ottla.zookeeper import nodes, paths
+from ottla.zookeeper.calls import Call, Steps, catch_up, is_live, read_children, read_each
 from ottla.zookeeper.nodes import STATIC, ConsumerThread, MemberRegistration
 from ottla.zookeeper.operations import Children, Exists, GetChildren, GetData, Node
 

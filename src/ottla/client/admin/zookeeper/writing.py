@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from ottla.client.admin.zookeeper.calls import Call, Steps, ask, catch_up, is_live, read_children, read_each
 from ottla.client.admin.zookeeper.reading import check_exists
 from ottla.errors import (
     IllegalStateError,
@@ -23,6 +22,7 @@ from ottla.errors import (
 )
 from ottla.types import TopicPartition
 from ottla.zookeeper import paths
+from ottla.zookeeper.calls import Call, Steps, ask, catch_up, is_live, read_children, read_each
 from ottla.zookeeper.multis import parts
 from ottla.zookeeper.nodes import decode_offset, encode_offset
 from ottla.zookeeper.operations import Create, Delete, Exists, GetChildren, GetData, Multi, Node, SetData, Stat, Write

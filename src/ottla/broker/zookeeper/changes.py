@@ -1,0 +1,285 @@
+"""The changes of topics in ZooKeeper: those that clients request of this broker, and the removal of deleted topics.
+
+Owns the changes under way, each a call of ``topic_calls``, and their time-outs. Must not know requests, nor the nodes of a topic.
+Invariants: a change that has succeeded is in the catalog before its client learns of it; each change ends, at the latest when its
+time is over; of the registered brokers, the one with the lowest id removes deleted topics.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from ottla.broker.catalog import BrokerCatalog
+from ottla.broker.cluster import TopicRegistration
+from ottla.broker.ports import Ids
+from ottla.broker.topic_changes import TopicChange
+from ottla.broker.topics import Topic, alike_name, internal_configs
+from ottla.broker.zookeeper import topic_calls
+from ottla.broker.zookeeper.manager import ManagerPoll
+from ottla.broker.zookeeper.topics import TopicRegistry
+from ottla.coordinator.effects import ApiError
+from ottla.errors import OttlaError
+from ottla.protocol import ErrorCode
+from ottla.types import Now
+from ottla.zookeeper import paths
+from ottla.zookeeper.ask_queue import AskQueue, Outcome
+from ottla.zookeeper.calls import Steps
+from ottla.zookeeper.operations import Exists, Stat
+from ottla.zookeeper.session import SessionChanged, SessionState, WatchFired, WatchType
+
+log = logging.getLogger("ottla.broker")
+
+T = TypeVar("T")
+
+MOST_REMOVED_AT_ONCE = 50
+
+_RETRY_BACKOFF_MS = 1_000
+"""Milliseconds until the removal of a topic is tried again."""
+
+
+class ZooKeeperTopicChanges:
+    """See the module. It implements ``TopicChanges`` and ``ZooKeeperManager``."""
+
+    def __init__(self, catalog: BrokerCatalog, registry: TopicRegistry, ids: Ids) -> None:
+        self._catalog = catalog
+        self._registry = registry
+        self._ids = ids
+        self._timeout = catalog.static_config.zookeeper_connection_timeout_ms
+        self._asks = AskQueue(self._timeout)
+        self._unbegun: list[Callable[[Now], None]] = []
+        """Calls that wait for the next poll, which knows the time."""
+        self._creating: dict[str, str] = {}
+        """The names of topics that are being created, by what two of them must not have in common."""
+        self._expected: Counter[int] = Counter()
+        """Broker -> its partitions in the topics that are being created."""
+        self._deleting: dict[str, list[tuple[TopicChange, Topic]]] = {}
+        """Topic -> the changes that end with its removal."""
+        self._deadlines: deque[tuple[int, TopicChange, str]] = deque()
+        """The deadlines of these changes, in order."""
+        self._removing: set[str] = set()
+        self._to_remove: list[str] = []
+        self._marks: tuple[int, int] = (0, 0)
+        """The version of the marked topics for which ``_to_remove`` was computed, and the broker that removed them then."""
+        self._not_before = 0
+        """When a removal may be tried again."""
+
+    def __repr__(self) -> str:
+        return f"<ZooKeeperTopicChanges {len(self._creating)} created, {len(self._deleting)} deleted>"
+
+    # -- requests of clients ----------------------------------------------------------------------------------------------
+
+    def create(self, name: str, partitions: int, configs: Mapping[str, str], replicas: Sequence[int] | None = None) -> TopicChange:
+        """Create a topic."""
+        alike = alike_name(name)
+        if self._creating.get(alike) == name:
+            raise ApiError(ErrorCode.topic_already_exists, f"Topic '{name}' is being created.")
+        if alike in self._creating:
+            raise ApiError(ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with topic: {self._creating[alike]}")
+        self._check_known()
+        places = tuple(replicas) if replicas is not None else self._place(partitions)
+        all_configs = {**internal_configs(name, self._catalog.config), **configs}
+        registration = TopicRegistration(name, self._ids.new_uuid(), places, all_configs)
+        change = TopicChange()
+        self._creating[alike] = name
+        self._expected.update(places)
+
+        def ended(_: None, error: Exception | None, now: Now) -> None:
+            self._creating.pop(alike, None)
+            self._expected.subtract(places)
+            self._end(change, error, lambda: self._apply_new(registration))
+
+        self._begin(lambda: topic_calls.create_topic(registration), ended)
+        return change
+
+    def get_or_create(self, name: str) -> Topic:
+        """Return a topic, or begin to create it. Raises ``ApiError``: LEADER_NOT_AVAILABLE while it is being created."""
+        topic = self._catalog.topics.get(name)
+        if topic is not None:
+            return topic
+        if self._creating.get(alike_name(name)) != name:
+            partitions = self._catalog.initial_partition_count(name)
+            self._catalog.topics.check_new(name, partitions, {})
+            if self._catalog.cluster.is_known:
+                self.create(name, partitions, {})
+        raise ApiError(ErrorCode.leader_not_available, f"Topic '{name}' is being created.")
+
+    def extend(self, topic: Topic, replicas: Sequence[int] | None = None) -> TopicChange:
+        """Give a topic more partitions."""
+        self._check_known()
+        change, count = TopicChange(), topic.partition_count
+
+        def ended(places: tuple[int, ...] | None, error: Exception | None, now: Now) -> None:
+            self._end(change, error, lambda: self._apply_to(topic, lambda found: found._replace(replicas=places or found.replicas)))
+
+        self._begin(lambda: topic_calls.extend_topic(topic.name, topic.topic_id, count, replicas, self._place), ended)
+        return change
+
+    def alter(self, topic: Topic) -> TopicChange:
+        """Give a topic other settings."""
+        change, configs = TopicChange(), topic.stored().configs
+
+        def ended(_: None, error: Exception | None, now: Now) -> None:
+            self._end(change, error, lambda: self._apply_to(topic, lambda found: found._replace(configs=configs)))
+
+        self._begin(lambda: topic_calls.alter_topic(topic.name, topic.topic_id, configs), ended)
+        return change
+
+    def delete(self, topic: Topic) -> TopicChange:
+        """Delete a topic. The change ends when its nodes are removed, so that its name can be used again."""
+        change = TopicChange()
+
+        def ended(_: None, error: Exception | None, now: Now) -> None:
+            if error is not None:
+                return change.fail(_api_error(error))
+            known = self._catalog.topics.by_id(topic.topic_id)
+            try:
+                if known is not None:
+                    self._catalog.delete_topic(known)
+            except ApiError as failure:  # of this broker's disk; the registry tries again
+                log.warning("topic %s is not deleted here yet: %s", topic.name, failure.message)
+            self._deleting.setdefault(topic.name, []).append((change, topic))
+            self._deadlines.append((now.mono + self._timeout, change, topic.name))
+            return self._watch_marker(topic.name)
+
+        self._begin(lambda: topic_calls.mark_deleted(topic.name, topic.topic_id), ended)
+        return change
+
+    def _apply_new(self, registration: TopicRegistration) -> Topic:
+        """Add a topic that this broker has created, unless another one was faster with a name that collides."""
+        if self._catalog.topics.get(registration.name) is None:
+            self._catalog.topics.check_unused(registration.name)
+        return self._catalog.apply_registration(registration)
+
+    def _apply_to(self, topic: Topic, apply: Callable[[TopicRegistration], TopicRegistration]) -> Topic:
+        """Change a topic that is still the same. Raises ``ApiError``: UNKNOWN_TOPIC_OR_PARTITION if it was deleted meanwhile."""
+        known = self._catalog.topic_by_id(topic.topic_id)
+        found = TopicRegistration(known.name, known.topic_id, known.replicas, known.stored().configs)
+        return self._catalog.apply_registration(apply(found))
+
+    def _check_known(self) -> None:
+        """Raise ``ApiError`` while the other brokers are not known: this one would get all partitions. The client asks again."""
+        if not self._catalog.cluster.is_known:
+            raise ApiError(ErrorCode.not_controller, "This broker has just been started, and does not know the others yet.")
+
+    def _place(self, partitions: int) -> tuple[int, ...]:
+        return self._catalog.cluster.place(partitions, self._expected)
+
+    # -- the manager ------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a change waits to be begun."""
+        return bool(self._unbegun)
+
+    def on_event(self, event: WatchFired | SessionChanged, now: Now) -> None:
+        """Look again at the topics that are being deleted: a watch has fired, or a disconnection has dropped all."""
+        if isinstance(event, SessionChanged):
+            names = list(self._deleting) if event.state is SessionState.CONNECTED else []
+        else:
+            is_marker = event.watch is WatchType.EXIST and event.path.startswith(f"{paths.DELETED_TOPICS}/")
+            names = [event.path.rpartition("/")[2]] if is_marker else []
+        for name in names:
+            if name in self._deleting:
+                self._watch_marker(name)
+
+    def poll(self, now: Now) -> ManagerPoll:
+        """Begin the changes that wait, and the removals that are this broker's part."""
+        unbegun, self._unbegun = self._unbegun, []
+        for begin in unbegun:
+            begin(now)
+        wake_at = [at for at in (self._expire(now), self._remove_marked(now)) if at is not None]
+        return ManagerPoll(self._asks.take(), min(wake_at, default=None))
+
+    def _remove_marked(self, now: Now) -> int | None:
+        """Begin removals that are this broker's part, a few at a time; return when to try again."""
+        marks = self._registry.marks, self._catalog.cluster.controller_id
+        if marks != self._marks:
+            self._marks = marks
+            is_mine = self._catalog.cluster.controller_id == self._catalog.node_id
+            self._to_remove = sorted(self._registry.deleted, reverse=True) if is_mine else []
+        if now.mono < self._not_before:
+            return self._not_before if self._to_remove else None
+        while self._to_remove and len(self._removing) < MOST_REMOVED_AT_ONCE:
+            name = self._to_remove.pop()
+            if name not in self._removing:
+                self._remove(name, now)
+        return None
+
+    def _remove(self, name: str, now: Now) -> None:
+        self._removing.add(name)
+
+        def ended(_: None, error: Exception | None, now: Now) -> None:
+            self._removing.discard(name)
+            if error is not None:
+                self._not_before = now.mono + _RETRY_BACKOFF_MS
+                self._to_remove.append(name)
+                log.warning("topic %s is not removed from ZooKeeper yet: %s", name, error)
+
+        self._run(topic_calls.remove_topic(name), now.mono + self._timeout, ended, now)
+
+    def _watch_marker(self, name: str) -> None:
+        """Learn when a topic is removed."""
+
+        def found(stat: Stat | None, now: Now) -> None:
+            if stat is None:
+                for change, topic in self._deleting.pop(name, ()):
+                    change.succeed(topic)
+
+        # After a failure the next connection looks again.
+        self._asks.ask(Exists(paths.deleted_topic(name), watch=True), found, lambda error, now: None)
+
+    def _expire(self, now: Now) -> int | None:
+        """Fail the deletions that are overdue; return when the next one will be."""
+        while self._deadlines and (self._deadlines[0][1].is_done or now.mono >= self._deadlines[0][0]):
+            _, change, name = self._deadlines.popleft()
+            change.fail(ApiError(ErrorCode.request_timed_out, f"Topic '{name}' is not removed yet; it will be."))
+        return self._deadlines[0][0] if self._deadlines else None
+
+    # -- calls ------------------------------------------------------------------------------------------------------------
+
+    def _begin(self, call: Callable[[], Steps[T]], ended: Callable[[T | None, Exception | None, Now], None]) -> None:
+        """Begin a call with the next poll."""
+        self._unbegun.append(lambda now: self._run(call(), now.mono + self._timeout, ended, now))
+
+    def _run(self, steps: Steps[T], deadline: int, ended: Callable[[T | None, Exception | None, Now], None], now: Now) -> None:
+        """Take the steps of a call, and call ``ended`` once with its result or its error."""
+
+        def advance(take: Callable[[], Sequence[Any]], now: Now) -> None:
+            try:
+                if now.mono >= deadline:
+                    raise ApiError(ErrorCode.request_timed_out, "ZooKeeper did not answer in time; the change may be made later.")
+                operations = take()
+            except StopIteration as end:
+                ended(end.value, None, now)
+            except Exception as error:
+                ended(None, error, now)
+            else:
+                self._asks.ask_all(operations, arrived)
+
+        def arrived(outcomes: list[Outcome], now: Now) -> None:
+            advance(partial(steps.send, outcomes), now)
+
+        advance(partial(next, steps), now)
+
+    def _end(self, change: TopicChange, error: Exception | None, apply: Callable[[], Topic]) -> None:
+        """End a change that is made in ZooKeeper or has failed."""
+        if error is None:
+            try:
+                return change.succeed(apply())
+            except (ApiError, OttlaError) as failure:
+                error = failure
+        return change.fail(_api_error(error))
+
+
+def _api_error(error: Exception) -> ApiError:
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, OttlaError):
+        code = ErrorCode.request_timed_out if error.retriable else ErrorCode.unknown_server_error
+        return ApiError(code, str(error))
+    log.error("a change of topics failed", exc_info=error)
+    return ApiError(ErrorCode.unknown_server_error, f"The change failed: {error!r}")

@@ -1,0 +1,180 @@
+"""What a broker does in ZooKeeper before it loads its data: it finds out its cluster, its node id, and the topics.
+
+Owns the call that a start makes. Must not know the data directory, connections or time. Invariants: a data directory of another
+cluster is refused before anything in it is touched; a topic whose nodes say too little never counts as deleted, since the records
+of a deleted one are removed; attempts after a lost connection use one generated id at most.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from ottla.broker.cluster import TopicRegistration
+from ottla.broker.ports import StoredTopic
+from ottla.errors import KeeperCode, ProtocolError, StorageError, ZooKeeperError
+from ottla.zookeeper import nodes, paths
+from ottla.zookeeper.calls import Call, Steps, ask, catch_up, read_children, read_each
+from ottla.zookeeper.operations import Create, Exists, GetData, SetData
+
+_log = logging.getLogger("ottla.broker")
+
+
+class TopicWithoutId(NamedTuple):
+    """A topic whose node a tool older than Kafka 2.8 has written: it leaves the id out, also where there was one."""
+
+    name: str
+    replicas: tuple[int, ...]
+    configs: Mapping[str, str]
+
+
+class JoinedCluster(NamedTuple):
+    """The cluster that a broker belongs to."""
+
+    cluster_id: str
+    node_id: int
+    topics: tuple[TopicRegistration, ...]
+    without_id: tuple[TopicWithoutId, ...] = ()
+    malformed: Mapping[str, ProtocolError] = {}
+    """Topic -> why its nodes cannot be read."""
+
+    def replicas(self) -> Iterator[tuple[int, ...]]:
+        """Yield the brokers of the partitions of each topic that can be read."""
+        yield from (topic.replicas for topic in self.topics)
+        yield from (topic.replicas for topic in self.without_id)
+
+    def topics_with(self, stored: Iterable[StoredTopic]) -> tuple[TopicRegistration, ...]:
+        """Return the topics of a broker with these in its data directory.
+
+        A topic without an id has the stored one: 1. A topic has an id. 2. A tool of Kafka 1.1.1 adds partitions, and writes the
+        node without it. 3. This broker starts. It must not take its own topic for another one, and remove the records.
+
+        Raises ``StorageError`` if a stored topic is malformed in ZooKeeper.
+        """
+        known = {topic.name: topic.topic_id for topic in stored}
+        if not known and any(self.node_id in replicas for replicas in self.replicas()):
+            _log.warning(
+                "broker %d has partitions in ZooKeeper, but no topics in its data directory: they begin empty", self.node_id
+            )
+        for name, error in self.malformed.items():
+            if name in known:
+                hint = "repair or delete the node; without it, the broker would remove its records of this topic"
+                raise StorageError(f"topic {name}: {error}", hint=hint, cause=error)
+            _log.warning("%s; topic %s is skipped", error, name)
+        again = [
+            TopicRegistration(one.name, known[one.name], one.replicas, one.configs) for one in self.without_id if one.name in known
+        ]
+        return (*self.topics, *again)
+
+
+def create_root(chroot: str) -> Call[None]:
+    """Create the node below which all others are, on a connection without a chroot."""
+    return lambda: _create_each([*paths.parents(chroot), chroot])
+
+
+def join(node_id: int | None, cluster_id: str | None, new_cluster_id: str) -> Call[JoinedCluster]:
+    """Create the nodes that every cluster has, and read the cluster.
+
+    ``node_id``: ``None`` for one that is generated. ``cluster_id``: that of the data directory; ``None``: it is new. The first
+    broker of a cluster gives it ``new_cluster_id``.
+
+    Raises ``StorageError`` if the data directory belongs to another cluster, or ZooKeeper to a Kafka.
+    """
+    known = node_id
+
+    def attempt() -> Steps[JoinedCluster]:
+        nonlocal known
+        if (yield from read_each([Exists(paths.CONTROLLER_EPOCH)])) != [None]:
+            raise StorageError(
+                f"a Kafka has run in this ZooKeeper ({paths.CONTROLLER_EPOCH} exists)",
+                hint="its controller and this broker would undo each other's work: use another chroot in zookeeper.connect",
+            )
+        yield from _create_each(dict.fromkeys(node for root in paths.CLUSTER_ROOTS for node in (*paths.parents(root), root)))
+        yield from catch_up()  # a server that is behind would not know the cluster id yet
+        found = yield from _cluster_id(cluster_id, new_cluster_id)
+        topics, without_id, malformed = yield from _read_topics()
+        cluster = JoinedCluster(found, known or 0, tuple(topics), tuple(without_id), malformed)
+        if known is None:
+            known = yield from _generate_node_id({broker for replicas in cluster.replicas() for broker in replicas})
+        return cluster._replace(node_id=known)
+
+    return attempt
+
+
+def _create_each(wanted: Iterable[str]) -> Steps[None]:
+    """Create nodes in this order, unless they exist."""
+    for outcome in (yield tuple([Create(path) for path in wanted])):
+        if isinstance(outcome, ZooKeeperError) and outcome.code is not KeeperCode.NODEEXISTS:
+            raise outcome
+
+
+def _cluster_id(of_directory: str | None, new: str) -> Steps[str]:
+    """Return the id of the cluster; the first broker of a cluster creates it. Raises ``StorageError``."""
+    found = yield from _read_cluster_id()
+    if found is None and of_directory is not None:
+        raise StorageError(
+            f"the data directory belongs to cluster {of_directory}, and ZooKeeper knows no cluster",
+            hint="zookeeper.connect must be as at the last start, with its chroot; if ZooKeeper has lost its data, restore it. "
+            "A broker that ran without ZooKeeper cannot join with its topics: use a new data directory, and copy the records",
+        )
+    if found is None:
+        try:
+            yield from ask(Create(paths.CLUSTER_ID, nodes.encode_cluster_id(new)))
+            return new
+        except ZooKeeperError as error:
+            if error.code is not KeeperCode.NODEEXISTS:
+                raise
+        found = yield from _read_cluster_id()  # another broker was faster
+        if found is None:
+            raise ZooKeeperError(KeeperCode.NONODE, paths.CLUSTER_ID)  # and its node is gone: someone empties this ZooKeeper
+    if of_directory not in (None, found):
+        raise StorageError(
+            f"the data directory belongs to cluster {of_directory}, and ZooKeeper to cluster {found}",
+            hint="zookeeper.connect must be as at the last start, with the same chroot; or use a new data directory",
+        )
+    return found
+
+
+def _read_cluster_id() -> Steps[str | None]:
+    """Return the id of the cluster, if it has one. Raises ``ProtocolError``."""
+    (node,) = yield from read_each([GetData(paths.CLUSTER_ID)])
+    return None if node is None else nodes.decode_cluster_id(node.data, paths.CLUSTER_ID)
+
+
+def _generate_node_id(with_partitions: set[int]) -> Steps[int]:
+    """Return an id that no broker has: neither a registered one, nor one that has partitions and may come back."""
+    registered = yield from read_children(paths.BROKER_IDS)
+    used = with_partitions | {int(name) for name in registered or () if name.isdecimal()}
+    while True:
+        stat = yield from ask(SetData(paths.BROKER_SEQUENCE, b""))
+        node_id = paths.RESERVED_BROKER_IDS + stat.version
+        if node_id not in used:
+            return node_id
+
+
+def _read_topics() -> Steps[tuple[list[TopicRegistration], list[TopicWithoutId], dict[str, ProtocolError]]]:
+    """Return the topics, without those that are to be deleted, as ``JoinedCluster`` has them."""
+    names = yield from read_children(paths.TOPICS)
+    # In this order, a topic that is deleted meanwhile is in the second list, or its node is gone when it is read.
+    deleted = {*((yield from read_children(paths.DELETED_TOPICS)) or ())}
+    wanted = [name for name in names or () if name not in deleted]
+    read = yield from read_each([GetData(paths.topic(name)) for name in wanted])
+    configs = yield from read_each([GetData(paths.topic_config(name)) for name in wanted])
+    topics: list[TopicRegistration] = []
+    without_id: list[TopicWithoutId] = []
+    malformed: dict[str, ProtocolError] = {}
+    for name, node, config in zip(wanted, read, configs, strict=True):
+        if node is None:
+            continue
+        try:
+            topic_id, replicas, _ = nodes.decode_topic_node(node.data, paths.topic(name))
+            settings = {} if config is None else nodes.decode_configs(config.data, paths.topic_config(name))
+        except ProtocolError as error:
+            malformed[name] = error
+            continue
+        if topic_id is None:
+            without_id.append(TopicWithoutId(name, replicas, settings))
+        else:
+            topics.append(TopicRegistration(name, topic_id, replicas, settings))
+    return topics, without_id, malformed

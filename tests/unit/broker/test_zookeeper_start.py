@@ -1,0 +1,190 @@
+"""What a broker does in ZooKeeper before it loads its data, on the model of ZooKeeper."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ottla.broker.cluster import TopicRegistration
+from ottla.broker.ports import StoredTopic
+from ottla.broker.zookeeper.start import JoinedCluster, create_root, join
+from ottla.errors import KeeperCode, ProtocolError, StorageError, ZooKeeperError
+from ottla.zookeeper import nodes, paths
+from ottla.zookeeper.operations import Create, Operation, SetData
+from tests.simulation.old_groups import Between, OldGroups
+
+ID = uuid.UUID(int=7)
+
+
+@pytest.fixture
+def zookeeper() -> OldGroups:
+    return OldGroups()
+
+
+def add_topic(
+    zookeeper: OldGroups, name: str, *replicas: int, topic_id: uuid.UUID | None = ID, configs: dict[str, str] | None = None
+) -> None:
+    zookeeper.put(paths.topic(name), nodes.encode_topic(replicas, topic_id))
+    if configs is not None:
+        zookeeper.put(paths.topic_config(name), nodes.encode_configs(configs))
+
+
+def joined(
+    zookeeper: OldGroups, node_id: int | None = 1, cluster_id: str | None = None, between: Between | None = None
+) -> JoinedCluster:
+    return zookeeper.run(join(node_id, cluster_id, "new-id"), between)
+
+
+def once(kind: type[Operation[Any]], path: str, result: Any) -> Between:
+    """What happens before the first operation of this kind on this path."""
+    done: list[bool] = []
+
+    def between(operation: Operation[Any]) -> Any:
+        if done or not isinstance(operation, kind) or operation.path != path:
+            return None
+        done.append(True)
+        return result() if callable(result) else result
+
+    return between
+
+
+def test_the_first_broker_creates_the_nodes_of_a_cluster_and_gives_it_an_id(zookeeper: OldGroups) -> None:
+    assert joined(zookeeper) == JoinedCluster("new-id", 1, ())
+    assert all(zookeeper.exists(root) for root in paths.CLUSTER_ROOTS)
+    assert zookeeper.data(paths.CLUSTER_ID) == b'{"version":"1","id":"new-id"}'
+
+
+def test_a_cluster_that_exists_keeps_its_nodes_and_its_id(zookeeper: OldGroups) -> None:
+    zookeeper.put(paths.CLUSTER_ID, nodes.encode_cluster_id("first"))
+    zookeeper.put(paths.BROKER_IDS, b"as it was")
+    assert joined(zookeeper).cluster_id == joined(zookeeper, cluster_id="first").cluster_id == "first"
+    assert zookeeper.data(paths.BROKER_IDS) == b"as it was"
+
+
+def test_another_broker_is_faster_with_the_cluster_id(zookeeper: OldGroups) -> None:
+    between = once(Create, paths.CLUSTER_ID, lambda: zookeeper.put(paths.CLUSTER_ID, nodes.encode_cluster_id("first")))
+    assert joined(zookeeper, between=between).cluster_id == "first"
+
+
+def test_the_answer_to_the_creation_of_the_cluster_id_is_lost(zookeeper: OldGroups) -> None:
+    assert joined(zookeeper, between=once(Create, paths.CLUSTER_ID, "after")).cluster_id == "new-id"
+
+
+def test_a_directory_of_another_cluster_is_refused(zookeeper: OldGroups) -> None:
+    zookeeper.put(paths.CLUSTER_ID, nodes.encode_cluster_id("theirs"))
+    with pytest.raises(StorageError, match="the data directory belongs to cluster mine, and ZooKeeper to cluster theirs"):
+        joined(zookeeper, cluster_id="mine")
+
+
+def test_a_directory_that_has_a_cluster_is_refused_where_there_is_none(zookeeper: OldGroups) -> None:
+    with pytest.raises(StorageError, match=r"belongs to cluster mine, and ZooKeeper knows no cluster.*zookeeper.connect"):
+        joined(zookeeper, cluster_id="mine")
+    assert not zookeeper.exists(paths.CLUSTER_ID)
+
+
+def test_a_malformed_cluster_id_is_an_error(zookeeper: OldGroups) -> None:
+    zookeeper.put(paths.CLUSTER_ID, b"{}")
+    with pytest.raises(ProtocolError, match=paths.CLUSTER_ID):
+        joined(zookeeper)
+
+
+def test_node_ids_are_generated_from_1001_on(zookeeper: OldGroups) -> None:
+    assert [joined(zookeeper, None).node_id for _ in range(3)] == [1001, 1002, 1003]
+    assert joined(zookeeper, 5).node_id == 5
+
+
+def test_a_generated_id_is_that_of_no_registered_broker_and_of_none_that_has_partitions(zookeeper: OldGroups) -> None:
+    zookeeper.put(paths.broker(1001))
+    add_topic(zookeeper, "a", 1002, 1)
+    add_topic(zookeeper, "b", 1003, topic_id=None)
+    assert joined(zookeeper, None).node_id == 1004
+
+
+@pytest.mark.parametrize(("lost", "node_id"), [("before", 1001), ("after", 1002)])
+def test_the_connection_is_lost_while_an_id_is_generated(zookeeper: OldGroups, lost: str, node_id: int) -> None:
+    assert joined(zookeeper, None, between=once(SetData, paths.BROKER_SEQUENCE, lost)).node_id == node_id
+
+
+def test_topics_are_read_with_their_settings(zookeeper: OldGroups) -> None:
+    add_topic(zookeeper, "a", 1, 2, configs={"retention.ms": "5"})
+    add_topic(zookeeper, "b", 3, topic_id=uuid.UUID(int=8))
+    assert joined(zookeeper).topics == (
+        TopicRegistration("a", ID, (1, 2), {"retention.ms": "5"}),
+        TopicRegistration("b", uuid.UUID(int=8), (3,), {}),
+    )
+
+
+def test_a_topic_that_is_to_be_deleted_is_none(zookeeper: OldGroups) -> None:
+    add_topic(zookeeper, "a", 1)
+    zookeeper.put(paths.deleted_topic("a"))
+    assert joined(zookeeper).topics == ()
+
+
+def test_a_topic_that_disappears_while_it_is_read_is_none(zookeeper: OldGroups) -> None:
+    add_topic(zookeeper, "a", 1)
+
+    def between(operation: Operation[Any]) -> None:
+        if operation.path == paths.DELETED_TOPICS and not isinstance(operation, Create):
+            zookeeper.remove(paths.topic("a"))
+
+    assert joined(zookeeper, between=between) == JoinedCluster("new-id", 1, ())
+
+
+def stored(name: str, topic_id: uuid.UUID = ID) -> StoredTopic:
+    return StoredTopic(name, topic_id, 1, {})
+
+
+def test_a_topic_whose_id_an_old_tool_has_removed_is_still_that_of_the_directory(zookeeper: OldGroups) -> None:
+    add_topic(zookeeper, "mine", 1, 1, topic_id=None, configs={"retention.ms": "5"})
+    add_topic(zookeeper, "unknown", 1, topic_id=None)
+    cluster = joined(zookeeper)
+    assert cluster.topics == cluster.topics_with([]) == ()
+    assert cluster.topics_with([stored("mine")]) == (TopicRegistration("mine", ID, (1, 1), {"retention.ms": "5"}),)
+
+
+@pytest.mark.parametrize("node_id", [1, 2])
+def test_a_broker_that_has_lost_its_records_says_so(zookeeper: OldGroups, node_id: int, caplog: pytest.LogCaptureFixture) -> None:
+    add_topic(zookeeper, "a", 1)
+    cluster = joined(zookeeper, node_id)
+    cluster.topics_with([stored("a")])
+    assert caplog.text == ""
+    cluster.topics_with([])
+    assert ("broker 1 has partitions in ZooKeeper, but no topics in its data directory" in caplog.text) is (node_id == 1)
+
+
+@pytest.mark.parametrize("damage", [paths.topic, paths.topic_config])
+def test_a_malformed_topic_is_skipped_but_never_one_with_records(
+    zookeeper: OldGroups, damage: Callable[[str], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    add_topic(zookeeper, "a", 1, configs={})
+    add_topic(zookeeper, "b", 1, topic_id=uuid.UUID(int=8))
+    zookeeper.put(damage("a"), b"{")
+    cluster = joined(zookeeper)
+    assert [topic.name for topic in cluster.topics_with([stored("b")])] == ["b"]
+    assert damage("a") in caplog.text
+    assert "is skipped" in caplog.text
+    with pytest.raises(StorageError, match=f"topic a: .*{damage('a')} .*malformed"):
+        cluster.topics_with([stored("a")])
+
+
+def test_a_chroot_is_created_with_what_is_above_it(zookeeper: OldGroups) -> None:
+    for _ in range(2):
+        zookeeper.run(create_root("/clusters/first"))
+    assert zookeeper.exists("/clusters/first")
+
+
+def test_a_node_that_cannot_be_created_is_an_error(zookeeper: OldGroups) -> None:
+    refused = ZooKeeperError(KeeperCode.NOAUTH, paths.TOPICS)
+    with pytest.raises(ZooKeeperError) as raised:
+        joined(zookeeper, between=once(Create, paths.TOPICS, lambda: refused))
+    assert raised.value is refused
+
+
+def test_a_zookeeper_of_kafka_is_refused() -> None:
+    zookeeper = OldGroups()
+    zookeeper.put("/controller_epoch", b"1")
+    with pytest.raises(StorageError, match=r"a Kafka has run in this ZooKeeper \(/controller_epoch exists\)"):
+        zookeeper.run(join(1, None, "new"))

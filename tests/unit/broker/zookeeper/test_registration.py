@@ -1,0 +1,293 @@
+"""Brokers that register in ZooKeeper, and see each other there."""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+
+import pytest
+
+from ottla.broker.effects import NodeEndpoint, Registered
+from ottla.errors import ConfigError
+from ottla.zookeeper import paths
+from ottla.zookeeper.nodes import encode_broker, encode_topic
+from ottla.zookeeper.operations import Create
+from ottla.zookeeper.session import SessionReport
+from tests.simulation.zookeeper_cluster import SESSION_TIMEOUT, BrokerInCluster, ZooKeeperCluster
+
+ID = uuid.UUID(int=1 << 100)
+SEEDS = range(6)
+
+
+@pytest.fixture(params=SEEDS)
+def cluster(request: pytest.FixtureRequest) -> ZooKeeperCluster:
+    """A ZooKeeper without brokers."""
+    return ZooKeeperCluster(request.param)
+
+
+def ids_known_to(broker: BrokerInCluster) -> list[int]:
+    return [*broker.catalog.cluster.brokers]
+
+
+def test_a_broker_registers_as_kafka_does(cluster: ZooKeeperCluster) -> None:
+    start = cluster.clock.now.wall
+    (broker,) = cluster.add(3)
+    cluster.run()
+    assert json.loads(cluster.model.data(paths.broker(3)) or b"") == {
+        "listener_security_protocol_map": {"PLAINTEXT": "PLAINTEXT"},
+        "endpoints": ["PLAINTEXT://127.0.0.1:9003"],
+        "jmx_port": -1,
+        "host": "127.0.0.1",
+        "timestamp": str(start),
+        "port": 9003,
+        "version": 4,
+    }
+    assert cluster.model.owner(paths.broker(3)) == broker.session_id
+    assert broker.registered == [Registered()]
+    assert broker.zookeeper.is_registered
+
+
+def test_a_broker_registers_last(cluster: ZooKeeperCluster) -> None:
+    cluster.create_topic("t", (1, 1), None)
+    (broker,) = cluster.add(1)
+    while not broker.registered:
+        assert (paths.broker(1) not in {one.path for one in broker.asked}) or cluster.states("t") == {0: 0, 1: 0}
+        cluster.run(1)
+    assert broker.catalog.topics.get("t") is not None
+    registrations = [one for one in broker.asked if isinstance(one, Create) and one.path == paths.broker(1)]
+    assert len(registrations) == 1
+
+
+def test_brokers_come_and_go(cluster: ZooKeeperCluster) -> None:
+    one, two, three = cluster.add(1, 2, 3)
+    cluster.run()
+    assert ids_known_to(one) == ids_known_to(two) == ids_known_to(three) == [1, 2, 3]
+    assert one.catalog.cluster.brokers[2] == NodeEndpoint(2, "127.0.0.1", 9002)
+    two.kill()
+    cluster.run(2 * SESSION_TIMEOUT)
+    assert ids_known_to(one) == ids_known_to(three) == [1, 3]
+    two.start()
+    cluster.run()
+    assert ids_known_to(one) == ids_known_to(two) == [1, 2, 3]
+    cluster.check()
+
+
+def test_a_malformed_broker_is_logged_once_and_the_others_count(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = ZooKeeperCluster()
+    cluster.put(paths.broker(8), b"{")
+    cluster.put(f"{paths.BROKER_IDS}/x")
+    one, _ = cluster.add(1, 2)
+    cluster.run()
+    one.disconnect()
+    cluster.run()
+    assert ids_known_to(one) == [1, 2]
+    messages = [record.getMessage() for record in caplog.records if paths.broker(8) in record.getMessage()]
+    assert len(messages) == 2  # of each broker one
+
+
+def test_a_restarted_broker_waits_for_the_session_of_its_last_process(cluster: ZooKeeperCluster) -> None:
+    one, two = cluster.add(1, 2)
+    cluster.run()
+    one.restart()
+    cluster.run(1000)
+    assert not one.zookeeper.is_registered
+    cluster.run(SESSION_TIMEOUT)
+    assert one.registered == [Registered()]
+    assert cluster.model.owner(paths.broker(1)) == one.session_id
+    cluster.check()
+    assert ids_known_to(two) == [1, 2]
+
+
+@pytest.mark.parametrize("after", range(15, 30))
+def test_the_id_becomes_free_while_the_broker_looks_at_its_node(cluster: ZooKeeperCluster, after: int) -> None:
+    """The watch of the node may be reported before the read that has set it, and that still sees the node."""
+    (one,) = cluster.add(1)
+    cluster.run()
+    last_session = one.session_id
+    assert last_session is not None
+    one.restart()
+    cluster.run(after)
+    cluster.zookeeper.expire(last_session)
+    cluster.run(150)
+    assert one.registered == [Registered()]
+    cluster.run()
+    cluster.check()
+
+
+def test_the_id_of_another_broker_is_refused(cluster: ZooKeeperCluster) -> None:
+    (first,) = cluster.add(1)
+    cluster.run()
+    second = BrokerInCluster(cluster, 1, port=9999)
+    second.start()
+    cluster.run(SESSION_TIMEOUT)
+    assert second.registered == []
+    cluster.run(SESSION_TIMEOUT)
+    (told,) = second.registered
+    assert isinstance(told.error, ConfigError)
+    assert "broker id 1 " in str(told.error)
+    assert "127.0.0.1:9001" in str(told.error)
+    assert "node.id" in (told.error.hint or "")
+    first.kill()
+    cluster.run(3 * SESSION_TIMEOUT)
+    assert len(second.registered) == 1, "it never will be registered"
+    assert paths.broker(1).rpartition("/")[2] not in cluster.model.children(paths.BROKER_IDS)
+
+
+def test_a_server_that_was_away_gives_the_last_process_its_time_again() -> None:
+    cluster = ZooKeeperCluster()
+    (one,) = cluster.add(1)
+    cluster.run()
+    one.restart()
+    cluster.run(2000)
+    cluster.zookeeper.stop()
+    cluster.run(2 * SESSION_TIMEOUT)
+    cluster.zookeeper.start()
+    cluster.run(2 * SESSION_TIMEOUT)
+    assert one.registered == [Registered()]
+    cluster.check()
+
+
+def test_a_broker_whose_id_is_taken_while_it_was_away_says_so_and_waits(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = ZooKeeperCluster()
+    (first,) = cluster.add(1)
+    cluster.run()
+    cluster.network.isolate(first.host)
+    cluster.run(2 * SESSION_TIMEOUT)
+    second = BrokerInCluster(cluster, 1, port=9999)
+    second.start()
+    cluster.run()
+    assert second.registered == [Registered()]
+    cluster.network.rejoin(first.host)
+    cluster.run(4 * SESSION_TIMEOUT)
+    errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(errors) == 1
+    assert "127.0.0.1:9999" in errors[0]
+    assert first.registered == [Registered()]
+    assert not first.zookeeper.is_registered
+    second.kill()
+    cluster.run(2 * SESSION_TIMEOUT)
+    cluster.check()
+
+
+def test_an_expired_session_is_followed_by_another_registration(
+    cluster: ZooKeeperCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    one, two = cluster.add(1, 2)
+    cluster.create_topic("t", (1, 2), ID)
+    cluster.run()
+    session_id = one.session_id
+    one.expire()
+    cluster.create_topic("u", (1,))
+    cluster.run(1)
+    assert one.catalog.topics.get("t") is not None
+    cluster.run(1000)
+    cluster.check()
+    assert one.session_id != session_id
+    assert one.registered == [Registered()], "it is told once"
+    assert cluster.model.owner(paths.broker(1)) == one.session_id
+    assert ids_known_to(two) == [1, 2]
+    messages = [record.getMessage() for record in caplog.records]
+    assert any("has expired" in message for message in messages)
+    assert any("connected again, in another session" in message for message in messages)
+
+
+def test_answers_of_an_earlier_connection_do_not_count() -> None:
+    """1. The connection breaks and is restored, and both are reported. 2. Another thread reports what was answered before."""
+    cluster = ZooKeeperCluster()
+    (broker,) = cluster.add(1)
+    while not broker.counts()["GetChildren"]:
+        cluster.run(1)
+    broker.hold(20)
+    session_id = broker.session_id
+    assert session_id is not None
+    cluster.run(10)
+    before = broker.counts()
+    broker.report(SessionReport(lambda session, now: session.on_disconnected()))
+    broker.hold(500)
+    broker.report(SessionReport(lambda session, now: session.on_connected(session_id, now)))
+    cluster.run(200)
+    assert broker.counts() - before == {"GetChildren": 3}
+    cluster.run(500)
+    cluster.check()
+
+
+def test_a_connection_that_breaks_costs_no_registration(cluster: ZooKeeperCluster) -> None:
+    one, two = cluster.add(1, 2)
+    cluster.run()
+    registrations = one.counts()["Create"]
+    one.disconnect()
+    cluster.run()
+    cluster.check()
+    assert one.counts()["Create"] == registrations
+    assert one.zookeeper.is_registered
+    assert ids_known_to(two) == [1, 2]
+
+
+@pytest.mark.parametrize("after", range(30))
+def test_a_connection_that_breaks_during_the_registration(after: int) -> None:
+    cluster = ZooKeeperCluster(after)
+    cluster.create_topic("t", (1, 2))
+    one, two = cluster.add(1, 2)
+    cluster.run(after)
+    one.disconnect()
+    cluster.run(after)
+    if two.session_id is not None:
+        two.expire()
+    cluster.run(2000)
+    cluster.check()
+    assert one.registered == two.registered == [Registered()]
+
+
+def test_a_node_that_another_client_deletes_is_created_again(cluster: ZooKeeperCluster) -> None:
+    one, two = cluster.add(1, 2)
+    cluster.run()
+    cluster.remove(paths.broker(1))
+    cluster.run()
+    cluster.check()
+    assert ids_known_to(two) == [1, 2]
+    assert one.registered == [Registered()]
+
+
+def test_a_node_that_another_client_replaces_is_noticed_and_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = ZooKeeperCluster()
+    (one,) = cluster.add(1)
+    cluster.run()
+    cluster.remove(paths.broker(1))
+    cluster.put(paths.broker(1), b"{}")
+    cluster.run(2 * SESSION_TIMEOUT)
+    assert not one.zookeeper.is_registered
+    assert cluster.model.data(paths.broker(1)) == b"{}"
+    assert sum("an unknown address" in record.getMessage() for record in caplog.records if record.levelno == logging.ERROR) == 1
+    cluster.remove(paths.broker(1))
+    cluster.run()
+    cluster.check()
+
+
+def test_a_node_of_this_session_with_other_data_is_written_again() -> None:
+    """The creation that kazoo has queued in the last session is performed in this one."""
+    cluster = ZooKeeperCluster()
+    (one,) = cluster.add(1)
+    cluster.run(4)
+    assert one.session_id is not None
+    cluster.zookeeper.execute(one.session_id, Create(paths.broker(1), encode_broker("h", 1, 0), ephemeral=True))
+    cluster.run()
+    cluster.check()
+    assert json.loads(cluster.model.data(paths.broker(1)) or b"")["port"] == 9001
+
+
+def test_the_last_view_of_the_cluster_stays_while_zookeeper_is_away() -> None:
+    cluster = ZooKeeperCluster()
+    one, two = cluster.add(1, 2)
+    cluster.create_topic("t", (1, 2), ID)
+    cluster.run()
+    cluster.zookeeper.stop()
+    cluster.run(60_000)
+    assert ids_known_to(one) == [1, 2]
+    assert one.catalog.topics.get("t") is not None
+    cluster.zookeeper.start()
+    cluster.put(paths.topic("t"), encode_topic((1, 2, 2), ID))
+    cluster.run(1000)
+    cluster.check()
+    assert ids_known_to(two) == [1, 2]
