@@ -33,7 +33,13 @@ VALUES = (
     *("compact", "delete , compact", "delete,delete", "LogAppendTime", "gzip", "zstd", "uncompressed"),
 )
 
-OF_ITS_OWN = {"group.consumer.client.assignors.enable", "group.consumer.regex.refresh.interval.ms"}
+OF_ITS_OWN = {
+    "group.consumer.client.assignors.enable",
+    "group.consumer.regex.refresh.interval.ms",
+    "zookeeper.connect",  # these three: Kafka until 3.9
+    "zookeeper.connection.timeout.ms",
+    "zookeeper.session.timeout.ms",
+}
 """What Ottla's broker has and Kafka does not list."""
 
 OTHER_DEFAULTS = {

@@ -31,7 +31,7 @@ from ottla.zookeeper.operations import Exists
 from ottla.zookeeper.session import Session
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
-SEEDS = [pytest.param(range(first, first + 20), marks=pytest.mark.slow if first > 40 else ()) for first in range(1, 81, 20)]
+SEEDS = [pytest.param(range(first, first + 20), marks=pytest.mark.slow if first > 20 else ()) for first in range(1, 81, 20)]
 """Eighty runs of each generation; ``make simulate`` runs 10,000."""
 
 

@@ -32,7 +32,7 @@ from ottla.broker.ports import (
 from ottla.broker.producer_state import ProducerIdManager
 from ottla.broker.stored_settings import describe_damage, merge, split_supported
 from ottla.broker.topic_changes import TopicChanges
-from ottla.broker.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Topic, Topics
+from ottla.broker.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Topic, Topics, check_name
 from ottla.coordinator.effects import ApiError
 from ottla.errors import ConfigError
 from ottla.protocol import ErrorCode
@@ -119,12 +119,15 @@ class BrokerCatalog:
             ) from error
         self.topics.reconfigure(self.config)
         for stored in catalog.topics:
-            self._store_partition_count(stored, self.topics.add(stored))
-        try:
-            deleted = self._adopt(registered) if registered is not None else frozenset()
-        except ApiError as error:
-            raise OSError(error.message) from error
-        loaded = self.logs.load(self.topics, now, self.cluster.is_mine, deleted)
+            topic = self.topics.add(stored)
+            if registered is None:
+                self._store_partition_count(stored, topic)
+        if registered is not None:
+            try:
+                self._adopt(registered)
+            except ApiError as error:
+                raise OSError(error.message) from error
+        loaded = self.logs.load(self.topics, now, self.cluster.is_mine)
         warnings = [*describe_damage(self.topics, self._unsupported), *loaded]
         seen = [producer_id for log in self.logs for producer_id in log.producers.entries]
         first = 0 if self.cluster.is_alone else self.node_id << NODE_ID_SHIFT
@@ -132,21 +135,26 @@ class BrokerCatalog:
         self.producer_ids = ProducerIdManager(max([first, catalog.next_producer_id, *own]), self._reserve_producer_ids)
         return warnings
 
-    def _adopt(self, registered: Sequence[TopicRegistration]) -> frozenset[TopicPartition]:
-        """Make the topics those in ZooKeeper, before the logs are loaded; return the partitions of those that were deleted."""
-        deleted: set[TopicPartition] = set()
-        wanted = {registration.name: registration for registration in registered}
-        for topic in list(self.topics):
-            if topic.name not in wanted or wanted[topic.name].topic_id != topic.topic_id:
-                log.warning("topic %s was deleted while this broker was down; its records are removed", topic.name)
-                self.delete_topic(topic)
-                self.logs.delete_folders(topic)  # no log is loaded yet
-                deleted.update(TopicPartition(topic.name, partition) for partition in topic.partitions)
+    def _adopt(self, registered: Sequence[TopicRegistration]) -> None:
+        """Make the topics those in ZooKeeper, before the logs are loaded. What may refuse the start comes first."""
         for registration in registered:
             self._check_not_fewer(registration)
+        wanted = {registration.name: registration for registration in registered}
+        deleted = [topic for topic in self.topics if topic.name not in wanted or wanted[topic.name].topic_id != topic.topic_id]
+        new = [one for one in registered if self.topics.by_id(one.topic_id) is None]
+        # Before anything is stored. Otherwise: 1. A topic is deleted, and created again while this broker is down. 2. The start
+        # stores the new topic, and is interrupted. 3. The next one takes the offsets of the old topic for those of the new one.
+        self.logs.drop_checkpoints(
+            {TopicPartition(topic.name, partition) for topic in deleted for partition in topic.partitions}
+            | {TopicPartition(one.name, partition) for one in new for partition in range(len(one.replicas))}
+        )
+        for topic in deleted:
+            log.warning("topic %s was deleted while this broker was down; its records are removed", topic.name)
+            self.delete_topic(topic)
+            self.logs.delete_folders(topic)  # no log is loaded yet
+        for registration in registered:
             try:
-                if self.topics.get(registration.name) is None:
-                    self.topics.check_unused(registration.name)
+                check_name(registration.name)
                 self.apply_registration(registration)
             except ApiError as error:
                 if error.code is not ErrorCode.invalid_topic_exception:
@@ -155,14 +163,15 @@ class BrokerCatalog:
             except ConfigError as error:
                 log.warning("the settings of a topic in ZooKeeper cannot be used: %s", error)
                 self.apply_registration(self.with_last_known_configs(registration))
-        return frozenset(deleted)
 
     def _check_not_fewer(self, registration: TopicRegistration) -> None:
         """Raise ``ConfigError`` if ZooKeeper has fewer partitions of a topic than the data directory: the folders of the others
         would be taken for strays."""
         known = self.topics.get(registration.name)
         count = len(registration.replicas)
-        if known is not None and known.topic_id == registration.topic_id and count < known.partition_count:
+        if known is None or known.topic_id != registration.topic_id or known.settings_unknown:
+            return  # unknown after a loss of the catalog: then the count is a guess
+        if count < known.partition_count:
             raise ConfigError(
                 f"topic {known.name} has {known.partition_count} partitions in the data directory, and {count} in ZooKeeper",
                 hint="ZooKeeper has an older state, or someone has changed the node of the topic: restore it",

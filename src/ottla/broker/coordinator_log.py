@@ -9,6 +9,7 @@ can read its records; the appends of one batch are written all or not at all.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import uuid
 from collections import deque
@@ -180,7 +181,7 @@ class CoordinatorPartitions(Generic[L, F]):
 
     def load(self, partition: int, now: Now) -> None:
         """Load one partition, unless another broker has it or its log is offline."""
-        if not self._log.is_mine(partition):
+        if not self._log.is_mine(partition) or self.ownership.is_away(partition):
             return
         if self._log.is_offline(partition):
             self.ownership.give_up(partition, _OFFLINE, None)
@@ -271,6 +272,7 @@ class CoordinatorLog:
         self._job = job
         self._queued: dict[int, list[Append]] = {}
         self._flushing: dict[tuple[int, int], _Flushing] = {}
+        self._flush_numbers = itertools.count(1)
 
     @property
     def partition_count(self) -> int:
@@ -379,14 +381,15 @@ class CoordinatorLog:
             logger.exception("the broker failed to write to %s-%d", self._topic, partition)
             return _failed(coordinator, partition, numbers, ErrorCode.unknown_server_error, now)
         if log.flush_due():
-            self._flushing[partition, numbers[0]] = _Flushing(log, log.end_offset, numbers)
-            self._catalog.outbox.put(RunJob((self._job, "flush", partition, numbers[0]), log.flush()))
+            number = next(self._flush_numbers)
+            self._flushing[partition, number] = _Flushing(log, log.end_offset, numbers)
+            self._catalog.outbox.put(RunJob((self._job, "flush", partition, number), log.flush()))
             return []
         return _appended(coordinator, partition, numbers, now)
 
-    def flushed(self, coordinator: AppendListener[F], partition: int, first: int, outcome: object, now: Now) -> list[F]:
-        """Handle the end of the flush of the batch that begins with the append ``first``."""
-        flushing = self._flushing.pop((partition, first), None)
+    def flushed(self, coordinator: AppendListener[F], partition: int, number: int, outcome: object, now: Now) -> list[F]:
+        """Handle the end of the flush of a batch. No number is used twice, also if a new coordinator counts its appends from 1."""
+        flushing = self._flushing.pop((partition, number), None)
         if flushing is None:  # dropped meanwhile
             return []
         if isinstance(outcome, Exception):

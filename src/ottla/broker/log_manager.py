@@ -164,28 +164,27 @@ class LogManager:
             if checkpoint.is_outdated(topic, partitions):
                 checkpoint.replace_now(content())
 
+    def drop_checkpoints(self, partitions: Collection[TopicPartition]) -> None:
+        """Remove the offsets of these partitions from the checkpoints on disk, before ``load``: their names are those of other
+        topics now, or of none. Raises ``OSError``."""
+        for checkpoint in self._checkpoints:
+            offsets = checkpoint.read()
+            if offsets is not None and not offsets.keys().isdisjoint(partitions):
+                checkpoint.replace_now({place: offset for place, offset in offsets.items() if place not in partitions})
+
     def load(
         self,
         topics: Topics,
         now: Now,
         is_mine: Callable[[Topic, int], bool] = lambda topic, partition: True,
-        deleted: Collection[TopicPartition] = (),
     ) -> list[str]:
         """Load all logs that have files; return a message for each damage, loss or truncation. Raises ``OSError``.
 
         ``is_mine``: whether this broker has a partition. Others that have a folder are loaded as well: they may come back.
-        ``deleted``: partitions whose topic was deleted while the broker was down, so that what the checkpoints say about them does
-        not concern a topic that has their name now.
         """
-        read = {checkpoint: checkpoint.read() for checkpoint in self._checkpoints}
-        stored = [_without(deleted, offsets) for offsets in read.values()]
+        stored = [checkpoint.read() for checkpoint in self._checkpoints]
         every = [(topic, partition) for topic in topics for partition in topic.partitions]
         found = [line for topic, partition in every for line in self._load(topic, partition, stored, is_mine, now)]
-        for checkpoint, on_disk in read.items():
-            if on_disk is not None and not on_disk.keys().isdisjoint(deleted):
-                # At once. Otherwise: 1. A new topic with the name is written to. 2. The broker is killed. 3. The next start applies
-                # the old offsets to the new log.
-                checkpoint.replace_now(self._checkpoints[checkpoint]())
         lost: list[str] = []
         for checkpoint, offsets in zip(self._checkpoints, stored, strict=True):
             checkpoint.mark_others_outdated(log.topic_partition for log in self)
@@ -463,11 +462,3 @@ def _scan_max_timestamps(segments: Iterable[tuple[Segment, int]]) -> dict[tuple[
                 raise
             break
     return found
-
-
-def _without(
-    deleted: Collection[TopicPartition], offsets: Mapping[TopicPartition, int] | None
-) -> Mapping[TopicPartition, int] | None:
-    if not deleted or offsets is None:
-        return offsets
-    return {topic_partition: offset for topic_partition, offset in offsets.items() if topic_partition not in deleted}

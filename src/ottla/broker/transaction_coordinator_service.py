@@ -163,10 +163,13 @@ class TransactionCoordinatorService:
         if not self._catalog.cluster.is_known:
             raise ApiError(ErrorCode.coordinator_not_available, "This broker does not know yet whether there are others.")
         if self._catalog.cluster.is_shared:
-            if not self._has_refused:
-                logger.warning("a transactional id was refused: %s", _REFUSAL)
-            self._has_refused = True
+            self._log_refusal()
             raise ApiError(ErrorCode.invalid_request, _REFUSAL)
+
+    def _log_refusal(self) -> None:
+        if not self._has_refused:
+            logger.warning("a transaction was refused: %s", _REFUSAL)
+        self._has_refused = True
 
     def on_topics_changed(self, now: Now) -> None:
         """With ZooKeeper: serve the partitions that this broker has now, if ``__transaction_state`` was created or deleted."""
@@ -200,7 +203,8 @@ class TransactionCoordinatorService:
         """
         adds = VersionRule.TRANSACTION_V2 in context.version_rules
         if adds and self._catalog.cluster.is_shared:
-            error = ErrorCode.transactional_id_authorization_failed  # the only one that every client takes as final
+            self._log_refusal()
+            error = ErrorCode.transaction_abortable  # what it has written so far can be aborted
             self._catalog.outbox.put(*then(dict.fromkeys(chain.from_iterable(wanted.values()), error), now))
             return
         request = add_partitions_to_txn_request.AddPartitionsToTxnRequest(

@@ -284,6 +284,8 @@ class DataDir:
         # The broker has read it before it joined. 1. It was new then. 2. Another broker has used it for another cluster, and ended.
         if joined not in (None, stored["cluster.id"]):
             raise StorageError(f"data directory {self.path} belongs to cluster {stored['cluster.id']}, not to {joined}")
+        if joined is not None and stored.get(_METADATA) != _ZOOKEEPER:  # an operator has written it anew
+            self._pin().write_small(META, path.read_bytes().rstrip() + f"\n{_METADATA}={_ZOOKEEPER}\n".encode(), forced=True)
         return stored["cluster.id"]
 
     def _open_catalog(self) -> CatalogFile:
@@ -450,6 +452,15 @@ def _names_in(folder: Path) -> list[str]:
 def differ_in_one_bit(one: bytes, other: bytes) -> bool:
     """Whether they differ in a single bit, because of damage: the ids of two topics differ in about half of their bits."""
     return len(one) == len(other) and sum((a ^ b).bit_count() for a, b in zip(one, other, strict=True)) == 1
+
+
+def cluster_in_zookeeper(path: Path) -> str | None:
+    """Return the id of the cluster of a broker with ZooKeeper, whose directory this is; ``None`` for another directory. Raises
+    ``StorageError``."""
+    if not (path / META).exists():
+        return None
+    stored = read_properties(path / META)
+    return stored["cluster.id"] if stored.get(_METADATA) == _ZOOKEEPER else None
 
 
 def read_properties(path: Path) -> dict[str, str]:

@@ -32,7 +32,7 @@ from ottla.errors import StorageError
 from ottla.runtime import clock
 from ottla.runtime.broker_node import RandomIds
 from ottla.runtime.check import FolderReader, StoppedDirectory
-from ottla.runtime.data_dir import META, DataDir, is_replaced
+from ottla.runtime.data_dir import META, DataDir, cluster_in_zookeeper, is_replaced
 from ottla.runtime.folders import DAMAGED, LOCK, PARTITION_METADATA, read_whole
 
 UNFINISHED = ".unfinished"
@@ -231,7 +231,7 @@ def _pieces(segment: CheckedSegment, *, is_newest: bool) -> list[_Piece]:
 
 def _finish(directory: StoppedDirectory, checks: Sequence[PartitionCheck], work: Path) -> None:
     """Load the copy as a start does, and shut it down cleanly."""
-    data = DataDir(work, directory.node_id)
+    data = DataDir(work, directory.node_id, cluster_in_zookeeper(work))
     try:
         config = broker_config({"node.id": directory.node_id})
         catalog = BrokerCatalog(config, Endpoint("localhost", 0), data, RandomIds())

@@ -8,6 +8,7 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given, strategies as st
@@ -297,6 +298,41 @@ def test_a_transaction_does_not_grow_once_there_are_others(tmp_path: Path) -> No
     data = batch(producer_id=producer.producer_id, producer_epoch=producer.producer_epoch, base_sequence=0, transactional=True)
     cluster.set_brokers([cluster.me, NodeEndpoint(OTHER, "other", 9092)])
     refused = produce(alone, data, topic="orders", partition=0, transactional_id="t", acks=-1)
-    assert refused.error_code is ErrorCode.transactional_id_authorization_failed
+    assert refused.error_code is ErrorCode.transaction_abortable
     assert stored(alone) == (0, 0)
     alone.close()
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_start_that_is_interrupted_leaves_no_offsets_of_a_deleted_topic(tmp_path: Path, known: bool) -> None:
+    """1. A topic is deleted, also by this broker, which is killed before its next checkpoint. 2. It is created again. 3. A start is
+    interrupted after it has stored that."""
+    old, new = TOPIC._replace(replicas=(ME,)), TOPIC._replace(replicas=(ME,), topic_id=uuid.UUID(int=9))
+    first = in_zookeeper(tmp_path, old)
+    for _ in range(5):
+        produce(first, batch(), topic="orders", partition=0)
+    first.close()
+    second = in_zookeeper(tmp_path, old)
+    if not known:
+        second.core.catalog.delete_topic(second.core.catalog.topic("orders"))
+    killed(second)
+    interrupted = mock.patch("ottla.broker.log_manager.LogManager.load", side_effect=OSError("interrupted"))
+    with interrupted, pytest.raises(OSError, match="interrupted"):
+        in_zookeeper(tmp_path, new)
+    third = in_zookeeper(tmp_path, new)
+    assert third.warnings == []
+    assert stored(third) == (0, 0)
+    third.close()
+
+
+def test_a_start_that_is_refused_has_deleted_nothing(tmp_path: Path) -> None:
+    newer = TopicRegistration("newer", uuid.UUID(int=7), (ME,), {})
+    first = in_zookeeper(tmp_path, TOPIC, newer)
+    produce(first, batch(5), topic="newer", partition=0)
+    first.close()
+    with pytest.raises(ConfigError, match="ZooKeeper has an older state"):
+        in_zookeeper(tmp_path, TOPIC._replace(replicas=(ME,)))
+    again = in_zookeeper(tmp_path, TOPIC, newer)
+    assert again.warnings == []
+    assert again.core.catalog.log("newer", 0).end_offset == 5
+    again.close()

@@ -16,6 +16,7 @@ from ottla.broker.scan import Batch, scan
 from ottla.errors import StorageError
 from ottla.records import iter_headers
 from ottla.runtime.check import FolderReader, StoppedDirectory
+from ottla.runtime.data_dir import DataDir
 from ottla.runtime.repair import check_target, repair
 from tests.simulation.broker import CoreUnderTest
 from tests.unit.broker.transactional import Producer, make_topic, read
@@ -86,6 +87,15 @@ def test_a_directory_in_which_nothing_is_wrong(data: Path) -> None:
     for path in kept:
         if path.suffix in (".log", ".index", ".timeindex", ".txnindex", ".metadata"):
             assert (out / path).read_bytes() == (data / path).read_bytes(), path
+
+
+def test_a_directory_of_a_broker_with_zookeeper_stays_one(data: Path) -> None:
+    with (data / "meta.properties").open("a") as properties:
+        properties.write("metadata=zookeeper\n")
+    copy = repaired(data)
+    assert "metadata=zookeeper" in (copy / "meta.properties").read_text().splitlines()
+    with pytest.raises(StorageError, match="belongs to a broker with ZooKeeper"):
+        DataDir(copy, 1)
 
 
 @pytest.mark.parametrize("clean", [True, False])

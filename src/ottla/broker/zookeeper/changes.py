@@ -111,11 +111,19 @@ class ZooKeeperTopicChanges:
         """Give a topic more partitions."""
         self._check_known()
         change, count = TopicChange(), topic.partition_count
+        placed: list[int] = []
+
+        def place(partitions: int) -> tuple[int, ...]:
+            self._expected.subtract(placed)  # of an attempt that has failed
+            placed[:] = self._place(partitions)
+            self._expected.update(placed)
+            return tuple(placed)
 
         def ended(places: tuple[int, ...] | None, error: Exception | None, now: Now) -> None:
+            self._expected.subtract(placed)
             self._end(change, error, lambda: self._apply_to(topic, lambda found: found._replace(replicas=places or found.replicas)))
 
-        self._begin(lambda: topic_calls.extend_topic(topic.name, topic.topic_id, count, replicas, self._place), ended)
+        self._begin(lambda: topic_calls.extend_topic(topic.name, topic.topic_id, count, replicas, place), ended)
         return change
 
     def alter(self, topic: Topic) -> TopicChange:
@@ -149,14 +157,15 @@ class ZooKeeperTopicChanges:
         return change
 
     def _apply_new(self, registration: TopicRegistration) -> Topic:
-        """Add a topic that this broker has created, unless another one was faster with a name that collides."""
-        if self._catalog.topics.get(registration.name) is None:
-            self._catalog.topics.check_unused(registration.name)
-        return self._catalog.apply_registration(registration)
+        """Add a topic that this broker has created. If the registry has read it meanwhile, it may have changed since."""
+        known = self._catalog.topics.by_id(registration.topic_id)
+        return self._catalog.apply_registration(registration) if known is None else known
 
     def _apply_to(self, topic: Topic, apply: Callable[[TopicRegistration], TopicRegistration]) -> Topic:
         """Change a topic that is still the same. Raises ``ApiError``: UNKNOWN_TOPIC_OR_PARTITION if it was deleted meanwhile."""
-        known = self._catalog.topic_by_id(topic.topic_id)
+        known = self._catalog.topic(topic.name)
+        if known.topic_id != topic.topic_id:
+            raise ApiError(ErrorCode.unknown_topic_or_partition, f"Topic '{topic.name}' was deleted, and created again.")
         found = TopicRegistration(known.name, known.topic_id, known.replicas, known.stored().configs)
         return self._catalog.apply_registration(apply(found))
 

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 _LEAST_SESSION = 6_000
-"""Milliseconds. A server raises a shorter time-out to two of its ticks, 4 s by default, and tells only kazoo."""
+"""Milliseconds. A server raises a shorter time-out to two of its ticks, 4 or 6 s as it is usually set up, and tells only kazoo."""
 
 
 def patience(config: BrokerConfig) -> int:

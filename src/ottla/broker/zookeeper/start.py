@@ -88,7 +88,8 @@ def join(node_id: int | None, cluster_id: str | None, new_cluster_id: str) -> Ca
         if (yield from read_each([Exists(paths.CONTROLLER_EPOCH)])) != [None]:
             raise StorageError(
                 f"a Kafka has run in this ZooKeeper ({paths.CONTROLLER_EPOCH} exists)",
-                hint="its controller and this broker would undo each other's work: use another chroot in zookeeper.connect",
+                hint="its controller and this broker would undo each other's work: use another chroot in zookeeper.connect, or, if "
+                "that Kafka is stopped for good, remove the node",
             )
         yield from _create_each(dict.fromkeys(node for root in paths.CLUSTER_ROOTS for node in (*paths.parents(root), root)))
         yield from catch_up()  # a server that is behind would not know the cluster id yet

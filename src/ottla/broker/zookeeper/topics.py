@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from ottla.broker.catalog import BrokerCatalog
 from ottla.broker.cluster import TopicRegistration
 from ottla.broker.ports import Ids
-from ottla.broker.topics import Topic, alike_name, check_name
+from ottla.broker.topics import Topic, check_name
 from ottla.broker.zookeeper.backlog import Backlog
 from ottla.broker.zookeeper.manager import ManagerPoll
 from ottla.coordinator.effects import ApiError
@@ -62,8 +62,6 @@ class TopicRegistry:
         """Whether there was a list of them since the session was connected."""
         self._czxids: dict[str, int] = {}
         """Topic of the catalog -> the transaction that has created its node."""
-        self._colliding: dict[str, set[str]] = {}
-        """Topics that another one with a similar name keeps out, by what the names have in common."""
         catalog.cluster.listeners.append(self._on_change)
         self._malformed = MalformedNodes("the topic stays as it was last known, if it was")
         self._complaints: dict[str, set[str]] = {}
@@ -173,11 +171,9 @@ class TopicRegistry:
         _log.info("topic %s was deleted in ZooKeeper", topic.name)
 
     def _on_change(self, before: Topic | None, after: Topic | None) -> None:
-        """Read the topics again that a deleted one has kept out."""
+        """Forget the node of a topic that was deleted, also by another manager."""
         if after is None and before is not None:
-            for name in self._colliding.pop(alike_name(before.name), ()):
-                if name in self._listed:
-                    self._backlog.add(name)
+            self._czxids.pop(before.name, None)
 
     def _forget(self, name: str) -> None:
         """Note that a topic has no node."""
@@ -284,13 +280,7 @@ class TopicRegistry:
         """Change the catalog. ``configs``: the settings; ``None``: they cannot be understood."""
         name, config_path = found.name, paths.topic_config(found.name)
         known = self._catalog.topics.get(name)
-        if known is None:
-            try:
-                self._catalog.topics.check_unused(name)
-            except ApiError as error:  # its name collides with another one's, until that is deleted
-                self._colliding.setdefault(alike_name(name), set()).add(name)
-                return self._complain(paths.topic(name), f"a topic in ZooKeeper cannot be used: {error.message}")
-        elif known.topic_id != found.topic_id:
+        if known is not None and known.topic_id != found.topic_id:
             known = None
         if known is not None and len(found.replicas) < known.partition_count:
             text = f"{paths.topic(name)} of ZooKeeper has {len(found.replicas)} partition(s), and the topic {known.partition_count}"

@@ -230,15 +230,20 @@ def test_names_that_collide_are_refused_while_one_is_being_created(cluster: ZooK
     one.step()
     two.step()
     cluster.run()
-    assert ErrorCode.none in [code_of(change) for change in changes], "the first one"
-    for broker in (one, two):
-        found = {topic.name for topic in broker.catalog.topics} & {"a.b", "a_b"}
-        assert len(found) == 1
-    for name in ("a.b", "a_b"):
-        if cluster.model.data(paths.topic(name)) is not None:
-            cluster.put(paths.deleted_topic(name))
-    cluster.run(2000)
-    assert cluster.model.children(paths.TOPICS) == ()
+    assert [code_of(change) for change in changes] == [ErrorCode.none] * 2, "two brokers do not know of each other"
+
+
+def test_the_partitions_of_several_topics_that_grow_are_shared_out(cluster: ZooKeeperCluster) -> None:
+    one = cluster.brokers[0]
+    created = [one.catalog.changes.create(f"t{number}", 1, {}) for number in range(6)]
+    one.step()
+    cluster.run()
+    wider = [one.catalog.topics.with_partitions(change.result(), 2) for change in created]
+    grown = [one.catalog.changes.extend(topic) for topic in wider]
+    one.step()
+    cluster.run()
+    placed = [change.result().replicas[1] for change in grown]
+    assert {broker: placed.count(broker) for broker in (1, 2, 3)} == {1: 2, 2: 2, 3: 2}
 
 
 def test_a_broker_that_does_not_know_the_others_creates_no_topic() -> None:

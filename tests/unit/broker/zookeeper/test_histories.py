@@ -5,9 +5,13 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
+from ottla.broker.core import BrokerCore
+from ottla.broker.topic_changes import TopicChange
+from ottla.coordinator.effects import ApiError
 from ottla.zookeeper import paths
 from ottla.zookeeper.nodes import decode_topic_node, encode_configs, encode_topic
 from tests.simulation.zookeeper_cluster import SESSION_TIMEOUT, ZooKeeperCluster
@@ -38,7 +42,12 @@ class History:
             self.hold,
             self.fall_behind,
             self.restart_server,
+            self.request,
+            self.request,
+            self.request,
         )
+        self.requested: list[tuple[BrokerCore, TopicChange]] = []
+        """What clients have requested, and the process of the broker."""
 
     def step(self) -> None:
         self.random.choice(self.steps)(self.random.choice(NAMES))
@@ -71,6 +80,27 @@ class History:
     def configure(self, name: str) -> None:
         if self.exists(name):
             self.cluster.put(paths.topic_config(name), encode_configs({"retention.ms": str(self.random.randint(1, 9))}))
+
+    def request(self, name: str) -> None:
+        """Request a change of a broker, as a client does."""
+        broker = self.random.choice(self.cluster.brokers)
+        if not broker.is_up:
+            return
+        topics, changes = broker.catalog.topics, broker.catalog.changes
+        topic = topics.get(name)
+        with suppress(ApiError):
+            if topic is None:
+                change = changes.create(name, self.random.randint(1, 3), {})
+            else:
+                change = self.random.choice(
+                    (
+                        lambda: changes.extend(topics.with_partitions(topic, topic.partition_count + 1)),
+                        lambda: changes.alter(topics.altered(topic, {"retention.ms": str(self.random.randint(1, 9))})),
+                        lambda: changes.delete(topic),
+                    )
+                )()
+            broker.step()
+            self.requested.append((broker.core, change))
 
     def disconnect(self, name: str) -> None:
         self.random.choice(self.cluster.brokers).disconnect()
@@ -118,6 +148,8 @@ def test_all_brokers_come_to_agree(seed: int) -> None:
         history.cluster.delete_topic(name)
     history.cluster.run(3 * SESSION_TIMEOUT)
     history.cluster.check()
+    alive = [broker.core for broker in history.cluster.brokers]
+    assert all(change.is_done for core, change in history.requested if core in alive), "each request has its answer"
     asked = [sum(broker.counts().values()) for broker in history.cluster.brokers]
     history.cluster.run(60_000)
     assert [sum(broker.counts().values()) for broker in history.cluster.brokers] == asked, "nothing is left to do"
