@@ -71,7 +71,7 @@ class BrokerInCluster:
         self.store = store or FailingStore(lambda: cluster.clock.now.wall)
         self.is_up = False
         self.registered: list[Registered] = []
-        """What the present process has told of its registration."""
+        """What the present process has reported of its registration."""
         self.asked: list[Operation[Any]] = []
         """The operations of the present process."""
         self.core: BrokerCore

@@ -264,13 +264,13 @@ class BrokerCatalog:
         """Return the topic with this name, creating it with the broker's defaults if there is none. Raises ``ApiError``:
         LEADER_NOT_AVAILABLE while it is being created."""
         topic = self.topics.get(name)
-        return topic if topic is not None else self.changes.get_or_create(name)
+        return topic if topic is not None else self.changes.create_missing(name)
 
     def leader_epoch(self, topic: Topic, partition: int) -> int:
         """Return the leader epoch of a partition, as far as it is known here."""
-        if topic.replicas and topic.replicas[partition] != self.node_id:
-            return self.cluster.leader_epoch_of_other(topic, partition)
-        return self.logs.leader_epoch(topic, partition)
+        if self.cluster.is_mine(topic, partition):
+            return self.logs.leader_epoch(topic, partition)
+        return self.cluster.leader_epoch_of_other(topic, partition)
 
     def apply_registration(self, registration: TopicRegistration) -> Topic:
         """Create or change a topic as ZooKeeper has it, and store it. Raises ``ApiError``, and ``ConfigError`` for settings that
@@ -286,11 +286,7 @@ class BrokerCatalog:
             return known
         if known is None or topic.stored() != known.stored():
             self._store_changes(topic.stored())
-        self.topics.put(topic)
-        self.cluster.note_change(known, topic)
-        self.logs.reconfigure([topic])
-        self._changed_topics[name] = None
-        _warn_if_state_expires(topic)
+        self.cluster.note_change(known, self._put(topic))
         return topic
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
@@ -312,10 +308,15 @@ class BrokerCatalog:
     def replace_topic(self, topic: Topic) -> None:
         """Store and apply a topic's new partition count or settings. Raises ``ApiError``."""
         self._store_changes(topic.stored())
+        self._put(topic)
+
+    def _put(self, topic: Topic) -> Topic:
+        """Apply a topic that is stored."""
         self.topics.put(topic)
         self.logs.reconfigure([topic])
         self._changed_topics[topic.name] = None
         _warn_if_state_expires(topic)
+        return topic
 
     def alter_settings(self, settings: StoredSettings, validate_only: bool) -> None:
         """Validate, store and apply settings of the broker and of groups. Raises ``ApiError``."""

@@ -42,6 +42,9 @@ L_contra = TypeVar("L_contra", contravariant=True)
 F = TypeVar("F")
 """An effect of the coordinator."""
 
+TopicIdentity = tuple[uuid.UUID, tuple[int, ...]]
+"""The id of a topic, and the broker of each partition."""
+
 LOADING = "load"
 """The first element of the keys of the timers that retry a failed load."""
 
@@ -147,15 +150,16 @@ class PartitionOwnership:
 
 
 class CoordinatorPartitions(Generic[L, F]):
-    """Loads the partitions of ``log`` into the ``coordinator``, and unloads them.
+    """Loads the partitions of ``log`` into a coordinator, and unloads them.
 
-    ``name`` is the first element of the tags of its jobs. ``read`` reads a log, on the disk thread; ``empty`` is the content of an
-    empty one. ``perform`` performs one effect, and returns the effects that follow from it at once.
+    ``create`` makes a coordinator without partitions, for the partition count that the topic has then. ``name`` is the first
+    element of the tags of its jobs. ``read`` reads a log, on the disk thread; ``empty`` is the content of an empty one.
+    ``perform`` performs one effect, and returns the effects that follow from it at once.
     """
 
     def __init__(
         self,
-        coordinator: Coordinator[L, F],
+        create: Callable[[], Coordinator[L, F]],
         log: CoordinatorLog,
         outbox: Outbox,
         name: str,
@@ -163,10 +167,12 @@ class CoordinatorPartitions(Generic[L, F]):
         read: Callable[[Sequence[StoredSegment]], LoadedLog[L]],
         empty: L,
         perform: Callable[[F, Now], Iterable[F]],
-        ownership: PartitionOwnership,
     ) -> None:
-        self.ownership = ownership
-        self._coordinator = coordinator
+        self.ownership = PartitionOwnership()
+        self._create = create
+        self._coordinator = create()
+        self._served_topic: TopicIdentity | None = None
+        """The topic whose partitions were loaded."""
         self._log = log
         self._outbox = outbox
         self._name = name
@@ -174,8 +180,22 @@ class CoordinatorPartitions(Generic[L, F]):
         self._empty = empty
         self._perform = perform
 
-    def load_all(self, now: Now) -> None:
+    def start(self, now: Now) -> None:
         """Load every partition: the empty ones at once, the others when the disk thread has read them."""
+        self._coordinator = self._create()
+        self._load_all(now)
+
+    def follow_topic(self, now: Now) -> None:
+        """Serve the partitions that this broker has now. With ZooKeeper any broker may have created or deleted the topic."""
+        if self._log.identity == self._served_topic:
+            return
+        self._unload_all(now)
+        if self._log.partition_count != self._coordinator.partition_count:
+            self._coordinator = self._create()
+        self._load_all(now)
+
+    def _load_all(self, now: Now) -> None:
+        self._served_topic = self._log.identity
         for partition in range(self._log.partition_count):
             self.load(partition, now)
 
@@ -238,9 +258,8 @@ class CoordinatorPartitions(Generic[L, F]):
         partition = self._coordinator.partition_for(key)
         return self.ownership.endpoint_of(partition, self._log.leader(partition))
 
-    def unload_all(self, now: Now) -> None:
-        """Give up every partition: the topic was deleted, and perhaps created again, or has moved. What was to be appended is
-        dropped, and its requests are refused."""
+    def _unload_all(self, now: Now) -> None:
+        """Give up every partition. What was to be appended is dropped, and its requests are refused."""
         for partition in range(self._coordinator.partition_count):
             self.ownership.stop_loading(partition)
             self.execute(self._coordinator.unload(partition), now)
@@ -290,10 +309,10 @@ class CoordinatorLog:
             raise ApiError(ErrorCode.coordinator_not_available, f"{self._topic} is being created.") from error
 
     @property
-    def identity(self) -> tuple[uuid.UUID, tuple[int, ...]] | None:
-        """The id of the topic and the broker of each partition; ``None`` if it does not exist."""
+    def identity(self) -> TopicIdentity | None:
+        """The topic in ZooKeeper; ``None`` if there is none, or no ZooKeeper."""
         topic = self._catalog.topics.get(self._topic)
-        return None if topic is None else (topic.topic_id, topic.replicas)
+        return None if topic is None or self._catalog.cluster.is_alone else (topic.topic_id, topic.replicas)
 
     def drop_appends(self) -> None:
         """Forget the queued appends, and those that are being flushed."""

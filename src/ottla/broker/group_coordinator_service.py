@@ -15,14 +15,7 @@ from typing import Any
 from ottla.assignors import SERVER_ASSIGNORS, PartitionAssignor
 from ottla.broker.catalog import BrokerCatalog
 from ottla.broker.config import BrokerConfig
-from ottla.broker.coordinator_log import (
-    CoordinatorLog,
-    CoordinatorPartitions,
-    LoadedLog,
-    PartitionOwnership,
-    StoredSegment,
-    read_entries,
-)
+from ottla.broker.coordinator_log import CoordinatorLog, CoordinatorPartitions, LoadedLog, StoredSegment, read_entries
 from ottla.broker.effects import JobTag, NodeEndpoint, RequestContext, RunJob, TimerKey
 from ottla.broker.markers import marker_kind
 from ottla.broker.ports import Ids
@@ -59,11 +52,12 @@ class GroupCoordinatorService:
         self._config = config
         self._ids = ids
         self._log = CoordinatorLog(catalog, OFFSETS_TOPIC, config.offsets_topic_num_partitions, "group")
-        self._ownership = PartitionOwnership()
-        self._create_coordinator()
+        self._partitions: CoordinatorPartitions[Sequence[DurableEvent], GroupCoordinatorEffect] = CoordinatorPartitions(
+            self._create_coordinator, self._log, catalog.outbox, "group", read=read_groups, empty=(), perform=self._perform
+        )
 
-    def _create_coordinator(self) -> None:
-        """Create a coordinator without partitions."""
+    def _create_coordinator(self) -> GroupCoordinator:
+        """Replace the coordinator by one without partitions."""
         self._coordinator = GroupCoordinator(
             self._group_config(),
             self._catalog.topics,
@@ -71,25 +65,11 @@ class GroupCoordinatorService:
             assignors=self._assignors,
             configs=StoredGroupConfigs(lambda: self._catalog.settings, lambda: self._catalog.config),
         )
-        self._partitions: CoordinatorPartitions[Sequence[DurableEvent], GroupCoordinatorEffect] = CoordinatorPartitions(
-            self._coordinator,
-            self._log,
-            self._catalog.outbox,
-            "group",
-            read=read_groups,
-            empty=(),
-            perform=self._perform,
-            ownership=self._ownership,
-        )
+        return self._coordinator
 
     def start(self, now: Now) -> None:
         """Load every partition: the empty ones at once, the others when the disk thread has read them."""
-        self._create_coordinator()
-        self._load_all(now)
-
-    def _load_all(self, now: Now) -> None:
-        self._served_topic = self._log.identity
-        self._partitions.load_all(now)
+        self._partitions.start(now)
 
     def reconfigure(self) -> None:
         """Apply the broker's current settings to groups."""
@@ -158,13 +138,8 @@ class GroupCoordinatorService:
         self._partitions.execute(self._coordinator.on_timer(key, now), now)
 
     def on_topics_changed(self, topics: Collection[str], now: Now) -> None:
-        """Handle created, deleted and extended topics. With ZooKeeper another broker may have created ``__consumer_offsets``, or
-        deleted it: then this broker serves the partitions that it has now."""
-        if not self._catalog.cluster.is_alone and self._log.identity != self._served_topic:
-            self._partitions.unload_all(now)
-            if self._log.partition_count != self._coordinator.partition_count:
-                self._create_coordinator()
-            self._load_all(now)
+        """Handle created, deleted and extended topics, of which ``__consumer_offsets`` may be one."""
+        self._partitions.follow_topic(now)
         self._partitions.execute(self._coordinator.on_topics_changed(topics, now), now)
 
     def retry_load(self, partition: int, now: Now) -> None:

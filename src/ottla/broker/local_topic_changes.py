@@ -22,10 +22,9 @@ class LocalTopicChanges:
         """Create a topic."""
         return TopicChange.completed(self._catalog.create_topic(name, partitions, configs))
 
-    def get_or_create(self, name: str) -> Topic:
-        """Return a topic, creating it if there is none."""
-        topic = self._catalog.topics.get(name)
-        return topic if topic is not None else self._catalog.create_topic(name, self._catalog.initial_partition_count(name), {})
+    def create_missing(self, name: str) -> Topic:
+        """Create a topic with the broker's defaults."""
+        return self._catalog.create_topic(name, self._catalog.initial_partition_count(name), {})
 
     def extend(self, topic: Topic, replicas: Sequence[int] | None = None) -> TopicChange:
         """Give a topic more partitions."""

@@ -57,8 +57,8 @@ class TopicChanges(Protocol):
     def create(self, name: str, partitions: int, configs: Mapping[str, str], replicas: Sequence[int] | None = None) -> TopicChange:
         """Create a topic. ``replicas``: the broker of each partition; ``None``: the cluster places them."""
 
-    def get_or_create(self, name: str) -> Topic:
-        """Return a topic, creating it with the broker's defaults if there is none.
+    def create_missing(self, name: str) -> Topic:
+        """Create a topic that a client has asked for, with the broker's defaults, and return it.
 
         Raises ``ApiError``: LEADER_NOT_AVAILABLE while it is being created.
         """

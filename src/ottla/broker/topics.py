@@ -112,9 +112,9 @@ class Topics:
         """For the coordinator: grows whenever a topic is created, is deleted or gets more partitions."""
         return self._version
 
-    def add(self, stored: StoredTopic, replicas: tuple[int, ...] = ()) -> Topic:
+    def add(self, stored: StoredTopic) -> Topic:
         """Add a stored or new topic to the image. Raises what ``of_stored`` raises."""
-        return self.put(self.of_stored(stored, replicas))
+        return self.put(self.of_stored(stored))
 
     def of_stored(self, stored: StoredTopic, replicas: tuple[int, ...] = ()) -> Topic:
         """Return a stored or new topic under the settings of the broker; the image stays as it is.

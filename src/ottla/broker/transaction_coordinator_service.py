@@ -20,15 +20,7 @@ from typing import Any
 
 from ottla.broker.catalog import BrokerCatalog
 from ottla.broker.config import BrokerConfig
-from ottla.broker.coordinator_log import (
-    CoordinatorLog,
-    CoordinatorPartitions,
-    Entry,
-    LoadedLog,
-    PartitionOwnership,
-    StoredSegment,
-    latest_entries,
-)
+from ottla.broker.coordinator_log import CoordinatorLog, CoordinatorPartitions, Entry, LoadedLog, StoredSegment, latest_entries
 from ottla.broker.effects import (
     BrokerEffect,
     CloseConnection,
@@ -95,15 +87,16 @@ class TransactionCoordinatorService:
         self._groups = groups
         self._config = config
         self._log = CoordinatorLog(catalog, TRANSACTIONS_TOPIC, config.transaction_state_log_num_partitions, "transactions")
-        self._ownership = PartitionOwnership()
         self._has_refused = False
         """Whether the log says why transactional ids are refused: librdkafka does not show it."""
         self._markers: dict[str, WriteMarkers] = {}
         self._waiting_requests: dict[int, OnPartitionErrors] = {}
-        self._create_coordinator()
+        self._partitions: CoordinatorPartitions[Sequence[Entry], TransactionCoordinatorEffect] = CoordinatorPartitions(
+            self._create_coordinator, self._log, catalog.outbox, "transactions", read=_read, empty=(), perform=self._perform
+        )
 
-    def _create_coordinator(self) -> None:
-        """Create a coordinator without partitions."""
+    def _create_coordinator(self) -> TransactionCoordinator:
+        """Replace the coordinator by one without partitions."""
         config = self._config
         self._coordinator = TransactionCoordinator(
             TransactionContext(
@@ -118,25 +111,11 @@ class TransactionCoordinatorService:
                 frozenset(INTERNAL_TOPICS),
             )
         )
-        self._partitions: CoordinatorPartitions[Sequence[Entry], TransactionCoordinatorEffect] = CoordinatorPartitions(
-            self._coordinator,
-            self._log,
-            self._catalog.outbox,
-            "transactions",
-            read=_read,
-            empty=(),
-            perform=self._perform,
-            ownership=self._ownership,
-        )
+        return self._coordinator
 
     def start(self, now: Now) -> None:
         """Load every partition: the empty ones at once, the others when the disk thread has read them."""
-        self._create_coordinator()
-        self._load_all(now)
-
-    def _load_all(self, now: Now) -> None:
-        self._served_topic = self._log.identity
-        self._partitions.load_all(now)
+        self._partitions.start(now)
 
     def coordinator_of(self, transactional_id: str) -> NodeEndpoint | None:
         """Return the coordinator of a transactional id: this broker, the one that a scripted fault names, or ``None``."""
@@ -172,12 +151,8 @@ class TransactionCoordinatorService:
         self._has_refused = True
 
     def on_topics_changed(self, now: Now) -> None:
-        """With ZooKeeper: serve the partitions that this broker has now, if ``__transaction_state`` was created or deleted."""
-        if not self._catalog.cluster.is_alone and self._log.identity != self._served_topic:
-            self._partitions.unload_all(now)
-            if self._log.partition_count != self._coordinator.partition_count:
-                self._create_coordinator()
-            self._load_all(now)
+        """Handle created and deleted topics, of which ``__transaction_state`` may be one."""
+        self._partitions.follow_topic(now)
 
     def handle(self, context: RequestContext, message: Any, now: Now) -> None:
         """Handle a request of one of the ``served`` APIs. Once there are other brokers, transactions can end, and none can begin or

@@ -284,7 +284,7 @@ class DataDir:
         # The broker has read it before it joined. 1. It was new then. 2. Another broker has used it for another cluster, and ended.
         if joined not in (None, stored["cluster.id"]):
             raise StorageError(f"data directory {self.path} belongs to cluster {stored['cluster.id']}, not to {joined}")
-        if joined is not None and stored.get(_METADATA) != _ZOOKEEPER:  # an operator has written it anew
+        if joined is not None and stored.get(_METADATA) != _ZOOKEEPER:  # an operator has replaced the file
             self._pin().write_small(META, path.read_bytes().rstrip() + f"\n{_METADATA}={_ZOOKEEPER}\n".encode(), forced=True)
         return stored["cluster.id"]
 

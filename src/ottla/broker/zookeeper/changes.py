@@ -95,11 +95,8 @@ class ZooKeeperTopicChanges:
         self._begin(lambda: topic_calls.create_topic(registration), ended)
         return change
 
-    def get_or_create(self, name: str) -> Topic:
-        """Return a topic, or begin to create it. Raises ``ApiError``: LEADER_NOT_AVAILABLE while it is being created."""
-        topic = self._catalog.topics.get(name)
-        if topic is not None:
-            return topic
+    def create_missing(self, name: str) -> Topic:
+        """Begin to create a topic with the broker's defaults. Raises ``ApiError``: LEADER_NOT_AVAILABLE while it is created."""
         if self._creating.get(alike_name(name)) != name:
             partitions = self._catalog.initial_partition_count(name)
             self._catalog.topics.check_new(name, partitions, {})

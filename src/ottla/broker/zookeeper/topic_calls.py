@@ -63,8 +63,8 @@ def extend_topic(
     """
     wanted: tuple[int, ...] | None = None
     while True:
-        found = yield from _read_topic(name)
-        if found is None or found[0].topic_id != topic_id:
+        found = yield from _read_same_topic(name, topic_id)
+        if found is None:
             raise _unknown(name)
         replicas, version = found[0].replicas, found[1]
         if replicas == wanted:
@@ -84,8 +84,8 @@ def alter_topic(name: str, topic_id: uuid.UUID, configs: Mapping[str, str]) -> S
     """Replace the settings of a topic. Raises ``ApiError``: UNKNOWN_TOPIC_OR_PARTITION."""
     settings, data, has_settings = paths.topic_config(name), encode_configs(configs), True
     while True:
-        found = yield from _read_topic(name)
-        if found is None or found[0].topic_id != topic_id:
+        found = yield from _read_same_topic(name, topic_id)
+        if found is None:
             raise _unknown(name)
         write: Write = SetData(settings, data) if has_settings else Create(settings, data)
         error = yield from _write(Multi((Check(paths.topic(name), found[1]), write)))
@@ -105,8 +105,8 @@ def mark_deleted(name: str, topic_id: uuid.UUID) -> Steps[None]:
     """
     marker, was_lost = paths.deleted_topic(name), False
     while True:
-        found = yield from _read_topic(name)
-        if found is None or found[0].topic_id != topic_id:
+        found = yield from _read_same_topic(name, topic_id)
+        if found is None:
             if was_lost:
                 return
             raise _unknown(name)
@@ -164,6 +164,12 @@ def _removals(name: str, marker: str) -> Steps[list[list[Delete]]]:
     stats = yield from read_each([Exists(path) for path in last])
     parts = [removals[start : start + MULTI_OPERATIONS - 1] for start in range(0, len(removals), MULTI_OPERATIONS - 1)]
     return [*parts, [Delete(path) for path, stat in zip(last, stats, strict=True) if stat is not None]]
+
+
+def _read_same_topic(name: str, topic_id: uuid.UUID) -> Steps[tuple[TopicNode, int] | None]:
+    """Return what ``_read_topic`` returns; ``None`` also if the topic has another id: it was deleted, and created again."""
+    found = yield from _read_topic(name)
+    return None if found is None or found[0].topic_id != topic_id else found
 
 
 def _read_topic(name: str) -> Steps[tuple[TopicNode, int] | None]:

@@ -167,11 +167,10 @@ class TopicRegistry:
 
     def _delete(self, topic: Topic) -> None:
         self._catalog.delete_topic(topic)
-        self._czxids.pop(topic.name, None)
         _log.info("topic %s was deleted in ZooKeeper", topic.name)
 
     def _on_change(self, before: Topic | None, after: Topic | None) -> None:
-        """Forget the node of a topic that was deleted, also by another manager."""
+        """Forget the node of a topic that was deleted, here or by another manager."""
         if after is None and before is not None:
             self._czxids.pop(before.name, None)
 

@@ -185,7 +185,7 @@ def test_an_expired_session_is_followed_by_another_registration(
     cluster.run(1000)
     cluster.check()
     assert one.session_id != session_id
-    assert one.registered == [Registered()], "it is told once"
+    assert one.registered == [Registered()], "reported once"
     assert cluster.model.owner(paths.broker(1)) == one.session_id
     assert ids_known_to(two) == [1, 2]
     messages = [record.getMessage() for record in caplog.records]
