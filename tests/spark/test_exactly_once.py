@@ -504,7 +504,7 @@ def test_a_marker_that_is_about_to_be_committed_is_waited_for(query: Query) -> N
     """A transaction is committed in two steps: its marker may still be pending when the next attempt of its task reads."""
     query.write(0, ["a"])
     group = query.name.of_task(0)
-    [(place, stored)] = exactly_once.admin_of(query.options).group_offsets(group).items()
+    [(place, stored)] = exactly_once.admin_of(query.options).group_offsets(group, require_stable=True).items()
     assert Marker.loads(stored.metadata, group).batch == 0
     with Producer(bootstrap_servers=query.kafka.servers, transactional_id=f"other-{group}") as other, ThreadPoolExecutor(1) as pool:
         transaction = other.transaction()
