@@ -268,15 +268,19 @@ def serve(listening: socket.socket, key: bytes, *, driver: int, home: Path) -> N
     """Serve until the process ``driver`` ends, or until Spark deletes ``home`` with its own temporary files."""
     server = _Server(listening, key, home)
     threading.Thread(target=server.serve_forever, name="ottla-spark-planner", daemon=True).start()
-    importlib.import_module("ottla.spark.batch_bounds")  # loads the client before the first request
-    touched = time.monotonic()
-    while home.is_dir() and _is_alive(driver):
-        time.sleep(DRIVER_CHECK_INTERVAL)
-        now = time.monotonic()
-        server.planner.close_idle(now)
-        if now - touched > TOUCH_INTERVAL:
-            touched = now
-            _touch(home)
+    try:
+        importlib.import_module("ottla.spark.batch_bounds")  # loads the client before the first request
+        touched = time.monotonic()
+        while home.is_dir() and _is_alive(driver):
+            time.sleep(DRIVER_CHECK_INTERVAL)
+            now = time.monotonic()
+            server.planner.close_idle(now)
+            if now - touched > TOUCH_INTERVAL:
+                touched = now
+                _touch(home)
+    finally:
+        # Otherwise the thread goes on after the caller has closed the socket, and takes a whole core: select() returns at once.
+        server.shutdown()
 
 
 def _touch(home: Path) -> None:
