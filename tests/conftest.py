@@ -24,16 +24,16 @@ NO_SKIPS = os.environ.get("OTTLA_NO_SKIPS") == "1"
 # Unless asked for, nothing is drawn at random: the same checkout gives the same outcome to everyone (``make test-random``).
 hypothesis.settings.register_profile("fixed", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.register_profile("random", derandomize=False, deadline=None, print_blob=True)
-# ``make test``: 40 % of the examples, also of those tests that give a number of their own (``tests/example_counts.py``), so that it
+# ``make test``: 30 % of the examples, also of those tests that give a number of their own (``tests/example_counts.py``), so that it
 # takes less than 21 minutes on a slow day of two cores. ``make check``: a tenth.
-hypothesis.settings.register_profile("test", hypothesis.settings.get_profile("fixed"), max_examples=40)
+hypothesis.settings.register_profile("test", hypothesis.settings.get_profile("fixed"), max_examples=30)
 hypothesis.settings.register_profile("check", hypothesis.settings.get_profile("fixed"), max_examples=10)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "fixed")
 
 CASES = int(os.environ.get("OTTLA_TEST_CASES") or 0)
 """The cases of a parametrized test that are run, of tests that need no other programs; 0: all, as in ``make test-slow``.
 
-``make check`` and ``make test`` run 8.
+``make check`` runs 8, ``make test`` 6.
 """
 
 

@@ -1,7 +1,7 @@
 """The number of examples of a property test.
 
 Owns the fraction that the loaded profile generates; must not know any test. Invariant: in ``make test-slow`` and in
-``make test-random`` a test has its full number of examples, in ``make test`` 40 %, in ``make check`` a tenth, but at least one.
+``make test-random`` a test has its full number of examples, in ``make test`` 30 %, in ``make check`` a tenth, but at least one.
 """
 
 from __future__ import annotations

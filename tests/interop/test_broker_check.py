@@ -82,6 +82,7 @@ def test_what_a_real_kafka_leaves_is_not_damage(own_kafka: OwnKafka, tmp_path: P
         own_kafka.again()
 
 
+@pytest.mark.slow
 def test_dump_log_segments_reads_a_repaired_copy(tmp_path: Path, kafka_tool: KafkaTool) -> None:
     path, copy = tmp_path / "data", tmp_path / "data.repaired"
     with Broker(path, settings=CLEANER) as running_broker:

@@ -109,6 +109,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.3)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(LONG)
 def test_the_test_of_a_new_project_passes(tmp_path: Path) -> None:
     write_project(tmp_path / "pricing")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from tests.interop.real_kafka import QUICK_JVM
 from tests.spark.conftest import Kafka, numbered
 
@@ -18,6 +20,7 @@ spark.stop()
 """
 
 
+@pytest.mark.slow
 def test_a_fresh_process_finds_the_format_by_itself(kafka: Kafka) -> None:
     topic = kafka.create()
     kafka.produce(topic, numbered(7))

@@ -77,6 +77,7 @@ def contents(world: in_memory.World) -> dict[tuple[str, int], list[tuple[int, by
     return found
 
 
+@pytest.mark.slow
 def test_a_world_has_the_same_history_on_files_in_memory_and_on_a_disk(tmp_path: Path) -> None:
     memory, disk = in_memory.World(**SETTINGS), on_disk.World(tmp_path, **SETTINGS)
     for world in (memory, disk):
