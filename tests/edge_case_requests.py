@@ -14,7 +14,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from ottla.protocol.apis import SPOKEN, Api
+from ottla.protocol.apis import PUSHED, SPOKEN, Api
 from ottla.protocol.codec import RequestHeader, encode_request
 from ottla.protocol.conversion import wire_class
 from ottla.protocol.schema import is_nullable, is_tuple, nested_class
@@ -27,6 +27,9 @@ NOT_UTF8, _BROKEN = "¤¤", b"\xff\xfe\xfd\xfc"
 
 LOGIN = frozenset({Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE})
 """What only a client of ours speaks: the embedded broker asks no one who he is."""
+
+CENTRAL = frozenset({Api.CONSULT, Api.REGISTER, Api.LEAVE}) | PUSHED
+"""What only a broker in ZooKeeper serves."""
 
 MANY = 3_000
 """The length of a giant array."""

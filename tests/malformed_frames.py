@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-from ottla.protocol.apis import SPOKEN, Api
-from ottla.protocol.codec import RequestHeader, encode_request
+from ottla.protocol.apis import PUSHED, SPOKEN, Api
+from ottla.protocol.codec import RequestHeader, encode_answer, encode_request
 from ottla.protocol.messages import message_class, produce_request
 from ottla.records import NewRecord, encode_batch
 from tests.simulation.files import content
@@ -42,8 +42,10 @@ def bad_frames(count: int, seed: int) -> Iterator[bytes]:
 
 
 def some_request(api: Api, version: int) -> bytes:
-    """Return a minimal request of an API, with a body where that is simple."""
+    """Return a minimal request of an API, with a body where that is simple; of the coordinator's own ones, a member's answer."""
     header = RequestHeader(api, version, 1, "fuzz")
+    if api in PUSHED:
+        return b"".join(map(content, encode_answer(header, _smallest(message_class(api, "response")))))
     if api is Api.PRODUCE:
         data = produce_request.PartitionProduceData(index=0, records=encode_batch([NewRecord(b"k", b"v", timestamp=1)] * 5))
         message: Any = produce_request.ProduceRequest(

@@ -17,10 +17,12 @@ from typing import NamedTuple
 
 from ottla.client.connections import node_connections
 from ottla.client.fetch import session
+from ottla.client.groups.central import channel as central_channel, states as central_member
 from ottla.client.groups.classic import states as classic_member
 from ottla.client.groups.consumer import client_assignors, states as consumer_member
 from ottla.client.groups.zookeeper import states as zookeeper_member
 from ottla.client.produce.transactions import states as producer_transactions
+from ottla.coordinator.central import flag as central_flag, member as coordinated_member, states as central_group
 from ottla.coordinator.classic import machine as classic_group
 from ottla.coordinator.consumer import reconcile
 from ottla.coordinator.transactions import machine as transaction
@@ -69,6 +71,17 @@ MACHINES = (
         "Kafka 0.8's protocol. Each member reads the group, computes the assignment of all, and claims its own share.",
         zookeeper_member,
     ),
+    Machine(
+        "A member of a central group",
+        "Kafka's draft of a consumer coordinator, which sends Stop and Start. In STOPPING the application commits and runs its"
+        " listeners.",
+        central_member,
+    ),
+    Machine(
+        "The channel of a member of a central group",
+        "In addition to the states above: the connection on which the coordinator sends its requests.",
+        central_channel,
+    ),
     Machine("A connection to a node", "A client's connection to one broker, with or without TLS and a login.", node_connections),
     Machine(
         "A session with ZooKeeper",
@@ -82,6 +95,17 @@ MACHINES = (
         "Each heartbeat moves the member one step towards its target assignment.",
         reconcile,
     ),
+    Machine(
+        "A central group",
+        "The side of the one broker that coordinates all central groups. A rebalance begins and ends in STABLE.",
+        central_group,
+    ),
+    Machine(
+        "The flag of a central group",
+        "Whether it is being rebalanced. A change during a rebalance makes it dirty, and leads to another check at its end.",
+        central_flag,
+    ),
+    Machine("A member of a central group, for its coordinator", "What it was asked, and what it has answered.", coordinated_member),
     Machine("A transactional id", "The coordinator's side of a transactional producer.", transaction),
     Machine(
         "A batch of a producer",

@@ -100,7 +100,7 @@ class ConsumerSettings(ClientSettings, total=False):
     default_api_timeout: float | timedelta | None
     group_id: str | None
     group_instance_id: str | None
-    group_protocol: Literal["auto", "consumer", "classic", "zookeeper"] | None
+    group_protocol: Literal["auto", "consumer", "classic", "zookeeper", "central"] | None
     session_timeout_ms: int | timedelta | None
     session_timeout: float | timedelta | None
     heartbeat_interval_ms: int | timedelta | None

@@ -89,6 +89,7 @@ def is_png(file: Path) -> bool:
         (),
         pytest.param(("--group-protocol", "zookeeper"), marks=pytest.mark.slow),
         pytest.param(("--group-protocol", "consumer"), marks=pytest.mark.slow),
+        pytest.param(("--group-protocol", "central"), marks=pytest.mark.slow),
     ],
     ids=" ".join,
 )
@@ -147,11 +148,12 @@ def test_without_java_all_but_spark_is_done_also_where_a_run_was_interrupted(tmp
     assert not (out / "delays.png").exists()
 
 
-def test_a_zookeeper_group_without_java_ends_at_once(tmp_path: Path) -> None:
-    with demo(tmp_path / "out", "--group-protocol", "zookeeper", JAVA_HOME=str(tmp_path)) as (process, _):
+@pytest.mark.parametrize(("protocol", "group"), [("zookeeper", "a ZooKeeper group"), ("central", "a central group")])
+def test_a_group_on_zookeeper_without_java_ends_at_once(tmp_path: Path, protocol: str, group: str) -> None:
+    with demo(tmp_path / "out", "--group-protocol", protocol, JAVA_HOME=str(tmp_path)) as (process, _):
         printed = process.communicate(timeout=60)[0]
     assert process.returncode == 1
-    assert "a ZooKeeper group needs a ZooKeeper server, and that needs Java" in printed
+    assert f"{group} needs a ZooKeeper server, and that needs Java" in printed
 
 
 MOMENTS = ["load the flights", "start a broker ...", "start a broker: done", "share the partitions"]

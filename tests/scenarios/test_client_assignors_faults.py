@@ -326,7 +326,7 @@ def test_a_broker_restarted_without_the_setting_assigns_by_itself(world: World) 
     first = start(world, "a", Weighted)
     settle(world, first)
     world.broker.kill()
-    world.broker._settings["group.consumer.client.assignors.enable"] = False
+    world.broker.settings["group.consumer.client.assignors.enable"] = False
     world.broker.start()
     second = start(world, "b", Weighted)
     settle(world, first, second)

@@ -17,6 +17,8 @@ from ottla.simulation.application import App, Program, Thread, member
 from ottla.simulation.world import World
 from ottla.types import OffsetAndMetadata, TopicPartition
 from ottla.zookeeper import paths
+from ottla.zookeeper.nodes import GenerationNode
+from ottla.zookeeper.operations import Create, GetData, Operation, SetData
 
 PARTITIONS = 4
 SESSION = 6_000
@@ -213,3 +215,56 @@ def test_a_commit_of_a_foreign_partition_reaches_neither_store(world: World) -> 
     world.run(20_000)
     assert app.error is None
     assert world.committed("g", "u", 1) == {}
+
+
+# -- central groups -------------------------------------------------------------------------------------------------------
+
+
+def put_generation(world: World, generation: int, members: int) -> None:
+    nodes, session = world.zookeeper.model, world.zookeeper.model.open(1 << 40, world.clock.now)
+    data, path = GenerationNode(generation, members, SESSION, 1).encode(), paths.generation("g")
+    for parent in paths.parents(path):
+        nodes.execute(session, Create(parent), world.clock.now)
+    write: Operation[Any] = Create(path, data) if nodes.data(path) is None else SetData(path, data)
+    executed = nodes.execute(session, write, world.clock.now)
+    assert executed.error is None
+
+
+def test_a_member_waits_while_the_group_has_members_of_the_central_coordinator(world: World) -> None:
+    put_generation(world, 3, 2)
+    first = join(world, "a", rebalance_max_retries=2)
+    world.run(10_000)
+    assert first.membership.state is State.REGISTERING
+    assert world.zookeeper.model.children(paths.ids("g")) == ()
+    assert first.membership.status.obstacle == "the central coordinator coordinates group 'g', which has members there"
+    assert "the central coordinator coordinates group 'g'" in str(first.errors[0])
+    assert "group_protocol='central'" in str(getattr(first.errors[0], "hint", ""))
+    put_generation(world, 3, 0)
+    settle(world, first)
+    first.stop = True
+    world.run_until(lambda: not first.running)
+
+
+def test_a_member_registers_in_a_group_that_was_never_central(world: World) -> None:
+    first = join(world, "a")
+    settle(world, first)
+    assert world.zookeeper.model.data(paths.generation("g")) is None
+
+
+def test_a_generation_that_begins_while_a_member_registers_is_noticed(world: World) -> None:
+    """The look and the registration are two steps; the second one fails."""
+    put_generation(world, 3, 0)
+    begun: list[int] = []
+
+    def begin(session: int, operation: Operation[Any], executed: Any) -> None:
+        if not begun and isinstance(operation, GetData) and operation.path == paths.generation("g"):
+            begun.append(session)
+            put_generation(world, 4, 1)
+
+    world.zookeeper.observers.append(begin)
+    first = join(world, "a")
+    world.run(10_000)
+    assert begun
+    assert world.zookeeper.model.children(paths.ids("g")) == ()
+    put_generation(world, 5, 0)
+    settle(world, first)

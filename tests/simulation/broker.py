@@ -14,8 +14,8 @@ from ottla.broker.cluster import TopicRegistration
 from ottla.broker.effects import BrokerEffect, CancelTimer, Reply, RunJob, SetTimer
 from ottla.protocol.apis import SPOKEN, Api
 from ottla.protocol.codec import RequestHeader
-from ottla.simulation.broker import BrokerProcess
 from ottla.simulation.clock import START, Clock, CountingIds
+from ottla.simulation.process import BrokerProcess
 from ottla.types import Now
 from tests.simulation.files import RealFiles
 

@@ -25,7 +25,7 @@ from ottla.records import iter_records
 from ottla.records.accumulator import RecordAccumulator
 from ottla.simulation import world
 from ottla.simulation.application import Sleep
-from ottla.simulation.broker import SimBroker
+from ottla.simulation.broker import Brokers
 from ottla.simulation.clock import Clock
 from ottla.simulation.link import Link
 from ottla.simulation.network import Network
@@ -41,7 +41,7 @@ Program = Generator[Wait | Sleep, Now, Any]
 class ProducerApp:
     """One application: a producer and the program that uses it."""
 
-    def __init__(self, name: str, config: ProducerConfig, clock: Clock, network: Network, broker: SimBroker, seed: int) -> None:
+    def __init__(self, name: str, config: ProducerConfig, clock: Clock, network: Network, broker: Brokers, seed: int) -> None:
         self.name = name
         self.error: BaseException | None = None
         self.closed = False

@@ -1,6 +1,6 @@
-"""Brokers that share a ZooKeeper: their cores, in-memory files and sessions on one virtual clock, and a tool that writes nodes.
+"""Brokers that share a ZooKeeper: the simulator's, without clients, on one virtual clock, and a tool that writes nodes.
 
-Owns the processes of the brokers and what they have asked of ZooKeeper. Must not know what is tested. Invariants: all happens in
+Owns the nodes that the tool writes, and what a test looks at. Must not know what is tested. Invariants: all happens in
 events of the clock; a process starts on the files of the last one, and knows the topics that ZooKeeper has then; the answers and
 watches of a session come as kazoo's threads report them.
 """
@@ -11,29 +11,30 @@ import random
 import re
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
 
 from ottla.broker.catalog import BrokerCatalog, Endpoint
 from ottla.broker.cluster import TopicRegistration
-from ottla.broker.config import broker_config
-from ottla.broker.core import BrokerCore
-from ottla.broker.effects import BrokerEffect, CancelTimer, Registered, RunJob, SetTimer
+from ottla.broker.effects import BrokerEffect, HangUp, NoReply, Push, Reply, Ticket
 from ottla.broker.ports import CatalogChange
-from ottla.broker.timers import Timers
-from ottla.broker.zookeeper.assembly import ZooKeeperAssembly
 from ottla.errors import OttlaError, ProtocolError
+from ottla.protocol.apis import SPOKEN, Api
+from ottla.protocol.codec import RequestHeader
 from ottla.simulation.clock import Clock
 from ottla.simulation.files import MemoryStore
 from ottla.simulation.network import Network
-from ottla.simulation.zookeeper_server import HOST, SimZooKeeper, SimZooKeeperClient
+from ottla.simulation.zookeeper_broker import SESSION_TIMEOUT, ZooKeeperBroker
+from ottla.simulation.zookeeper_server import HOST, SimZooKeeper
 from ottla.types import Now
 from ottla.zookeeper import paths
 from ottla.zookeeper.nodes import decode_configs, decode_leader_epoch, decode_topic_node, encode_configs, encode_topic
-from ottla.zookeeper.operations import Create, Delete, Multi, Operation, SetData
-from ottla.zookeeper.session import Ask, Disconnect, Perform, SessionReport
+from ottla.zookeeper.operations import Check, Create, Delete, Multi, Operation, SetData
+from ottla.zookeeper.session import Ask, SessionReport
 
-SESSION_TIMEOUT = 6000
+__all__ = ["SESSION_TIMEOUT", "BrokerInCluster", "FailingStore", "ZooKeeperCluster"]
+
 _LONGEST = 1 << 40
 
 
@@ -48,84 +49,53 @@ class FailingStore(MemoryStore):
         super().change_catalog(*changes)
 
 
-class RandomIds:
-    """Topic ids that differ from broker to broker."""
+class Channel(Protocol):
+    """The side of a member."""
 
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
+    def on_push(self, api: Api, correlation_id: int, message: Any) -> None:
+        """Take a request of the broker."""
 
-    def new_uuid(self) -> uuid.UUID:
-        return uuid.UUID(int=self._random.getrandbits(128))
-
-    def new_id(self) -> str:
-        return str(self.new_uuid())
+    def on_closed(self) -> None:
+        """Note that the broker has closed the connection, or is gone."""
 
 
-class BrokerInCluster:
-    """One broker: a process after the other on the same files."""
+class BrokerInCluster(ZooKeeperBroker):
+    """One broker, which a test asks without a network, and whose channels lead to members of the test."""
+
+    store: FailingStore
 
     def __init__(self, cluster: ZooKeeperCluster, node_id: int, port: int | None = None, store: FailingStore | None = None) -> None:
-        self.node_id = node_id
         self.port = port or 9000 + node_id
-        self.host = f"broker-{node_id}-{self.port}"
-        self.store = store or FailingStore(lambda: cluster.clock.now.wall)
-        self.is_up = False
-        self.registered: list[Registered] = []
-        """What the present process has reported of its registration."""
-        self.asked: list[Operation[Any]] = []
-        """The operations of the present process."""
-        self.core: BrokerCore
-        self.client: SimZooKeeperClient
+        self.replies: dict[Ticket, Any] = {}
+        """The response to each request of the present process that has one."""
+        self.on_reply: Callable[[Ticket, Any], None] = lambda ticket, response: None
+        self.channels: dict[int, Channel] = {}
+        """The connections of members."""
         self._cluster = cluster
-        self._processes = 0
-        self._timers = Timers()
-        self._ids = RandomIds(self.port)
-        cluster.network.add_host(self.host, lambda peer: self.client.on_heal())
+        store = store or FailingStore(lambda: cluster.clock.now.wall)
+        endpoint, host = Endpoint("127.0.0.1", self.port), f"broker-{node_id}-{self.port}"
+        super().__init__(cluster.zookeeper, node_id, endpoint, store, {}, host=host)
 
     @property
     def catalog(self) -> BrokerCatalog:
         return self.core.catalog
 
-    @property
-    def zookeeper(self) -> ZooKeeperAssembly:
-        assert self.core.zookeeper is not None
-        return self.core.zookeeper
-
-    @property
-    def session_id(self) -> int | None:
-        return self.zookeeper.session.session_id
-
     def counts(self) -> Counter[str]:
-        """How often each kind of operation was asked for, but for those that only renew the lease."""
-        return Counter(type(operation).__name__ for operation in self.asked if type(operation).__name__ != "Sync")
-
-    # -- processes --------------------------------------------------------------------------------------------------------
+        """How often each kind of operation was asked for, but for those of the election, and those that only renew the lease."""
+        election = (paths.COORDINATOR, paths.COORDINATOR_EPOCH)
+        names = [type(one).__name__ for one in self.asked if one.path not in election or _is_fenced(one)]
+        return Counter(name for name in names if name != "Sync")
 
     def start(self, registered: Sequence[TopicRegistration] | None = None) -> None:
         """Start a process. ``registered``: the topics that it has read before; by default those in ZooKeeper now."""
-        self._processes += 1
-        process = self._processes
-        self.is_up, self.registered, self.asked, self._timers = True, [], [], Timers()
-        settings = {
-            "node.id": self.node_id,
-            "zookeeper.connect": "zookeeper:2181",
-            "zookeeper.session.timeout.ms": SESSION_TIMEOUT,
-        }
-        self.core = BrokerCore(broker_config(settings), Endpoint("127.0.0.1", self.port), self.store, self._ids)
-
-        def post(report: SessionReport) -> None:
-            if self._processes == process and self.is_up:
-                self.report(report)
-
-        self.client = self._cluster.zookeeper.client(self.host, SESSION_TIMEOUT, post, lambda action: action())
-        _, effects = self.core.start(self._cluster.clock.now, self._cluster.registrations() if registered is None else registered)
-        self._take(effects)
-        self.client.start()
+        self.replies = {}
+        super().start(self._cluster.registrations() if registered is None else registered)
 
     def kill(self) -> None:
         """End like kill -9."""
-        self.is_up = False
-        self.client.kill()
+        super().kill()
+        for connection in list(self.channels):
+            self.hang_up(connection)
 
     def restart(self) -> None:
         self.kill()
@@ -135,14 +105,9 @@ class BrokerInCluster:
         """Break the connection with ZooKeeper."""
         self.client.disconnect()
 
-    def expire(self) -> None:
-        """End the session with ZooKeeper."""
-        assert self.session_id is not None
-        self._cluster.zookeeper.expire(self.session_id)
-
     def report(self, report: SessionReport) -> None:
         """Pass a report of the ZooKeeper client to the core."""
-        self._take(self.core.on_session_report(report, self._cluster.clock.now))
+        self._process.take(self.core.on_session_report(report, self._cluster.clock.now))
 
     def hold(self, duration: int) -> None:
         """Let no answer arrive for a while."""
@@ -169,54 +134,57 @@ class BrokerInCluster:
 
         self.zookeeper.session.ask(self, Ask(multi, timeout, changed, failed), now)
         self.zookeeper.step(now, self.catalog.outbox)
-        self._take(self.catalog.outbox.take())
+        self._process.take(self.catalog.outbox.take())
 
     def step(self) -> None:
         """End the step of a request that has begun a change."""
-        self._take(self.core.on_job(("nothing",), None, self._cluster.clock.now))
+        self._process.take(self.core.on_job(("nothing",), None, self._cluster.clock.now))
 
-    # -- effects ----------------------------------------------------------------------------------------------------------
+    # -- requests ---------------------------------------------------------------------------------------------------------
 
-    def _take(self, effects: list[BrokerEffect]) -> None:
-        clock = self._cluster.clock
-        for effect in [*effects, *self.core.write_batches(clock.now)]:
-            match effect:
-                case SetTimer(key, at):
-                    self._timers.set(key, at)
-                    self._wake(at)
-                case CancelTimer(key):
-                    self._timers.cancel(key)
-                case RunJob():
-                    clock.after(1, self._job(effect))
-                case Perform(number, operation):
-                    self.asked.append(operation)
-                    self.client.perform(number, operation)
-                case Disconnect():
-                    self.client.disconnect()
-                case Registered():
-                    self.registered.append(effect)
+    def send(self, api: Api, message: Any, connection: int = 0, correlation_id: int = 0, version: int | None = None) -> Ticket:
+        """Send a request, or a member's answer, and return its number in ``replies``."""
+        ticket = next(self._last_tickets)
+        header = RequestHeader(api, SPOKEN[api].maximum if version is None else version, correlation_id, "test")
+        self._process.handle(header, message, ticket, connection)
+        return ticket
 
-    def _job(self, job: RunJob) -> Any:
-        process = self._processes
+    def ask(self, api: Api, message: Any, version: int | None = None) -> Any:
+        """Send a request, and let time pass until it is answered."""
+        ticket = self.send(api, message, version=version)
+        for _ in range(1000):
+            if ticket in self.replies:
+                return self.replies.pop(ticket)
+            self._cluster.run(10)
+        raise AssertionError(f"{api.name} is not answered")
 
-        def run() -> None:
-            if self._processes == process and self.is_up:
-                self._take(self.core.on_job(job.tag, job.job(), self._cluster.clock.now))
+    def hang_up(self, number: int) -> None:
+        """Close a connection, and tell both sides."""
+        channel = self.channels.pop(number, None)
+        if channel is not None:
+            self._cluster.clock.after(1, channel.on_closed)
+        if self.up:
+            self._process.take(self.core.on_disconnect(number, self._cluster.clock.now))
 
-        return run
+    def _perform(self, effect: BrokerEffect) -> None:
+        match effect:
+            case Reply(ticket, response):
+                self.replies[ticket] = response
+                self.on_reply(ticket, response)
+            case NoReply():
+                pass
+            case Push(connection, api, correlation_id, message):
+                if connection in self.channels:
+                    self._cluster.clock.after(1, partial(self.channels[connection].on_push, api, correlation_id, message))
+            case HangUp(connection):
+                self._cluster.clock.after(1, partial(self.hang_up, connection))
+            case _:
+                super()._perform(effect)
 
-    def _wake(self, at: int) -> None:
-        process = self._processes
 
-        def fire() -> None:
-            if self._processes != process or not self.is_up:
-                return
-            now = self._cluster.clock.now
-            key = self._timers.pop_due(now.mono)
-            if key is not None:
-                self._take(self.core.on_timer(key, now))
-
-        self._cluster.clock.at(at, fire)
+def _is_fenced(operation: Operation[Any]) -> bool:
+    """Whether it is a write of the central coordinator."""
+    return isinstance(operation, Multi) and isinstance(operation.operations[0], Check)
 
 
 class ZooKeeperCluster:
@@ -317,7 +285,7 @@ class ZooKeeperCluster:
         """Assert that each broker has the topics that are in ZooKeeper, and that all states are written and known."""
         wanted = {one.name: one for one in self.registrations()}
         for broker in self.brokers:
-            if broker.is_up:
+            if broker.up:
                 found = {
                     topic.name: TopicRegistration(topic.name, topic.topic_id, topic.replicas, topic.stored().configs)
                     for topic in broker.catalog.topics
@@ -327,8 +295,8 @@ class ZooKeeperCluster:
                 for topic in broker.catalog.topics:
                     for partition, epoch in self.states(topic.name).items():
                         assert broker.catalog.leader_epoch(topic, partition) == epoch
-        up = {broker.node_id for broker in self.brokers if broker.is_up}
+        up = {broker.node_id for broker in self.brokers if broker.up}
         for one in wanted.values():
             assert {partition for partition, replica in enumerate(one.replicas) if replica in up} <= self.states(one.name).keys()
         ids = {int(name) for name in self.model.children(paths.BROKER_IDS)}
-        assert all({*broker.catalog.cluster.brokers} == ids for broker in self.brokers if broker.is_up)
+        assert all({*broker.catalog.cluster.brokers} == ids for broker in self.brokers if broker.up)

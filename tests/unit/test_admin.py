@@ -181,7 +181,9 @@ class Cluster:
 
     def list_groups(self, node: int, message: Any, code: ErrorCode) -> Any:
         m = list_groups_response
-        group = m.ListedGroup(group_id=f"g{3 - node}", protocol_type="consumer", group_state="Stable", group_type="classic")
+        group = m.ListedGroup(
+            group_id=f"g{3 - node}", protocol_type="consumer", group_state="Stable", group_type="classic", is_central=node == 1
+        )
         return m.ListGroupsResponse(throttle_time=ZERO, error_code=code, groups=(group,))
 
     def describe_groups(self, node: int, message: Any, code: ErrorCode) -> Any:
@@ -197,10 +199,11 @@ class Cluster:
         group = m.DescribedGroup(
             error_code=ErrorCode.group_id_not_found if group_id in ("kip-848", "neither", "share") else code,
             group_id=group_id,
-            group_state="Stable" if group_id == "g" else "Dead",
+            group_state="Stable" if group_id in ("g", "central") else "Dead",
             protocol_type="consumer",
             protocol_data="range",
             members=(member,),
+            is_central=group_id == "central",
         )
         return m.DescribeGroupsResponse(throttle_time=ZERO, groups=(group,))
 
@@ -395,7 +398,10 @@ def test_log_directories_are_requested_from_each_broker(world: Operator) -> None
 
 
 def test_groups_of_all_brokers_are_listed(world: Operator) -> None:
-    assert [group.group_id for group in world.run(calls.list_groups())] == ["g1", "g2"]
+    assert [(group.group_id, group.group_type) for group in world.run(calls.list_groups())] == [
+        ("g1", "classic"),
+        ("g2", "central"),
+    ]
 
 
 def test_a_group_is_described_by_its_coordinator(world: Operator) -> None:
@@ -403,6 +409,9 @@ def test_a_group_is_described_by_its_coordinator(world: Operator) -> None:
     assert (group.state, group.assignor, group.coordinator.node_id) == ("Stable", "range", 2)
     assert [(member.member_id, member.host, member.partitions) for member in group.members] == [("m-1", "/10.0.0.9", (T0, T1))]
     assert (2, Api.DESCRIBE_GROUPS) in world.cluster.asked
+    assert group.group_type == "classic"
+    central = world.run(describe_groups(["central"]))["central"]
+    assert (central.group_type, central.protocol_type) == ("central", "consumer")
 
 
 def test_a_group_of_the_consumer_protocol_is_described_by_a_second_request(world: Operator) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from ottla import errors
 from ottla.errors import (
+    AllKnownBrokersNotAvailableError,
     ConnectionFailedError,
     KeeperCode,
     LogTruncationError,
@@ -23,6 +24,7 @@ from ottla.errors import (
 
 OTHERS = [
     ConnectionFailedError("no server answers", {"a:1": "refused"}, hint="look"),
+    AllKnownBrokersNotAvailableError("no broker answers", {"a:1": "refused"}, hint="look"),
     LogTruncationError("cut", "t", 0, 7, None),
     ZooKeeperError(KeeperCode.NONODE, "/consumers/g", index=1, hint="look"),
     RecordDeserializationError("what is that", "t", 0, 7, b"\xff", part="value", record=None),

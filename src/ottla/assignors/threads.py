@@ -11,8 +11,8 @@ topics have different threads.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping
-from itertools import cycle
 from types import MappingProxyType
 
 from ottla.types import TopicPartition
@@ -46,16 +46,19 @@ def assign_in_turn(threads: Threads, partitions: Partitions) -> Owners:
 
     A thread that does not read a topic is skipped, and has its next turn when all others had theirs.
     """
-    turns = cycle(sorted({thread for readers in threads.values() for thread in readers}, key=_order))
-    readers_of = {topic: frozenset(readers) for topic, readers in threads.items() if readers}
+    in_order = sorted({thread for readers in threads.values() for thread in readers}, key=_order)
+    place_of = {thread: place for place, thread in enumerate(in_order)}
+    places = {topic: sorted({place_of[thread] for thread in readers}) for topic, readers in threads.items() if readers}
     # Java leaves partitions with equal hash codes in the order of a hash table; here they are in the order of their topics.
-    ordered = sorted(
-        (_hash_code(f"{topic}-{number}"), topic, number) for topic in readers_of for number in partitions.get(topic, ())
-    )
-    return {
-        TopicPartition(topic, number): next(thread for thread in turns if thread in readers_of[topic])
-        for _, topic, number in ordered
-    }
+    ordered = sorted((_hash_code(f"{topic}-{number}"), topic, number) for topic in places for number in partitions.get(topic, ()))
+    owners: Owners = {}
+    turn = 0
+    for _, topic, number in ordered:
+        readers = places[topic]
+        place = readers[bisect_left(readers, turn) % len(readers)]  # the next reader, or after the last one the first
+        owners[TopicPartition(topic, number)] = in_order[place]
+        turn = place + 1
+    return owners
 
 
 THREAD_ASSIGNORS: Mapping[str, ThreadAssignor] = MappingProxyType({"range": assign_ranges, "roundrobin": assign_in_turn})

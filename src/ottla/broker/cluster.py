@@ -37,6 +37,8 @@ class Cluster:
         self.is_alone = is_alone
         self.brokers: Mapping[int, NodeEndpoint] = {me.node_id: me}
         """The registered brokers, by id, in its order."""
+        self.started_at: Mapping[int, int] = {}
+        """When each registered broker has started (ms since 1970), as far as is known."""
         self.is_known = is_alone
         """Whether the registered brokers were ever read."""
         self._led: Counter[int] = Counter()

@@ -55,6 +55,9 @@ HandlerKey = tuple[Any, ...]
 Outcome = object
 """The result of a job, or the exception that it raised."""
 
+CENTRAL = "central"
+"""The first element of the keys and tags of the central coordinator, which only a broker with ZooKeeper imports."""
+
 logger = logging.getLogger("ottla.broker")
 
 
@@ -104,7 +107,9 @@ class BrokerCore:
         self, header: RequestHeader, message: Any, ticket: Ticket, connection: int, host: str, now: Now
     ) -> list[BrokerEffect]:
         """Serve one request. ``host`` is the client's address."""
-        context = RequestContext(ticket, header.api, connection, header.client_id or "", f"/{host}", header.version_rules)
+        context = RequestContext(
+            ticket, header.api, connection, header.client_id or "", f"/{host}", header.version_rules, header.correlation_id
+        )
         self._serve(context, message, now)
         return self._take_effects(now)
 
@@ -144,6 +149,8 @@ class BrokerCore:
         for parked in self.state.fetch_purgatory.of_connection(connection):
             self.state.fetch_purgatory.take(parked.context.ticket)
         self.catalog.faults.on_disconnect(connection)
+        if self.state.central is not None:
+            self.state.central.on_disconnect(connection, now)
         return self._take_effects(now)
 
     def on_command(self, command: Command, now: Now) -> tuple[int, list[BrokerEffect]]:
@@ -183,6 +190,8 @@ class BrokerCore:
             self.catalog.outbox.put(*handler(self.state, context, message, now))
         elif context.api in self.state.transactions.served:
             self.state.transactions.handle(context, message, now)
+        elif self.state.central is not None:
+            self.state.central.handle(context, message, now)
         else:
             self.state.groups.handle(context, message, now)
 
@@ -217,6 +226,8 @@ class BrokerCore:
         """Return the effects of a step and of its consequences, except those that a scripted fault holds back."""
         self._add_consequences(now)
         effects = self.catalog.outbox.take()
+        if self.state.central is not None:
+            effects = self.state.central.joined(effects)
         return self.catalog.faults.outgoing(effects, now) if self.catalog.faults.active else effects
 
     def _resign(self, fault: int, moved: MoveCoordinator, now: Now) -> None:
@@ -255,6 +266,8 @@ class BrokerCore:
         if changed := self.catalog.take_changed_topics():
             self.state.groups.on_topics_changed(changed, now)
             self.state.transactions.on_topics_changed(now)
+            if self.state.central is not None:
+                self.state.central.on_topics_changed(changed, now)
         if self.zookeeper is not None and self.zookeeper.is_due:  # a request has begun a change, or topics have changed
             self._step_in_zookeeper(now)
         if touched := self.catalog.take_changed_logs():
@@ -317,6 +330,14 @@ class BrokerCore:
         coordinator, partition = key
         (self.state.groups if coordinator == "group" else self.state.transactions).retry_load(partition, now)
 
+    def _central_timer(self, key: HandlerKey, now: Now) -> None:
+        if self.state.central is not None:
+            self.state.central.on_timer((CENTRAL, *key), now)
+
+    def _central_job(self, tag: HandlerKey, outcome: Outcome, now: Now) -> None:
+        if self.state.central is not None:
+            self.state.central.on_job(tag, outcome, now)
+
     def _removed(self, tag: HandlerKey, outcome: Outcome, now: Now) -> None:
         self.catalog.logs.on_removed(tag[0], outcome, now)
 
@@ -360,6 +381,7 @@ _ON_TIMER: dict[Any, Callable[[BrokerCore, HandlerKey, Now], None]] = {
     FLUSH_LOG: BrokerCore._flush_log,
     LOADING: BrokerCore._retry_load,
     "zookeeper": lambda core, key, now: core._step_in_zookeeper(now),
+    CENTRAL: BrokerCore._central_timer,
     COORDINATOR: lambda core, key, now: core.state.groups.on_timer((COORDINATOR, *key), now),
     TRANSACTIONS: lambda core, key, now: core.state.transactions.on_timer((TRANSACTIONS, *key), now),
     MARKERS: lambda core, key, now: core.state.transactions.retry_markers(key, now),
@@ -379,5 +401,6 @@ _ON_JOB: dict[Any, Callable[[BrokerCore, HandlerKey, Outcome, Now], None]] = {
     FLUSH_LOG: BrokerCore._log_flushed,
     "remove-files": BrokerCore._removed,
     "group": lambda core, tag, outcome, now: core.state.groups.on_job(tag, outcome, now),
+    CENTRAL: BrokerCore._central_job,
     "transactions": lambda core, tag, outcome, now: core.state.transactions.on_job(tag, outcome, now),
 }

@@ -14,7 +14,9 @@ from ottla.broker.ports import DiskJob
 from ottla.coordinator.effects import (
     CancelTimer,
     CloseConnection,
+    HangUp,
     NoReply,
+    Push,
     Reply,
     RequestContext,
     SetTimer,
@@ -86,7 +88,7 @@ class Registered:
 
 BrokerEffect: TypeAlias = (
     "Reply | NoReply | CloseConnection | SetTimer | CancelTimer | RunJob | TruncatedReply | MuteConnection | UnmuteConnection | "
-    "FaultStruck | Registered | Perform | Disconnect"
+    "FaultStruck | Registered | Push | HangUp | Perform | Disconnect"
 )
 """``Perform`` and ``Disconnect`` concern ZooKeeper. The shell passes the outcome of a ``Perform`` to
 ``BrokerCore.on_session_report``. Quoted, so that a broker without ZooKeeper does not import them."""
@@ -96,10 +98,12 @@ __all__ = [
     "CancelTimer",
     "CloseConnection",
     "FaultStruck",
+    "HangUp",
     "JobTag",
     "MuteConnection",
     "NoReply",
     "NodeEndpoint",
+    "Push",
     "ReceivedRequest",
     "Registered",
     "Reply",

@@ -39,6 +39,7 @@ class Wait(enum.Enum):
     """What a request yields until something happens that is not a matter of time."""
 
     FOR_CHANGE = "a change of topics is under way in ZooKeeper"
+    FOR_ANSWER = "ZooKeeper was asked"
 
 
 Slices = Generator[list[BrokerEffect] | Wait, None, list[BrokerEffect]]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from ottla.assignors import PartitionAssignor
 from ottla.broker.catalog import BrokerCatalog, Endpoint
@@ -21,6 +22,12 @@ from ottla.broker.purgatory import DelayedProduce, FetchPurgatory
 from ottla.broker.slices import SlicedRequests
 from ottla.broker.transaction_coordinator_service import TransactionCoordinatorService
 from ottla.protocol.apis import Api
+
+if TYPE_CHECKING:
+    from ottla.broker.central_coordinator_service import CentralCoordinatorService
+
+_CENTRAL = frozenset({Api.CONSULT, Api.REGISTER, Api.LEAVE, Api.PING, Api.STOP, Api.START})
+"""The APIs of central groups, which only a broker with ZooKeeper serves."""
 
 
 class BrokerState:
@@ -45,9 +52,12 @@ class BrokerState:
         self.responses_after_jobs: dict[Ticket, tuple[object, object]] = {}
         self.groups = GroupCoordinatorService(self.catalog, config, ids, configured_assignors(config, assignors))
         self.transactions = TransactionCoordinatorService(self.catalog, self.groups, config)
+        self.central: CentralCoordinatorService | None = None
+        """The coordinator of central groups; ``None``: the broker has no ZooKeeper."""
+        served = {*own_apis, *self.groups.served, *self.transactions.served}
         # As Kafka's brokers with ZooKeeper: they have no quorum to describe.
-        unserved = set() if self.catalog.cluster.is_alone else {Api.DESCRIBE_QUORUM}
-        self.served = tuple(sorted({*own_apis, *self.groups.served, *self.transactions.served} - unserved))
+        served = served - _CENTRAL if self.catalog.cluster.is_alone else (served | _CENTRAL) - {Api.DESCRIBE_QUORUM}
+        self.served = tuple(sorted(served))
         """The APIs that have a handler, and no others."""
 
     def reply_after(self, ticket: Ticket, job: DiskJob, response: object, failure: object) -> list[BrokerEffect]:
@@ -60,3 +70,5 @@ class BrokerState:
         self.catalog.alter_settings(settings, validate_only)
         if not validate_only:
             self.groups.reconfigure()
+            if self.central is not None:
+                self.central.reconfigure()

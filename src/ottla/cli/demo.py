@@ -30,6 +30,7 @@ class Protocol(enum.Enum):
     ZOOKEEPER = "zookeeper"
     CLASSIC = "classic"
     CONSUMER = "consumer"
+    CENTRAL = "central"
 
 
 def demo(
@@ -37,7 +38,8 @@ def demo(
         Path, typer.Option("--out", parser=parse_path, metavar="PATH", help="Directory for the broker's data and the results.")
     ] = Path("demo-output"),
     protocol: Annotated[
-        Protocol, typer.Option("--group-protocol", help="The protocol of the group: that of Kafka 0.8, 0.9 or 4.0.")
+        Protocol,
+        typer.Option("--group-protocol", help="The protocol of the group: that of Kafka 0.8, 0.9 or 4.0, or the draft for 0.9."),
     ] = Protocol.CLASSIC,
     flights: Annotated[
         int | None, typer.Option("--flights", min=1_000, hidden=True, help="Use only the first N flights, for tests.")

@@ -19,7 +19,7 @@ from ottla.cli.offsets import Log, clamped_offsets, logs_of, stored_in_kafka
 from ottla.cli.options import Format
 from ottla.cli.output import CommandFailed, pluralize, print_json, print_line, print_rows, print_table, print_warning
 from ottla.errors import OttlaError
-from ottla.zookeeper_admin import ZooKeeperGroupDescription, ZooKeeperPartition
+from ottla.zookeeper_admin import ZooKeeperGroupDescription, ZooKeeperGroupListing, ZooKeeperPartition
 
 MEMBER_COLUMNS = ("member_id", "host", "pattern", "subscription", "partitions")
 PARTITION_COLUMNS = ("topic", "partition", "committed", "stored_in", "end_offset", "lag", "owner")
@@ -68,7 +68,7 @@ def list_groups(servers: Servers, output: Format) -> None:
     """Print all groups in ZooKeeper."""
     with servers.connected() as zookeeper:
         groups = zookeeper.list_groups()
-    rows = [{"group": each.group_id, "state": each.state, "protocol": "zookeeper"} for each in groups]
+    rows = [{"group": each.group_id, "state": each.state, "protocol": _protocol(each)} for each in groups]
     print_rows(rows, ("group", "state", "protocol"), output)
 
 
@@ -81,7 +81,9 @@ def describe(servers: Servers, name: str, output: Format) -> None:
     if output is Format.JSON:
         print_json(document)
         return
-    print_line(f"group {name}: {group.state}, protocol zookeeper")
+    print_line(f"group {name}: {group.state}, protocol {_protocol(group)}")
+    if group.is_central and group.state != "Empty":
+        print_warning(f"only the central coordinator knows the members: ottla group describe {name} -b BROKER")
     print()
     print_table([_member_cells(each) for each in document["members"]], MEMBER_COLUMNS)
     print()
@@ -93,6 +95,10 @@ def describe(servers: Servers, name: str, output: Format) -> None:
     if group.malformed:
         print()
         print_table([{"malformed_node": each.path, "error": each.error} for each in group.malformed], MALFORMED_COLUMNS)
+
+
+def _protocol(group: ZooKeeperGroupListing | ZooKeeperGroupDescription) -> str:
+    return "central" if group.is_central else "zookeeper"
 
 
 def _from_brokers(
@@ -118,7 +124,7 @@ def describe_group(
     return {
         "group": group.group_id,
         "state": group.state,
-        "protocol": "zookeeper",
+        "protocol": _protocol(group),
         "members": [
             {
                 "member_id": each.member_id,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ottla.client import events
 from ottla.client.backoff import ExponentialBackoff, RandomPort
@@ -20,7 +20,7 @@ from ottla.client.cluster.coordinator import CoordinatorKind
 from ottla.client.cluster.metadata import MetadataManager
 from ottla.client.cluster.topics import TopicsManager
 from ottla.client.core import ClientCore
-from ottla.client.effects import Poll, Unreachable
+from ottla.client.effects import Poll, RequestManager, Unreachable
 from ottla.client.events import Completed, Published, Reply
 from ottla.client.fetch.manager import FetchManager
 from ottla.client.groups.membership import Membership, MembershipContext
@@ -38,6 +38,10 @@ from ottla.client.subscription import EARLIEST, LATEST, Ago, Mode, Reset, Snapsh
 from ottla.config import ConsumerConfig
 from ottla.errors import OttlaError
 from ottla.types import Now
+
+if TYPE_CHECKING:
+    from ottla.client.central_assembly import CentralAssembly
+    from ottla.client.zookeeper_assembly import ZooKeeperAssembly
 
 _NOTHING: frozenset[type[object]] = frozenset()
 _REPORTS: frozenset[type[object]] = frozenset({events.Drained, events.MovedToStreams})
@@ -64,21 +68,19 @@ class ConsumerAssembly:
         backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random)
         metadata = core.metadata_manager
         unreachable: Unreachable = core.connections.brokers.unreachable
+        self._lease_until: Callable[[], int | None] | None = None
+        self._introduction: tuple[RequestManager, ...] = ()
+        self._central: CentralAssembly | None = None
         zookeeper = None
         if config.group_protocol == "zookeeper":
             from ottla.client.zookeeper_assembly import ZooKeeperAssembly
 
-            zookeeper = ZooKeeperAssembly(core, config, backoff)
+            zookeeper = session = ZooKeeperAssembly(core, config, backoff)
+            self._lease_until = lambda: session.session.lease_until
             problems.zookeeper, unreachable = zookeeper.brokers, zookeeper.unreachable
         if config.group_id is not None:
-            self.coordinator = core.coordinator_of(CoordinatorKind.GROUP, config.group_id, backoff)
-            context = MembershipContext(config, self.subscription, self.coordinator, metadata, core.notify, backoff, self.polls)
-            store: OffsetStore
-            if zookeeper is not None:
-                self.membership, store = zookeeper.member(context, host)
-            else:
-                self.membership = membership_of(context, connection_to=core.connections.brokers.get)
-                store = KafkaOffsetStore(config, self.coordinator, self.membership, metadata, unreachable)
+            store = self._add_member(config, zookeeper, backoff, shared, host)
+            assert self.membership is not None
             self.commits = CommitManager(config, store, self.membership, backoff, self.subscription.topic_id)
             self.recorder = RebalanceRecorder(config, self.subscription, self.membership)
             problems.coordinator = self.coordinator
@@ -95,14 +97,16 @@ class ConsumerAssembly:
             self.fetches.replicas,
             problems.unreachable,
         )
-        self.publisher = Publisher(core, self.subscription, self.membership, self.recorder, problems, shared)
+        if self._central is not None:
+            self._central.on_ping = self.inspection.on_ping
+        self.publisher = Publisher(core, self.subscription, self.membership, self.recorder, problems, shared, self._lease_until)
         # A request that one manager causes in another must leave in the same pass, since no later event may start another pass:
         # 1. Commits are polled before the membership, since a rebalance waits for them.
         # 2. They are polled again after the managers that may cause a commit or a look-up of committed offsets.
         # 3. The coordinator and the metadata are polled after the managers that may cause their look-ups.
         commits = () if self.commits is None else (self.commits,)
         member = () if self.membership is None else (self.membership,)
-        for manager in (*commits, *member, self.validator, self.fetches, self.offsets, *commits, self.topics):
+        for manager in (*commits, *member, self.validator, self.fetches, self.offsets, *commits, self.topics, *self._introduction):
             core.add_manager(manager)
         if self.recorder is not None:
             core.add_manager(self.coordinator)
@@ -112,6 +116,36 @@ class ConsumerAssembly:
         core.before_notifications = self.publisher.publish
         core.deferrable_commands = self._deferrable_commands
         self._register()
+
+    def _add_member(
+        self,
+        config: ConsumerConfig,
+        zookeeper: ZooKeeperAssembly | None,
+        backoff: ExponentialBackoff,
+        shared: SharedState,
+        host: str,
+    ) -> OffsetStore:
+        """Create the coordinator and the member of the group; return where it stores offsets."""
+        core, metadata = self.core, self.core.metadata_manager
+        central = None
+        if config.group_protocol == "central":
+            from ottla.client.central_assembly import CentralAssembly
+
+            central = self._central = CentralAssembly(core, config)
+            self.coordinator = central.coordinator(backoff)
+        else:
+            self.coordinator = core.coordinator_of(CoordinatorKind.GROUP, config.group_id or "", backoff)
+        context = MembershipContext(config, self.subscription, self.coordinator, metadata, core.notify, backoff, self.polls)
+        if central is not None:
+            member = central.member(context, host, shared.returned_offset)
+            self._lease_until, self._introduction = (lambda: member.membership.lease_until), (member.introduction,)
+            self.membership = member.membership
+            return member.store
+        if zookeeper is not None:
+            self.membership, store = zookeeper.member(context, host)
+            return store
+        self.membership = membership_of(context, connection_to=core.connections.brokers.get)
+        return KafkaOffsetStore(config, self.coordinator, self.membership, metadata, core.connections.brokers.unreachable)
 
     def _register(self) -> None:
         handlers: dict[type[object], Callable[[Any, Now], None]] = {
@@ -186,9 +220,10 @@ class ConsumerAssembly:
     def _subscribe(self, command: events.Subscribe, now: Now) -> None:
         del now
         before = self.subscription
-        same = command.pattern is not None and before.mode is Mode.TOPICS and self.core.session is not None
+        same = command.pattern is not None and before.mode is Mode.TOPICS and self._lease_until is not None
         same = same and (before.pattern, before.is_black_list) == (command.pattern, command.is_black_list)
-        # A member of a ZooKeeper group learns the topics of a pattern in a rebalance, and the same pattern causes none.
+        # A member with a lease, in a ZooKeeper or central group, learns the topics of a pattern in a rebalance; the same pattern
+        # causes none.
         topics = before.topics if same else command.topics
         self.subscription.streams, self.subscription.is_black_list = command.streams, command.is_black_list
         self.subscription.subscribe(topics, command.pattern)
@@ -304,8 +339,10 @@ class Publisher:
         recorder: RebalanceRecorder | None,
         problems: Problems,
         shared: SharedState,
+        lease_until: Callable[[], int | None] | None,
     ) -> None:
         self._core = core
+        self._lease_until = lease_until
         self._subscription = subscription
         self._membership = membership
         self._recorder = recorder
@@ -326,8 +363,8 @@ class Publisher:
         """Publish what has changed."""
         if self._recorder is not None:
             self._shared.rebalances, self._shared.rebalancing = self._recorder.records, self._recorder.under_way
-        if self._core.session is not None:
-            self._shared.lease_until = self._core.session.lease_until or 0
+        if self._lease_until is not None:
+            self._shared.lease_until = self._lease_until() or 0
         if self._published == self._subscription.version:
             return
         group = self._membership.metadata() if self._membership is not None else None

@@ -12,16 +12,27 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.client.backoff import ExponentialBackoff, RandomPort
-from ottla.client.cluster.coordinator import CoordinatorKind, CoordinatorManager
+from ottla.client.cluster.coordinator import CoordinatorKind, CoordinatorManager, FindCoordinator, Question
 from ottla.client.cluster.metadata import Metadata, MetadataManager
 from ottla.client.connections.connections import Connections
-from ottla.client.effects import CompletedRequest, ConnectionEffect, RequestManager, Send
+from ottla.client.effects import (
+    Answer,
+    Arrival,
+    ChannelClosed,
+    CompletedRequest,
+    ConnectionEffect,
+    PushedRequest,
+    RequestManager,
+    Send,
+    ToChannel,
+)
 from ottla.client.events import ErrorNotification
 from ottla.config import ClientConfig
 from ottla.errors import OttlaError
 from ottla.types import Node, Now
 
 if TYPE_CHECKING:
+    from ottla.protocol.connection import Pushed
     from ottla.zookeeper.session import Disconnect, Perform, Session, SessionChanged, WatchFired
 
 _log = logging.getLogger(__name__)
@@ -53,6 +64,8 @@ class ClientCore:
         self.session: Session | None = None
         """The session with ZooKeeper, if the client has one."""
         self._session_handlers: list[Callable[[WatchFired | SessionChanged, Now], None]] = []
+        self._on_pushed: Callable[[ToChannel, Pushed, Now], None] = lambda target, pushed, now: None
+        self._on_channel_closed: Callable[[ToChannel, str, Now], None] = lambda target, reason, now: None
         self._managers: list[RequestManager] = []
         self._watchers: list[RequestManager] = []
         self._handlers: dict[type[object], Callable[[Any, Now], None]] = {}
@@ -79,8 +92,12 @@ class ClientCore:
 
     def coordinator_of(self, kind: CoordinatorKind, key: str, backoff: ExponentialBackoff) -> CoordinatorManager:
         """Return a manager that looks up a coordinator. The caller polls it."""
-        timeout = self.config.request_timeout_ms
-        return CoordinatorManager(kind, key, timeout, backoff, self.learn_node, self.connections.disconnect)
+        question = FindCoordinator(kind, key, self.config.request_timeout_ms)
+        return self.coordinator_by(question, question.name, backoff)
+
+    def coordinator_by(self, question: Question, name: str, backoff: ExponentialBackoff) -> CoordinatorManager:
+        """Return a manager that looks up the coordinator of ``name`` by this question. The caller polls it."""
+        return CoordinatorManager(question, name, backoff, self.learn_node, self.connections.disconnect)
 
     def use_zookeeper(self, session: Session) -> None:
         """Perform each ``Ask`` of the managers in this session."""
@@ -92,6 +109,14 @@ class ClientCore:
     def on_session_event(self, handler: Callable[[WatchFired | SessionChanged, Now], None]) -> None:
         """Pass the watches and states of the session to this handler as well."""
         self._session_handlers.append(handler)
+
+    def on_pushed(self, handler: Callable[[ToChannel, Pushed, Now], None]) -> None:
+        """Pass the requests of the central coordinator to this handler."""
+        self._on_pushed = handler
+
+    def on_channel_closed(self, handler: Callable[[ToChannel, str, Now], None]) -> None:
+        """Call this handler, with the reason, when the channel of a member is closed, by whichever side."""
+        self._on_channel_closed = handler
 
     def register(self, command: type[object], handler: Callable[[Any, Now], None]) -> None:
         """Register the handler of a class of commands. Raises ``ValueError`` for a second handler."""
@@ -128,16 +153,14 @@ class ClientCore:
         """Pass responses to their managers. A shell may call this before ``poll``, so that the application gets them sooner."""
         if self.session is not None:
             self._deliver_from_zookeeper(self.session, now)
-        for completion in self.connections.take_completions():
-            request, message, error = completion
+        for arrival in self.connections.take_completions():
+            completion = arrival if isinstance(arrival, CompletedRequest) else None
             try:
-                if error is not None:
-                    request.send.on_failure(error, now)
-                else:
-                    request.send.on_response(message, now)
+                self._deliver(arrival, now)
             except Exception as bug:
-                self._surface(bug, type(request.manager).__name__)
-            self._ended.append(completion)
+                self._surface(bug, type(arrival if completion is None else completion.request.manager).__name__)
+            if completion is not None:
+                self._ended.append(completion)
 
     def poll(self, now: Now) -> CorePoll:
         """Run one pass: deliver responses, poll the managers (that of the metadata last, since others request it), then the
@@ -187,12 +210,24 @@ class ClientCore:
             for send in sends:
                 if isinstance(send, Send):
                     self.connections.enqueue(manager, send, now)
+                elif isinstance(send, Answer):
+                    self.connections.answer(send)
                 else:
                     assert self.session is not None, "use_zookeeper() comes before the first Ask"
                     self.session.ask(manager, send, now)
             if wake_at is not None:
                 times.append(wake_at)
         return times
+
+    def _deliver(self, arrival: Arrival, now: Now) -> None:
+        if isinstance(arrival, PushedRequest):
+            self._on_pushed(arrival.target, arrival.pushed, now)
+        elif isinstance(arrival, ChannelClosed):
+            self._on_channel_closed(arrival.target, arrival.reason, now)
+        elif arrival.error is not None:
+            arrival.request.send.on_failure(arrival.error, now)
+        else:
+            arrival.request.send.on_response(arrival.message, now)
 
     def _deliver_from_zookeeper(self, session: Session, now: Now) -> None:
         """Pass the session's events to their handlers, then the outcomes to their managers.

@@ -22,7 +22,7 @@ from ottla.protocol.rpcs import RequestT, ResponseT, Rpc
 from ottla.types import Now
 
 if TYPE_CHECKING:
-    from ottla.protocol.connection import ClientConnection
+    from ottla.protocol.connection import ClientConnection, Pushed
     from ottla.protocol.framing import Piece
     from ottla.protocol.sasl import SaslChallenge
     from ottla.zookeeper.session import AnyAsk
@@ -30,7 +30,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AnyNode:
-    """Any broker will do: the least loaded one that is connected, else one to connect to."""
+    """Any broker will do: the least loaded one that is connected, else one to connect to.
+
+    ``in_turn``: the one whose turn is longest ago, among all brokers of the cluster and of the settings. For a question to which
+    one broker may give a wrong answer again and again, since it is cut off from the others.
+    """
+
+    in_turn: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +53,19 @@ class ToCoordinator:
     node_id: int
 
 
-Target = AnyNode | ToNode | ToCoordinator
+@dataclass(frozen=True, slots=True)
+class ToChannel:
+    """The channel of a member of a central group: a connection of its own to the broker that is the central coordinator.
+
+    Only Register and Leave are sent to it. After a Register the coordinator sends requests on it, which ``Answer`` answers.
+    """
+
+    node_id: int
+
+
+ToOneBroker = ToNode | ToCoordinator | ToChannel
+
+Target = AnyNode | ToOneBroker
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +100,26 @@ AnySend = Send[Any, Any]
 """A request where its types do not matter: the manager that made it and mypy have matched them."""
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to a request of the coordinator, on the connection on which it came; it is dropped if that is closed.
+
+    It has no outcome: the coordinator's next request tells that it has arrived.
+    """
+
+    api: Api
+    correlation_id: int
+    message: Any
+    target: ToChannel
+
+
 class Poll(NamedTuple):
     """The requests of a manager, and the time of its next poll (monotonic ms; ``None``: on the next event).
 
     An ``Ask`` is a request to ZooKeeper, an operation on its nodes.
     """
 
-    sends: tuple[AnySend | AnyAsk, ...] = ()
+    sends: tuple[AnySend | AnyAsk | Answer, ...] = ()
     wake_at: int | None = None
 
 
@@ -102,7 +133,7 @@ class RequestManager(Protocol):
 class Unreachable(Protocol):
     """Returns why no broker is connected, for the errors of managers, which do not know connections."""
 
-    def __call__(self, who: str = "", targets: Iterable[ToNode | ToCoordinator] = (), /) -> OttlaError | None:
+    def __call__(self, who: str = "", targets: Iterable[ToOneBroker] = (), /) -> OttlaError | None:
         """Return why no broker is connected; if some are, why one of ``targets`` is not. The error calls these ``who``."""
 
 
@@ -125,6 +156,23 @@ class CompletedRequest(NamedTuple):
     request: PendingRequest
     message: Any
     error: OttlaError | None
+
+
+class PushedRequest(NamedTuple):
+    """A request of the coordinator, and the channel on which it came."""
+
+    target: ToChannel
+    pushed: Pushed
+
+
+class ChannelClosed(NamedTuple):
+    """A channel whose connection is gone."""
+
+    target: ToChannel
+    reason: str
+
+
+Arrival = CompletedRequest | PushedRequest | ChannelClosed
 
 
 class Address(NamedTuple):

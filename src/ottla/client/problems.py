@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ottla.client.cluster.coordinator import COORDINATOR, CoordinatorManager
 from ottla.client.core import ClientCore
-from ottla.client.effects import ToCoordinator, ToNode
+from ottla.client.effects import ToChannel, ToCoordinator, ToNode
 from ottla.client.subscription import Mode, Phase, SubscriptionState
 from ottla.errors import LeaderNotAvailableError, OttlaError, UnknownTopicOrPartitionError
 from ottla.protocol import ErrorCode
@@ -106,7 +106,8 @@ class Problems:
         if self.coordinator is None or not needed:
             return None
         named = self.coordinator.named
-        cut_off = named is not None and self._core.connections.brokers.unreachable(COORDINATOR, (ToCoordinator(named),))
+        targets = () if named is None else (ToCoordinator(named), ToChannel(named))
+        cut_off = named is not None and self._core.connections.brokers.unreachable(COORDINATOR, targets)
         return cut_off or self.coordinator.failure
 
     def _leaderless(self) -> OttlaError | None:

@@ -89,7 +89,7 @@ class Snapshot:
     """Whether the cluster has answered at least once."""
     pattern: str | None = None
     threads: Mapping[TopicPartition, int] = FrozenMapping()
-    """In a ZooKeeper group, the number of the consumer thread that owns each partition."""
+    """In a ZooKeeper or central group, the number of the consumer thread that owns each partition."""
 
     @property
     def problems(self) -> dict[TopicPartition, OttlaError]:
@@ -247,9 +247,9 @@ class SubscriptionState:
         self.is_black_list = False
         """Whether the subscription is to the topics that the pattern does not match."""
         self.streams: Mapping[str, int] = FrozenMapping()
-        """The number of streams of each topic, or of the pattern, where it is not one. Only ZooKeeper groups use it."""
+        """The number of streams of each topic, or of the pattern, where it is not one. Only ZooKeeper and central groups use it."""
         self.threads: Mapping[TopicPartition, int] = FrozenMapping()
-        """The consumer thread of each partition, in a ZooKeeper group."""
+        """The consumer thread of each partition, in a ZooKeeper or central group."""
         self.partitions: dict[TopicPartition, PartitionState] = {}
         self.reset_to = reset_to
         self.version = 0

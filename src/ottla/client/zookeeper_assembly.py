@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ottla.client.backoff import ExponentialBackoff
 from ottla.client.cluster.zookeeper_brokers import ZooKeeperBrokers
 from ottla.client.core import ClientCore
-from ottla.client.effects import ToCoordinator, ToNode
+from ottla.client.effects import ToOneBroker
 from ottla.client.groups.membership import MembershipContext
 from ottla.client.groups.zookeeper.membership import ZooKeeperMembership
 from ottla.client.positions.stores.both import DualOffsetStore
@@ -50,7 +50,7 @@ class ZooKeeperAssembly:
         if servers:
             self._core.connections.brokers.bootstrap_servers = tuple(dict.fromkeys((*self._config.bootstrap_servers, *servers)))
 
-    def unreachable(self, who: str = "", targets: Iterable[ToNode | ToCoordinator] = (), /) -> OttlaError | None:
+    def unreachable(self, who: str = "", targets: Iterable[ToOneBroker] = (), /) -> OttlaError | None:
         """Return the error for ``effects.Unreachable``: without ZooKeeper no broker is known, so none has failed."""
         return self._core.connections.brokers.unreachable(who, targets) or self.brokers.none_known()
 

@@ -59,6 +59,9 @@ ASSIGNORS = "Assignor | Iterable[Assignor]"
 ZOOKEEPER = frozenset({"zookeeper"})
 """The group protocol of Kafka 0.8."""
 
+RESERVED_GROUPS = frozenset({"coordinator", "groups"})
+"""Names of nodes below ``/consumers`` that are no groups of the central coordinator."""
+
 
 class OttlaConfigWarning(UserWarning):
     """A setting has no effect here, or not the expected one."""
@@ -195,18 +198,20 @@ class ConsumerConfig(ApiConfig):
     """The group for ``subscribe()`` and ``commit()``. None: only ``assign()`` works."""
     group_instance_id: str | None = row(None, instance_id, protocols=frozenset({"classic", "consumer"}))
     """Makes this a static member (KIP-345): a restart within the session causes no rebalance. Each member needs its own id."""
-    group_protocol: str = row("auto", one_of("auto", "consumer", "classic", "zookeeper"))
+    group_protocol: str = row("auto", one_of("auto", "consumer", "classic", "zookeeper", "central"))
     """Which group protocol is used; ``auto`` chooses ``consumer`` or ``classic``, by what the cluster and the group support.
-    ``zookeeper`` is that of Kafka 0.8, and the default where ``zookeeper.connect`` is set and ``bootstrap.servers`` is not."""
-    session_timeout_ms: int = milliseconds(45_000, 1, protocols=frozenset({"classic"}))
-    """The coordinator removes a member after this time without a heartbeat. In ``consumer`` groups it is a broker setting."""
+    ``zookeeper`` is that of Kafka 0.8, and the default where ``zookeeper.connect`` is set and ``bootstrap.servers`` is not.
+    ``central`` is Kafka's draft of a coordinator for such groups, which Ottla's brokers with ZooKeeper have."""
+    session_timeout_ms: int = milliseconds(45_000, 1, protocols=frozenset({"classic", "central"}))
+    """The coordinator removes a member after this time without a heartbeat, in ``central`` groups without an answer to a ping. In
+    ``consumer`` groups it is a broker setting."""
     heartbeat_interval_ms: int = milliseconds(3_000, 1, protocols=frozenset({"classic"}))
     """How often heartbeats are sent; below the session timeout. In ``consumer`` groups it is a broker setting."""
     partition_assignment_strategy: tuple[Any, ...] = row(
-        ("range", "cooperative-sticky"), assignors, protocols=frozenset({"classic", "zookeeper"}), accepts=ASSIGNORS
+        ("range", "cooperative-sticky"), assignors, protocols=frozenset({"classic", "zookeeper", "central"}), accepts=ASSIGNORS
     )
     """How partitions are assigned, the preferred assignor first: names, and ``ottla.assignors.ConsumerPartitionAssignor``s. In a
-    ``zookeeper`` group: ``range``, the default there, or ``roundrobin``, the same for all members."""
+    ``zookeeper`` or ``central`` group: ``range``, the default there, or ``roundrobin``, the same for all members."""
     group_remote_assignor: str | None = row(None, name, protocols=frozenset({"consumer"}))
     """Which of the broker's assignors to use."""
     group_client_assignors: tuple[Any, ...] = row((), assignors_or_none, protocols=frozenset({"consumer"}), accepts=ASSIGNORS)
@@ -273,7 +278,7 @@ class ConsumerConfig(ApiConfig):
     """How often a rebalance tries to become the owner of all its partitions before ``poll()`` raises."""
     rebalance_backoff_ms: int = milliseconds(2_000, protocols=ZOOKEEPER)
     """The longest pause between two of these attempts. The default is ``zookeeper.sync.time.ms``."""
-    consumer_id: str | None = row(None, instance_id, protocols=ZOOKEEPER)
+    consumer_id: str | None = row(None, instance_id, protocols=ZOOKEEPER | {"central"})
     """Part of the member's id, in place of the host, the time and a random number. Each member needs its own."""
     offsets_storage: str = row("zookeeper", one_of("zookeeper", "kafka"), protocols=ZOOKEEPER)
     """Where offsets are committed: in ZooKeeper, or in Kafka as in the other group protocols."""
@@ -294,6 +299,8 @@ class ConsumerConfig(ApiConfig):
     @classmethod
     def _implied(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
         implied = {**super()._implied(given), **({} if "group_id" in given else {"enable_auto_commit": False})}
+        if given.get("group_protocol") == "central":
+            implied["partition_assignment_strategy"] = STRATEGIES[:1]
         return {**implied, **cls._implied_by_zookeeper(given)} if cls._means_zookeeper(given) else implied
 
     @classmethod
@@ -313,13 +320,15 @@ class ConsumerConfig(ApiConfig):
 
     def _check(self, given: frozenset[str]) -> None:
         super()._check(given)
-        if self.heartbeat_interval_ms >= self.session_timeout_ms:
+        if self.heartbeat_interval_ms >= self.session_timeout_ms and self.group_protocol != "central":
             above = f"it must be below session.timeout.ms, which is {self.session_timeout_ms}"
             raise ConfigError(f"heartbeat.interval.ms is {self.heartbeat_interval_ms}: {above}")
         if self.group_id is None and self.enable_auto_commit:
             raise ConfigError("enable.auto.commit needs a group", hint="set group_id, or remove enable_auto_commit")
         if self.group_protocol == "zookeeper":
             self._check_zookeeper()
+        if self.group_protocol in ("zookeeper", "central"):
+            _check_group_in_zookeeper(self)
         self._warn_of_ignored()
         if self.group_id is not None and self.means_classic and (warning := self.poll_interval_warning) is not None:
             warn(warning)
@@ -329,14 +338,6 @@ class ConsumerConfig(ApiConfig):
             raise ConfigError(
                 "group.protocol=zookeeper needs zookeeper.connect", hint='for example zookeeper_connect="localhost:2181"'
             )
-        if self.group_id is not None and not is_legal_name(self.group_id):
-            allowed = "letters, digits, dots, underscores and hyphens, and not '.' or '..'"
-            raise ConfigError(f"group.id={short_repr(self.group_id)}: in a zookeeper group it has only {allowed}")
-        strategy = self.partition_assignment_strategy
-        if len(strategy) != 1 or strategy[0] not in STRATEGIES:
-            listed = ", ".join(item if isinstance(item, str) else short_repr(item) for item in strategy)
-            expected = f"expected one of {' and '.join(STRATEGIES)}, the same for all members"
-            raise ConfigError(f"partition.assignment.strategy is {listed}: in a zookeeper group {expected}")
         if (warning := session_warning(self.zookeeper_session_timeout_ms)) is not None:
             warn(warning)
         if self.offsets_storage == "zookeeper" and self.dual_commit_enabled:
@@ -380,6 +381,20 @@ class ConsumerConfig(ApiConfig):
         ignored = sorted(set.intersection(*(set(self.ignored_by(protocol)) for protocol in chosen_from)))
         if ignored:
             warn(f"group.protocol={self.group_protocol} ignores {', '.join(ignored)}")
+
+
+def _check_group_in_zookeeper(config: ConsumerConfig) -> None:
+    """Check what is stored in ZooKeeper, or computed from it: the name of the group, and its assignor."""
+    if config.group_id is not None and not is_legal_name(config.group_id):
+        allowed = "letters, digits, dots, underscores and hyphens, and not '.' or '..'"
+        raise ConfigError(f"group.id={short_repr(config.group_id)}: in a {config.group_protocol} group it has only {allowed}")
+    if config.group_protocol == "central" and config.group_id in RESERVED_GROUPS:
+        raise ConfigError(f"group.id={config.group_id}: in ZooKeeper this is not the node of a group", hint="choose another name")
+    strategy = config.partition_assignment_strategy
+    if len(strategy) != 1 or strategy[0] not in STRATEGIES:
+        listed = ", ".join(item if isinstance(item, str) else short_repr(item) for item in strategy)
+        expected = f"expected one of {' and '.join(STRATEGIES)}, the same for all members"
+        raise ConfigError(f"partition.assignment.strategy is {listed}: in a {config.group_protocol} group {expected}")
 
 
 def _configs() -> tuple[type[ClientConfig], ...]:

@@ -59,13 +59,10 @@ def describe_group(
 ) -> Result:
     """Describe one group and its members; with the members' metadata only while the group is stable."""
     group = state.classic_group(target.group_id)
-    if group is None and VersionRule.GROUP_NOT_FOUND in context.version_rules:
-        reason = "not found" if state.group(target.group_id) is None else "is not a classic group"
-        error, message = ErrorCode.group_id_not_found, f"Group {target.group_id} {reason}."
-        return Result(answer=_undescribed(target.group_id, error, ClassicGroupState.DEAD, message))
     if group is None:
-        dead = _undescribed(target.group_id, ErrorCode.none, ClassicGroupState.DEAD)
-        return Result(answer=replace(dead, authorized_operations=target.operations))
+        return Result(
+            answer=missing_group(context, target, "not found" if state.group(target.group_id) is None else "is not a classic group")
+        )
     chosen = group.protocol if group.state is ClassicGroupState.STABLE else None
     members = tuple(
         describe_groups_response.DescribedGroupMember(
@@ -89,6 +86,15 @@ def describe_group(
             authorized_operations=target.operations,
         )
     )
+
+
+def missing_group(context: RequestContext, target: DescribeTarget, reason: str) -> describe_groups_response.DescribedGroup:
+    """Return the description of a group that cannot be described: it is dead for older clients, and not found for newer ones."""
+    if VersionRule.GROUP_NOT_FOUND in context.version_rules:
+        error, message = ErrorCode.group_id_not_found, f"Group {target.group_id} {reason}."
+        return _undescribed(target.group_id, error, ClassicGroupState.DEAD, message)
+    dead = _undescribed(target.group_id, ErrorCode.none, ClassicGroupState.DEAD)
+    return replace(dead, authorized_operations=target.operations)
 
 
 def describe_refused(context: RequestContext, target: DescribeTarget, error: ErrorCode) -> describe_groups_response.DescribedGroup:

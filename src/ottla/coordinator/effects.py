@@ -34,6 +34,8 @@ class RequestContext:
     client_host: str
     """The client's address as in Kafka's group metadata: ``/127.0.0.1``."""
     version_rules: frozenset[VersionRule] = frozenset()
+    correlation_id: int = 0
+    """Of a member's answer: the correlation id of the ``Push`` that it answers."""
 
 
 class ApiError(Exception):
@@ -68,6 +70,27 @@ class CloseConnection:
     """Close the connection of a request; ``reason`` is logged."""
 
     ticket: Ticket
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """Send a request to a member, on the connection that is its channel; a no-op if it is closed.
+
+    The answer arrives as a request of the same API, with the same correlation id.
+    """
+
+    connection: int
+    api: Api
+    correlation_id: int
+    message: Any
+
+
+@dataclass(frozen=True, slots=True)
+class HangUp:
+    """Close a client's connection after what was sent before; a no-op if it is closed. ``reason`` is logged."""
+
+    connection: int
     reason: str
 
 

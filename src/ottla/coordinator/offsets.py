@@ -25,9 +25,9 @@ from ottla.protocol.messages import offset_commit_request, offset_commit_respons
 from ottla.types import Now, TopicPartition
 
 _NO_ERROR = ErrorCode.none
-_NOT_EXISTING = (ErrorCode.unknown_topic_id, ErrorCode.unknown_topic_or_partition)
+NOT_EXISTING = (ErrorCode.unknown_topic_id, ErrorCode.unknown_topic_or_partition)
 """The errors of partitions that do not exist; they take precedence over an error of the group."""
-_FetchedOffsets = Mapping[TopicPartition, OffsetCommitValue | None]
+FetchedOffsets = Mapping[TopicPartition, OffsetCommitValue | None]
 """Committed offsets; ``None`` for an unstable one, which an open transaction may replace."""
 
 _NONE_COMMITTED = -1
@@ -42,7 +42,10 @@ def commit_offsets(
     now: Now,
 ) -> Result:
     """Store offsets, or answer with an error for each partition."""
-    checked = [_check_partitions(coordinator, context, topic) for topic in request.topics]
+    checked = [
+        checked_partitions(coordinator.topics, coordinator.config.offset_metadata_max_bytes, context, topic)
+        for topic in request.topics
+    ]
     group = state.group(request.group_id)
     if isinstance(group, ConsumerGroup):
         member_id, epoch = request.member_id, request.generation_id_or_member_epoch
@@ -50,8 +53,8 @@ def commit_offsets(
     else:
         group_error = _group_error(group, context, request)
     if group_error is not None:
-        checked = [(name, [error if error in _NOT_EXISTING else group_error for error in errors]) for name, errors in checked]
-    answer = _commit_answer(request, [errors for _, errors in checked])
+        checked = [(name, [error if error in NOT_EXISTING else group_error for error in errors]) for name, errors in checked]
+    answer = commit_answer(request, [errors for _, errors in checked])
     committed = tuple(
         [
             event
@@ -71,24 +74,23 @@ def commit_refused(
     request: offset_commit_request.OffsetCommitRequest, error: ErrorCode
 ) -> offset_commit_response.OffsetCommitResponse:
     """Return the response with an error for all partitions of an OffsetCommit."""
-    return _commit_answer(request, [[error] * len(topic.partitions) for topic in request.topics])
+    return commit_answer(request, [[error] * len(topic.partitions) for topic in request.topics])
 
 
-def _check_partitions(
-    coordinator: GroupContext, context: RequestContext, topic: offset_commit_request.OffsetCommitRequestTopic
+def checked_partitions(
+    image: TopicImage, metadata_max_bytes: int, context: RequestContext, topic: offset_commit_request.OffsetCommitRequestTopic
 ) -> tuple[str, list[ErrorCode]]:
     """Return the name of a topic, and the error code of each of its partitions."""
     by_id = VersionRule.BY_TOPIC_ID in context.version_rules
-    name = _name_of(coordinator.topics, topic.topic_id) if by_id else topic.name
+    name = _name_of(image, topic.topic_id) if by_id else topic.name
     if name is None:
         return "", [ErrorCode.unknown_topic_id] * len(topic.partitions)
-    count = coordinator.topics.partition_count(name) or 0
-    limit = coordinator.config.offset_metadata_max_bytes
+    count = image.partition_count(name) or 0
     errors = []
     for partition in topic.partitions:
         if not 0 <= partition.partition_index < count:
             errors.append(ErrorCode.unknown_topic_or_partition)
-        elif len(partition.committed_metadata or "") > limit:
+        elif len(partition.committed_metadata or "") > metadata_max_bytes:
             errors.append(ErrorCode.offset_metadata_too_large)
         else:
             errors.append(_NO_ERROR)
@@ -123,7 +125,7 @@ def _existing(
     """Yield the partitions of a request that exist."""
     for topic, (name, errors) in zip(request.topics, checked, strict=True):
         for partition, error in zip(topic.partitions, errors, strict=True):
-            if error not in _NOT_EXISTING:
+            if error not in NOT_EXISTING:
                 yield TopicPartition(name, partition.partition_index)
 
 
@@ -166,9 +168,10 @@ def _java_long(number: int) -> int:
     return (number + 2**63) % 2**64 - 2**63
 
 
-def _commit_answer(
+def commit_answer(
     request: offset_commit_request.OffsetCommitRequest, errors: Iterable[Iterable[ErrorCode]]
 ) -> offset_commit_response.OffsetCommitResponse:
+    """Return the response to an OffsetCommit, with an error code for each partition of each topic."""
     topics = tuple(
         offset_commit_response.OffsetCommitResponseTopic(
             name=topic.name,
@@ -216,13 +219,20 @@ def fetch_offsets(coordinator: GroupContext, state: ShardState, context: Request
     if error is not None:
         return Result(answer=fetch_refused(context, part, error))
     unstable = state.pending.of_group(part.group_id) if part.require_stable else frozenset[TopicPartition]()
-    offsets: _FetchedOffsets = {**state.offsets(request.group_id), **dict.fromkeys(unstable)}
+    offsets: FetchedOffsets = {**state.offsets(request.group_id), **dict.fromkeys(unstable)}
+    return Result(answer=fetch_answer(coordinator.topics, context, request, offsets))
+
+
+def fetch_answer(
+    image: TopicImage, context: RequestContext, request: offset_fetch_request.OffsetFetchRequestGroup, offsets: FetchedOffsets
+) -> offset_fetch_response.OffsetFetchResponseGroup:
+    """Return the response for one group, with the requested ones of its offsets."""
     by_id = VersionRule.BY_TOPIC_ID in context.version_rules
     if request.topics is None:
-        topics = _all_topics(coordinator.topics, offsets, by_id)
+        topics = _all_topics(image, offsets, by_id)
     else:
-        topics = tuple(_fetched_topic(coordinator.topics, topic, offsets, by_id) for topic in request.topics)
-    return Result(answer=offset_fetch_response.OffsetFetchResponseGroup(group_id=request.group_id, topics=topics))
+        topics = tuple(_fetched_topic(image, topic, offsets, by_id) for topic in request.topics)
+    return offset_fetch_response.OffsetFetchResponseGroup(group_id=request.group_id, topics=topics)
 
 
 def fetch_refused(context: RequestContext, part: FetchPart, error: ErrorCode) -> offset_fetch_response.OffsetFetchResponseGroup:
@@ -238,7 +248,7 @@ def fetch_refused(context: RequestContext, part: FetchPart, error: ErrorCode) ->
 
 
 def _all_topics(
-    image: TopicImage, offsets: _FetchedOffsets, by_id: bool
+    image: TopicImage, offsets: FetchedOffsets, by_id: bool
 ) -> tuple[offset_fetch_response.OffsetFetchResponseTopics, ...]:
     """Return all topics with offsets. A deleted topic has no id, so a response with ids leaves it out."""
     numbers: dict[str, list[int]] = {}
@@ -252,7 +262,7 @@ def _all_topics(
 
 
 def _fetched_topic(
-    image: TopicImage, topic: offset_fetch_request.OffsetFetchRequestTopics, offsets: _FetchedOffsets, by_id: bool
+    image: TopicImage, topic: offset_fetch_request.OffsetFetchRequestTopics, offsets: FetchedOffsets, by_id: bool
 ) -> offset_fetch_response.OffsetFetchResponseTopics:
     name = _name_of(image, topic.topic_id) if by_id else topic.name
     if name is None:
@@ -268,7 +278,7 @@ def _topic(
     return offset_fetch_response.OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=tuple(partitions))
 
 
-def _committed(partition: TopicPartition, offsets: _FetchedOffsets) -> offset_fetch_response.OffsetFetchResponsePartitions:
+def _committed(partition: TopicPartition, offsets: FetchedOffsets) -> offset_fetch_response.OffsetFetchResponsePartitions:
     value = offsets.get(partition)
     is_unstable = value is None and partition in offsets
     return _partition(partition.partition, value, ErrorCode.unstable_offset_commit if is_unstable else ErrorCode.none)

@@ -33,6 +33,7 @@ MEMBER_SETTINGS: Mapping[str, Mapping[str, object]] = {
     "zookeeper": {"partition_assignment_strategy": ["roundrobin"], "zookeeper_session_timeout": SESSION_TIMEOUT},
     "classic": {"partition_assignment_strategy": ["roundrobin"], "session_timeout": SESSION_TIMEOUT, "heartbeat_interval": 1.0},
     "consumer": {},
+    "central": {"partition_assignment_strategy": ["roundrobin"], "session_timeout": SESSION_TIMEOUT},
 }
 """Group protocol -> the settings of a member."""
 PACED_RUN = 16.5

@@ -35,6 +35,8 @@ ADMIN_TIMEOUT, BROKER_START, LOADING, PRODUCING, SPARK_START, SPARK_RUN = 10.0, 
 """Seconds after which a step counts as failed."""
 SPARK_JAVA = 17
 """The oldest Java that Spark runs on."""
+ON_ZOOKEEPER = {"zookeeper": "a ZooKeeper group", "central": "a central group"}
+"""The group protocols that need ZooKeeper, and what their groups are called."""
 DONE, WRONG, WITHOUT_SPARK = 0, 1, 3
 """Exit codes."""
 ANNOUNCED = {
@@ -49,15 +51,15 @@ ANNOUNCED = {
 def run(out: Path, limit: int | None, protocol: str, console: Console, stop: Stop) -> int:
     """Run the demo with all flights, or the first ``limit``, and its output in ``out``. Return the exit code.
 
-    ``protocol`` is that of the group: ``zookeeper``, ``classic`` or ``consumer``.
+    ``protocol`` is that of the group: ``zookeeper``, ``classic``, ``consumer`` or ``central``.
 
     Raises ``DemoFailed`` if it cannot continue, ``Interrupted`` after a signal in ``stop``.
     """
     display = Display(console)
     began = time.monotonic()
     java_error = _missing_java()
-    if java_error is not None and protocol == "zookeeper":
-        raise DemoFailed(f"a ZooKeeper group needs a ZooKeeper server, and that needs Java: {java_error}")
+    if java_error is not None and protocol in ON_ZOOKEEPER:
+        raise DemoFailed(f"{ON_ZOOKEEPER[protocol]} needs a ZooKeeper server, and that needs Java: {java_error}")
     try:
         with locked_output_directory(out), Children(out / "logs", stop) as children:
             main_job = MainJob(out, children, display, limit, protocol, stop)
@@ -109,7 +111,7 @@ class MainJob:
 
     def produce(self) -> None:
         """Start the broker, after its ZooKeeper if the group needs one, and produce every flight."""
-        if self._protocol == "zookeeper":
+        if self._protocol in ON_ZOOKEEPER:
             self._start_zookeeper()
         with self._display.step("broker", "start a broker"):
             served = {"data_dir": str(self._out / "broker"), "zookeeper": self._zookeeper_connect}

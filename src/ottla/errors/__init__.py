@@ -12,6 +12,7 @@
     +-- OttlaTimeoutError           a deadline passed                                              (also a TimeoutError)
     |   +-- ConsumerTimeoutError    a stream had no record for consumer_timeout
     +-- ConnectionFailedError       no broker could be reached; lists every address and why each failed
+    |   +-- AllKnownBrokersNotAvailableError  a member of a central group reaches no broker that it knows
     +-- DisconnectedError           the connection to a broker broke, or could not be made
     +-- AuthenticationError         the broker did not accept the credentials, or could not prove its identity
     |   +-- TlsError                no TLS connection: a certificate that is not trusted, expired or for another host ...
@@ -51,6 +52,7 @@ from ottla.errors.codes import (
     error_class as error_class,
 )
 from ottla.errors.tree import (
+    AllKnownBrokersNotAvailableError,
     AssignmentError,
     AuthenticationError,
     ClosedError,
@@ -82,6 +84,7 @@ from ottla.errors.tree import (
 from ottla.errors.zookeeper import KeeperCode as KeeperCode, ZooKeeperError
 
 __all__ = [
+    "AllKnownBrokersNotAvailableError",
     "AssignmentError",
     "AuthenticationError",
     "BrokerError",

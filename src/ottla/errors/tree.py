@@ -167,6 +167,10 @@ class ConnectionFailedError(OttlaError):
         self.attempts = dict(attempts)
 
 
+class AllKnownBrokersNotAvailableError(ConnectionFailedError):
+    """A member of a central group reaches none of the brokers that it knows, so it cannot ask for the coordinator."""
+
+
 class DisconnectedError(OttlaError):
     """The connection to one broker broke, or could not be established; the message names the node, its address and the reason."""
 

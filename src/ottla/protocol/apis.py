@@ -66,6 +66,17 @@ class Api(enum.IntEnum):
     CONSUMER_GROUP_PREPARE_ASSIGNMENT = 20_001
     """This API and the next are Ottla's: KIP-848 planned them, and Kafka does not have them."""
     CONSUMER_GROUP_INSTALL_ASSIGNMENT = 20_002
+    CONSULT = 20_003
+    """This API and the next are those of the central coordinator, which Kafka drafted for 0.9 and never shipped."""
+    REGISTER = 20_004
+    LEAVE = 20_005
+    PING = 20_006
+    STOP = 20_007
+    START = 20_008
+
+
+PUSHED = frozenset({Api.PING, Api.STOP, Api.START})
+"""APIs whose requests the coordinator sends and a member answers, on the channel of the member."""
 
 
 class VersionRange(NamedTuple):
@@ -132,6 +143,12 @@ SPOKEN: Mapping[Api, VersionRange] = {
     Api.DESCRIBE_TOPIC_PARTITIONS: VersionRange(0, 0),
     Api.CONSUMER_GROUP_PREPARE_ASSIGNMENT: VersionRange(0, 0),
     Api.CONSUMER_GROUP_INSTALL_ASSIGNMENT: VersionRange(0, 0),
+    Api.CONSULT: VersionRange(0, 0),
+    Api.REGISTER: VersionRange(0, 0),
+    Api.LEAVE: VersionRange(0, 0),
+    Api.PING: VersionRange(0, 0),
+    Api.STOP: VersionRange(0, 0),
+    Api.START: VersionRange(0, 0),
 }
 """The versions that both sides of Ottla can read and write."""
 

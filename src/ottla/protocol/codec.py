@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 
 from ottla.errors import ProtocolError, UnsupportedApiError
 from ottla.protocol import reading
-from ottla.protocol.apis import SPOKEN, Api, VersionRule, version_rules_of
+from ottla.protocol.apis import PUSHED, SPOKEN, Api, VersionRule, version_rules_of
 from ottla.protocol.conversion import Convert, downgrader, upgrader, wire_class
 from ottla.protocol.framing import Frame, Piece, frame_of, frame_with_ranges
 from ottla.protocol.schema import cache, has_records
@@ -43,19 +43,28 @@ class RequestHeader(NamedTuple):
 def encode_request(header: RequestHeader, message: Message) -> list[Piece]:
     """Encode a neutral request in the header's version, as the pieces of one frame."""
     encoder = _encoder(header.api, header.version, "request", type(message))
-    head = encoder.head(
-        request_api_key=int(header.api),
-        request_api_version=header.version,
-        correlation_id=header.correlation_id,
-        client_id=header.client_id,
-    )
-    return encoder.encode(head, message)
+    return encoder.encode(_request_head(encoder, header), message)
 
 
 def encode_response(header: RequestHeader, message: Message) -> list[Piece]:
     """Encode a neutral response in the version of its request, as the pieces of one frame."""
     encoder = _encoder(header.api, header.version, "response", type(message))
     return encoder.encode(encoder.head(correlation_id=header.correlation_id), message)
+
+
+def encode_answer(header: RequestHeader, message: Message) -> list[Piece]:
+    """Encode a member's answer to a request of the coordinator, as the pieces of one frame: it has the header of a request."""
+    encoder = _encoder(header.api, header.version, "response", type(message))
+    return encoder.encode(_request_head(encoder, header), message)
+
+
+def _request_head(encoder: _Encoder, header: RequestHeader) -> Any:
+    return encoder.head(
+        request_api_key=int(header.api),
+        request_api_version=header.version,
+        correlation_id=header.correlation_id,
+        client_id=header.client_id,
+    )
 
 
 class _Encoder:
@@ -101,10 +110,27 @@ def decode_request(frame: Buffer) -> tuple[RequestHeader, Message]:
     Raises ``UnsupportedApiError`` for an API or a version that is not supported, ``ProtocolError`` for a truncated or invalid
     message. Like Kafka, this ignores bytes left over at the end: librdkafka 2.16 leaves three after a Metadata request for all
     topics.
+
+    A frame of one of the ``PUSHED`` APIs is a member's answer: a broker gets no requests of these.
     """
     key, version, correlation_id = peek_request(frame)
-    decoder = _request_decoder(key, version)
+    decoder = _request_decoder(key, version, "response" if key in PUSHED else "request")
     head, message, _ = decoder.decode(memoryview(frame).toreadonly())
+    return RequestHeader(decoder.api, version, correlation_id, head.client_id), message
+
+
+def decode_pushed(frame: Buffer) -> tuple[RequestHeader, Message]:
+    """Decode a request of the coordinator to its header and the neutral message.
+
+    Raises ``UnsupportedApiError`` if it is of no ``PUSHED`` API, ``ProtocolError`` for a truncated or invalid message.
+    """
+    key, version, correlation_id = peek_request(frame)
+    if key not in PUSHED:
+        raise UnsupportedApiError(f"a coordinator sends no requests with API key {key}")
+    decoder = _request_decoder(key, version, "request")
+    head, message, end = decoder.decode(memoryview(frame).toreadonly())
+    if end != len(frame):
+        raise ProtocolError(f"{decoder.api.name} request version {version} ends at byte {end} of a frame of {len(frame)} bytes")
     return RequestHeader(decoder.api, version, correlation_id, head.client_id), message
 
 
@@ -148,8 +174,8 @@ class _Decoder:
 
 
 @cache
-def _request_decoder(key: int, version: int) -> _Decoder:
-    return _Decoder(spoken_api(key, version), version, "request")
+def _request_decoder(key: int, version: int, side: str) -> _Decoder:
+    return _Decoder(spoken_api(key, version), version, side)
 
 
 @cache

@@ -1,8 +1,9 @@
 """The client's side of one connection, without the socket: requests become bytes, and bytes become responses.
 
-Owns the opening of the connection (ApiVersions with its fallback, then the login), correlation ids, version negotiation and the
-order of responses. Must not know sockets, time or the meaning of a message. Invariant: responses arrive in the order of their
-requests; otherwise a ``ProtocolError`` is raised, and the connection must be closed.
+Owns the opening of the connection (ApiVersions with its fallback, then the login), correlation ids, version negotiation, the order
+of responses, and on the channel of a member the requests of the coordinator. Must not know sockets, time or the meaning of a
+message. Invariant: responses arrive in the order of their requests, and a frame that was not requested only on a channel;
+otherwise a ``ProtocolError`` is raised, and the connection must be closed.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Any, NamedTuple
 
 from ottla.errors import ProtocolError, UnsupportedApiError, error_class
 from ottla.protocol import ErrorCode
-from ottla.protocol.apis import SPOKEN, Api, VersionRange, VersionRule, version_rules_of, without
-from ottla.protocol.codec import Message, RequestHeader, decode_response, encode_request
+from ottla.protocol.apis import PUSHED, SPOKEN, Api, VersionRange, VersionRule, version_rules_of, without
+from ottla.protocol.codec import Message, RequestHeader, decode_pushed, decode_response, encode_answer, encode_request
 from ottla.protocol.framing import MAX_FRAME, Frame, FrameReader, Piece
 from ottla.protocol.messages import api_versions_request, offset_fetch_request
 from ottla.protocol.sasl import Login, SaslChallenge, SaslRequest, SaslResponse, log_in, login_not_supported
@@ -26,6 +27,14 @@ class Response(NamedTuple):
     """A neutral response, and the ticket of its request."""
 
     ticket: object
+    message: Message
+
+
+class Pushed(NamedTuple):
+    """A request of the coordinator to a member. The member's answer has the same API and correlation id."""
+
+    api: Api
+    correlation_id: int
     message: Message
 
 
@@ -41,9 +50,16 @@ _LOGIN = object()
 """The ticket of a login's requests, whose responses the connection handles itself."""
 
 
+_CORRELATION_IDS = min(PUSHED) << 16
+"""Correlation ids stay below this. So the first two bytes of a frame on a channel tell what it is: a response begins with its
+correlation id, a request of the coordinator with its API key."""
+
+
 class _InFlight(NamedTuple):
     header: RequestHeader
     ticket: object
+    joins: bool
+    """Whether a member registers, so that its success opens the channel."""
 
 
 class ClientConnection:
@@ -59,12 +75,18 @@ class ClientConnection:
         """Feature -> its finalized level in the cluster; empty for brokers without features."""
         self.lifetime = 0
         """For how many milliseconds the login is valid after its end; 0: without limit."""
+        self.is_channel = False
+        """Whether a member has registered on it: from then on the coordinator sends requests on it."""
+        self.has_left = False
+        """Whether the member has left: nothing more happens on this channel, and the broker closes it."""
         self._mechanism = mechanism
         self._login: Login | None = None
         self._challenge: SaslChallenge | None = None
         self._client_id = client_id
         self._reader = FrameReader(max_frame)
         self._in_flight: deque[_InFlight] = deque()
+        self._unanswered: dict[tuple[Api, int], RequestHeader] = {}
+        """The coordinator's requests without an answer: API and correlation id -> header."""
         self._next_id = 0
 
     def __repr__(self) -> str:
@@ -137,26 +159,43 @@ class ClientConnection:
         """Whether a request waits for its response."""
         return bool(self._in_flight)
 
+    def answer(self, api: Api, correlation_id: int, message: Message) -> list[Piece]:
+        """The bytes of the answer to a request of the coordinator; none if no such request on this connection waits for one."""
+        header = self._unanswered.pop((api, correlation_id), None)
+        return [] if header is None else encode_answer(header._replace(client_id=self._client_id), message)
+
     def get_buffer(self) -> memoryview:
         """Memory for the next bytes from the socket."""
         return self._reader.get_buffer()
 
-    def buffer_updated(self, count: int) -> tuple[Response | None, list[Piece]]:
-        """Bytes arrived. Return the response that they complete, if any, and bytes to send at once while the connection opens."""
+    def buffer_updated(self, count: int) -> tuple[Response | Pushed | None, list[Piece]]:
+        """Bytes arrived. Return the response, or the request of the coordinator, that they complete, if any, and bytes to send at
+        once while the connection opens."""
         frame = self._reader.buffer_updated(count)
         return (None, []) if frame is None else self._on_frame(frame)
 
-    def _on_frame(self, frame: Frame) -> tuple[Response | None, list[Piece]]:
+    def _on_frame(self, frame: Frame) -> tuple[Response | Pushed | None, list[Piece]]:
+        if self.is_channel and int.from_bytes(frame[:2], "big") in PUSHED:
+            return self._on_pushed(frame), []
         if not self._in_flight:
             raise ProtocolError(f"a response of {len(frame)} bytes arrived without a request")
-        header, ticket = self._in_flight.popleft()
+        header, ticket, joins = self._in_flight.popleft()
         if self.state is ConnectionState.HANDSHAKE:
             return None, self._on_api_versions(header, frame)
         correlation_id, message = decode_response(header.api, header.version, frame)
         self._check_correlation_id(header, correlation_id)
         if ticket is _LOGIN:
             return None, self._continue_login(message)
+        if joins and not message.error_code:
+            self.is_channel = True
+        elif header.api is Api.LEAVE and self.is_channel and not message.error_code:
+            self.has_left = True
         return Response(ticket, message), []
+
+    def _on_pushed(self, frame: Frame) -> Pushed:
+        header, message = decode_pushed(frame)
+        self._unanswered[header.api, header.correlation_id] = header
+        return Pushed(header.api, header.correlation_id, message)
 
     def _request_api_versions(self, version: int) -> list[Piece]:
         message = api_versions_request.ApiVersionsRequest(client_software_name="ottla", client_software_version=__version__)
@@ -204,10 +243,11 @@ class ClientConnection:
         return []
 
     def _send(self, ticket: object, api: Api, version: int, message: Message) -> list[Piece]:
-        self._next_id = (self._next_id + 1) & 0x7FFFFFFF
+        self._next_id = (self._next_id + 1) % _CORRELATION_IDS
         header = RequestHeader(api, version, self._next_id, self._client_id)
         pieces = encode_request(header, message)
-        self._in_flight.append(_InFlight(header, ticket))
+        joins = api is Api.REGISTER and (bool(message.topics) or message.pattern is not None)
+        self._in_flight.append(_InFlight(header, ticket, joins))
         return pieces
 
     def _check_correlation_id(self, header: RequestHeader, correlation_id: int) -> None:

@@ -17,6 +17,8 @@ from ottla.protocol.messages import (
     add_partitions_to_txn_response,
     api_versions_request,
     api_versions_response,
+    consult_request,
+    consult_response,
     consumer_group_describe_request,
     consumer_group_describe_response,
     consumer_group_heartbeat_request,
@@ -61,6 +63,8 @@ from ottla.protocol.messages import (
     join_group_response,
     leave_group_request,
     leave_group_response,
+    leave_request,
+    leave_response,
     list_groups_request,
     list_groups_response,
     list_offsets_request,
@@ -77,6 +81,8 @@ from ottla.protocol.messages import (
     offset_for_leader_epoch_response,
     produce_request,
     produce_response,
+    register_request,
+    register_response,
     sync_group_request,
     sync_group_response,
     txn_offset_commit_request,
@@ -189,3 +195,6 @@ WRITE_TXN_MARKERS: Rpc[
     write_txn_markers_request.WriteTxnMarkersRequest,
     write_txn_markers_response.WriteTxnMarkersResponse,
 ] = Rpc(Api.WRITE_TXN_MARKERS)
+CONSULT: Rpc[consult_request.ConsultRequest, consult_response.ConsultResponse] = Rpc(Api.CONSULT)
+REGISTER: Rpc[register_request.RegisterRequest, register_response.RegisterResponse] = Rpc(Api.REGISTER)
+LEAVE: Rpc[leave_request.LeaveRequest, leave_response.LeaveResponse] = Rpc(Api.LEAVE)

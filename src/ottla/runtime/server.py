@@ -24,8 +24,10 @@ from ottla.broker.effects import (
     CancelTimer,
     CloseConnection,
     FaultStruck,
+    HangUp,
     MuteConnection,
     NoReply,
+    Push,
     Reply,
     RunJob,
     SetTimer,
@@ -35,8 +37,8 @@ from ottla.broker.effects import (
 from ottla.broker.faults.rules import Command
 from ottla.broker.timers import Timers
 from ottla.errors import ProtocolError, UnsupportedApiError
-from ottla.protocol.apis import Api
-from ottla.protocol.codec import RequestHeader, decode_request, encode_response, peek_request
+from ottla.protocol.apis import SPOKEN, Api
+from ottla.protocol.codec import RequestHeader, decode_request, encode_request, encode_response, peek_request
 from ottla.protocol.framing import Frame
 from ottla.runtime.disk import DiskThread, Tag
 from ottla.runtime.server_connection import Acceptor, Connection, InFlightRequest, first_half
@@ -50,6 +52,9 @@ _Step = Callable[[Now], list[BrokerEffect]]
 
 STALLED_FRAME_MS = 30_000
 """The maximum time between two reads of the same frame."""
+
+HANG_UP_MS = 1_000
+"""The time that a client has to read what was sent to it before the broker has hung up."""
 
 INTERVAL_MS = 60_000
 """The minimum time between two log lines about one client."""
@@ -109,6 +114,8 @@ class Server:
             UnmuteConnection: self._unmute,
             TruncatedReply: lambda effect: self._reply(effect, half=True),
             FaultStruck: lambda effect: on_strike(effect.fault),
+            Push: self._push,
+            HangUp: self._hang_up,
         }
 
     def carry_out(self, handlers: Mapping[type[Any], Callable[[Any], None]]) -> None:
@@ -365,6 +372,8 @@ class Server:
         for connection in list(self._connections.values()):
             if connection.in_frame and mono - connection.last_received > STALLED_FRAME_MS:
                 self._close_malformed(connection, f"a frame has begun and no more of it arrived for {STALLED_FRAME_MS // 1000} s")
+            elif connection.closes_at is not None and mono >= connection.closes_at:
+                self._discard(connection)
             elif mono - connection.last_active > max_idle and connection.idle:
                 self._close(connection, f"it was idle for {max_idle} ms", level=logging.DEBUG)
             elif not connection.watched and not connection.can_receive:
@@ -411,6 +420,23 @@ class Server:
         if slot is not None:
             slot.pieces = []
             self._changed[slot.connection] = None
+
+    def _push(self, effect: Push) -> None:
+        header = RequestHeader(effect.api, SPOKEN[effect.api].maximum, effect.correlation_id, None)
+        connection = self._connections.get(effect.connection)
+        if connection is not None and not connection.push(encode_request(header, effect.message)):
+            self._close(connection, "the member does not read what the coordinator sends to it")
+        elif connection is not None:
+            self._changed[connection] = None
+
+    def _hang_up(self, effect: HangUp) -> None:
+        connection = self._connections.get(effect.connection)
+        if connection is not None and connection.closes_at is None:
+            log.info("closing the connection from %s: %s", connection.host, effect.reason)
+            for ticket in connection.tickets():
+                self._tickets.pop(ticket, None)
+            connection.hang_up(self._clock().mono + HANG_UP_MS)
+            self._changed[connection] = None
 
     def _mute(self, effect: MuteConnection) -> None:
         slot = self._tickets.get(effect.ticket)

@@ -1,8 +1,10 @@
-"""Clients' connections on the broker's side: accepted while there are descriptors, then frames in and responses out.
+"""Clients' connections on the broker's side: accepted while there are descriptors, then frames in and responses out, and on the
+channel of a member also the coordinator's requests.
 
 Owns when the listening socket is watched; and of each connection its socket, the incoming frame, the responses that wait for
 earlier ones and the bytes that wait for the socket. Must not know what a request means. Invariants: responses are sent in the order
-of the requests, whichever is ready first; nothing is read while too many requests or bytes are in flight, so that a client that
+of the requests, whichever is ready first, and a request of the coordinator after the responses that were ready before it; nothing
+is read while too many requests or bytes are in flight, so that a client that
 does not read cannot fill the broker's memory; connections never take the reserve of descriptors (``descriptors``), without which no
 file could be opened: while only the reserve is left, clients wait in the kernel's queue, and the log has one line a minute about
 it.
@@ -135,6 +137,10 @@ class Connection:
         """The client id in the last request."""
         self.muted_by: set[int] = set()
         """The tickets of the requests that must end before the next one is handled."""
+        self.closes_at: int | None = None
+        """When it is closed at the latest, after the broker has hung up (monotonic ms). Nothing more is handled or answered."""
+        self._is_channel = False
+        """Whether the broker has sent a request to the client."""
         self._has_ended = False
         self._reader = FrameReader(max_frame)
         self._frames: deque[Frame] = deque()
@@ -168,8 +174,11 @@ class Connection:
 
     @property
     def idle(self) -> bool:
-        """Whether no request is in flight and no bytes wait to be sent."""
-        return not self._in_flight and not self._outgoing
+        """Whether no request is in flight, no bytes wait to be sent, and the broker never sends anything by itself.
+
+        On a channel of a member it may be silent for as long as it likes: it notices a dead one, and hangs up.
+        """
+        return not (self._in_flight or self._outgoing or self._is_channel)
 
     def receive(self, mono: int) -> bool:
         """Read the available bytes; return False at the end of the stream. Raises ``ProtocolError`` for an invalid frame.
@@ -178,6 +187,8 @@ class Connection:
         and closes the connection at once. 2. The broker reads both in one turn. 3. It writes the records before it discards the
         connection.
         """
+        if self.closes_at is not None:
+            return self._drain()
         for _ in range(_READS):
             try:
                 count, full = self._read()
@@ -219,11 +230,7 @@ class Connection:
     def send(self, mono: int) -> None:
         """Send the responses that are ready, in order, as far as the socket accepts them. Raises ``ProtocolError`` if a file has
         become shorter."""
-        ready: list[InFlightRequest] = []
-        while self._in_flight and self._in_flight[0].pieces is not None and not self._has_ended:
-            ready.append(slot := self._in_flight.popleft())
-            self._has_ended = slot.is_last
-        self._enqueue(ready)
+        self._enqueue_ready()
         while self._outgoing:
             try:
                 sent = self._send_file() if isinstance(self._outgoing[0], DiskRange) else self._send_bytes()
@@ -232,6 +239,47 @@ class Connection:
             self.last_active = mono
             self._outgoing_size -= sent
             self._drop(sent)
+        if self.closes_at is not None:
+            self.sock.shutdown(socket.SHUT_WR)
+
+    def push(self, pieces: list[Piece]) -> bool:
+        """Send a request to the client, after the responses that are ready by now and before all others.
+
+        Return False, and send nothing, if as many bytes as allowed wait already: the client does not read.
+        """
+        self._is_channel = True
+        last = next((slot for slot in reversed(self._in_flight) if slot.pieces is not None), None)
+        if self._has_ended or self.closes_at is not None or (last is not None and last.is_last):
+            return True
+        if self._outgoing_size + sum(len(piece) for slot in self._in_flight for piece in slot.pieces or ()) >= MAX_OUTGOING:
+            return False
+        if last is None:
+            self._enqueue([pieces])
+        else:
+            last.pieces = [*(last.pieces or ()), *pieces]
+        return True
+
+    def hang_up(self, at: int) -> None:
+        """Send the responses that are ready, and close once the client has closed its end too, or at ``at`` (monotonic ms).
+
+        The end of the stream is sent first, and what still arrives is dropped: 1. The broker answers Leave and hangs up. 2. The
+        client's answer to a Ping is on its way. 3. If the socket were closed by now, the kernel would reset the connection, and the
+        client might lose the response.
+        """
+        self._enqueue_ready()
+        self._in_flight.clear()
+        self._frames.clear()
+        self.closes_at = at
+
+    def _drain(self) -> bool:
+        """Read and drop; return False at the end of the stream."""
+        for _ in range(_READS):
+            try:
+                if not self.sock.recv(_READ_SIZE):
+                    return False
+            except BlockingIOError:
+                break
+        return True
 
     def _read(self) -> tuple[int, bool]:
         """Read once; return the number of bytes, and whether there may be more."""
@@ -247,11 +295,19 @@ class Connection:
             self._frames.append(frame)
         return count, count == room
 
-    def _enqueue(self, slots: Iterable[InFlightRequest]) -> None:
-        """Queue responses for the socket; join small adjacent pieces."""
+    def _enqueue_ready(self) -> None:
+        """Queue the responses that are ready, up to the first one that is not."""
+        ready: list[list[Piece]] = []
+        while self._in_flight and (pieces := self._in_flight[0].pieces) is not None and not self._has_ended:
+            ready.append(pieces)
+            self._has_ended = self._in_flight.popleft().is_last
+        self._enqueue(ready)
+
+    def _enqueue(self, frames: Iterable[list[Piece]]) -> None:
+        """Queue frames for the socket; join small adjacent pieces."""
         small: list[bytes] = []
-        for slot in slots:
-            for piece in slot.pieces or ():
+        for frame in frames:
+            for piece in frame:
                 self._outgoing_size += len(piece)
                 if isinstance(piece, bytes) and len(piece) <= _COPIED:
                     small.append(piece)

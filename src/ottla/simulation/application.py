@@ -20,7 +20,7 @@ from ottla.client.events import WakeupRequested
 from ottla.config import ConsumerConfig
 from ottla.errors import ClosedError, OttlaError
 from ottla.records import Record
-from ottla.simulation.broker import SimBroker
+from ottla.simulation.broker import Brokers
 from ottla.simulation.clock import Clock
 from ottla.simulation.link import Link
 from ottla.simulation.network import Network
@@ -55,7 +55,7 @@ class App:
         config: ConsumerConfig,
         clock: Clock,
         network: Network,
-        broker: SimBroker,
+        broker: Brokers,
         zookeeper: SimZooKeeper,
         chance: random.Random,
     ) -> None:
@@ -106,7 +106,7 @@ class App:
             self._zookeeper = zookeeper.client(name, timeout, self._report, partial(self._when_running, Thread.NETWORK))
             network.add_host(name, self._on_heal)
 
-    def _new_link(self, network: Network, broker: SimBroker) -> Link:
+    def _new_link(self, network: Network, broker: Brokers) -> Link:
         return Link(
             self.name,
             self.assembly.core.connections,

@@ -61,10 +61,10 @@ class Clock:
 
 
 class CountingIds:
-    """Predictable ids: 1, 2, 3."""
+    """Predictable ids: 1, 2, 3. ``first``: another number to begin with, where several processes generate ids."""
 
-    def __init__(self) -> None:
-        self._numbers = itertools.count(1)
+    def __init__(self, first: int = 1) -> None:
+        self._numbers = itertools.count(first)
 
     def new_uuid(self) -> uuid.UUID:
         return uuid.UUID(int=next(self._numbers))

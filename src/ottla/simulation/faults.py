@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 
 from ottla.broker.faults.rules import (
     Action,
@@ -31,7 +32,9 @@ from ottla.simulation.outcome import Generation
 from ottla.simulation.trace import Trace
 from ottla.simulation.workload import MAX_POLL_INTERVAL, Member, Workload
 from ottla.simulation.world import World
-from ottla.simulation.zookeeper_server import HOST
+from ottla.simulation.zookeeper_broker import Thread as BrokerThread, ZooKeeperBroker
+from ottla.simulation.zookeeper_server import HOST, Break
+from ottla.zookeeper import paths
 
 SLOW = 300
 """Milliseconds that a message takes at most in a slow network."""
@@ -58,6 +61,9 @@ _ERRORS: dict[Api, tuple[ErrorCode, ...]] = {
     Api.HEARTBEAT: (*_COORDINATOR, ErrorCode.unknown_member_id, ErrorCode.illegal_generation, ErrorCode.rebalance_in_progress),
     Api.LEAVE_GROUP: _COORDINATOR,
     Api.CONSUMER_GROUP_HEARTBEAT: (*_COORDINATOR, ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch),
+    Api.CONSULT: (ErrorCode.coordinator_not_available, ErrorCode.request_timed_out),
+    Api.REGISTER: (*_COORDINATOR, ErrorCode.request_timed_out),
+    Api.LEAVE: _COORDINATOR,
 }
 """The errors with which brokers may answer a request, though nothing is wrong with it."""
 
@@ -67,6 +73,7 @@ _GROUP_APIS: dict[str, tuple[Api, ...]] = {
     Generation.CLASSIC: (Api.JOIN_GROUP, Api.SYNC_GROUP, Api.HEARTBEAT, Api.LEAVE_GROUP),
     Generation.CONSUMER: (Api.CONSUMER_GROUP_HEARTBEAT,) * 3,
     Generation.ZOOKEEPER: (),
+    Generation.CENTRAL: (Api.CONSULT, Api.REGISTER, Api.REGISTER, Api.LEAVE),
 }
 
 
@@ -96,11 +103,20 @@ class Faults:
             (2, self._slow_network),
             (1, self._move_wall_clock),
             (4, self._fail_requests),
-            (1, self._fill_disk),
             (1, self._freeze_broker),
-            (1, self._move_coordinator),
-            (1, self._remove_member),
         ]
+        if generation != Generation.CENTRAL:  # its coordinator is elected, and its group is in no log
+            self._kinds += [(1, self._fill_disk), (1, self._move_coordinator), (1, self._remove_member)]
+        if world.brokers is not None:
+            self._kinds += [
+                (3, self._stop_broker),
+                (2, self._separate_broker),
+                (1, self._isolate_broker),
+                (2, self._stop_zookeeper),
+                (3, self._expire_broker),
+                (4, self._break_in_multi),
+                (2, self._outdate_broker),
+            ]
         if generation == Generation.ZOOKEEPER:
             self._kinds += [(3, self._stop_zookeeper), (3, self._expire_session), (3, self._outdate_zookeeper)]
 
@@ -197,14 +213,76 @@ class Faults:
     def _kill_broker(self) -> None:
         broker = self._world.broker
         if broker.up:
-            node_id = self._chance.choice(sorted(broker.cluster.up))
-            was_host = node_id == broker.cluster.host
+            node_id = self._node_id()
+            was_host = node_id == broker.cluster.host and self._world.brokers is None
             broker.kill(node_id)
             self._for_a_while(name_of(node_id), "is killed", "is started", 5_000, lambda: broker.start(node_id))
             if was_host:
                 for number in sorted(self._of_process):
                     self._end(number)
                 self._of_process.clear()
+
+    def _node_id(self) -> int:
+        """One of the brokers that run, often the one that is elected as the central coordinator."""
+        up = sorted(self._world.broker.cluster.up)
+        elected = self._world.zookeeper.model.data(paths.COORDINATOR) if self._generation == Generation.CENTRAL else None
+        if elected is not None and int(elected) in up and self._chance.random() < 0.6:
+            return int(elected)
+        return self._chance.choice(up)
+
+    def _broker(self) -> ZooKeeperBroker | None:
+        """A broker with a core of its own, if one runs and is not stopped."""
+        brokers = self._world.brokers
+        if brokers is None or not brokers.up:
+            return None
+        broker = brokers.nodes[self._node_id()]
+        return None if broker.is_stopped else broker
+
+    def _stop_broker(self) -> None:
+        broker = self._broker()
+        if broker is None:
+            return
+        process, first = broker.core, self._chance.choice(list(BrokerThread))
+
+        def continues() -> None:
+            if broker.core is process and broker.is_stopped:
+                broker.sigcont(first)
+
+        broker.sigstop()
+        self._for_a_while(broker.host, "is stopped, as by SIGSTOP", "continues", 15_000, continues)
+
+    def _separate_broker(self) -> None:
+        """Cut a broker off from ZooKeeper, or from another host."""
+        broker, network = self._broker(), self._world.network
+        if broker is not None and network.reaches(broker.host, HOST):
+            network.separate(broker.host, HOST)
+            end = partial(network.join, broker.host, HOST)
+            self._for_a_while(broker.host, f"does not reach {HOST}", f"reaches {HOST} again", 12_000, end)
+
+    def _isolate_broker(self) -> None:
+        broker, network = self._broker(), self._world.network
+        if broker is not None and not network.is_isolated(broker.host):
+            network.isolate(broker.host)
+            self._for_a_while(broker.host, "reaches no host", "has its network back", 12_000, partial(network.rejoin, broker.host))
+
+    def _expire_broker(self) -> None:
+        broker, zookeeper = self._broker(), self._world.zookeeper
+        if broker is not None and broker.session_id in zookeeper.model.sessions and zookeeper.up:
+            self._trace.line(HOST, f"ends session {broker.session_id} of {broker.host}")
+            broker.expire_session()
+
+    def _break_in_multi(self) -> None:
+        broker, where = self._broker(), self._chance.choice(list(Break))
+        if broker is not None and broker.client.session_id is not None:
+            session_id, zookeeper = broker.client.session_id, self._world.zookeeper
+            zookeeper.break_in_multi(session_id, where)
+            beginning = f"session {session_id} of {broker.host} will lose its connection in its next multi, {where.value}"
+            self._for_a_while(HOST, beginning, "breaks no connections", 5_000, lambda: zookeeper.break_in_multi(session_id, None))
+
+    def _outdate_broker(self) -> None:
+        """Cut the server with which a broker is connected off from its leader."""
+        broker = self._broker()
+        self._outdate(broker.client.session_id if broker is not None else None)
 
     def _fail_requests(self) -> None:
         """Let some requests of one kind fail, or their replies be late or lost."""
@@ -248,7 +326,10 @@ class Faults:
 
     def _outdate_zookeeper(self) -> None:
         """Cut the server with which a member is connected off from its leader."""
-        session_id, zookeeper = self._session_id(), self._world.zookeeper
+        self._outdate(self._session_id())
+
+    def _outdate(self, session_id: int | None) -> None:
+        zookeeper = self._world.zookeeper
         if session_id is not None and zookeeper.is_connected(session_id):
             zookeeper.fall_behind(session_id)
             beginning, ending = f"the server of session {session_id} is cut off from its leader", "all servers reach their leader"

@@ -1,6 +1,7 @@
 """What has to hold of the group that a coordinator keeps, after each request.
 
-Owns the invariants of classic groups and of consumer groups. Must not know members, faults or commits. Invariant: it only looks.
+Owns the invariants of classic groups and of consumer groups; ``central_rules`` has those of central groups. Must not know members,
+faults or commits. Invariant: it only looks.
 
 - A partition is owned by one member, also while another one still has to revoke it.
 - In a consumer group, member epoch <= assignment epoch <= group epoch; the last two never go back.

@@ -11,6 +11,8 @@ invariant raises ``BrokenInvariant``, with the facts that contradict it.
   ZooKeeper group brokers do not know the members, so a former owner can still commit to Kafka. And a request that was under way for
   so long that its member gave it up, and committed more over another connection, may arrive after all, as with any Kafka client.
 - A commit in ZooKeeper is that of the owner.
+- In a central group a record is returned only to the member that ZooKeeper names as the owner, and its operations obey the rules in
+  ``central_rules``.
 - The coordinator's groups obey their own rules (``group_rules``).
 - Each call of a listener fits the earlier ones: assigned, then revoked or lost.
 - In the end each record was handled at least once, all is committed, and the members share the partitions.
@@ -20,14 +22,19 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Iterator
+from typing import Any
 
+from ottla.client.groups.central.states import HOLDING
 from ottla.client.groups.zookeeper.states import State
 from ottla.coordinator.classic.group import ClassicGroup
 from ottla.errors import OttlaError
+from ottla.protocol.apis import Api
 from ottla.records import Record
 from ottla.simulation.application import App
-from ottla.simulation.broker import Sender
+from ottla.simulation.broker import Asked, Exchange, Sender
+from ottla.simulation.central_rules import CentralRules
 from ottla.simulation.group_rules import GroupRules
+from ottla.simulation.requests import offsets_in
 from ottla.simulation.world import World
 from ottla.simulation.zookeeper import Executed
 from ottla.types import TopicPartition
@@ -71,8 +78,8 @@ class Progress:
 class Judge:
     """See the module. All members are in one group."""
 
-    def __init__(self, world: World, stores: frozenset[Store], *, is_fenced: bool) -> None:
-        """``is_fenced``: whether brokers refuse the commits of former owners."""
+    def __init__(self, world: World, stores: frozenset[Store], *, is_fenced: bool, is_central: bool = False) -> None:
+        """``is_fenced``: whether brokers refuse the commits of former owners. ``is_central``: whether it is a central group."""
         self.stores = stores
         self.is_fenced = is_fenced
         self.set_back = 0
@@ -88,7 +95,18 @@ class Judge:
         self._rules = GroupRules()
         self._committed_by: dict[TopicPartition, str] = {}
         """The member that has committed last."""
-        world.broker.turn_observers.append(self._on_turn)
+        self._central: CentralRules | None = None
+        """The rules of a central group, if it is one."""
+        self._asked: list[tuple[Asked, dict[TopicPartition, int]]] = []
+        """The commits to the central coordinator."""
+        if is_central:
+            assert world.brokers is not None
+            self._central = CentralRules(GROUP, world.zookeeper.model)
+            world.brokers.push_observers.append(self._on_push)
+            world.brokers.request_observers.append(self._on_request)
+            world.broker.observers.append(self._on_exchange)
+        else:
+            world.broker.turn_observers.append(self._on_turn)
         world.zookeeper.observers.append(self._on_operation)
 
     # -- members ----------------------------------------------------------------------------------------------------------
@@ -128,6 +146,9 @@ class Judge:
                     raise BrokenInvariant(
                         f"{app.name}, session {session.session_id}, was given a record of {tp}, owned by session {owner}"
                     )
+            if self._central is not None and self._central.owners.get(tp) != app.membership.member_id:
+                theirs = self._central.owners.get(tp)
+                raise BrokenInvariant(f"{app.name}, {app.membership.member_id}, was given a record of {tp}, owned by {theirs}")
             expected = self._positions.get((app.name, tp), record.offset)
             if record.offset != expected:
                 raise BrokenInvariant(f"{app.name} was given offset {record.offset} of {tp} instead of {expected}")
@@ -153,6 +174,8 @@ class Judge:
             must_lose = app.membership.state in (State.STALE, State.LOST)
             ended = session.session_id in self._world.zookeeper.ended_early
             return session.has_lease(self._world.now) and not must_lose and not ended
+        if self._central is not None:
+            return bool(self._world.now.mono < app.membership.lease_until) and app.membership.state in HOLDING
         group, own = self._rules.group, app.membership.metadata()
         if group is None or own.member_id not in group.members:
             return False
@@ -163,7 +186,7 @@ class Judge:
 
     def _on_turn(self, sender: Sender | None) -> None:
         """Look at what the coordinator has stored, whether its response arrives or not."""
-        state = self._world.broker.core.state.groups.state_of(GROUP)
+        state = self._world.broker.state_of(GROUP)
         if state is None:
             return
         group, offsets = state
@@ -186,11 +209,39 @@ class Judge:
     def _on_operation(self, session_id: int, operation: Operation[object], executed: Executed) -> None:
         if executed.error is not None:
             return
+        if self._central is not None:
+            self._check_central(self._central.on_operation(session_id, operation))
+            for tp, progress in self.progress.items():
+                if progress.committed and self._world.zookeeper.model.data(paths.offset(GROUP, *tp)) is None:
+                    raise BrokenInvariant(f"session {session_id} has deleted the committed offset of {tp}")
         for tp, write in offset_writes(operation):
             owner = self._world.zookeeper.model.owner(paths.owner(GROUP, *tp))
-            if owner != session_id:
+            if self._central is None and owner != session_id:
                 raise BrokenInvariant(f"session {session_id} has committed {tp}, whose owner is session {owner}")
-            self._commit(Store.ZOOKEEPER, tp, decode_offset(write.data, write.path), f"session {session_id}")
+            offset = decode_offset(write.data, write.path)
+            self._commit(Store.ZOOKEEPER, tp, offset, f"session {session_id}", may_go_back=self._is_given_up(tp, offset))
+
+    def _on_request(self, asked: Asked) -> None:
+        if asked.api is Api.OFFSET_COMMIT:
+            self._asked.append((asked, dict(offsets_in(asked.request, self._world.broker.topic_name))))
+
+    def _is_given_up(self, tp: TopicPartition, offset: int) -> bool:
+        """Whether the member has given up a commit to the central coordinator that had this offset."""
+        return any(offsets.get(tp) == offset and asked.is_given_up for asked, offsets in self._asked)
+
+    def _on_push(self, api: Api, message: Any) -> None:
+        assert self._central is not None
+        self._check_central(self._central.on_push(api, message))
+
+    def _on_exchange(self, exchange: Exchange) -> None:
+        assert self._central is not None
+        if exchange.api is Api.OFFSET_COMMIT:
+            name_of = self._world.broker.topic_name
+            self._check_central(self._central.on_commit(exchange.request, exchange.response, name_of))
+
+    def _check_central(self, problem: str | None) -> None:
+        if problem is not None:
+            raise BrokenInvariant(f"the central group: {problem}")
 
     def _commit(self, store: Store, tp: TopicPartition, offset: int, who: str, *, may_go_back: bool = False) -> None:
         progress = self._of(tp)

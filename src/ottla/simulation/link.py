@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from ottla.client.connections.connections import Connections
 from ottla.client.effects import Close, Connect, Write
-from ottla.simulation.broker import SimBroker
+from ottla.simulation.broker import Brokers
 from ottla.simulation.clock import Clock
 from ottla.simulation.cluster import name_of
 from ottla.simulation.network import Network
@@ -27,7 +27,7 @@ class Link:
         connections: Connections,
         clock: Clock,
         network: Network,
-        broker: SimBroker,
+        broker: Brokers,
         *,
         alive: Callable[[], bool],
         run: Callable[[Callable[[], None]], None],

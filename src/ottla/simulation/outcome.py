@@ -15,6 +15,11 @@ class Generation(enum.StrEnum):
     ZOOKEEPER = "zookeeper"
     CLASSIC = "classic"
     CONSUMER = "consumer"
+    CENTRAL = "central"
+
+
+IN_ZOOKEEPER = frozenset({Generation.ZOOKEEPER, Generation.CENTRAL})
+"""Those whose members and offsets are in ZooKeeper."""
 
 
 class TooLong(BaseException):

@@ -15,7 +15,7 @@ from contextlib import contextmanager, nullcontext
 from ottla.simulation.clock import Clock
 from ottla.simulation.faults import Faults
 from ottla.simulation.judge import BrokenInvariant, Judge
-from ottla.simulation.outcome import Generation, Outcome, TooLong
+from ottla.simulation.outcome import IN_ZOOKEEPER, Generation, Outcome, TooLong
 from ottla.simulation.trace import LogLines, Trace, one_line
 from ottla.simulation.workload import BROKER_SETTINGS, MOST_MEMBERS, Workload, stores
 from ottla.simulation.world import World
@@ -36,17 +36,31 @@ MOST_EVENTS = 1_000_000
 class Run:
     """One run of one generation."""
 
-    def __init__(self, generation: Generation, seed: int, clock: Clock, trace: Trace) -> None:
+    def __init__(self, generation: Generation, seed: int, clock: Clock, trace: Trace, *, in_zookeeper: bool = False) -> None:
+        """``in_zookeeper``: whether each broker has a core of its own; those of central groups always have."""
         self.generation, self.seed, self.trace = generation, seed, trace
         chance = random.Random(f"{generation} {seed}")
         self.chance = chance
         brokers = chance.randint(1, 3)
-        self.world = World(seed, brokers=brokers, chance=random.Random(chance.random()), clock=clock, **BROKER_SETTINGS)
-        self.judge = Judge(self.world, stores(generation, chance), is_fenced=generation != Generation.ZOOKEEPER)
+        network_chance = random.Random(chance.random())
+        self.world = World(
+            seed,
+            brokers=brokers,
+            chance=network_chance,
+            clock=clock,
+            in_zookeeper=in_zookeeper or generation == Generation.CENTRAL,
+            **BROKER_SETTINGS,
+        )
+        self.judge = Judge(
+            self.world,
+            stores(generation, chance),
+            is_fenced=generation != Generation.ZOOKEEPER,
+            is_central=generation == Generation.CENTRAL,
+        )
         self.workload = Workload(self.world, self.judge, generation, chance, self.trace)
         trace.head([f"generation: {generation}", f"seed: {seed}", f"brokers: {brokers}", *self.workload.describe()])
         trace.follow_brokers(self.world)
-        if generation == Generation.ZOOKEEPER:
+        if generation in IN_ZOOKEEPER:
             trace.follow_zookeeper(self.world)
         self.faults = Faults(self.world, self.workload, generation, chance, self.trace)
         self._member_time = 0
@@ -95,7 +109,7 @@ class Run:
             member = chance.choice(workload.live)
             self.trace.line(member.app.name, "will leave")
             member.app.stop = True
-        elif what < 0.45 and self.world.broker.answers:
+        elif what < 0.45 and self.world.broker.can_change_topics:
             self.trace.line("topics", workload.grow())
         else:
             self.faults.begin()
@@ -126,13 +140,14 @@ class Run:
         self.workload.supervise()
 
 
-def run(generation: Generation, seed: int, write: Callable[[str], None] | None = None) -> Outcome:
-    """Play one run; never raises because of what it finds. ``write`` gets each line of its history."""
+def run(generation: Generation, seed: int, write: Callable[[str], None] | None = None, *, in_zookeeper: bool = False) -> Outcome:
+    """Play one run; never raises because of what it finds. ``write`` gets each line of its history; for ``in_zookeeper`` see
+    ``Run``."""
     clock = Clock()
     trace, bug = Trace(clock, write), FirstBug(clock)
     with _log_to(bug, logging.ERROR), _log_to(LogLines(trace, clock), logging.DEBUG) if write is not None else nullcontext():
         try:
-            outcome = Run(generation, seed, clock, trace).play()
+            outcome = Run(generation, seed, clock, trace, in_zookeeper=in_zookeeper).play()
         except KeyboardInterrupt:
             raise
         except BaseException as error:

@@ -6,24 +6,23 @@ each line of what happens has a time and a host, or what stands for one.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import groupby
 from typing import Any
 
-from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.records import Record
 from ottla.simulation.broker import Exchange
 from ottla.simulation.clock import Clock
 from ottla.simulation.judge import offset_writes
+from ottla.simulation.requests import errors_in, offsets_in
 from ottla.simulation.world import World
 from ottla.simulation.zookeeper import Executed
 from ottla.types import TopicPartition
-from ottla.zookeeper.operations import Exists, Multi, Operation
+from ottla.zookeeper.operations import Exists, Multi, Operation, Sync
 
 Write = Callable[[str], None]
 
@@ -37,19 +36,21 @@ class Trace:
     def __init__(self, clock: Clock, write: Write | None) -> None:
         self._clock = clock
         self._write = write
-        self._began = clock.now.mono
+        self._began: int | None = None
+        """When the head was written. What brokers do until they find each other is no part of the run."""
         self._sessions: set[int] = set()
         """The sessions with ZooKeeper whose members are known to the reader."""
 
     def head(self, lines: Iterable[str]) -> None:
         """Write what does not change in the run."""
+        self._began = self._clock.now.mono
         if self._write is not None:
             for line in lines:
                 self._write(line)
 
     def line(self, who: str, text: str) -> None:
         """Write that something happens to ``who``."""
-        if self._write is not None:
+        if self._write is not None and self._began is not None:
             since = self._clock.now.mono - self._began
             self._write(f"{since // 1000:5}.{since % 1000:03} {who:12} {one_line(text)}")
 
@@ -70,17 +71,17 @@ class Trace:
             self.line(who, f"has handled {tp} {offsets[0]} to {offsets[-1]}")
 
     def _on_exchange(self, world: World, exchange: Exchange) -> None:
-        errors = sorted({code.name for code in _errors_in(exchange.response)})
+        errors = sorted({code.name for code in errors_in(exchange.response)})
         assignment = getattr(exchange.response, "assignment", None)
         if errors or assignment or exchange.api not in _ROUTINE:
             outcome = ", ".join(errors) or "done"
             name = exchange.api.name
             if exchange.api is Api.OFFSET_COMMIT:
-                name += f" of {_text(_offsets_in(exchange.request, world))}"
+                name += f" of {_text(offsets_in(exchange.request, world.broker.topic_name))}"
             self.line(exchange.client, f"{name} to broker {exchange.node_id}: {outcome}")
 
     def _on_operation(self, world: World, session_id: int, operation: Operation[Any], executed: Executed) -> None:
-        if operation == Exists("/"):
+        if operation == Exists("/") or (world.brokers is not None and isinstance(operation, Sync)):
             return
         if session_id not in self._sessions:
             self._name_session(world, session_id)
@@ -95,7 +96,11 @@ class Trace:
         self.line(f"session {session_id}", f"{name} {where}{f' ({written})' if written else ''}: {outcome}")
 
     def _name_session(self, world: World, session_id: int) -> None:
-        """Write whose session it is. Those of brokers have no member, and one whose member has not heard of it yet waits."""
+        """Write whose session it is. One whose process has not heard of it yet waits."""
+        for broker in world.brokers.running if world.brokers is not None else ():
+            if broker.session_id == session_id:
+                self._sessions.add(session_id)
+                self.line(broker.host, f"has session {session_id}")
         for app in world.apps.values():
             session = app.assembly.core.session
             if session is not None and session.session_id == session_id:
@@ -126,24 +131,3 @@ def one_line(text: str) -> str:
 
 def _text(offsets: Iterable[tuple[TopicPartition, object]]) -> str:
     return " ".join(f"{tp}={offset}" for tp, offset in offsets)
-
-
-def _offsets_in(commit: Any, world: World) -> Iterator[tuple[TopicPartition, int]]:
-    """The offsets that an OffsetCommit request contains. Newer versions name topics by their ids."""
-    for topic in commit.topics:
-        name = topic.name or world.broker.core.catalog.topics.name_of(topic.topic_id) or str(topic.topic_id)
-        for partition in topic.partitions:
-            yield TopicPartition(name, partition.partition_index), partition.committed_offset
-
-
-def _errors_in(message: Any) -> Iterator[ErrorCode]:
-    """The errors anywhere in a response."""
-    for field in dataclasses.fields(message):
-        value = getattr(message, field.name)
-        if isinstance(value, ErrorCode):
-            if value is not ErrorCode.none:
-                yield value
-        elif isinstance(value, tuple):
-            for item in value:
-                if dataclasses.is_dataclass(item):
-                    yield from _errors_in(item)

@@ -14,7 +14,8 @@ from ottla.client.calls.listeners import Listeners
 from ottla.errors import FencedInstanceIdError, OttlaError, UnreleasedInstanceIdError
 from ottla.simulation.application import App, Program, Sleep
 from ottla.simulation.judge import GROUP, Judge, Store
-from ottla.simulation.outcome import Generation
+from ottla.simulation.outcome import IN_ZOOKEEPER, Generation
+from ottla.simulation.requests import Unanswered
 from ottla.simulation.trace import Trace
 from ottla.simulation.world import World
 from ottla.types import OffsetAndMetadata, TopicPartition
@@ -29,6 +30,7 @@ _ASSIGNORS = {
     Generation.CLASSIC: ("range", "roundrobin", "sticky", "cooperative-sticky"),
     Generation.CONSUMER: ("uniform", "range"),
     Generation.ZOOKEEPER: ("range", "roundrobin"),
+    Generation.CENTRAL: ("range", "roundrobin"),
 }
 
 
@@ -123,7 +125,7 @@ class Workload:
         self._generation = generation
         self._chance = chance
         self._trace = trace
-        self._is_static = generation != Generation.ZOOKEEPER and chance.random() < 0.3
+        self._is_static = generation not in IN_ZOOKEEPER and chance.random() < 0.3
         """Whether members have a ``group.instance.id``."""
         self._settings = shared_settings(generation, judge.stores, chance)
         self._joined = 0
@@ -158,7 +160,7 @@ class Workload:
         }
         if self._is_static:
             settings["group_instance_id"] = name
-        elif self._generation == Generation.ZOOKEEPER and self._chance.random() < 0.3:
+        elif self._generation in IN_ZOOKEEPER and self._chance.random() < 0.3:
             settings["consumer_id"] = name
         self._start(name, settings, "joins")
 
@@ -191,7 +193,7 @@ class Workload:
         """Produce to some partitions."""
         world, chance = self._world, self._chance
         for tp in [tp for tp in self._partitions() if topic is None or tp.topic == topic]:
-            if chance.random() < 0.7:
+            if chance.random() < 0.7 and world.broker.can_produce(tp):
                 world.produce(tp.topic, tp.partition, chance.randint(1, 20))
 
     def produce_everywhere(self) -> None:
@@ -219,12 +221,21 @@ class Workload:
         if self.topics.pattern is not None and len(names) < 4 and chance.random() < 0.5:
             topic = f"t{len(names)}"
             names.append(topic)
-            self._world.create_topic(topic, chance.randint(1, 3))
+            partitions = chance.randint(1, 3)
+            try:
+                self._world.create_topic(topic, partitions)
+            except Unanswered as error:
+                return f"{topic} may be created: {error}"
             return f"topic {topic} is created"
         topic = chance.choice(names)
+        if self._partition_count(topic) == 0:
+            return f"{topic} does not exist"
         if self._partition_count(topic) >= MOST_PARTITIONS:
             return f"{topic} is large enough"
-        return f"{topic} grows to {self._add_partition(topic)} partitions"
+        try:
+            return f"{topic} grows to {self._add_partition(topic)} partitions"
+        except Unanswered as error:
+            return f"{topic} may grow: {error}"
 
     def _add_partition(self, topic: str) -> int:
         count = self._partition_count(topic) + 1
@@ -232,7 +243,7 @@ class Workload:
         return count
 
     def _partition_count(self, topic: str) -> int:
-        return self._world.broker.core.catalog.topics.partition_count(topic) or 0
+        return self._world.broker.partition_count(topic)
 
     def _partitions(self) -> list[TopicPartition]:
         return [TopicPartition(name, number) for name in self.topics.names for number in range(self._partition_count(name))]
@@ -253,6 +264,8 @@ def shared_settings(generation: Generation, kept_in: frozenset[Store], chance: r
     }
     if generation == Generation.CLASSIC:
         settings.update(partition_assignment_strategy=[assignor], session_timeout_ms=6_000, heartbeat_interval_ms=2_000)
+    elif generation == Generation.CENTRAL:
+        settings.update(partition_assignment_strategy=[assignor], session_timeout_ms=6_000)
     elif generation == Generation.CONSUMER:
         settings.update(group_remote_assignor=assignor)
     else:
@@ -264,6 +277,8 @@ def shared_settings(generation: Generation, kept_in: frozenset[Store], chance: r
 
 def stores(generation: Generation, chance: random.Random) -> frozenset[Store]:
     """Where the group keeps its offsets."""
+    if generation == Generation.CENTRAL:
+        return frozenset({Store.ZOOKEEPER})
     if generation != Generation.ZOOKEEPER:
         return frozenset({Store.KAFKA})
     kept: tuple[set[Store], ...] = ({Store.ZOOKEEPER}, {Store.ZOOKEEPER}, {Store.KAFKA}, {Store.ZOOKEEPER, Store.KAFKA})

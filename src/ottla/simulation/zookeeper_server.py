@@ -12,6 +12,7 @@ own pings, which it sends only while there are no operations.
 from __future__ import annotations
 
 import copy
+import enum
 import random
 from collections import deque
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from ottla.simulation.clock import Clock
 from ottla.simulation.network import Network
 from ottla.simulation.zookeeper import Executed, Fired, ZooKeeperModel
 from ottla.types import Now
-from ottla.zookeeper.operations import Operation, Read
+from ottla.zookeeper.operations import Multi, Operation, Read
 from ottla.zookeeper.session import Session, SessionReport, WatchType
 
 HOST = "zookeeper"
@@ -34,6 +35,13 @@ Post = Callable[[SessionReport], None]
 
 WhenRunning = Callable[[Callable[[], None]], None]
 """Runs an action at once, or when the process continues, if it is stopped."""
+
+
+class Break(enum.Enum):
+    """Where a connection breaks that breaks in a multi."""
+
+    BEFORE = "before it is executed"
+    AFTER = "after it is executed, and before the answer"
 
 
 class _Outdated:
@@ -66,6 +74,8 @@ class SimZooKeeper:
         """Session -> the client that is connected with it."""
         self._behind: dict[int, _Outdated] = {}
         """Session whose client is connected with a server that is cut off from its leader -> that server."""
+        self._breaks: dict[int, Break] = {}
+        """Session whose connection breaks in its next multi -> where."""
         self._check_due: int | None = None
         network.add_host(HOST, lambda peer: None)
 
@@ -92,6 +102,17 @@ class SimZooKeeper:
         """End a session before its time, as an operator can."""
         self.ended_early.add(session_id)
         self._end(session_id)
+
+    def break_in_multi(self, session_id: int, where: Break | None) -> None:
+        """Have the connection of a session break in its next multi; ``None``: not any more."""
+        if where is None:
+            self._breaks.pop(session_id, None)
+        else:
+            self._breaks[session_id] = where
+
+    def take_break(self, session_id: int, operation: Operation[Any]) -> Break | None:
+        """Return where the connection breaks in this operation, if it does."""
+        return self._breaks.pop(session_id, None) if isinstance(operation, Multi) else None
 
     def is_connected(self, session_id: int) -> bool:
         """Whether the client of a session that exists is connected, with a server that reaches its leader."""
@@ -205,6 +226,8 @@ class SimZooKeeperClient:
         self._sent_at = 0
         self._ping_is_due = False
         """Whether a ping was not answered yet."""
+        self._broken = 0
+        """The number of the connection that the server has broken in a multi: it reads nothing from it any more."""
         self._posted: dict[str, int] = {}
         self._started = self._closed = False
 
@@ -236,9 +259,13 @@ class SimZooKeeperClient:
 
         def arrive() -> None:
             # A server does not answer in a session that has expired: it closes the connection.
-            if connection == self.connection and self._server.has_session(self.session_id):
-                executed = self._server.execute(self.session_id, operation)
-                if executed is None:
+            if connection == self.connection != self._broken and self._server.has_session(self.session_id):
+                where = self._server.take_break(self.session_id, operation)
+                executed = None if where is Break.BEFORE else self._server.execute(self.session_id, operation)
+                if where is not None:
+                    self._broken = connection
+                    self.send_end()
+                if where is not None or executed is None:
                     return
                 self._receive(lambda: self._on_answer(number, executed))
 

@@ -9,7 +9,7 @@ An attempt yields a tuple of operations, which are performed in this order, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, TypeVar
 
 from ottla.errors import KeeperCode, ZooKeeperError
@@ -20,6 +20,9 @@ ResultT = TypeVar("ResultT")
 Steps = Generator[tuple[Operation[Any], ...], list[Any], ResultT]
 Call = Callable[[], Steps[ResultT]]
 """Starts an attempt of a call."""
+
+Tree = list[tuple[str, Stat]]
+"""Nodes, each after its parent."""
 
 
 def ask(operation: Operation[ResultT]) -> Steps[ResultT]:
@@ -45,6 +48,17 @@ def read_children(path: str) -> Steps[tuple[str, ...] | None]:
     """Return the names of a node's children, in order; ``None`` if the node does not exist."""
     (found,) = yield from read_each([GetChildren(path)])
     return None if found is None else tuple(sorted(found.names))
+
+
+def read_tree(roots: Sequence[str]) -> Steps[Tree]:
+    """Return these nodes and all below them."""
+    tree: Tree = []
+    level = list(roots)
+    while level:
+        found = [(path, node) for path, node in zip(level, (yield from read_each(map(GetChildren, level))), strict=True) if node]
+        tree += [(path, node.stat) for path, node in found]
+        level = [f"{path}/{name}" for path, node in found for name in node.names]
+    return tree
 
 
 def catch_up() -> Steps[None]:

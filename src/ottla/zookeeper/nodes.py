@@ -1,9 +1,9 @@
 """The data of Kafka 0.8's nodes, written as Kafka 1.1.1 writes it, and read leniently.
 
-Owns the JSON of members, brokers, topics, settings and leaders, and the text of owners and offsets. Must not know paths, except to
-name them in an error. Invariants: what is written has the bytes of Kafka 1.1.1, since Java's members parse it strictly, but a
-topic with an id has the fields of Kafka 2.8; reading skips unknown fields, and raises ``ProtocolError`` with the path for
-everything else that it cannot understand.
+Owns the JSON of members, brokers, topics, settings, leaders and generations, and the text of owners, offsets and the coordinator's
+election. Must not know paths, except to name them in an error. Invariants: what is written has the bytes of Kafka 1.1.1, since
+Java's members parse it strictly, but a topic with an id has the fields of Kafka 2.8; reading skips unknown fields, and raises
+``ProtocolError`` with the path for everything else that it cannot understand.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ _MOST_STREAMS_OF_MEMBER = 1_000_000
 """The streams of all topics. Each member computes the assignment of all, so one node could exhaust the memory of the group."""
 _MAX_INT32 = 2**31 - 1
 _MAX_INT64 = 2**63 - 1
+_HIGHEST_FOUND_GENERATION = 2**30
+"""A coordinator that goes on from here can count as many more, each an int32 in requests. No group has that many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,11 @@ def decode_broker(broker_id: int, data: bytes, path: str, listener: str = "PLAIN
     if listener != "PLAINTEXT" or not isinstance(fields.get("host"), str):
         raise _malformed(path, f"broker {broker_id} has no address for {listener}")
     return BrokerAddress(broker_id, fields["host"], _number(fields.get("port"), path, "the port", 1, 65535), None)
+
+
+def decode_start(data: bytes, path: str) -> int:
+    """Read when a broker has started (ms since 1970). Raises ``ProtocolError``."""
+    return _number(_object(data, path).get("timestamp"), path, "the timestamp", 0, _MAX_INT64)
 
 
 def encode_topic(replicas: Sequence[int], topic_id: uuid.UUID | None = None) -> bytes:
@@ -222,6 +229,57 @@ def encode_offset(offset: int) -> bytes:
 def decode_offset(data: bytes, path: str) -> int:
     """Read a committed offset. Raises ``ProtocolError``."""
     return _number(_text(data, path), path, "the offset", 0, _MAX_INT64)
+
+
+class GenerationNode(NamedTuple):
+    """What the central coordinator remembers of a group, beside its owners and offsets."""
+
+    generation: int
+    """The number of its rebalances."""
+    members: int
+    """How many members this generation has; 0: the group is empty."""
+    session_timeout_ms: int
+    """The longest session time-out of a member."""
+    epoch: int
+    """The epoch of the coordinator that has written this."""
+
+    def encode(self) -> bytes:
+        """Return the JSON."""
+        fields = {"version": 1, "generation": self.generation, "members": self.members}
+        return _json({**fields, "session_timeout": self.session_timeout_ms, "epoch": self.epoch})
+
+    @classmethod
+    def decode(cls, data: bytes, path: str) -> GenerationNode:
+        """Read the generation of a group. Raises ``ProtocolError``."""
+        fields = _object(data, path)
+        return cls(
+            _number(fields.get("generation"), path, "the generation", 0, _MAX_INT32),
+            _number(fields.get("members"), path, "the number of members", 0, _MAX_INT32),
+            _number(fields.get("session_timeout"), path, "the session time-out", 0, _MAX_INT32),
+            _number(fields.get("epoch"), path, "the epoch", 0, _MAX_INT32),
+        )
+
+
+def decode_found_generation(data: bytes, path: str) -> GenerationNode:
+    """Read the generation of a group to go on from it. Raises ``ProtocolError``, also for one that leaves too few numbers."""
+    node = GenerationNode.decode(data, path)
+    _number(node.generation, path, "the generation", 0, _HIGHEST_FOUND_GENERATION)
+    return node
+
+
+def encode_number(number: int) -> bytes:
+    """Return the data of the coordinator's node, a broker id, or of its epoch."""
+    return str(number).encode()
+
+
+def decode_coordinator(data: bytes, path: str) -> int:
+    """Read the id of the broker that is elected. Raises ``ProtocolError``."""
+    return _number(_text(data, path), path, "the broker id", 0, _MAX_INT32)
+
+
+def decode_coordinator_epoch(data: bytes, path: str) -> int:
+    """Read the epoch of the last election. Raises ``ProtocolError``, also for the highest number, which no election can raise."""
+    return _number(_text(data, path), path, "the epoch", 0, _MAX_INT32 - 1)
 
 
 def _json(fields: Mapping[str, object]) -> bytes:

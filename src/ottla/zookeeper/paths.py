@@ -1,7 +1,8 @@
 """The paths of Kafka 0.8 in ZooKeeper.
 
-Owns the layout below ``/consumers``, ``/brokers``, ``/config``, ``/cluster`` and ``/admin``. Must not know the data of the nodes.
-Invariant: a path is only made of names that ZooKeeper accepts, so a group's name never leads to another group's nodes.
+Owns the layout below ``/consumers``, ``/brokers``, ``/config``, ``/cluster`` and ``/admin``, and the nodes of the central
+coordinator. Must not know the data of the nodes. Invariant: a path is only made of names that ZooKeeper accepts, so a group's name
+never leads to another group's nodes.
 """
 
 from __future__ import annotations
@@ -26,6 +27,13 @@ TOPIC_CONFIGS = "/config/topics"
 DELETED_TOPICS = "/admin/delete_topics"
 """The parent of a node for each topic that is to be deleted."""
 
+COORDINATOR = f"{CONSUMERS}/coordinator"
+"""The ephemeral node of the broker that is elected as the central coordinator."""
+COORDINATOR_EPOCH = "/coordinator_epoch"
+"""The number of elections so far. It is no child of ``COORDINATOR``, since ephemeral nodes have none."""
+NO_GROUPS = frozenset({"coordinator", "groups"})
+"""Children of ``CONSUMERS`` that are no groups of the central coordinator."""
+
 CLUSTER_ROOTS = (BROKER_IDS, TOPICS, BROKER_SEQUENCE, CLUSTER_ID.rpartition("/")[0], TOPIC_CONFIGS, DELETED_TOPICS, CONSUMERS)
 """The nodes that every broker creates at its start, unless they exist."""
 
@@ -44,6 +52,11 @@ def missing_root(connect: str) -> ConfigError:
 def is_name(name: str) -> bool:
     """Whether ``name`` can be part of a path."""
     return bool(name) and name not in (".", "..") and _REFUSED.search(name) is None
+
+
+def may_be_central(group_id: str) -> bool:
+    """Whether the central coordinator can coordinate a group with this id."""
+    return is_name(group_id) and group_id not in NO_GROUPS
 
 
 def check_name(name: str, what: str) -> str:
@@ -81,7 +94,7 @@ def topic_owners(group_id: str, topic: str) -> str:
 
 
 def owner(group_id: str, topic: str, partition: int) -> str:
-    """The ephemeral node whose data is the consumer thread that owns a partition."""
+    """The node whose data is the consumer thread that owns a partition: ephemeral, but persistent in a central group."""
     return f"{topic_owners(group_id, topic)}/{partition}"
 
 
@@ -99,6 +112,11 @@ def topic_offsets(group_id: str, topic: str) -> str:
 def offset(group_id: str, topic: str, partition: int) -> str:
     """The node whose data is the committed offset of a partition."""
     return f"{topic_offsets(group_id, topic)}/{partition}"
+
+
+def generation(group_id: str) -> str:
+    """The node that a group has if the central coordinator coordinates it."""
+    return f"{group(group_id)}/generation"
 
 
 def broker(broker_id: int) -> str:

@@ -26,7 +26,7 @@ from ottla.protocol.messages import (
     offset_commit_request,
     sync_group_request,
 )
-from tests.edge_case_requests import LOGIN, Known, frame, messages, one_edge_each
+from tests.edge_case_requests import CENTRAL, LOGIN, Known, frame, messages, one_edge_each
 from tests.error_codes import codes
 from tests.example_counts import examples
 from tests.simulation.broker import CoreUnderTest
@@ -158,7 +158,7 @@ def test_edge_values_in_any_order(data: st.DataObject) -> None:
         broker.under_test.kill()
 
 
-@pytest.mark.parametrize("api", sorted(SPOKEN.keys() - LOGIN), ids=lambda api: api.name.lower())
+@pytest.mark.parametrize("api", sorted(SPOKEN.keys() - LOGIN - CENTRAL), ids=lambda api: api.name.lower())
 def test_each_edge_value_by_itself(api: Api, tmp_path: Path) -> None:
     broker = Broker(tmp_path)
     asked = 0

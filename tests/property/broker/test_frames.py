@@ -15,14 +15,14 @@ from ottla.errors import ProtocolError
 from ottla.protocol.apis import SPOKEN, Api
 from ottla.protocol.codec import decode_request, decode_response, encode_response
 from ottla.protocol.conversion import wire_class
-from tests.edge_case_requests import LOGIN
+from tests.edge_case_requests import CENTRAL, LOGIN
 from tests.example_counts import examples
 from tests.malformed_frames import some_request
 from tests.simulation.broker import CoreUnderTest
 from tests.simulation.files import content
 from tests.unknown_tagged_fields import tagged_request
 
-VERSIONS = [(api, version) for api, (low, high) in SPOKEN.items() if api not in LOGIN for version in range(low, high + 1)]
+VERSIONS = [(api, version) for api, (low, high) in SPOKEN.items() if api not in LOGIN | CENTRAL for version in range(low, high + 1)]
 _tickets = iter(range(10**6, 10**9))
 
 

@@ -13,10 +13,18 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from kio.serial import entity_writer
 
-from ottla.errors import ProtocolError
+from ottla.errors import ProtocolError, UnsupportedApiError
 from ottla.protocol import ErrorCode, reading
-from ottla.protocol.apis import Api
-from ottla.protocol.codec import RequestHeader, decode_request, decode_response, encode_request, encode_response
+from ottla.protocol.apis import PUSHED, Api
+from ottla.protocol.codec import (
+    RequestHeader,
+    decode_pushed,
+    decode_request,
+    decode_response,
+    encode_answer,
+    encode_request,
+    encode_response,
+)
 from ottla.protocol.conversion import downgrader, wire_class
 from ottla.protocol.writing import Writer, writer
 from tests.example_counts import examples
@@ -39,7 +47,11 @@ def test_a_message_survives_conversion_and_encoding(api: Api, version: int, data
             continue
         neutral = upgrade(api, side, wire)
         assert _same(downgrade(api, version, side, neutral), wire)
-        if side == "request":
+        if api in PUSHED:
+            write, read = (encode_request, decode_pushed) if side == "request" else (encode_answer, decode_request)
+            decoded_header, decoded = read(flatten(write(header, neutral)))
+            assert decoded_header == header
+        elif side == "request":
             decoded_header, decoded = decode_request(flatten(encode_request(header, neutral)))
             assert decoded_header == header
         else:
@@ -102,9 +114,13 @@ def test_error_codes_of_a_newer_broker_are_unknown_server_errors(data: st.DataOb
     api, version = which
     wire = data.draw(st.from_type(wire_class(api, version, "response")))
     header = RequestHeader(api, version, 1, None)
-    newer = flatten(encode_response(header, upgrade(api, "response", _with_codes(wire, 0x4D4D))))
-    known = flatten(encode_response(header, upgrade(api, "response", _with_codes(wire, ErrorCode.unknown_server_error))))
-    assert decode_response(api, version, newer) == decode_response(api, version, known)
+    encode = encode_answer if api in PUSHED else encode_response
+    newer = flatten(encode(header, upgrade(api, "response", _with_codes(wire, 0x4D4D))))
+    known = flatten(encode(header, upgrade(api, "response", _with_codes(wire, ErrorCode.unknown_server_error))))
+    if api in PUSHED:
+        assert decode_request(newer) == decode_request(known)
+    else:
+        assert decode_response(api, version, newer) == decode_response(api, version, known)
 
 
 def _with_codes(message: Any, code: object) -> Any:
@@ -127,6 +143,25 @@ def test_no_bytes_crash_the_decoder(which: tuple[Api, int], body: bytes) -> None
         decode_request(struct.pack(">hhi", api, version, 1) + body)
     with contextlib.suppress(ProtocolError):
         decode_response(api, version, body)
+    with contextlib.suppress(ProtocolError, UnsupportedApiError):
+        decode_pushed(struct.pack(">hhi", api, version, 1) + body)
+
+
+@pytest.mark.parametrize("api", sorted(PUSHED))
+@settings(max_examples=examples(20))
+@given(data=st.data())
+def test_every_cut_of_a_frame_on_a_channel_is_refused(api: Api, data: st.DataObject) -> None:
+    for side, write, read in (("request", encode_request, decode_pushed), ("response", encode_answer, decode_request)):
+        message = upgrade(api, side, data.draw(st.from_type(wire_class(api, 0, side)), label=side))
+        frame = flatten(write(RequestHeader(api, 0, 5, "c"), message))
+        with pytest.raises(ProtocolError):
+            read(frame[: data.draw(st.integers(0, len(frame) - 1))])
+    with pytest.raises(ProtocolError, match="ends at byte"):
+        decode_pushed(flatten(encode_request(RequestHeader(api, 0, 5, "c"), _any_request(api, data))) + b"\0")
+
+
+def _any_request(api: Api, data: st.DataObject) -> Any:
+    return upgrade(api, "request", data.draw(st.from_type(wire_class(api, 0, "request"))))
 
 
 @settings(max_examples=examples(60))

@@ -28,7 +28,7 @@ from ottla.protocol.messages import (
 from ottla.records import Compression
 from ottla.simulation.clock import START
 from ottla.simulation.requests import produce_message
-from tests.edge_case_requests import LOGIN
+from tests.edge_case_requests import CENTRAL, LOGIN
 from tests.simulation.broker import CoreUnderTest
 from tests.simulation.requests import fetch_message
 from tests.unit.broker.harness import batch
@@ -49,7 +49,7 @@ def test_api_versions_lists_what_has_a_handler_and_nothing_else(broker: CoreUnde
     request = api_versions_request.ApiVersionsRequest(client_software_name="tests", client_software_version="1.0")
     response = broker.ask(Api.API_VERSIONS, request)
     advertised = {Api(one.api_key): (one.min_version, one.max_version) for one in response.api_keys}
-    served = {api: versions for api, versions in SPOKEN.items() if api not in CLIENT_ASSIGNOR_APIS | LOGIN}
+    served = {api: versions for api, versions in SPOKEN.items() if api not in CLIENT_ASSIGNOR_APIS | LOGIN | CENTRAL}
     assert advertised == {api: (ADVERTISED_MINIMUM.get(api, low), high) for api, (low, high) in served.items()}
     levels = {feature.name: feature.max_version_level for feature in response.finalized_features}
     assert levels == {"metadata.version": 30, "group.version": 1, "transaction.version": 2}

@@ -46,7 +46,7 @@ class NoJitter:
 
 
 def config(**settings: Any) -> ConsumerConfig:
-    return ConsumerConfig.parse(bootstrap_servers="one:9092", **{"group_id": "g", **settings})
+    return ConsumerConfig.parse(**{"bootstrap_servers": "one:9092", "group_id": "g", **settings})
 
 
 def subscribed(calls: ConsumerCalls, listeners: Listeners | None = None) -> None:

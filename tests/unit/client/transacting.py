@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ottla import Delivery
-from ottla.client.cluster.coordinator import CoordinatorKind, CoordinatorManager
+from ottla.client.cluster.coordinator import CoordinatorKind, CoordinatorManager, FindCoordinator
 from ottla.client.effects import AnySend, Poll
 from ottla.client.produce.outcome import Outcome
 from ottla.client.produce.sequences import Sequences
@@ -86,7 +86,8 @@ class Transacts(Writes):
         self.sequences = Sequences(begins_epochs=False)
 
         def coordinator_of(kind: CoordinatorKind, key: str) -> CoordinatorManager:
-            return CoordinatorManager(kind, key, 30_000, backoff(), lambda *_: None, lambda *_: None)
+            question = FindCoordinator(kind, key, 30_000)
+            return CoordinatorManager(question, question.name, backoff(), lambda *_: None, lambda *_: None)
 
         return TransactionManager(
             self.config,

@@ -12,7 +12,8 @@ from ottla import Admin, Broker
 with Broker() as broker, Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
     admin.create_topics({"t": 1})
     admin.delete_topics(["t"])
-print([name for name in sys.modules if name.startswith("ottla.") and "zookeeper" in name and name != "ottla.errors.zookeeper"])
+parts = ("zookeeper", "coordinator.central", "central_coordinator")
+print([name for name in sys.modules if name.startswith("ottla.") and any(part in name for part in parts) and "errors" not in name])
 try:
     Broker(zookeeper="127.0.0.1:1")
 except Exception as error:

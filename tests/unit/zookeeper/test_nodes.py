@@ -14,10 +14,12 @@ from ottla.types import Node
 from ottla.zookeeper import nodes
 from ottla.zookeeper.nodes import (
     ConsumerThread,
+    GenerationNode,
     MemberRegistration,
     TopicNode,
     decode_cluster_id,
     decode_configs,
+    decode_found_generation,
     decode_leader_epoch,
     decode_topic,
     decode_topic_node,
@@ -182,3 +184,11 @@ def test_settings_and_leader_epochs() -> None:
     with pytest.raises(ProtocolError, match="the leader epoch is None"):
         decode_leader_epoch(b"{}", "/s")
     assert decode_cluster_id(encode_cluster_id("abc"), "/cluster/id") == "abc"
+
+
+def test_a_generation_that_was_found_leaves_enough_numbers_for_the_next_ones() -> None:
+    highest = GenerationNode(2**30, 1, 9_000, 1)
+    assert decode_found_generation(highest.encode(), "/g") == highest
+    for generation in (2**30 + 1, 2**31 - 1, 2**31, -1):
+        with pytest.raises(ProtocolError, match=f"/g of ZooKeeper is malformed: the generation is {generation},"):
+            decode_found_generation(highest._replace(generation=generation).encode(), "/g")

@@ -6,13 +6,26 @@ or a coordinator serves it.
 
 from __future__ import annotations
 
-from ottla.broker.api import cluster, configs, fetch, find_coordinator, metadata, offsets, produce, replicas, topics, transactions
+from ottla.broker.api import (
+    cluster,
+    configs,
+    consult,
+    fetch,
+    find_coordinator,
+    metadata,
+    offsets,
+    produce,
+    replicas,
+    topics,
+    transactions,
+)
 from ottla.broker.api.registry import HANDLERS
 
 __all__ = [
     "HANDLERS",
     "cluster",
     "configs",
+    "consult",
     "fetch",
     "find_coordinator",
     "metadata",

@@ -17,7 +17,9 @@ from ottla.broker.effects import (
     BrokerEffect,
     CloseConnection,
     FaultStruck,
+    HangUp,
     NoReply,
+    Push,
     ReceivedRequest,
     Reply,
     RequestContext,
@@ -38,7 +40,7 @@ from ottla.broker.faults.messages import (
 )
 from ottla.broker.faults.rules import Delay, Drop, Fail, FailAppends, Freeze, LoseReply, Match, Moment, MoveCoordinator, Rule
 from ottla.protocol import ErrorCode
-from ottla.protocol.apis import Api
+from ottla.protocol.apis import PUSHED, Api
 from ottla.types import Now, TopicPartition
 
 FAULT = "fault"
@@ -76,6 +78,12 @@ class _Late(NamedTuple):
     connection: int
     fault: int
     effect: BrokerEffect
+    behind: list[BrokerEffect]
+    """What the coordinator sends on the same connection meanwhile: in a stream of bytes it cannot arrive before the response."""
+
+    def all(self) -> list[BrokerEffect]:
+        """Return the response and what comes behind it."""
+        return [self.effect, *self.behind]
 
 
 class _Lost(NamedTuple):
@@ -139,7 +147,7 @@ class FaultTable:
         for ticket in lost:
             del self._lost[ticket]
         closed = [CloseConnection(ticket, f"{_REASON} lose an answer") for ticket in lost]
-        return [*(self._late.pop(ticket).effect for ticket in late), *closed]
+        return [*(effect for ticket in late for effect in self._late.pop(ticket).all()), *closed]
 
     # What happens while the broker is frozen.
 
@@ -197,10 +205,12 @@ class FaultTable:
         """Return the effects for the shell: without responses that are held back, and with changed ones."""
         out: list[BrokerEffect] = []
         for effect in effects:
-            if not isinstance(effect, Reply | NoReply | CloseConnection):
+            if not isinstance(effect, Reply | NoReply | CloseConnection | Push | HangUp):
                 out.append(effect)
             elif self.frozen:
                 self._answers.append(effect)
+            elif isinstance(effect, Push | HangUp):
+                out += self._behind_late(effect)
             else:
                 try:
                     out += self._answered(effect, now)
@@ -213,7 +223,7 @@ class FaultTable:
     def on_late(self, ticket: Ticket) -> list[BrokerEffect]:
         """Return a delayed response that is due."""
         late = self._late.pop(ticket, None)
-        return [late.effect] if late is not None else []
+        return late.all() if late is not None else []
 
     def on_disconnect(self, connection: int) -> None:
         """Drop the responses of a closed connection."""
@@ -268,7 +278,7 @@ class FaultTable:
             topics = frozenset() if match.topic is None else frozenset({match.topic})
             return replace(request, allow_auto_topic_creation=False), mark._replace(change=partial(with_error, topics, error)), []
         failed, rest = (request, None) if match.topic is None else split_by_topic(request, match.topic, self._name_of)
-        if getattr(request, "acks", None) == 0:
+        if getattr(request, "acks", None) == 0 or context.api in PUSHED:
             return None, mark, [CloseConnection(context.ticket, f"{_REASON} fail a request that wants no answer")]
         answer = error_response(context.api, failed, error)
         if rest is None:
@@ -282,8 +292,17 @@ class FaultTable:
         answer = self._at_last(effect if mark.change is None else Reply(effect.ticket, mark.change(effect.response)), mark)
         if not mark.delay or answer is None:
             return [] if answer is None else [answer]
-        self._late[effect.ticket] = _Late(mark.connection, mark.delayed_by, answer)
+        self._late[effect.ticket] = _Late(mark.connection, mark.delayed_by, answer, [])
         return [SetTimer((FAULT, "late", effect.ticket), now.mono + mark.delay)]
+
+    def _behind_late(self, effect: Push | HangUp) -> list[BrokerEffect]:
+        """Keep the order of one connection: hold back what comes behind a delayed response, and send nothing behind a lost one."""
+        late = [one for one in self._late.values() if one.connection == effect.connection]
+        if late:
+            late[-1].behind.append(effect)
+            return []
+        is_lost = isinstance(effect, Push) and any(one.connection == effect.connection for one in self._lost.values())
+        return [] if is_lost else [effect]
 
     def _at_last(self, reply: Reply, mark: _Mark) -> BrokerEffect | None:
         match mark.fate:

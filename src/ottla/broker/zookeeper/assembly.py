@@ -12,9 +12,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ottla.broker.central_coordinator_service import CentralCoordinatorService
 from ottla.broker.effects import CancelTimer, Outbox, SetTimer
 from ottla.broker.ports import Ids
+from ottla.broker.zookeeper.central_lookup import CentralLookup
+from ottla.broker.zookeeper.central_store import CentralStore
 from ottla.broker.zookeeper.changes import ZooKeeperTopicChanges
+from ottla.broker.zookeeper.elector import CoordinatorElector
 from ottla.broker.zookeeper.manager import ZooKeeperManager
 from ottla.broker.zookeeper.registration import BrokerRegistration
 from ottla.broker.zookeeper.states import PartitionStates
@@ -44,8 +48,13 @@ class ZooKeeperAssembly:
         self._registration = BrokerRegistration(catalog, self.session, topics, states)
         changes = ZooKeeperTopicChanges(catalog, topics, ids)
         catalog.changes = changes
-        self._managers: Sequence[ZooKeeperManager] = (topics, states, self._registration, changes)
-        """In this order: the states follow the topics, and the registration follows both."""
+        timeout = catalog.config.zookeeper_connection_timeout_ms
+        self.elector = CoordinatorElector(catalog, self.session, self._registration)
+        store = CentralStore(timeout, self.elector, lambda: catalog.config.group_max_session_timeout_ms)
+        lookup = CentralLookup(timeout)
+        state.central = CentralCoordinatorService(catalog, state.groups, self.elector, store, lookup.look)
+        self._managers: Sequence[ZooKeeperManager] = (topics, states, self._registration, changes, self.elector, store, lookup)
+        """In this order: the states follow the topics, and the registration follows both; who is elected is registered."""
         self._wakes_at: int | None = None
 
     @property

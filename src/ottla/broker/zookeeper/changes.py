@@ -10,8 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ottla.broker.catalog import BrokerCatalog
 from ottla.broker.cluster import TopicRegistration
@@ -20,13 +19,14 @@ from ottla.broker.topic_changes import TopicChange
 from ottla.broker.topics import Topic, alike_name, internal_configs
 from ottla.broker.zookeeper import topic_calls
 from ottla.broker.zookeeper.manager import ManagerPoll
+from ottla.broker.zookeeper.steps import take_steps
 from ottla.broker.zookeeper.topics import TopicRegistry
 from ottla.coordinator.effects import ApiError
 from ottla.errors import OttlaError
 from ottla.protocol import ErrorCode
 from ottla.types import Now
 from ottla.zookeeper import paths
-from ottla.zookeeper.ask_queue import AskQueue, Outcome
+from ottla.zookeeper.ask_queue import AskQueue
 from ottla.zookeeper.calls import Steps
 from ottla.zookeeper.operations import Exists, Stat
 from ottla.zookeeper.session import SessionChanged, SessionState, WatchFired, WatchType
@@ -254,22 +254,11 @@ class ZooKeeperTopicChanges:
     def _run(self, steps: Steps[T], deadline: int, ended: Callable[[T | None, Exception | None, Now], None], now: Now) -> None:
         """Take the steps of a call, and call ``ended`` once with its result or its error."""
 
-        def advance(take: Callable[[], Sequence[Any]], now: Now) -> None:
-            try:
-                if now.mono >= deadline:
-                    raise ApiError(ErrorCode.request_timed_out, "ZooKeeper did not answer in time; the change may be made later.")
-                operations = take()
-            except StopIteration as end:
-                ended(end.value, None, now)
-            except Exception as error:
-                ended(None, error, now)
-            else:
-                self._asks.ask_all(operations, arrived)
+        def check(now: Now) -> None:
+            if now.mono >= deadline:
+                raise ApiError(ErrorCode.request_timed_out, "ZooKeeper did not answer in time; the change may be made later.")
 
-        def arrived(outcomes: list[Outcome], now: Now) -> None:
-            advance(partial(steps.send, outcomes), now)
-
-        advance(partial(next, steps), now)
+        take_steps(self._asks, steps, ended, now, check)
 
     def _end(self, change: TopicChange, error: Exception | None, apply: Callable[[], Topic]) -> None:
         """End a change that is made in ZooKeeper or has failed."""

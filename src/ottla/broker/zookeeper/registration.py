@@ -18,12 +18,12 @@ from ottla.broker.zookeeper.backlog import Backlog
 from ottla.broker.zookeeper.manager import ManagerPoll
 from ottla.broker.zookeeper.states import PartitionStates
 from ottla.broker.zookeeper.topics import TopicRegistry
-from ottla.errors import ConfigError, KeeperCode, OttlaError
+from ottla.errors import ConfigError, KeeperCode, OttlaError, ProtocolError
 from ottla.types import Now
 from ottla.zookeeper import paths
 from ottla.zookeeper.ask_queue import AskQueue, Outcome, first_error, has_code
 from ottla.zookeeper.malformed import MalformedNodes
-from ottla.zookeeper.nodes import decode_broker, encode_broker
+from ottla.zookeeper.nodes import decode_broker, decode_start, encode_broker
 from ottla.zookeeper.operations import Children, Create, GetChildren, GetData, Node, SetData
 from ottla.zookeeper.session import Session, SessionChanged, SessionState, WatchFired
 
@@ -228,6 +228,7 @@ class BrokerRegistration:
                 return self._fail(paths.BROKER_IDS, error, now)
             # A node that is gone by now fires the watch of the list.
             found = {one: outcome for one, outcome in zip(ids, outcomes, strict=True) if isinstance(outcome, Node)}
+            self._catalog.cluster.started_at = {one: self._start_of(one, node) for one, node in found.items()}
             own = found.pop(self._catalog.node_id, None)
             if own is not None and own.stat.ephemeral_owner != self._session.session_id:
                 self.is_registered = False
@@ -251,6 +252,12 @@ class BrokerRegistration:
         czxids = {one: node.stat.czxid for one, node in found.items() if brokers[one] is not None}
         self._appeared.update(dict.fromkeys(one for one, czxid in czxids.items() if self._czxids.get(one) != czxid))
         self._czxids = czxids
+
+    def _start_of(self, broker_id: int, node: Node) -> int:
+        try:
+            return decode_start(node.data, paths.broker(broker_id))
+        except ProtocolError:
+            return 0  # other tools leave it out
 
     def _decoded(self, broker_id: int, node: Node) -> NodeEndpoint | None:
         def decode(data: bytes, path: str) -> NodeEndpoint:

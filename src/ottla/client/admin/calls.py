@@ -343,7 +343,9 @@ def list_groups() -> Call[tuple[GroupListing, ...]]:
         for answer in answers:
             check(answer.error_code, "the groups of a broker")
         groups = {
-            item.group_id: GroupListing(item.group_id, item.protocol_type, item.group_state, item.group_type)
+            item.group_id: GroupListing(
+                item.group_id, item.protocol_type, item.group_state, "central" if item.is_central else item.group_type
+            )
             for answer in answers
             for item in answer.groups
         }

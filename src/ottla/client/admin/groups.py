@@ -1,4 +1,4 @@
-"""``Admin.describe_groups``, for groups of both protocols.
+"""``Admin.describe_groups``, for the groups of every protocol with a coordinator.
 
 Owns the requests and the meaning of their responses. Must not know time, retries or connections. Invariant: callers need not know
 the protocol of a group.
@@ -29,8 +29,8 @@ _OTHER_TYPE = "is not a consumer group"
 def describe_groups(group_ids: Iterable[str]) -> Call[dict[str, GroupDescription]]:
     """Return groups and their members, by group id.
 
-    DescribeGroups knows classic groups only. A group for which it returns GROUP_ID_NOT_FOUND is described again as a consumer
-    group; the brokers that return this error (version 6, Kafka 4.0) have ConsumerGroupDescribe.
+    DescribeGroups knows classic groups, and Ottla's also central ones. A group for which it returns GROUP_ID_NOT_FOUND is described
+    again as a consumer group; the brokers that return this error (version 6, Kafka 4.0) have ConsumerGroupDescribe.
     """
     ids = list(dict.fromkeys(group_ids))
 
@@ -86,7 +86,15 @@ def _described(group: _Group, coordinator: Node) -> GroupDescription:
         )
         for member in group.members
     )
-    return GroupDescription(group.group_id, group.group_state, group.protocol_type, group.protocol_data, coordinator, members)
+    return GroupDescription(
+        group.group_id,
+        group.group_state,
+        group.protocol_type,
+        group.protocol_data,
+        coordinator,
+        members,
+        group_type="central" if group.is_central else "classic",
+    )
 
 
 def _consumer_group(group: consumer_group_describe_response.DescribedGroup, coordinator: Node) -> GroupDescription:

@@ -62,7 +62,11 @@ class LogDirDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """A group in the list of a coordinator. ``state`` and ``group_type`` are empty if the broker is too old to send them."""
+    """A group in the list of a coordinator.
+
+    ``group_type`` is ``"classic"``, ``"consumer"``, ``"share"`` or another word of Kafka's, in the broker's spelling, or
+    ``"central"`` for a group of Ottla's central coordinator. It and ``state`` are empty if the broker is too old to send them.
+    """
 
     group_id: str
     protocol_type: str
@@ -85,7 +89,8 @@ class GroupMember:
 class GroupDescription:
     """A group. ``assignor`` is the one that its members have elected, or the broker's; empty while it has none.
 
-    ``group_type`` is ``"classic"``, or ``"consumer"`` for the protocol of KIP-848.
+    ``group_type`` is ``"classic"``, ``"consumer"`` for the protocol of KIP-848, or ``"central"`` for a group of Ottla's central
+    coordinator.
     """
 
     group_id: str

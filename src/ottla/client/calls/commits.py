@@ -101,8 +101,9 @@ class CommitCalls:
         """
         self._mailbox.now = now
         self._errors.require_group("commit_offsets()")
-        if self._config.group_protocol == "zookeeper":
-            raise IllegalStateError("a ZooKeeper group's offsets cannot be part of a transaction", hint="see ottla group migrate")
+        if self._config.group_protocol in ("zookeeper", "central"):
+            whose = "a ZooKeeper group's" if self._config.group_protocol == "zookeeper" else "a central group's"
+            raise IllegalStateError(f"{whose} offsets cannot be part of a transaction", hint="see ottla group migrate")
         if self._config.enable_auto_commit:
             text = "the consumer commits by itself, so its offsets cannot be part of a transaction"
             raise IllegalStateError(text, hint="set enable_auto_commit=False")

@@ -79,9 +79,10 @@ class SharedState:
         self.rebalancing = False
         """Whether the member is in a rebalance. Read by any thread, through ``ProcessingJob.rebalancing``. One boolean."""
         self.lease_until: int | None = None
-        """Until when the session with ZooKeeper surely lasts (monotonic ms; 0: there is none). ``None``: no session is needed.
+        """Until when no other member can own the partitions (monotonic ms; 0: they may own them now). ``None``: no lease is needed.
 
-        Read by the application thread before it returns records. One number, which only grows while the session lasts.
+        With ZooKeeper, the session surely lasts until then; in a central group, the session at the coordinator. Read by the
+        application thread before it returns records. One number, which only grows while the session lasts.
         """
 
         # -- written by the application thread --------------------------------------------------------------------------
@@ -121,7 +122,7 @@ class SharedState:
         """When the application last received records of a partition (monotonic ms). Read as ``positions`` is."""
 
     def may_return_records(self, now: Now) -> bool:
-        """Whether no other member can own the partitions: without a lease, the session with ZooKeeper may have expired."""
+        """Whether no other member can own the partitions: without a lease, the member's session may have expired."""
         lease_until = self.lease_until
         return lease_until is None or now.mono < lease_until or self.snapshot.mode is not Mode.TOPICS
 

@@ -1,6 +1,7 @@
 """The lookup of a coordinator: that of a group, or that of a transactional id.
 
-Owns FindCoordinator. Must not know the requests to the coordinator. Invariants: at most one lookup is in flight; there is none
+Owns when a look-up is made, and FindCoordinator, in whose place another question may be asked. Must not know the requests to the
+coordinator. Invariants: at most one lookup is in flight; there is none
 unless a manager has needed the coordinator since it was last found; a failed lookup is repeated only after its back-off.
 
 A broker that answers NOT_COORDINATOR is not disconnected before the lookup names another broker:
@@ -18,7 +19,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from ottla.client.backoff import ExponentialBackoff
-from ottla.client.effects import AnyNode, Poll, Send, ToCoordinator
+from ottla.client.effects import AnyNode, AnySend, Poll, Send, ToCoordinator
 from ottla.errors import DisconnectedError, OttlaError, OttlaTimeoutError, ProtocolError, broker_error
 from ottla.protocol import rpcs
 from ottla.protocol.messages import find_coordinator_request, find_coordinator_response
@@ -41,19 +42,48 @@ _WORDS: Mapping[CoordinatorKind, str] = {CoordinatorKind.GROUP: "group", Coordin
 """Kind -> what its keys are, for errors."""
 
 
+Question = Callable[[Callable[[Node, Now], None], Callable[[OttlaError, Now], None]], AnySend]
+"""Makes the request of a look-up. One of the two functions is called with the outcome: the coordinator, or why there is none."""
+
+
+class FindCoordinator:
+    """The look-up in any group but a central one; ``request_timeout`` is in milliseconds."""
+
+    def __init__(self, kind: CoordinatorKind, key: str, request_timeout: int) -> None:
+        self.name = f"{_WORDS[kind]} {key!r}"
+        """Whose coordinator it is, for errors."""
+        self._kind = kind
+        self._key = key
+        self._request_timeout = request_timeout
+
+    def __call__(self, on_named: Callable[[Node, Now], None], on_failure: Callable[[OttlaError, Now], None]) -> AnySend:
+        """See ``Question``."""
+        message = find_coordinator_request.FindCoordinatorRequest(key_type=self._kind, coordinator_keys=(self._key,))
+
+        def on_response(response: find_coordinator_response.FindCoordinatorResponse, now: Now) -> None:
+            answer = next((item for item in response.coordinators if item.key in (self._key, "")), None)
+            if answer is None:
+                return on_failure(ProtocolError(f"the answer to FindCoordinator does not name {self.name}"), now)
+            if answer.error_code:
+                what = f"looking up the coordinator of {self.name}"
+                return on_failure(broker_error(int(answer.error_code), f"{what}: {answer.error_message or 'refused'}"), now)
+            return on_named(Node(answer.node_id, answer.host, answer.port), now)
+
+        return Send(rpcs.FIND_COORDINATOR, message, AnyNode(), self._request_timeout, on_response, on_failure)
+
+
 class CoordinatorManager:
     """Looks up the coordinator for the managers that need it, and again when they report that it has changed or is unreachable.
 
-    ``key`` is the id of the group or of the transactions, ``request_timeout`` is in milliseconds.
+    ``question`` is the look-up of the coordinator of ``name``.
     ``learn_node`` gets the address in a response; ``disconnect`` closes the connection to a former coordinator, so that the
     requests in flight there fail at once.
     """
 
     def __init__(
         self,
-        kind: CoordinatorKind,
-        key: str,
-        request_timeout: int,
+        question: Question,
+        name: str,
         backoff: ExponentialBackoff,
         learn_node: Callable[[Node, Now], None],
         disconnect: Callable[[ToCoordinator, str, Now], None],
@@ -65,10 +95,8 @@ class CoordinatorManager:
         """The number of successful lookups: timers that depend on the coordinator restart when it grows."""
         self.failure: OttlaError | None = None
         """The error of the latest lookup; ``None`` after a success."""
-        self._kind = kind
-        self._key = key
-        self._name = f"{_WORDS[kind]} {key!r}"
-        self._request_timeout = request_timeout
+        self._question = question
+        self._name = name
         self._backoff = backoff
         self._learn_node = learn_node
         self._disconnect = disconnect
@@ -122,41 +150,30 @@ class CoordinatorManager:
             self._disconnect(ToCoordinator(node_id), reason, now)
 
     def poll(self, now: Now) -> Poll:
-        """Return a FindCoordinator if one is needed."""
+        """Return the question if it is needed."""
         if self.node_id is not None or not self._needed or self._in_flight:
             return Poll()
         if now.mono < self._not_before:
             return Poll(wake_at=self._not_before)
-        message = find_coordinator_request.FindCoordinatorRequest(key_type=self._kind, coordinator_keys=(self._key,))
+        send = self._question(self._on_named, self._on_failure)
         self._in_flight = True
-        send = Send(rpcs.FIND_COORDINATOR, message, AnyNode(), self._request_timeout, self._on_response, self._on_failure)
         return Poll((send,))
 
-    def _on_response(self, response: find_coordinator_response.FindCoordinatorResponse, now: Now) -> None:
-        """Use the node in the response, or back off."""
+    def _on_named(self, node: Node, now: Now) -> None:
+        """Use the node in the response."""
         self._in_flight = False
-        answer = next((item for item in response.coordinators if item.key in (self._key, "")), None)
-        if answer is None:
-            return self._failed(ProtocolError(f"the answer to FindCoordinator does not name {self._name}"), now)
-        if answer.error_code:
-            what = f"looking up the coordinator of {self._name}"
-            return self._failed(broker_error(int(answer.error_code), f"{what}: {answer.error_message or 'refused'}"), now)
-        if answer.node_id != self._former:
-            self._disconnect_former(f"node {answer.node_id} is the coordinator now", now)
+        if node.node_id != self._former:
+            self._disconnect_former(f"node {node.node_id} is the coordinator now", now)
         self._former = None
-        self._learn_node(Node(answer.node_id, answer.host, answer.port), now)
-        self.node_id = self.named = answer.node_id
+        self._learn_node(node, now)
+        self.node_id = self.named = node.node_id
         self.failure, self._attempts, self._needed = None, 0, False
         self._not_before = now.mono + self._backoff.delay(0)
         self.found += 1
-        return None
 
     def _on_failure(self, error: OttlaError, now: Now) -> None:
         """Retry after the back-off."""
         self._in_flight = False
-        self._failed(error, now)
-
-    def _failed(self, error: OttlaError, now: Now) -> None:
         self.failure = error
         self._not_before = now.mono + self._backoff.delay(self._attempts)
         self._attempts += 1

@@ -25,7 +25,8 @@ _COUNTS = re.compile(r"\{[0-9]+,[0-9]*\}")
 def checked(pattern: str, group_protocol: str) -> str:
     """Return the pattern as the group gets it. Raises ``ConfigError`` if it is not a regular expression, or none of this group.
 
-    In a consumer group the broker checks it. In a ZooKeeper group it is one of Java, since Java's members read it, too.
+    In consumer groups and in central groups the broker checks it. In a ZooKeeper group it is one of Java, since Java's members read
+    it, too.
     """
     if group_protocol == "zookeeper":
         from ottla.zookeeper.topic_filter import TopicFilter
@@ -38,7 +39,7 @@ def checked(pattern: str, group_protocol: str) -> str:
             text = f"in the pattern {pattern!r} a comma separates alternatives, as in the topic filters of Kafka 0.8"
             hint = "write a|aa instead of a{1,2}" if _COUNTS.search(pattern) else error.hint
             raise ConfigError(f"{text}: {error.args[0]}", hint=hint, cause=error) from error
-    if group_protocol != "consumer":
+    if group_protocol not in ("consumer", "central"):
         try:
             re.compile(pattern)
         except re.error as error:

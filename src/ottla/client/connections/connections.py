@@ -1,8 +1,9 @@
 """The life of connections, and the dispatch of requests to them.
 
-Owns the queue of requests that wait for a connection, reconnect back-off (KIP-144), setup timeouts (KIP-601), request timeouts, the
-limit of requests in flight, idle connections, the renewal of logins (KIP-368) and rebootstrap (KIP-899). Must not know sockets,
-passwords, or the meaning of a request. Invariant: each ``Send`` that was enqueued becomes exactly one ``CompletedRequest``.
+Owns the queue of requests that wait for a connection, what arrives on the channels of members, reconnect back-off (KIP-144), setup
+timeouts (KIP-601), request timeouts, the limit of requests in flight, idle connections, the renewal of logins (KIP-368) and
+rebootstrap (KIP-899). Must not know sockets, passwords, or the meaning of a request. Invariant: each ``Send`` that was enqueued
+becomes exactly one ``CompletedRequest``.
 
 The shell performs the effects of ``poll`` and reports their outcome by the ``on_...`` methods, any number between two polls.
 """
@@ -27,19 +28,23 @@ from ottla.client.connections.node_connections import (
 )
 from ottla.client.effects import (
     Address,
+    Answer,
     AnyNode,
     AnySend,
+    Arrival,
     Authenticate,
+    ChannelClosed,
     Close,
     CompletedRequest,
     Connect,
     ConnectionEffect,
     ConnectionsPoll,
     PendingRequest,
+    PushedRequest,
     RequestManager,
     Resolve,
-    ToCoordinator,
-    ToNode,
+    ToChannel,
+    ToOneBroker,
     Write,
 )
 from ottla.config import ClientConfig
@@ -51,7 +56,7 @@ from ottla.errors import (
     ProtocolError,
     TlsError,
 )
-from ottla.protocol.connection import ClientConnection, ConnectionState
+from ottla.protocol.connection import ClientConnection, ConnectionState, Pushed
 from ottla.protocol.sasl import SaslResponse
 from ottla.types import Node, Now
 
@@ -100,6 +105,10 @@ class Connections:
         """Add a request; the next ``poll`` that finds a connection for it sends it."""
         self._requests.add(PendingRequest(manager, send, now.mono + send.timeout))
 
+    def answer(self, answer: Answer) -> None:
+        """Answer a request of the coordinator with the next ``poll``; the answer is dropped if its channel is closed."""
+        self.brokers.add_answer(answer)
+
     def poll(self, now: Now) -> ConnectionsPoll:
         """Do all that is due, and send the requests that can be sent.
 
@@ -108,6 +117,7 @@ class Connections:
         self._requests.remove_if(lambda request: self._expired(request, now))
         for broker in self.brokers:
             self._expire_connection(broker, now)
+            self._send_answers(broker, now)
         self._requests.remove_if(lambda request: self._dispatch(request, now))
         effects, self._effects = self._effects, []
         return ConnectionsPoll(effects, min(self._deadlines(now), default=None))
@@ -117,8 +127,8 @@ class Connections:
         """Whether ``take_completions`` would return any."""
         return self._requests.has_completions
 
-    def take_completions(self) -> list[CompletedRequest]:
-        """Return the completions since the last call, in order."""
+    def take_completions(self) -> list[Arrival]:
+        """Return the completions since the last call, the coordinator's requests and the channels that were closed, in order."""
         return self._requests.take_completions()
 
     def set_nodes(self, nodes: Mapping[int, Node], now: Now) -> None:
@@ -132,11 +142,17 @@ class Connections:
         if self.brokers.nodes.get(node.node_id) != node:
             self.set_nodes({**self.brokers.nodes, node.node_id: node}, now)
 
-    def disconnect(self, target: ToNode | ToCoordinator, reason: str, now: Now) -> None:
-        """Close the connection to a target, if there is one; requests in flight on it fail with ``DisconnectedError``."""
+    def disconnect(self, target: ToOneBroker, reason: str, now: Now) -> None:
+        """Close the connection to a target, if there is one; requests in flight on it fail with ``DisconnectedError``.
+
+        So do requests that wait for a channel: a Register that its member has given up would make it a member again.
+        """
         broker = self.brokers.get(target)
         if broker is not None and broker.state in CONNECTED_STATES:
             self._release(broker, reason, now)
+        if isinstance(target, ToChannel):
+            self._requests.fail_waiting(target, DisconnectedError(f"the channel to node {target.node_id} was given up: {reason}"))
+        self.brokers.pass_over(target.node_id)
 
     def rebootstrap(self, reason: str, now: Now) -> None:
         """Forget the cluster and start again with the bootstrap servers (KIP-899, KIP-1102)."""
@@ -245,7 +261,9 @@ class Connections:
             return False
         if pieces:
             self._effects.append(Write(connection_id, pieces))
-        if response is not None:
+        if isinstance(response, Pushed):
+            self._requests.note_pushed(broker.channel, response)
+        elif response is not None:
             self._on_response(broker, response.message, now)
         else:
             self._after_dialogue(broker, now)
@@ -279,7 +297,7 @@ class Connections:
     def _dispatch(self, request: PendingRequest, now: Now) -> bool:
         """Send a request, or fail it at once. Return ``False`` if it must wait."""
         target = request.send.target
-        broker = self.brokers.any(now) if isinstance(target, AnyNode) else self.brokers.to(target)
+        broker = self.brokers.choose(target, now)
         if broker is None:
             if isinstance(target, AnyNode):
                 return self._refuse(request)
@@ -289,6 +307,7 @@ class Connections:
             self._open(broker, now)
         if broker.state is not NodeState.READY or broker.throttled_until > now.mono or len(broker.in_flight) >= MAX_IN_FLIGHT:
             return False
+        self.brokers.note_turn(target, broker)
         self._send(broker, request, now)
         return True
 
@@ -376,9 +395,7 @@ class Connections:
         broker.attempts[address] = reason
         self._back_off(broker, reason, now, refusal)
         error = refusal or DisconnectedError(f"{broker.who} at {address} cannot be reached: {reason}")
-        self._requests.remove_if(
-            lambda request: request.send.target == broker.key and self._requests.complete(request, error=error)
-        )
+        self._requests.fail_waiting(broker.key, error)
 
     def _disconnected(self, broker: NodeConnection, reason: str, now: Now, first: OttlaError | None = None) -> None:
         """Handle the end of an established connection: fail its requests in flight, and back off.
@@ -396,6 +413,7 @@ class Connections:
 
     def _back_off(self, broker: NodeConnection, reason: str, now: Now, refusal: AuthenticationError | None) -> None:
         _log.log(logging.DEBUG if broker.failures else logging.WARNING, "%s at %s: %s", broker.who, broker.name, reason)
+        self._requests.note_closed(broker.channel, reason)
         broker.refusal = refusal
         broker.retry_at = now.mono + self._reconnect.delay(broker.failures)
         broker.failures += 1
@@ -416,6 +434,7 @@ class Connections:
         for request in broker.take_in_flight():
             self._requests.complete(request, error=error)
         self._close(broker, reason)
+        self._requests.note_closed(broker.channel, reason)
         broker.addresses.clear()
         broker.last_used = now.mono
         broker.move(NodeEvent.RELEASED)
@@ -450,6 +469,14 @@ class Connections:
         request = broker.on_response(getattr(message, "throttle_time", None), now)
         if not request.done:
             self._requests.complete(request, message=message)
+        if broker.connection is not None and broker.connection.has_left:
+            self._release(broker, "the member has left its group", now)
+
+    def _send_answers(self, broker: NodeConnection, now: Now) -> None:
+        try:
+            self._effects += broker.take_answers()
+        except Exception as error:
+            self._broken(broker, _as_ottla_error(error), now)
 
     # -- time -------------------------------------------------------------------------------------------------------------
 
@@ -476,7 +503,7 @@ class Connections:
                 within = f"within {request.send.timeout / 1000:g} s"
                 text = f"{request.send.api.name} was not answered by {broker.who} at {broker.address} {within}"
                 self._requests.complete(request, error=OttlaTimeoutError(text))
-        if broker.in_flight and broker.dead_at(self._config.request_timeout_ms) <= now.mono:
+        if broker.in_flight and broker.channel is None and broker.dead_at(self._config.request_timeout_ms) <= now.mono:
             api = broker.in_flight[0].send.api.name
             self._broken(
                 broker, DisconnectedError(f"no answer to {api} for {(now.mono - broker.in_flight[0].sent_at) / 1000:g} s"), now
@@ -523,7 +550,7 @@ class _RequestQueue:
 
     def __init__(self) -> None:
         self._waiting: deque[PendingRequest] = deque()
-        self._completions: list[CompletedRequest] = []
+        self._completions: list[Arrival] = []
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -555,6 +582,20 @@ class _RequestQueue:
         self._completions.append(CompletedRequest(request, message, error))
         return True
 
+    def note_pushed(self, channel: ToChannel | None, pushed: Pushed) -> None:
+        """Add a request of the coordinator, in order with the completions."""
+        assert channel is not None, "a member registers on a connection of its own"
+        self._completions.append(PushedRequest(channel, pushed))
+
+    def note_closed(self, channel: ToChannel | None, reason: str) -> None:
+        """Add the end of a connection, if it was a channel."""
+        if channel is not None:
+            self._completions.append(ChannelClosed(channel, reason))
+
+    def fail_waiting(self, target: object, error: OttlaError) -> None:
+        """Complete the waiting requests for this target with an error."""
+        self.remove_if(lambda request: request.send.target == target and self.complete(request, error=error))
+
     def fail_all(self, error: OttlaError) -> None:
         """Complete all waiting requests with an error."""
         self.remove_if(lambda request: self.complete(request, error=error))
@@ -564,7 +605,7 @@ class _RequestQueue:
         """Whether ``take_completions`` would return any."""
         return bool(self._completions)
 
-    def take_completions(self) -> list[CompletedRequest]:
+    def take_completions(self) -> list[Arrival]:
         """Return the completions since the last call, in order."""
         done, self._completions = self._completions, []
         return done

@@ -3,7 +3,7 @@
 Owns the brokers of the cluster, the state of each connection and its transitions, and the choice between connections. Must not
 know sockets, and does not open, close or send. Invariants: a ``NodeConnection`` has a connection exactly in the states from
 CONNECTING to RENEWING, and requests in flight only in READY and RENEWING; bootstrap servers are used only while no broker of the
-cluster can be reached.
+cluster can be reached, and for requests to brokers in turn.
 
 ::
 
@@ -22,7 +22,19 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from ottla.client.backoff import RandomPort
-from ottla.client.effects import Address, AnyNode, AnySend, PendingRequest, ToCoordinator, ToNode
+from ottla.client.effects import (
+    Address,
+    Answer,
+    AnyNode,
+    AnySend,
+    PendingRequest,
+    Target,
+    ToChannel,
+    ToCoordinator,
+    ToNode,
+    ToOneBroker,
+    Write,
+)
 from ottla.config import ClientConfig, HostPort
 from ottla.errors import AuthenticationError, ConnectionFailedError, DisconnectedError, OttlaError, OttlaTimeoutError
 from ottla.protocol import milliseconds
@@ -136,7 +148,7 @@ class NodeConnection:
     Only ``move`` writes ``state``.
     """
 
-    key: HostPort | ToNode | ToCoordinator
+    key: HostPort | ToOneBroker
     host: str
     port: int
     state: NodeState = NodeState.IDLE
@@ -163,9 +175,13 @@ class NodeConnection:
     opened_at: int = 0
     """When the resolution of the name, or the connection to one of its addresses, was last started."""
     last_used: int = 0
+    turn: int = 0
+    """The number of the latest request to brokers in turn that went to this one; 0: none did."""
     throttled_until: int = 0
     """The end of the throttle time of the last response (KIP-219)."""
     in_flight: deque[PendingRequest] = field(default_factory=deque)
+    answers: deque[Answer] = field(default_factory=deque)
+    """Answers to requests of the coordinator that were not sent yet."""
 
     def __repr__(self) -> str:
         return f"<NodeConnection {self.name} {self.state.name}, {len(self.in_flight)} in flight>"
@@ -188,13 +204,26 @@ class NodeConnection:
         if self.state not in CONNECTED_STATES:
             self.connection = self.connection_id = self.renew_at = None
             self.answered = False
+            self.answers.clear()
+
+    @property
+    def channel(self) -> ToChannel | None:
+        """The target, if the connection is the channel of a member."""
+        is_open = self.connection is not None and self.connection.is_channel
+        return self.key if is_open and isinstance(self.key, ToChannel) else None
+
+    @property
+    def order(self) -> tuple[int, bool]:
+        """The place among the brokers that get requests in turn: the lowest is next."""
+        return self.turn, isinstance(self.key, HostPort)
 
     def usable(self, now: Now) -> bool:
         """Whether it may be opened now: it is not connected, and the back-off is over."""
         return self.state is NodeState.IDLE or (self.state is NodeState.BACKOFF and now.mono >= self.retry_at)
 
     def dead_at(self, patience: int) -> int:
-        """Return when the connection counts as broken because its oldest request has no response (monotonic ms).
+        """Return when the connection counts as broken because its oldest request has no response (monotonic ms); not for a channel,
+        whose member notices by itself that the coordinator is silent.
 
         Responses come in order, so no later request can be answered before that one. A request with a long timeout extends this:
         a JoinGroup, for example, may be parked at the broker for the rebalance timeout.
@@ -203,8 +232,9 @@ class NodeConnection:
         return oldest.sent_at + max(patience, oldest.send.timeout)
 
     def is_idle(self, patience: int, now: Now) -> bool:
-        """Whether the connection was unused for ``patience`` milliseconds; negative: it never counts as idle."""
-        return self.state is NodeState.READY and not self.in_flight and 0 <= patience <= now.mono - self.last_used
+        """Whether the connection was unused for ``patience`` milliseconds; negative: never. A channel never counts as idle."""
+        idles = self.state is NodeState.READY and not self.in_flight and self.channel is None
+        return idles and 0 <= patience <= now.mono - self.last_used
 
     def deadlines(self, patience: int, idle_after: int) -> Iterator[int]:
         """Yield the times at which something here is due; both settings in milliseconds, as for ``dead_at`` and ``is_idle``."""
@@ -212,9 +242,11 @@ class NodeConnection:
             yield self.setup_deadline
         elif self.renew_at is not None:
             yield self.renew_at
+        yield from (request.deadline for request in self.in_flight if not request.done)
+        if self.channel is not None:
+            return
         if self.in_flight:
             yield self.dead_at(patience)
-            yield from (request.deadline for request in self.in_flight if not request.done)
         elif self.state is NodeState.READY and idle_after >= 0:
             yield self.last_used + idle_after
 
@@ -281,6 +313,14 @@ class NodeConnection:
             self.throttled_until = now.mono + milliseconds(throttle)
         return self.in_flight.popleft()
 
+    def take_answers(self) -> list[Write]:
+        """Return the effects that send the answers. During the renewal of a login they wait, as requests do."""
+        if not self.answers or self.state is not NodeState.READY or self.connection is None or self.connection_id is None:
+            return []
+        answers, self.answers = self.answers, deque()
+        frames = [self.connection.answer(answer.api, answer.correlation_id, answer.message) for answer in answers]
+        return [Write(self.connection_id, frame) for frame in frames if frame]
+
     def lacks(self, api: Api, feature: str) -> str | None:
         """Return why an API cannot be used that needs a feature of the cluster; ``None`` if it can.
 
@@ -312,14 +352,17 @@ class NodeConnections:
         self.nodes: dict[int, Node] = {}
         self.bootstrap_servers: tuple[HostPort, ...] = config.bootstrap_servers
         """The brokers to connect to while none of the cluster is known; ZooKeeper may name more."""
+        self.failure_class = ConnectionFailedError
+        """The error if none of them can be reached."""
         self._config = config
         self._random = random
-        self._brokers: dict[HostPort | ToNode | ToCoordinator, NodeConnection] = {}
+        self._brokers: dict[HostPort | ToOneBroker, NodeConnection] = {}
+        self._turns = 0
 
     def __iter__(self) -> Iterator[NodeConnection]:
         return iter(list(self._brokers.values()))
 
-    def get(self, key: HostPort | ToNode | ToCoordinator) -> NodeConnection | None:
+    def get(self, key: HostPort | ToOneBroker) -> NodeConnection | None:
         """Return the node connection of a target, if there is one."""
         return self._brokers.get(key)
 
@@ -329,18 +372,24 @@ class NodeConnections:
         moved: list[tuple[NodeConnection, Node]] = []
         for node in nodes.values():
             self._adopt(ToNode(node.node_id), node)
-            for key in (ToNode(node.node_id), ToCoordinator(node.node_id)):
+            for key in (ToNode(node.node_id), ToCoordinator(node.node_id), ToChannel(node.node_id)):
                 broker = self._brokers.get(key)
                 if broker is not None and (broker.host, broker.port) != (node.host, node.port):
                     moved.append((broker, node))
         return moved
+
+    def add_answer(self, answer: Answer) -> None:
+        """Add an answer of a member, unless its channel is closed."""
+        broker = self._brokers.get(answer.target)
+        if broker is not None and broker.channel is not None:
+            broker.answers.append(answer)
 
     def forget(self) -> None:
         """Forget all brokers and node connections."""
         self._brokers.clear()
         self.nodes = {}
 
-    def to(self, target: ToNode | ToCoordinator) -> NodeConnection | None:
+    def to(self, target: ToOneBroker) -> NodeConnection | None:
         """Return the node connection to one broker; ``None`` if the cluster has no such broker.
 
         A broker that is missing in the newest metadata is still used while its connection works: the metadata may come from a
@@ -353,24 +402,73 @@ class NodeConnections:
         return broker if node is not None or (broker is not None and broker.state in ESTABLISHED_STATES) else None
 
     def any(self, now: Now) -> NodeConnection | None:
-        """Return the least loaded connection that is ready; else one to open, chosen at random among those that failed least.
+        """Return the least loaded connection that is ready and no channel; else one to open, chosen at random among those that
+        failed least.
 
         ``None`` while another one is being opened for less than ``STAGGER`` milliseconds, or all are in back-off.
         """
         ready = [
-            broker for broker in self._brokers.values() if broker.state is NodeState.READY and broker.throttled_until <= now.mono
+            broker
+            for broker in self._brokers.values()
+            if broker.state is NodeState.READY and broker.throttled_until <= now.mono and not isinstance(broker.key, ToChannel)
         ]
         if ready:
             return min(ready, key=lambda broker: len(broker.in_flight))
-        candidates = self._candidates()
+        return self._to_open(self._candidates(), now)
+
+    def choose(self, target: Target, now: Now) -> NodeConnection | None:
+        """Return the connection for a target, as ``to`` or ``any``, or that to the broker whose turn it is.
+
+        It is the turn of the brokers to which no such request went, at random, those of the cluster before the bootstrap servers;
+        then of the one to which the latest went longest ago. Those that cannot be reached now miss their turn.
+        """
+        if not isinstance(target, AnyNode):
+            return self.to(target)
+        return self._in_turn(now) if target.in_turn else self.any(now)
+
+    def _in_turn(self, now: Now) -> NodeConnection | None:
+        known = {(node.host, node.port) for node in self.nodes.values()}
+        candidates = [
+            broker
+            for broker in self._all()
+            if self._can_take_turn(broker, now) and not (broker.key in known and isinstance(broker.key, HostPort))
+        ]
+        order = min((broker.order for broker in candidates), default=None)
+        turn = [broker for broker in candidates if broker.order == order]
+        ready = [broker for broker in turn if broker.state is NodeState.READY]
+        return self._random_of(ready) if ready else self._to_open(turn, now)
+
+    def note_turn(self, target: Target, broker: NodeConnection) -> None:
+        """Note that a request goes to this broker: if it is to brokers in turn, the next goes to another one, if there is any."""
+        if isinstance(target, AnyNode) and target.in_turn:
+            self._turns += 1
+            broker.turn = self._turns
+
+    def pass_over(self, node_id: int) -> None:
+        """Let all other brokers have their turn before this one, which a manager has given up:
+
+        1. The process of the coordinator is stopped, and its connections remain. 2. It is given up, since it is silent. 3. It must
+        not be asked who the coordinator is before others are: its answer would be awaited in vain.
+        """
+        broker = self.to(ToNode(node_id))
+        if broker is not None:
+            self.note_turn(AnyNode(in_turn=True), broker)
+
+    def _can_take_turn(self, broker: NodeConnection, now: Now) -> bool:
+        if broker.state is NodeState.READY:
+            return broker.throttled_until <= now.mono
+        return broker.usable(now) or (broker.state in OPENING_STATES and now.mono < broker.opened_at + STAGGER)
+
+    def _to_open(self, candidates: list[NodeConnection], now: Now) -> NodeConnection | None:
+        """Return a connection to open, at random; ``None`` while another one is being opened, or all are in back-off."""
         if any(broker.state in OPENING_STATES and now.mono < broker.opened_at + STAGGER for broker in candidates):
             return None
         usable = [broker for broker in candidates if broker.usable(now)]
-        if not usable:
-            return None
-        fewest = min(broker.failures for broker in usable)
-        usable = [broker for broker in usable if broker.failures == fewest]
-        return usable[int(self._random.random() * len(usable))]
+        fewest = min((broker.failures for broker in usable), default=0)
+        return self._random_of([broker for broker in usable if broker.failures == fewest])
+
+    def _random_of(self, brokers: list[NodeConnection]) -> NodeConnection | None:
+        return brokers[int(self._random.random() * len(brokers))] if brokers else None
 
     def resolving(self, host: str, port: int) -> list[NodeConnection]:
         """Return the node connections that wait for the addresses of a name."""
@@ -384,8 +482,11 @@ class NodeConnections:
         """Return the connections to the cluster's brokers; while none is known or reachable, also those to bootstrap servers."""
         brokers = [broker for node_id in self.nodes if (broker := self.to(ToNode(node_id))) is not None]
         rebootstrap = self._config.metadata_recovery_strategy == "rebootstrap" and all(broker.failures for broker in brokers)
-        if brokers and not rebootstrap:
-            return brokers
+        return brokers if brokers and not rebootstrap else self._all()
+
+    def _all(self) -> list[NodeConnection]:
+        """Return the connections to all brokers of the cluster, and to all bootstrap servers at other addresses."""
+        brokers = [broker for node_id in self.nodes if (broker := self.to(ToNode(node_id))) is not None]
         return brokers + [self._brokers.setdefault(server, NodeConnection(server, *server)) for server in self.bootstrap_servers]
 
     def _adopt(self, key: ToNode, node: Node) -> None:
@@ -421,12 +522,12 @@ class NodeConnections:
         tries = [broker.opened_at for broker in self._brokers.values() if broker.state in OPENING_STATES and not broker.failures]
         return max(tries, default=None)
 
-    def failures_of(self, target: ToNode | ToCoordinator) -> Mapping[str, str]:
+    def failures_of(self, target: ToOneBroker) -> Mapping[str, str]:
         """Return the reason of failure of each address of a broker; empty if it answers or was not tried."""
         broker = self._brokers.get(target)
         return {} if broker is None or broker.answered else broker.attempts
 
-    def unreachable(self, who: str = "", targets: Iterable[ToNode | ToCoordinator] = (), /) -> OttlaError | None:
+    def unreachable(self, who: str = "", targets: Iterable[ToOneBroker] = (), /) -> OttlaError | None:
         """Return the error for ``effects.Unreachable``."""
         failures: dict[str, str] = {}
         for target in targets:
@@ -455,7 +556,7 @@ class NodeConnections:
         refusal = self.refusal()
         if refusal is not None and all(broker.failures for broker in self._candidates()):
             return refusal
-        return ConnectionFailedError(
+        return self.failure_class(
             "no broker could be reached", failures, hint="check bootstrap_servers and that the brokers are up"
         )
 

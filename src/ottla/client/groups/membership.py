@@ -1,4 +1,4 @@
-"""The interface of a group membership, the same for all three protocols.
+"""The interface of a group membership, the same for all protocols.
 
 Owns the interface between a membership and the other managers (commits, positions, the application's calls), the context of a
 membership, and the count of refused requests. Must not know the implementations. Invariants: only the membership itself changes the
@@ -39,7 +39,7 @@ class MemberStatus(NamedTuple):
     """The status of a member, for health and for the record of rebalances, which only read it."""
 
     protocol: str
-    """``classic``, ``consumer`` or ``zookeeper``; empty while that is not decided."""
+    """``classic``, ``consumer``, ``zookeeper`` or ``central``; empty while that is not decided."""
     state: str
     """The name of its state."""
     joined: bool = False

@@ -41,11 +41,11 @@ class Rebalance:
     completed: bool
     """Whether the member is in the group with its partitions; False: it left, or could not join."""
     protocol: str
-    """``classic``, ``consumer`` or ``zookeeper``."""
+    """``classic``, ``consumer``, ``zookeeper`` or ``central``."""
     member_id: str
     epoch: int
-    """The generation (``classic``), the member epoch (``consumer``) or the number of changes of the group's members (``zookeeper``)
-    that it ended with; -1: none."""
+    """The generation (``classic``, ``central``), the member epoch (``consumer``) or the number of changes of the group's members
+    (``zookeeper``) that it ended with; -1: none."""
     assigned: tuple[TopicPartition, ...]
     """The partitions that ``on_assign`` got."""
     revoked: tuple[TopicPartition, ...]

@@ -46,6 +46,10 @@ class Inspection:
         self._meters = Meters()
         core.observe = self._meters.on_completion
 
+    def on_ping(self, now: Now) -> None:
+        """Note a request of the central coordinator: as with a heartbeat that it accepts, the member counts as alive."""
+        self._meters.heartbeat_at = self._meters.accepted_at = now.mono
+
     def view(self, now: Now) -> NetworkView:
         """Return the current view."""
         membership, metadata = self._membership, self._core.metadata

@@ -94,7 +94,8 @@ class Health:
     """The state of the membership, by its Kafka name."""
     member_id: str = ""
     epoch: int = -1
-    """The generation (``classic``), the member epoch (``consumer``), or the number of changes of the members (``zookeeper``)."""
+    """The generation (``classic``, ``central``), the member epoch (``consumer``), or the number of changes of the members
+    (``zookeeper``)."""
     joined: bool = False
     rebalancing: bool = False
     processing: bool = False

@@ -38,10 +38,19 @@ _OWN = {
         ("consumer_group_heartbeat", 1),
         ("consumer_group_prepare_assignment", 0),
         ("consumer_group_install_assignment", 0),
+        ("consult", 0),
+        ("register", 0),
+        ("leave", 0),
+        ("ping", 0),
+        ("stop", 0),
+        ("start", 0),
     )
     for side in ("request", "response")
+} | {
+    ("describe_groups", 6, "response"): "ottla.protocol.own.describe_groups_response",
+    ("list_groups", 5, "response"): "ottla.protocol.own.list_groups_response",
 }
-"""Ottla's own messages, declared as kio's are, and a message of Kafka's with additional fields."""
+"""Ottla's own messages, declared as kio's are, and messages of Kafka's with additional fields."""
 
 
 class _LazyModule(types.ModuleType):

@@ -26,6 +26,7 @@ class DescribedGroup:
     protocol_data: str
     members: tuple[DescribedGroupMember, ...]
     authorized_operations: int = ...
+    is_central: bool = ...
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeGroupsResponse:

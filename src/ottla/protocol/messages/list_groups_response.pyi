@@ -13,6 +13,7 @@ class ListedGroup:
     protocol_type: str
     group_state: str
     group_type: str
+    is_central: bool = ...
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListGroupsResponse:

@@ -172,7 +172,7 @@ def test_the_broker_that_removes_topics_dies(cluster: ZooKeeperCluster, after: i
 
 
 @pytest.mark.parametrize("after", MOMENTS)
-@pytest.mark.parametrize("blow", ["disconnect", "expire"])
+@pytest.mark.parametrize("blow", ["disconnect", "expire_session"])
 def test_a_connection_or_session_is_lost_in_the_middle_of_a_change(cluster: ZooKeeperCluster, after: int, blow: str) -> None:
     two = cluster.brokers[1]
     change = create(two)

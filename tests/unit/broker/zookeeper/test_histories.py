@@ -84,7 +84,7 @@ class History:
     def request(self, name: str) -> None:
         """Request a change of a broker, as a client does."""
         broker = self.random.choice(self.cluster.brokers)
-        if not broker.is_up:
+        if not broker.up:
             return
         topics, changes = broker.catalog.topics, broker.catalog.changes
         topic = topics.get(name)
@@ -107,8 +107,8 @@ class History:
 
     def expire(self, name: str) -> None:
         broker = self.random.choice(self.cluster.brokers)
-        if broker.is_up and broker.session_id is not None:
-            broker.expire()
+        if broker.up and broker.session_id is not None:
+            broker.expire_session()
 
     def hold(self, name: str) -> None:
         self.random.choice(self.cluster.brokers).hold(self.random.choice((5, 50, SESSION_TIMEOUT)))
@@ -126,12 +126,12 @@ class History:
 
     def kill(self, name: str) -> None:
         broker = self.random.choice(self.cluster.brokers)
-        if broker.is_up:
+        if broker.up:
             broker.kill()
 
     def start(self, name: str) -> None:
         for broker in self.cluster.brokers:
-            if not broker.is_up:
+            if not broker.up:
                 broker.start()
                 for topic in broker.catalog.topics:
                     if broker.catalog.cluster.is_mine(topic, 0) and self.random.random() < 0.5:  # as if it had lost records

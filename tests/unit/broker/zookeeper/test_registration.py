@@ -178,7 +178,7 @@ def test_an_expired_session_is_followed_by_another_registration(
     cluster.create_topic("t", (1, 2), ID)
     cluster.run()
     session_id = one.session_id
-    one.expire()
+    one.expire_session()
     cluster.create_topic("u", (1,))
     cluster.run(1)
     assert one.catalog.topics.get("t") is not None
@@ -234,7 +234,7 @@ def test_a_connection_that_breaks_during_the_registration(after: int) -> None:
     one.disconnect()
     cluster.run(after)
     if two.session_id is not None:
-        two.expire()
+        two.expire_session()
     cluster.run(2000)
     cluster.check()
     assert one.registered == two.registered == [Registered()]

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from ottla.client.connections.connections import Connections
-from ottla.client.effects import AnyNode, Poll, Send, Target
+from ottla.client.effects import AnyNode, ChannelClosed, CompletedRequest, Poll, PushedRequest, Send, Target
 from ottla.config import ClientConfig
 from ottla.errors import OttlaError
 from ottla.protocol import ErrorCode
@@ -56,10 +56,16 @@ class ConnectionsOnNetwork:
         self.connections = Connections(config, random.Random(7))
         self.network = VirtualNetwork(self._poll, self.connections)
         self.manager = Recorder()
+        self.channel: list[PushedRequest | ChannelClosed] = []
+        """What has happened on channels."""
 
     def _poll(self, now: Now) -> tuple[list[Any], int | None]:
         effects, wake_at = self.connections.poll(now)
-        for request, message, error in self.connections.take_completions():
+        for arrival in self.connections.take_completions():
+            if not isinstance(arrival, CompletedRequest):
+                self.channel.append(arrival)
+                continue
+            request, message, error = arrival
             if error is None:
                 request.send.on_response(message, now)
             else:

@@ -534,7 +534,7 @@ def test_every_state_can_be_left_and_reached() -> None:
     assert all(NodeEvent.RELEASED in events for events in TRANSITIONS.values())
 
 
-TARGETS = [AnyNode(), ToNode(1), ToNode(2), ToNode(3), ToCoordinator(1)]
+TARGETS = [AnyNode(), AnyNode(in_turn=True), ToNode(1), ToNode(2), ToNode(3), ToCoordinator(1)]
 MODES = ["accept", "refuse", "silent", "mute", "garbage", "hang up"]
 ACTIONS = st.lists(
     st.one_of(

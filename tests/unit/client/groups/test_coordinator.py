@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ottla.client.cluster.coordinator import CoordinatorKind, CoordinatorManager
+from ottla.client.cluster.coordinator import CoordinatorKind, CoordinatorManager, FindCoordinator
 from ottla.client.effects import AnyNode, ToCoordinator
 from ottla.errors import DisconnectedError, OttlaError, OttlaTimeoutError
 from ottla.protocol import ErrorCode
@@ -21,10 +21,10 @@ class LookUp(Asked):
         self.learned: list[Node] = []
         self.disconnected: list[ToCoordinator] = []
         self.fatal: list[OttlaError] = []
+        question = FindCoordinator(CoordinatorKind.GROUP, "g", config().request_timeout_ms)
         manager = CoordinatorManager(
-            CoordinatorKind.GROUP,
-            "g",
-            config().request_timeout_ms,
+            question,
+            question.name,
             backoff(),
             lambda node, now: self.learned.append(node),
             lambda target, reason, now: self.disconnected.append(target),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ottla.client.backoff import ExponentialBackoff
-from ottla.client.cluster.coordinator import CoordinatorKind, CoordinatorManager
+from ottla.client.cluster.coordinator import CoordinatorKind, CoordinatorManager, FindCoordinator
 from ottla.client.effects import AnySend
 from ottla.client.events import ErrorNotification, RebalanceNeeded
 from ottla.client.positions.commit import CommitManager
@@ -197,9 +197,8 @@ def test_a_coordinator_that_cannot_be_looked_up(code: int) -> None:
     settings = config()
     notifications: list[Any] = []
     manager = CoordinatorManager(
-        CoordinatorKind.GROUP,
-        "g",
-        settings.request_timeout_ms,
+        FindCoordinator(CoordinatorKind.GROUP, "g", settings.request_timeout_ms),
+        "group 'g'",
         ExponentialBackoff(100, 1_000, NoJitter()),
         lambda *_: None,
         lambda *_: None,

@@ -26,13 +26,14 @@ from ottla.errors import ConfigError, GroupIdNotFoundError, ProtocolError
 from ottla.types import FrozenMapping, Node as BrokerAddress, TopicPartition
 from ottla.zookeeper import nodes, paths
 from ottla.zookeeper.calls import Call, Steps, catch_up, is_live, read_children, read_each
-from ottla.zookeeper.nodes import STATIC, ConsumerThread, MemberRegistration
+from ottla.zookeeper.nodes import STATIC, ConsumerThread, GenerationNode, MemberRegistration
 from ottla.zookeeper.operations import Children, Exists, GetChildren, GetData, Node
 
 V = TypeVar("V")
 
-DIRECTORIES = frozenset({"ids", "owners", "offsets"})
-"""The children of a group's node: the members, the owners of partitions and the committed offsets."""
+DIRECTORIES = frozenset({"ids", "owners", "offsets", "generation"})
+"""The children of a group's node: the members, the owners of partitions and the committed offsets; the generation of a central
+one."""
 
 _GENERATED_ID = re.compile(r"(?P<host>.+?)(-\d{13})?-[0-9a-f]{8}")
 """The part behind ``GROUP_`` of a generated id: host, milliseconds since 1970 (not in Ottla's), random digits."""
@@ -77,7 +78,12 @@ def list_groups() -> Call[tuple[ZooKeeperGroupListing, ...]]:
         members = [(name, one) for name, found in zip(groups, ids, strict=True) if found for one in found.names]
         stats = yield from read_each(Exists(paths.member(name, member_id)) for name, member_id in members)
         active = {name for (name, _), stat in zip(members, stats, strict=True) if stat is not None and is_live(stat)}
-        return tuple(ZooKeeperGroupListing(name, ACTIVE if name in active else EMPTY) for name in groups)
+        generations = yield from read_each(GetData(paths.generation(name)) for name in groups)
+        central = {name: _central_members(node, name) for name, node in zip(groups, generations, strict=True) if node is not None}
+        return tuple(
+            ZooKeeperGroupListing(name, ACTIVE if name in active or central.get(name) else EMPTY, name in central)
+            for name in groups
+        )
 
     return attempt
 
@@ -89,6 +95,9 @@ def describe_group(group_id: str) -> Call[ZooKeeperGroupDescription]:
         yield from catch_up()
         yield from check_exists(group_id)
         report = Report()
+        (generation,) = yield from read_each([GetData(paths.generation(group_id))])
+        if generation is not None:
+            report.decode(GenerationNode.decode, generation, paths.generation(group_id))
         members = yield from _members(group_id, report)
         owners = yield from _read_partitions(paths.owners(group_id), nodes.decode_owner, report)
         offsets = yield from _read_partitions(paths.offsets(group_id), nodes.decode_offset, report)
@@ -100,10 +109,11 @@ def describe_group(group_id: str) -> Call[ZooKeeperGroupDescription]:
         errors = {tp: malformed.get(f"{offsets_path}/{tp.topic}/{tp.partition}") for tp in partitions}
         return ZooKeeperGroupDescription(
             group_id,
-            ACTIVE if any(live for _, live, _ in members) else EMPTY,
+            ACTIVE if any(live for _, live, _ in members) or _central_members(generation, group_id) else EMPTY,
             tuple(_described(group_id, member_id, live, one, owners) for member_id, live, one in members),
             tuple(ZooKeeperPartition(*tp, offsets.get(tp), owners.get(tp), errors[tp]) for tp in partitions),
             report.malformed(),
+            generation is not None,
         )
 
     return attempt
@@ -117,7 +127,8 @@ def group_state(group_id: str) -> Call[str]:
         (node,) = yield from read_each([GetChildren(paths.group(group_id))])
         members = (yield from read_children(paths.ids(group_id))) or ()
         stats = yield from read_each(Exists(paths.member(group_id, member_id)) for member_id in members)
-        if any(stat is not None and is_live(stat) for stat in stats):
+        (generation,) = yield from read_each([GetData(paths.generation(group_id))])
+        if any(stat is not None and is_live(stat) for stat in stats) or _central_members(generation, group_id):
             return ACTIVE
         return EMPTY if _is_group(node) else DEAD
 
@@ -172,6 +183,14 @@ def check_exists(group_id: str) -> Steps[None]:
     if not _is_group(node):
         why = f"the node {paths.group(group_id)} has neither members nor owners nor offsets"
         raise GroupIdNotFoundError(f"there is no group {group_id!r} in ZooKeeper: {why}")
+
+
+def _central_members(generation: Node | None, group_id: str) -> int:
+    """Return how many members a group has at the central coordinator; 1 if its generation is malformed, since it may have some."""
+    try:
+        return 0 if generation is None else GenerationNode.decode(generation.data, paths.generation(group_id)).members
+    except ProtocolError:
+        return 1
 
 
 def _is_group(node: Children | None) -> bool:

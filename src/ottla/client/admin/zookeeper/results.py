@@ -25,10 +25,12 @@ class MalformedNode(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperGroupListing:
-    """A group below ``/consumers``. ``state`` is ``"Active"`` if it has live members, otherwise ``"Empty"``."""
+    """A group below ``/consumers``. ``state`` is ``"Active"`` if it has live members, otherwise ``"Empty"``. ``is_central``: the
+    central coordinator coordinates it."""
 
     group_id: str
     state: str
+    is_central: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,8 @@ class ZooKeeperPartition:
 class ZooKeeperGroupDescription:
     """A group. ``partitions`` has all partitions of the topics that members own, have offsets of, or name in their subscription.
 
-    ``malformed`` has the nodes that cannot be understood; what they should say is missing in the other fields.
+    ``malformed`` has the nodes that cannot be understood; what they should say is missing in the other fields. ``is_central``: the
+    central coordinator coordinates the group, and only that knows its members.
     """
 
     group_id: str
@@ -75,3 +78,4 @@ class ZooKeeperGroupDescription:
     members: tuple[ZooKeeperGroupMember, ...]
     partitions: tuple[ZooKeeperPartition, ...]
     malformed: tuple[MalformedNode, ...]
+    is_central: bool = False

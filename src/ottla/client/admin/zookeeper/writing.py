@@ -10,6 +10,7 @@ Owns the order of the operations, and how many a multi has. Must not know who as
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from ottla.client.admin.zookeeper.reading import check_exists
 from ottla.errors import (
@@ -22,10 +23,10 @@ from ottla.errors import (
 )
 from ottla.types import TopicPartition
 from ottla.zookeeper import paths
-from ottla.zookeeper.calls import Call, Steps, ask, catch_up, is_live, read_children, read_each
+from ottla.zookeeper.calls import Call, Steps, Tree, ask, catch_up, is_live, read_children, read_each, read_tree
 from ottla.zookeeper.multis import parts
-from ottla.zookeeper.nodes import decode_offset, encode_offset
-from ottla.zookeeper.operations import Create, Delete, Exists, GetChildren, GetData, Multi, Node, SetData, Stat, Write
+from ottla.zookeeper.nodes import GenerationNode, decode_offset, encode_offset
+from ottla.zookeeper.operations import Check, Create, Delete, Exists, GetData, Multi, Node, SetData, Stat, Write
 
 ATTEMPTS = 5
 """How often a change is tried while other clients change the same nodes."""
@@ -36,8 +37,6 @@ SHOWN = 5
 
 Progress = Callable[[int, int], object]
 """Called after each multi, with the number of partitions or nodes that are done, and of all."""
-Tree = list[tuple[str, Stat]]
-"""Nodes, each after its parent."""
 
 
 # -- committed offsets ----------------------------------------------------------------------------------------------------
@@ -78,7 +77,7 @@ def _prepare(
     group_id: str, wanted: Mapping[TopicPartition, int], expected: Mapping[TopicPartition, int | None] | None, written: int
 ) -> Steps[list[Write]]:
     """Return the operations that write these offsets; none if they are the committed ones already."""
-    has_ids = yield from _check_no_member(group_id, f"{written} offsets were written before" if written else "")
+    vacancy = yield from _check_no_member(group_id, f"{written} offsets were written before" if written else "")
     where = {tp: paths.offset(group_id, *tp) for tp in wanted}
     found = dict(zip(wanted, (yield from read_each(GetData(path) for path in where.values())), strict=True))
     changed = {tp: node for tp, node in found.items() if _committed(node, where[tp]) != wanted[tp]}
@@ -89,7 +88,7 @@ def _prepare(
     above = sorted({parent for tp in changed for parent in paths.parents(where[tp])})
     stats = yield from read_each(Exists(parent) for parent in above)
     missing = [Create(parent) for parent, stat in zip(above, stats, strict=True) if stat is None]
-    operations: list[Write] = [*missing, *_no_member(group_id, has_ids)]
+    operations: list[Write] = [*missing, *_no_member(group_id, vacancy)]
     for tp, node in changed.items():
         data = encode_offset(wanted[tp])
         operations.append(Create(where[tp], data) if node is None else SetData(where[tp], data, node.stat.version))
@@ -113,20 +112,33 @@ def _committed(node: Node | None, path: str) -> int | None:
         return None
 
 
-def _no_member(group_id: str, has_ids: bool) -> tuple[Write, ...]:
+class _Vacancy(NamedTuple):
+    """A group without members, as it was read."""
+
+    has_ids: bool
+    """Whether the parent of its members exists."""
+    generation: int | None
+    """The version of the node ``generation``; ``None``: the group is not a central one."""
+
+
+def _no_member(group_id: str, vacancy: _Vacancy) -> tuple[Write, ...]:
     """Let a multi fail if the group has a member by then.
 
     A node with children cannot be deleted, and a member is a child of ``ids``: 1. The members are read: there are none. 2. A
     consumer starts and registers. 3. The multi fails. (A ``Check`` would not do: it compares the version of a node's data, which a
     new child does not change.) A consumer that registers later finds ``ids``, with the default ACL: others never see a part of a
-    multi.
+    multi. Members of the central coordinator get a new ``generation``.
     """
-    ids = paths.ids(group_id)
-    return (Delete(ids), Create(ids)) if has_ids else (Create(ids),)
+    ids, generation = paths.ids(group_id), paths.generation(group_id)
+    vacant = (Delete(ids), Create(ids)) if vacancy.has_ids else (Create(ids),)
+    if vacancy.generation is None:
+        return (*vacant, Create(generation), Delete(generation))
+    return (*vacant, Check(generation, vacancy.generation))
 
 
-def _check_no_member(group_id: str, before: str) -> Steps[bool]:
-    """Return whether the parent of the members exists. Raises ``NonEmptyGroupError``."""
+def _check_no_member(group_id: str, before: str) -> Steps[_Vacancy]:
+    """Return what shows that there is no member. Raises ``NonEmptyGroupError``."""
+    generation = yield from _check_not_coordinated(group_id, before)
     ids = paths.ids(group_id)
     names = yield from read_children(ids)
     stats = yield from read_each(Exists(f"{ids}/{name}") for name in names or ())
@@ -135,7 +147,27 @@ def _check_no_member(group_id: str, before: str) -> Steps[bool]:
     if found:
         text = f"the node {ids}/{min(found)} of ZooKeeper belongs to no session, so it is no member and does not disappear"
         raise IllegalStateError(text, hint="delete this node")
-    return names is not None
+    return _Vacancy(names is not None, generation)
+
+
+def _check_not_coordinated(group_id: str, before: str) -> Steps[int | None]:
+    """Return the version of the node ``generation``; ``None``: the group is not central.
+
+    Raises ``NonEmptyGroupError`` if it has members at the central coordinator, and ``IllegalStateError`` while one is elected,
+    which would not learn of the change.
+    """
+    path = paths.generation(group_id)
+    node, coordinator = yield from read_each([GetData(path), GetData(paths.COORDINATOR)])
+    if node is None:
+        return None
+    count = GenerationNode.decode(node.data, path).members
+    if count:
+        text = f"group {group_id!r} has {count} member{'s' * (count > 1)} at the central coordinator"
+        raise NonEmptyGroupError(f"{text}; {before}" if before else text)
+    if coordinator is not None:
+        text = f"the central coordinator, broker {coordinator.data.decode(errors='replace')}, coordinates group {group_id!r}"
+        raise IllegalStateError(text, hint="change it with the brokers: ottla group ... -b BROKER, or Admin")
+    return node.stat.version
 
 
 def _refuse_live(group_id: str, live: Sequence[str], before: str) -> None:
@@ -173,8 +205,11 @@ def _deletion(
         if not tried:
             yield from check_exists(group_id)
         before = f"{deleted} nodes were deleted before" if deleted else ""
-        has_ids = (yield from _check_no_member(group_id, before)) if topic is not None else True
-        tree = yield from _read_tree(roots)
+        if topic is not None:
+            vacancy = yield from _check_no_member(group_id, before)
+        else:
+            vacancy = _Vacancy(has_ids=True, generation=(yield from _check_not_coordinated(group_id, before)))
+        tree = yield from read_tree(roots)
         if not tree and not tried:
             text = f"group {group_id!r} in ZooKeeper has neither owners nor committed offsets of topic {topic!r}"
             raise UnknownTopicOrPartitionError(text, hint="see ottla group describe")
@@ -182,7 +217,7 @@ def _deletion(
         if validate_only:
             return
         total = deleted + len(tree)
-        for operations, size in _deletions(group_id, topic, tree, has_ids):
+        for operations, size in _deletions(group_id, topic, tree, vacancy):
             tried = True
             yield from ask(Multi(operations))
             deleted += size
@@ -209,17 +244,6 @@ def _despite_conflicts(group_id: str, step: Callable[[], Steps[None]]) -> Steps[
     raise IllegalStateError(f"other clients change group {group_id!r} in ZooKeeper all the time", cause=conflict)
 
 
-def _read_tree(roots: Sequence[str]) -> Steps[Tree]:
-    """Return these nodes and all below them."""
-    tree: Tree = []
-    level = list(roots)
-    while level:
-        found = [(path, node) for path, node in zip(level, (yield from read_each(map(GetChildren, level))), strict=True) if node]
-        tree += [(path, node.stat) for path, node in found]
-        level = [f"{path}/{name}" for path, node in found for name in node.names]
-    return tree
-
-
 def _check_nothing_live(group_id: str, tree: Tree, before: str) -> None:
     """Raise ``NonEmptyGroupError`` if a node belongs to a session: to a member, or to one whose registration is gone."""
     ids = f"{paths.ids(group_id)}/"
@@ -227,30 +251,34 @@ def _check_nothing_live(group_id: str, tree: Tree, before: str) -> None:
     _refuse_live(group_id, [path.removeprefix(ids) for path in live if path.startswith(ids)] or live, before)
 
 
-def _deletions(group_id: str, topic: str | None, tree: Tree, has_ids: bool) -> Iterator[tuple[tuple[Write, ...], int]]:
+def _deletions(group_id: str, topic: str | None, tree: Tree, vacancy: _Vacancy) -> Iterator[tuple[tuple[Write, ...], int]]:
     """Return the operations of each multi, and how many nodes it deletes."""
     if topic is None:
-        yield from _group_deletions(group_id, tree) if tree else ()
+        yield from _group_deletions(group_id, tree, vacancy.generation) if tree else ()
         return
     for part in parts(list(reversed(tree))):
-        yield (*_no_member(group_id, has_ids), *_deletes(part)), len(part)
-        has_ids = True
+        yield (*_no_member(group_id, vacancy), *_deletes(part)), len(part)
+        vacancy = vacancy._replace(has_ids=True)
 
 
-def _group_deletions(group_id: str, tree: Tree) -> Iterator[tuple[tuple[Write, ...], int]]:
+def _group_deletions(group_id: str, tree: Tree, generation: int | None) -> Iterator[tuple[tuple[Write, ...], int]]:
     """Delete a group. The parent of the members and the group's own node go last: until then it is recognized as a group."""
-    group, ids = paths.group(group_id), paths.ids(group_id)
-    had_ids = has_ids = any(path == ids for path, _ in tree)
+    group, ids, last_nodes = paths.group(group_id), paths.ids(group_id), {paths.group(group_id), paths.ids(group_id)}
+    central = () if generation is None else (Delete(paths.generation(group_id)),)
+    last_nodes.update(one.path for one in central)
+    vacancy = _Vacancy(any(path == ids for path, _ in tree), generation)
+    had_ids = vacancy.has_ids
     # Nodes of no session below ids are no members. They go first, since a multi fails while ids has children.
     for part in parts([(path, stat) for path, stat in reversed(tree) if path.startswith(f"{ids}/")]):
         yield _deletes(part), len(part)
-    others = [(path, stat) for path, stat in reversed(tree) if path not in (group, ids) and not path.startswith(f"{ids}/")]
+    others = [(path, stat) for path, stat in reversed(tree) if path not in last_nodes and not path.startswith(f"{ids}/")]
     others_in_parts = list(parts(others)) or [[]]
     for part in others_in_parts[:-1]:
-        yield (*_no_member(group_id, has_ids), *_deletes(part)), len(part)
-        has_ids = True
-    last: tuple[Write, ...] = (*_deletes(others_in_parts[-1]), *_no_member(group_id, has_ids), Delete(ids), Delete(group))
-    yield last, len(others_in_parts[-1]) + 1 + had_ids
+        yield (*_no_member(group_id, vacancy), *_deletes(part)), len(part)
+        vacancy = vacancy._replace(has_ids=True)
+    last: tuple[Write, ...] = _deletes(others_in_parts[-1])
+    last = (*last, *_no_member(group_id, vacancy), *central, Delete(ids), Delete(group))
+    yield last, len(others_in_parts[-1]) + 1 + had_ids + len(central)
 
 
 def _deletes(part: Sequence[tuple[str, Stat]]) -> tuple[Write, ...]:

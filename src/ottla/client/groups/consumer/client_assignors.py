@@ -29,7 +29,7 @@ from ottla.assignors import (
 )
 from ottla.assignors.invocation import assign_whole
 from ottla.client.backoff import ExponentialBackoff
-from ottla.client.effects import AnySend, Poll, Send, ToCoordinator
+from ottla.client.effects import Answer, AnySend, Poll, Send, ToCoordinator
 from ottla.client.events import Assigned, AssignmentNeeded, ErrorNotification
 from ottla.client.groups.consumer.heartbeats import Offers
 from ottla.client.groups.membership import MembershipContext
@@ -166,7 +166,7 @@ class ClientAssignorManager:
         self.undecided = bool(self._strategy.assignors)
         """Whether it is unknown if the coordinator supports client-side assignors. The member joins only after it is known."""
         self._versions_in_flight = False
-        self._unsent: list[AnySend | AnyAsk] = []
+        self._unsent: list[AnySend | AnyAsk | Answer] = []
         """An ApiVersions request already noted as in flight. If the next step of a poll raises, the next poll returns it."""
         self._versions_attempts = self._versions_at = 0
         self._run = 0

@@ -311,12 +311,13 @@ class ZooKeeperMembership:
             self._move(Input.UNCERTAIN if self.claims.possible else Input.REGISTERED)
 
     def _on_taken(self, now: Now) -> None:
-        """Another session has the node of this member id: wait for its end, without owner nodes, which would be in its way."""
+        """Another session has the node of this member id, or the group has members of the central coordinator: wait for its end,
+        without owner nodes, which would be in the way."""
         self._in_step = bool(self.claims.possible)
         if self.claims.possible:
             self.claims.release((), self._on_taken, self._on_failure)
         elif self.state is State.REGISTERING:
-            self._not_before = self._waits.begin_for_session(self._registrar.path, now)
+            self._not_before = self._waits.begin_for_other(self._registrar.taken_by, now)
 
     def _on_released(self, now: Now) -> None:
         del now

@@ -1,7 +1,8 @@
 """The node of a member below ``ids``.
 
 Owns its creation, what is written in it, and whose it is. Must not know states, nor the other nodes of the group. Invariant: a node
-of another session is neither overwritten nor deleted, be it that of an earlier process or of a second member with the same id.
+of another session is neither overwritten nor deleted, be it that of an earlier process or of a second member with the same id; none
+is created while the group has members of the central coordinator.
 """
 
 from __future__ import annotations
@@ -11,15 +12,19 @@ from collections.abc import Callable
 
 from ottla.client.subscription import SubscriptionState
 from ottla.config import ConsumerConfig
-from ottla.errors import KeeperCode, OttlaError, ZooKeeperError
+from ottla.errors import KeeperCode, OttlaError, ProtocolError, ZooKeeperError
 from ottla.types import Now
 from ottla.zookeeper import paths
 from ottla.zookeeper.ask_queue import MOST_SURPRISES, AskQueue, has_code, is_missing
-from ottla.zookeeper.nodes import BLACK_LIST, STATIC, WHITE_LIST, MemberRegistration
-from ottla.zookeeper.operations import Create, Delete, Exists, Multi, Stat, Write
+from ottla.zookeeper.nodes import BLACK_LIST, STATIC, WHITE_LIST, GenerationNode, MemberRegistration
+from ottla.zookeeper.operations import Check, Create, Delete, Exists, GetData, Multi, Node, Stat, Write
 from ottla.zookeeper.session import Session
 
 _log = logging.getLogger(__name__)
+
+_SESSION_HINT = "give each member its own consumer.id (or wait until the session of the earlier process has ended)"
+_CENTRAL = "the central coordinator coordinates group {!r}, which has members there"
+_CENTRAL_HINT = "use group_protocol='central' for this consumer, too, another group id, or close the group's other consumers first"
 
 
 def registration_of(subscription: SubscriptionState, now: Now) -> MemberRegistration:
@@ -32,7 +37,8 @@ def registration_of(subscription: SubscriptionState, now: Now) -> MemberRegistra
 
 
 class Registrar:
-    """See the module. ``on_taken`` is called if another session has the node of this member id, which is watched."""
+    """See the module. ``on_taken`` is called if another session has the node of this member id, which is watched, or if the group
+    has members of the central coordinator; ``taken_by`` says what it is."""
 
     def __init__(
         self,
@@ -48,12 +54,15 @@ class Registrar:
         """What the node contains, as far as an outcome has told; ``None``: nothing."""
         self.may_exist = False
         """Whether a node of this session may exist, since ZooKeeper was asked to create it."""
+        self.taken_by = "", ""
+        """What the member has to wait for, and a hint for the user."""
         self._creating = False
         """Whether the outcome of a creation is unknown."""
         self._surprises = 0
         """How often the node was not as expected since ``register`` was called."""
         self.path = paths.member(config.group_id or "", member_id)
         self._group_id = config.group_id or ""
+        self._generation = paths.generation(self._group_id)
         self._connect = config.zookeeper_connect or ""
         self._session = session
         self._on_registered, self._on_taken, self._on_failure = on_registered, on_taken, on_failure
@@ -99,16 +108,29 @@ class Registrar:
             # That a node exists already is as good, and any other error is one of the operation that follows, too.
             self.asks.ask(Create(parent), lambda result, now: None, note_parent)
 
+        def create(*no_members: Write) -> None:
+            own = Create(self.path, registration.encode(), ephemeral=True)
+            self.asks.ask(Multi((own, *no_members)), lambda result, now: self._on_done(registration, now), failed)
+
+        def looked(node: Node, now: Now) -> None:
+            if _has_central_members(node.data, self._generation):
+                self._creating = self.may_exist = False
+                self._give_way(_CENTRAL.format(self._group_id), _CENTRAL_HINT, now)
+            else:
+                create(Check(self._generation, node.stat.version))
+
         def failed(error: OttlaError, now: Now) -> None:
             self._creating = error.retriable
-            if has_code(error, KeeperCode.NODEEXISTS):
+            if has_code(error, KeeperCode.NODEEXISTS) and error.path == self._generation:
+                self.asks.ask(GetData(self._generation), looked, failed)
+            elif has_code(error, KeeperCode.NODEEXISTS):
                 self._look(registration)
+            elif has_code(error, KeeperCode.BADVERSION) or (is_missing(error) and error.path == self._generation):
+                self._write_again(registration, error, now)  # there is another generation, or none any more
             else:
                 self._on_failure(self._cause(parents[0]) if parents and is_missing(error) else error, now)
 
-        return self.asks.ask(
-            Create(self.path, registration.encode(), ephemeral=True), lambda result, now: self._on_done(registration, now), failed
-        )
+        return create(Create(self._generation), Delete(self._generation))  # fails if the group is a central one
 
     def _cause(self, error: OttlaError) -> OttlaError:
         """The error of a parent that could not be created; the topmost one is below the chroot."""
@@ -142,9 +164,13 @@ class Registrar:
             if stat is None:
                 return self._write_again(registration, ZooKeeperError(KeeperCode.NONODE, self.path), now)
             self.may_exist = False
-            return self._on_taken(now)
+            return self._give_way(f"{self.path} belongs to another session", _SESSION_HINT, now)
 
         self.asks.ask(Exists(self.path, watch=True), looked, self._on_failure)
+
+    def _give_way(self, obstacle: str, hint: str, now: Now) -> None:
+        self.taken_by = obstacle, hint
+        self._on_taken(now)
 
     def _replace(self, registration: MemberRegistration) -> None:
         def failed(error: OttlaError, now: Now) -> None:
@@ -169,3 +195,15 @@ class Registrar:
     def _on_done(self, registration: MemberRegistration, now: Now) -> None:
         self.registered, self._creating = registration, False
         self._on_registered(now)
+
+
+def _has_central_members(data: bytes, path: str) -> bool:
+    """Whether a group has members of the central coordinator.
+
+    Its first generation with members is written by a multi that fails while there are members here, and this member's node by one
+    that fails if there is another generation by then. A generation that cannot be understood may have members.
+    """
+    try:
+        return GenerationNode.decode(data, path).members > 0
+    except ProtocolError:
+        return True

@@ -72,11 +72,14 @@ class Waits:
             self.until = now.mono + self._backoff.delay(self._setbacks - 1) if self._setbacks else 0
             self._setbacks += 1
 
-    def begin_for_session(self, path: str, now: Now) -> int:
-        """Wait until another session has ended, or has deleted the member's node; return when the wait ends."""
+    def begin_for_other(self, other: tuple[str, str], now: Now) -> int:
+        """Wait until what has the member's place is gone, a session or another kind of members; return when the wait ends.
+
+        ``other``: what it is, and the hint for the user.
+        """
         self.end(now)
-        hint = "give each member its own consumer.id (or wait until the session of the earlier process has ended)"
-        self.begin(f"{path} belongs to another session", now, hint=hint)
+        obstacle, hint = other
+        self.begin(obstacle, now, hint=hint)
         return self.until
 
     def end(self, now: Now) -> None:

@@ -1,0 +1,426 @@
+"""The central groups in ZooKeeper, as steps: read them all, and write the records of one group.
+
+Owns the nodes of a central group, and what an unexpected outcome means. Must not know time, retries of connections, or why a record
+is written. Invariants: each write checks the epoch of the election, so that of an earlier coordinator changes nothing; the node
+``generation`` is written after the owners, and deleted after everything else, so what was interrupted halfway still looks like the
+generation before; while a group has no members here, members of Kafka 0.8 may use it, and nothing is written while it has some.
+
+The records have the paths of their nodes, without ``/consumers/``, as keys.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+from ottla.coordinator.central.group import StoredGroup
+from ottla.coordinator.effects import ApiError
+from ottla.coordinator.runtime import Record
+from ottla.errors import KeeperCode, ZooKeeperError
+from ottla.protocol import ErrorCode
+from ottla.types import TopicPartition
+from ottla.zookeeper import paths
+from ottla.zookeeper.ask_queue import MOST_SURPRISES, Outcome, has_code
+from ottla.zookeeper.calls import Steps, catch_up, is_live, read_children, read_each, read_tree
+from ottla.zookeeper.malformed import MalformedNodes
+from ottla.zookeeper.multis import parts
+from ottla.zookeeper.nodes import GenerationNode, decode_found_generation, decode_offset, decode_owner
+from ottla.zookeeper.operations import (
+    Check,
+    Create,
+    Delete,
+    Exists,
+    GetChildren,
+    GetData,
+    Multi,
+    Node,
+    Operation,
+    SetData,
+    Stat,
+    Write,
+)
+
+_log = logging.getLogger("ottla.broker")
+
+_T = TypeVar("_T")
+Offsets = Mapping[TopicPartition, int]
+_ResultT = TypeVar("_ResultT")
+
+_READ_AT_ONCE = 1000
+"""Nodes that are read at the same time."""
+_GROUPS_AT_ONCE = 100
+"""Groups whose nodes are read, and decoded, at the same time."""
+_OTHER_NODES = (KeeperCode.NONODE, KeeperCode.NODEEXISTS, KeeperCode.NOTEMPTY)
+"""There are other nodes than this broker knows of."""
+_SHOWN = 3
+"""The number of members that a message names."""
+_PREFIX = f"{paths.CONSUMERS}/"
+
+
+# -- reading --------------------------------------------------------------------------------------------------------------
+
+
+class LoadedGroup(NamedTuple):
+    """A central group, and the nodes that it has."""
+
+    group: StoredGroup
+    epoch: int
+    """The epoch of the coordinator that has written its generation."""
+    nodes: set[str]
+
+
+class Malformed:
+    """The nodes that could not be understood, of each kind."""
+
+    def __init__(self) -> None:
+        self.generations = MalformedNodes("the generation of the group counts as 0, and it keeps its offsets")
+        self.owners = MalformedNodes("it counts as one that does not return")
+        self.offsets = MalformedNodes()
+
+
+def load_groups(longest_session: int, malformed: Malformed) -> Steps[list[LoadedGroup]]:
+    """Return all central groups. Malformed offsets are left out; a malformed owner is one that never registers; a group keeps its
+    owners and offsets if its ``generation`` is malformed, and its sessions may last ``longest_session`` milliseconds then."""
+    unknown = GenerationNode(generation=0, members=1, session_timeout_ms=longest_session, epoch=0)
+    names = (yield from read_children(paths.CONSUMERS)) or ()
+    names = tuple(name for name in names if paths.may_be_central(name))
+    nodes = yield from _read_all([GetData(paths.generation(name)) for name in names])
+    generations = {
+        name: malformed.generations.decoded(paths.generation(name), node, decode_found_generation) or unknown
+        for name, node in zip(names, nodes, strict=True)
+        if node is not None
+    }
+    groups = list(generations)
+    loaded = []
+    for first in range(0, len(groups), _GROUPS_AT_ONCE):
+        part = groups[first : first + _GROUPS_AT_ONCE]
+        loaded += yield from _load_part({name: generations[name] for name in part}, malformed)
+    return loaded
+
+
+def _load_part(generations: Mapping[str, GenerationNode], malformed: Malformed) -> Steps[list[LoadedGroup]]:
+    found = {name: {paths.CONSUMERS, paths.group(name), paths.generation(name)} for name in generations}
+    yield from _note_existing(found, {paths.ids(name): name for name in generations})
+    owners = yield from _read_partitions(found, paths.owners, partial(_decode_owner, malformed.owners))
+    offsets = yield from _read_partitions(found, paths.offsets, partial(_decode_offset, malformed.offsets))
+    return [
+        LoadedGroup(
+            StoredGroup(
+                group_id=name,
+                generation=node.generation,
+                members=node.members,
+                session_timeout_ms=node.session_timeout_ms,
+                owners=owners[name],
+                offsets=offsets[name],
+            ),
+            node.epoch,
+            found[name],
+        )
+        for name, node in generations.items()
+    ]
+
+
+def _decode_owner(malformed: MalformedNodes, path: str, node: Node) -> str:
+    """Return the text of an owner, also of a malformed one: it may be that of a member that still reads."""
+    malformed.decoded(path, node, decode_owner)
+    return node.data.decode(errors="replace")
+
+
+def _decode_offset(malformed: MalformedNodes, path: str, node: Node) -> int | None:
+    return malformed.decoded(path, node, decode_offset)
+
+
+def _note_existing(found: Mapping[str, set[str]], of_group: Mapping[str, str]) -> Steps[None]:
+    stats = yield from _read_all([Exists(path) for path in of_group])
+    for (path, name), stat in zip(of_group.items(), stats, strict=True):
+        if stat is not None:
+            found[name].add(path)
+
+
+def _read_partitions(
+    found: Mapping[str, set[str]],
+    directory_of: Callable[[str], str],
+    decode: Callable[[str, Node], _T | None],
+) -> Steps[dict[str, dict[TopicPartition, _T]]]:
+    """Read the nodes ``directory/TOPIC/PARTITION`` of groups, and note in ``found`` which there are."""
+    topics = yield from _list(found, [(name, "", directory_of(name)) for name in found])
+    partitions = yield from _list(found, [(name, child, path) for name, child, path in topics])
+    nodes = yield from _read_all([GetData(path) for _, _, path in partitions])
+    values: dict[str, dict[TopicPartition, _T]] = {name: {} for name in found}
+    for (name, child, path), node in zip(partitions, nodes, strict=True):
+        topic, number = path.rsplit("/", 2)[1], _partition(child)
+        if node is None or is_live(node.stat):  # the second is the owner of a member of 0.8, and disappears with it
+            found[name].discard(path)
+        elif number is None:
+            _log.warning("the node %s of ZooKeeper does not have the number of a partition as its name; it is skipped", path)
+        elif (value := decode(path, node)) is not None:
+            values[name][TopicPartition(topic, number)] = value
+    return values
+
+
+def _list(found: Mapping[str, set[str]], directories: Sequence[tuple[str, str, str]]) -> Steps[list[tuple[str, str, str]]]:
+    """Return (group, name, path) of each child of these nodes, and note in ``found`` all that exist."""
+    listed = []
+    lists = yield from _read_all([GetChildren(path) for _, _, path in directories])
+    for (group, _, path), children in zip(directories, lists, strict=True):
+        if children is not None:
+            found[group].add(path)
+            listed += [(group, child, f"{path}/{child}") for child in sorted(children.names)]
+    found_paths = [(group, path) for group, _, path in listed]
+    for group, path in found_paths:
+        found[group].add(path)
+    return listed
+
+
+def _partition(name: str) -> int | None:
+    """Return the number of a partition; ``None`` if the name is none, or written in another way than Kafka does."""
+    number = int(name) if name.isascii() and name.isdecimal() and len(name) <= 10 else None
+    return number if number is not None and str(number) == name and number < 1 << 31 else None
+
+
+def read_offsets(group_id: str, malformed: MalformedNodes) -> Steps[Offsets]:
+    """Return the committed offsets of a group, with those that members of Kafka 0.8 have committed before this call."""
+    yield from catch_up()
+    return (yield from _read_offsets(group_id, malformed))
+
+
+def _read_offsets(group_id: str, malformed: MalformedNodes) -> Steps[Offsets]:
+    found = yield from _read_partitions({group_id: set()}, paths.offsets, partial(_decode_offset, malformed))
+    return found[group_id]
+
+
+def _read_all(operations: Sequence[Operation[_ResultT]]) -> Steps[list[_ResultT | None]]:
+    """Return what ``read_each`` returns, a part after the other."""
+    results: list[_ResultT | None] = []
+    for first in range(0, len(operations), _READ_AT_ONCE):
+        results += yield from read_each(operations[first : first + _READ_AT_ONCE])
+    return results
+
+
+# -- writing --------------------------------------------------------------------------------------------------------------
+
+
+class GroupNodes:
+    """The nodes of a group that this broker knows of. It alone writes them; if it is not so, it looks again."""
+
+    def __init__(self, existing: set[str] | None = None, *, is_shared: bool = True) -> None:
+        self.is_shared = is_shared
+        """Whether members of Kafka 0.8 may use the group, and commit: it is not central, or has no members."""
+        self.existing: set[str] = existing or set()
+        self.left_over: set[str] = set()
+        """Those of a session that has not ended yet, of a member of Kafka 0.8: they are replaced, or would disappear with it."""
+        self._has_all = existing is not None
+        """Whether a node that is not in ``existing`` does not exist."""
+        self._looked_for: set[str] = set()
+        """Otherwise: those of which that is known."""
+
+    def unknown(self, concerned: Iterable[str]) -> list[str]:
+        """Return those of these nodes that may exist or not."""
+        return [] if self._has_all else [path for path in dict.fromkeys(concerned) if path not in self._looked_for]
+
+    def note(self, stats: Mapping[str, Stat | None]) -> None:
+        """Note nodes that were looked for."""
+        self._looked_for.update(stats)
+        self.existing.update(path for path, stat in stats.items() if stat is not None)
+        self.left_over.update(path for path, stat in stats.items() if stat is not None and is_live(stat))
+
+    def forget(self) -> None:
+        """Note that there may be other nodes: the outcome of a write is unknown, or another client has changed something."""
+        for known in (self.existing, self.left_over, self._looked_for):
+            known.clear()
+        self._has_all = False
+
+    def share(self) -> None:
+        """Note that members of Kafka 0.8 may use the group from now on."""
+        self.is_shared = True
+        self.forget()
+
+    def executed(self, writes: Iterable[Write]) -> None:
+        """Note what a multi has created and deleted."""
+        for write in writes:
+            if isinstance(write, Create):
+                self.existing.add(write.path)
+                self._looked_for.add(write.path)
+            elif isinstance(write, Delete):
+                self.existing.discard(write.path)
+                self.left_over.discard(write.path)
+
+
+def write_records(
+    group_id: str, records: Sequence[Record], epoch_version: int, known: GroupNodes, malformed: MalformedNodes
+) -> Steps[Offsets | None]:
+    """Write the records of one group. Return its offsets if it has members from now on: those of Kafka 0.8 may have committed.
+
+    They are absolute, so after a lost answer they are written again: look at what there is, and go on.
+
+    Raises ``ApiError``: NOT_COORDINATOR if there was another election; INCONSISTENT_GROUP_PROTOCOL if the group has members of
+    Kafka 0.8, NON_EMPTY_GROUP if it has and is to be deleted.
+    """
+    wanted = {f"{_PREFIX}{key.decode()}": value for key, value in records}
+    members = _members_in(wanted, group_id)
+    owners = paths.owners(group_id)
+    if members == 0 or (members and any(path.startswith(f"{owners}/") for path in wanted)):
+        # Also those that this broker does not know: 1. The first of several multis creates owners. 2. The second one fails. 3. The
+        # next generation has other owners.
+        wanted[owners] = None
+    surprises = 0
+    while True:
+        try:
+            yield from _write(group_id, wanted, epoch_version, known)
+            break
+        except ZooKeeperError as error:
+            known.forget()
+            surprises += 1
+            if not has_code(error, *_OTHER_NODES) or surprises > MOST_SURPRISES:
+                raise
+    if members == 0:
+        known.share()
+    if not members or not known.is_shared:
+        return None
+    # Only now: 1. The offsets are read. 2. A member of 0.8 commits, and leaves. 3. The multi proves that there is no member.
+    found = yield from _read_offsets(group_id, malformed)
+    known.is_shared = False
+    return found
+
+
+def _members_in(wanted: Mapping[str, bytes | None], group_id: str) -> int | None:
+    """Return the members in the generation that is to be written; ``None``: it is not."""
+    generation = paths.generation(group_id)
+    data = wanted.get(generation)
+    return None if data is None else GenerationNode.decode(data, generation).members
+
+
+def _write(group_id: str, wanted: Mapping[str, bytes | None], epoch_version: int, known: GroupNodes) -> Steps[None]:
+    generation = paths.generation(group_id)
+    if generation in wanted and wanted[generation] is None:
+        return (yield from _remove(group_id, epoch_version, known))
+    yield from _look(group_id, wanted, known)
+    proves = known.is_shared or bool(_members_in(wanted, group_id))
+    for part in _divided([*_changes(group_id, wanted, known, proves=proves)]):
+        before = _no_member(group_id, known) if proves else ()
+        yield from _execute(group_id, epoch_version, (*before, *part), ErrorCode.inconsistent_group_protocol, known)
+    return None
+
+
+def _look(group_id: str, wanted: Mapping[str, bytes | None], known: GroupNodes) -> Steps[None]:
+    """Find out which of the nodes exist, of those above them, and of those below the ones that are to be deleted."""
+    concerned = known.unknown([paths.ids(group_id), *(one for path in wanted for one in (*paths.parents(path), path))])
+    stats = yield from _read_all([Exists(path) for path in concerned])
+    known.note(dict(zip(concerned, stats, strict=True)))
+    deleted = [path for path in concerned if path in known.existing and path in wanted and wanted[path] is None]
+    below = yield from read_tree(deleted)
+    known.note(dict(below))
+
+
+def _changes(group_id: str, wanted: Mapping[str, bytes | None], known: GroupNodes, *, proves: bool) -> Iterator[Write]:
+    """Yield what makes the nodes as they should be, with parents that are missing, the generation last."""
+    generation = paths.generation(group_id)
+    made: set[str] = set()
+    if proves and paths.ids(group_id) not in known.existing:
+        yield from _creations(paths.ids(group_id), b"", known, made)
+    yield from map(Delete, _unwanted(wanted, known))
+    for path in sorted(wanted, key=lambda path: path == generation):
+        value = wanted[path]
+        if value is None:
+            continue
+        if path in known.left_over:
+            yield from (Delete(path), Create(path, value))
+        elif path in known.existing:
+            yield SetData(path, value)
+        else:
+            yield from _creations(path, value, known, made)
+
+
+def _unwanted(wanted: Mapping[str, bytes | None], known: GroupNodes) -> list[str]:
+    """Return the nodes to delete, with all below them that no other record writes, from the bottom."""
+    deleted = {path for path, value in wanted.items() if value is None}
+    if not deleted:  # a commit: it must not look at all nodes of a large group
+        return []
+    kept: set[str] = set()
+    for path in wanted.keys() - deleted:
+        one = path
+        while one and one not in kept:
+            kept.add(one)
+            one = _parent(one)
+    is_deleted = {"": False, **dict.fromkeys(deleted, True)}
+
+    def is_below(path: str) -> bool:
+        if path not in is_deleted:
+            is_deleted[path] = is_below(_parent(path))
+        return is_deleted[path]
+
+    return sorted([one for one in known.existing - kept if is_below(one)], reverse=True)
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _creations(path: str, data: bytes, known: GroupNodes, made: set[str]) -> Iterator[Write]:
+    """Yield the creation of a node, and of those above it that are missing. ``made``: what was created before."""
+    for parent in paths.parents(path):
+        if parent not in known.existing and parent not in made:
+            made.add(parent)
+            yield Create(parent)
+    made.add(path)
+    yield Create(path, data)
+
+
+def _divided(writes: Sequence[Write]) -> list[tuple[Write, ...]]:
+    """Divide writes into parts that each fit into a multi; one at least, since it checks the epoch."""
+    sizes = [(one.path + one.data.decode("latin-1") if isinstance(one, Create | SetData) else one.path, one) for one in writes]
+    return [tuple([write for _, write in part]) for part in parts(sizes)] or [()]
+
+
+def _no_member(group_id: str, known: GroupNodes) -> tuple[Write, ...]:
+    """Let a multi fail if the group has a member of Kafka 0.8 by then: a node with children cannot be deleted.
+
+    Without the node there is no member, unless one has created it meanwhile: then the multi fails as well, which creates it.
+    """
+    ids = paths.ids(group_id)
+    return (Delete(ids), Create(ids)) if ids in known.existing else ()
+
+
+def _execute(group_id: str, epoch_version: int, writes: Sequence[Write], if_members: ErrorCode, known: GroupNodes) -> Steps[None]:
+    """Execute writes if there was no other election. Raises ``ApiError``: NOT_COORDINATOR, ``if_members``."""
+    outcome: Outcome
+    (outcome,) = yield (Multi((Check(paths.COORDINATOR_EPOCH, epoch_version), *writes)),)
+    if not isinstance(outcome, ZooKeeperError):
+        return known.executed(writes)
+    if outcome.path == paths.COORDINATOR_EPOCH and has_code(outcome, KeeperCode.BADVERSION, KeeperCode.NONODE):
+        raise ApiError(ErrorCode.not_coordinator, f"{paths.COORDINATOR_EPOCH} is not that of this coordinator any more")
+    if outcome.path == paths.ids(group_id) and has_code(outcome, KeeperCode.NOTEMPTY):
+        members = yield from _members(group_id)
+        if members:
+            raise ApiError(if_members, f"group {group_id!r} has members of Kafka 0.8 in ZooKeeper: {members}")
+    raise outcome
+
+
+def _members(group_id: str) -> Steps[str]:
+    """Return the names of the nodes below ``ids``, and which of them belong to no process; nothing if there are none."""
+    names = (yield from read_children(paths.ids(group_id))) or ()
+    stats = yield from _read_all([Exists(paths.member(group_id, name)) for name in names[:_SHOWN]])
+    shown = [
+        name if is_live(stat) else f"{name} (the node belongs to no process, delete it)"
+        for name, stat in zip(names, stats, strict=False)
+        if stat is not None
+    ]
+    return ", ".join([*shown, *(["..."] if shown and len(names) > _SHOWN else [])])
+
+
+def _remove(group_id: str, epoch_version: int, known: GroupNodes) -> Steps[None]:
+    """Remove a group with everything below it. Its generation goes in the last multi, with the parent of the members of 0.8."""
+    group, ids, generation = paths.group(group_id), paths.ids(group_id), paths.generation(group_id)
+    tree = yield from read_tree([group])
+    known.forget()
+    known.note(dict(tree))
+    known.is_shared = True
+    if members := (yield from _members(group_id)):
+        raise ApiError(ErrorCode.non_empty_group, f"group {group_id!r} has members of Kafka 0.8 in ZooKeeper: {members}")
+    *before, last = _divided([Delete(path) for path, _ in reversed(tree) if path not in (group, ids, generation)])
+    for part in before:
+        yield from _execute(group_id, epoch_version, (*_no_member(group_id, known), *part), ErrorCode.non_empty_group, known)
+    rest = [Delete(path) for path in (generation, ids, group) if path in known.existing]
+    yield from _execute(group_id, epoch_version, (*last, *rest), ErrorCode.non_empty_group, known)

@@ -1,0 +1,16 @@
+"""register_response: made by tools/make_message_stubs.py; do not edit."""
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from kio.schema.errors import ErrorCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterResponse:
+    error_code: ErrorCode
+    error_message: str | None = ...
+    coordinator_epoch: int
+    generation: int
+    ping_interval_ms: int

@@ -1,0 +1,718 @@
+"""Central groups on several brokers and one simulated ZooKeeper: what is stored, what a new coordinator does, what is refused."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from ottla.broker.zookeeper.central_calls import GroupNodes, write_records
+from ottla.broker.zookeeper.central_lookup import PATIENCE
+from ottla.protocol import ErrorCode
+from ottla.protocol.apis import Api
+from ottla.protocol.messages import (
+    consumer_group_describe_request,
+    consumer_group_heartbeat_request,
+    delete_groups_request,
+    delete_topics_request,
+    describe_groups_request,
+    find_coordinator_request,
+    heartbeat_request,
+    join_group_request,
+    list_groups_request,
+    offset_commit_request,
+    offset_delete_request,
+    offset_fetch_request,
+    register_request,
+)
+from ottla.simulation.requests import creating
+from ottla.types import TopicPartition
+from ottla.zookeeper import paths
+from ottla.zookeeper.malformed import MalformedNodes
+from ottla.zookeeper.nodes import GenerationNode, MemberRegistration
+from ottla.zookeeper.operations import Check, Create, Exists, Multi, SetData
+from tests.simulation.central_members import SimCentralMember
+from tests.simulation.zookeeper_cluster import SESSION_TIMEOUT, BrokerInCluster, ZooKeeperCluster
+
+SEEDS = range(3)
+PARTITIONS = 6
+
+
+@pytest.fixture(params=SEEDS)
+def cluster(request: pytest.FixtureRequest) -> ZooKeeperCluster:
+    """Three brokers, and a topic with six partitions."""
+    cluster = ZooKeeperCluster(request.param)
+    cluster.add(1, 2, 3)
+    cluster.run()
+    cluster.brokers[0].ask(Api.CREATE_TOPICS, creating("t", partitions=PARTITIONS))
+    cluster.run()
+    return cluster
+
+
+def coordinator(cluster: ZooKeeperCluster) -> BrokerInCluster:
+    """The broker that was elected last; another one may not know yet that an operator has ended its session."""
+    elected = [one for one in cluster.brokers if one.up and one.zookeeper.elector.is_elected]
+    return max(elected, key=lambda one: one.zookeeper.elector.epoch)
+
+
+def other(cluster: ZooKeeperCluster) -> BrokerInCluster:
+    return next(one for one in cluster.brokers if one.up and not one.zookeeper.elector.is_elected)
+
+
+def join(cluster: ZooKeeperCluster, *member_ids: str, group: str = "g") -> list[SimCentralMember]:
+    members = [SimCentralMember(cluster, member_id, {"t": 1}, group) for member_id in member_ids]
+    until(cluster, lambda: shared(members))
+    return members
+
+
+def until(cluster: ZooKeeperCluster, condition: Callable[[], object], milliseconds: int = 10 * SESSION_TIMEOUT) -> None:
+    for _ in range(milliseconds // 50):
+        if condition():
+            return
+        cluster.run(50)
+    assert condition()
+
+
+def shared(members: list[SimCentralMember], partitions: int = PARTITIONS) -> bool:
+    """Whether the members have all partitions among them, in one generation."""
+    held = [tp for member in members for tp in member.held]
+    return len({*held}) == len(held) == partitions and len({(one.epoch, one.generation) for one in members}) == 1
+
+
+def owners(cluster: ZooKeeperCluster, group: str = "g", topic: str = "t") -> dict[TopicPartition, str]:
+    path = paths.topic_owners(group, topic)
+    return {
+        TopicPartition(topic, int(one)): (cluster.model.data(f"{path}/{one}") or b"").decode()
+        for one in cluster.model.children(path)
+    }
+
+
+def generation(cluster: ZooKeeperCluster, group: str = "g") -> dict[str, int]:
+    found: dict[str, int] = json.loads(cluster.model.data(paths.generation(group)) or b"{}")
+    return found
+
+
+def tree(cluster: ZooKeeperCluster, path: str = paths.CONSUMERS) -> dict[str, bytes | None]:
+    found = {path: cluster.model.data(path)}
+    for child in cluster.model.children(path):
+        found |= tree(cluster, f"{path}/{child}")
+    return found
+
+
+def committing(offset: int, group: str = "g", generation: int = -1, member: str = "", partitions: int = 1) -> Any:
+    parts = tuple(
+        offset_commit_request.OffsetCommitRequestPartition(partition_index=n, committed_offset=offset, committed_metadata="")
+        for n in range(partitions)
+    )
+    topic = offset_commit_request.OffsetCommitRequestTopic(name="t", partitions=parts)
+    return offset_commit_request.OffsetCommitRequest(
+        group_id=group, member_id=member, generation_id_or_member_epoch=generation, topics=(topic,)
+    )
+
+
+def commit(broker: BrokerInCluster, offset: int, group: str = "g", **fields: Any) -> ErrorCode:
+    response = broker.ask(Api.OFFSET_COMMIT, committing(offset, group, **fields), version=9)
+    code: ErrorCode = response.topics[0].partitions[0].error_code
+    return code
+
+
+def fetching(*groups: str) -> Any:
+    topic = offset_fetch_request.OffsetFetchRequestTopics(name="t", partition_indexes=(0,))
+    asked = tuple(offset_fetch_request.OffsetFetchRequestGroup(group_id=group, topics=(topic,)) for group in groups)
+    return offset_fetch_request.OffsetFetchRequest(groups=asked, require_stable=False)
+
+
+def fetched(broker: BrokerInCluster, *groups: str) -> list[tuple[str, ErrorCode, int | None]]:
+    """Group, error and offset of each answer, in order."""
+    response = broker.ask(Api.OFFSET_FETCH, fetching(*groups), version=9)
+    return [
+        (one.group_id, one.error_code, one.topics[0].partitions[0].committed_offset if one.topics else None)
+        for one in response.groups
+    ]
+
+
+def know(broker: BrokerInCluster, group: str = "g") -> ErrorCode:
+    """Register without topics: the group becomes central."""
+    message = register_request.RegisterRequest(
+        group_id=group, member_id="", incarnation="", session_timeout_ms=6000, rebalance_timeout_ms=6000, assignor="range"
+    )
+    code: ErrorCode = broker.ask(Api.REGISTER, message).error_code
+    return code
+
+
+def found_coordinator(broker: BrokerInCluster, group: str = "g") -> tuple[ErrorCode, int]:
+    message = find_coordinator_request.FindCoordinatorRequest(key_type=0, coordinator_keys=(group,))
+    (answer,) = broker.ask(Api.FIND_COORDINATOR, message).coordinators
+    return answer.error_code, answer.node_id
+
+
+# -- what is stored -------------------------------------------------------------------------------------------------------
+
+
+def test_members_share_the_partitions_and_zookeeper_has_the_owners(cluster: ZooKeeperCluster) -> None:
+    members = join(cluster, "a", "b")
+    wanted = {tp: f"{member.member_id}-{thread}" for member in members for tp, thread in member.held.items()}
+    assert owners(cluster) == wanted
+    found = generation(cluster)
+    assert (found["version"], found["members"], found["session_timeout"], found["epoch"]) == (1, 2, 6000, 1)
+    assert {member.generation for member in members} == {found["generation"]}
+    assert all(cluster.model.owner(paths.owner("g", *tp)) == 0 for tp in wanted)
+    for member in members:
+        member.leave()
+    until(cluster, lambda: generation(cluster)["members"] == 0)
+    assert owners(cluster) == {}
+
+
+def test_commits_are_stored_as_text_and_fenced_by_the_generation(cluster: ZooKeeperCluster) -> None:
+    (member,) = join(cluster, "a")
+    broker = coordinator(cluster)
+    assert commit(broker, 17, generation=member.generation, member="a", partitions=6) is ErrorCode.none
+    assert [cluster.model.data(paths.offset("g", "t", n)) for n in range(6)] == [b"17"] * 6
+    assert commit(broker, 18, generation=member.generation - 1, member="a") is ErrorCode.illegal_generation
+    assert commit(broker, 18, generation=member.generation, member="b") is ErrorCode.unknown_member_id
+    assert fetched(broker, "g") == [("g", ErrorCode.none, 17)]
+    # a commit is one write, without a look: the broker knows which nodes there are
+    before = broker.counts()
+    assert commit(broker, 19, generation=member.generation, member="a", partitions=6) is ErrorCode.none
+    assert broker.counts() - before == {"Multi": 1}
+
+
+def test_every_write_checks_the_epoch(cluster: ZooKeeperCluster) -> None:
+    join(cluster, "a", "b")
+    broker = coordinator(cluster)
+    commit(broker, 1)
+    writes = [
+        one
+        for one in broker.asked
+        if isinstance(one, Multi) and any(each.path.startswith("/consumers/g") for each in one.operations)
+    ]
+    assert writes
+    assert all(one.operations[0] == Check(paths.COORDINATOR_EPOCH, broker.zookeeper.elector._epoch_version) for one in writes)
+
+
+def test_a_group_with_thousands_of_partitions_is_written_in_parts(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = ZooKeeperCluster()
+    (broker,) = cluster.add(1)
+    cluster.run()
+    broker.ask(Api.CREATE_TOPICS, creating("t", partitions=2500))
+    members = [SimCentralMember(cluster, one, {"t": 1}) for one in ("a", "b")]
+    until(cluster, lambda: shared(members, 2500))
+    assert len(owners(cluster)) == 2500
+    parts = [one for one in broker.asked if isinstance(one, Multi) and one.operations[0].path == paths.COORDINATOR_EPOCH]
+    assert max(len(one.operations) for one in parts) < 1010
+    last = max(index for index, one in enumerate(parts) if any(each.path == paths.generation("g") for each in one.operations))
+    assert all(not any("/owners/" in each.path for each in one.operations) for one in parts[last + 1 :])
+    assert commit(broker, 5, partitions=2500, member="a", generation=members[0].generation) is ErrorCode.none
+    broker.restart()
+    until(cluster, lambda: shared(members, 2500) and members[0].epoch == 2)
+    assert [offset for _, _, offset in fetched(broker, "g")] == [5]
+    assert "failed" not in caplog.text
+
+
+def test_a_group_of_0_8_keeps_its_offsets_when_it_becomes_central(cluster: ZooKeeperCluster) -> None:
+    cluster.put(paths.offset("g", "t", 0), b"33")
+    cluster.put(paths.offset("g", "t", 1), b"x")
+    cluster.put(paths.ids("g"))
+    broker = coordinator(cluster)
+    join(cluster, "a")
+    assert fetched(broker, "g") == [("g", ErrorCode.none, 33)]
+    broker.expire_session()
+    until(
+        cluster, lambda: [one for one in cluster.brokers if one.zookeeper.elector.epoch == 2 and one.zookeeper.elector.is_elected]
+    )
+    until(cluster, lambda: fetched(coordinator(cluster), "g") == [("g", ErrorCode.none, 33)])
+
+
+def test_nodes_that_an_operator_has_deleted_are_created_again(cluster: ZooKeeperCluster) -> None:
+    (member,) = join(cluster, "a")
+    broker = coordinator(cluster)
+    assert commit(broker, 1, generation=member.generation, member="a") is ErrorCode.none
+    cluster.remove(paths.offsets("g"))
+    assert commit(broker, 2, generation=member.generation, member="a") is ErrorCode.none
+    assert cluster.model.data(paths.offset("g", "t", 0)) == b"2"
+    cluster.put(f"{paths.owner('g', 't', 0)}/child")  # and an owner has a child, so it cannot be deleted as it is
+    member.leave()
+    until(cluster, lambda: generation(cluster)["members"] == 0)
+    assert owners(cluster) == {}
+
+
+# -- failover -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_failover_disturbs_no_member(cluster: ZooKeeperCluster) -> None:
+    members = join(cluster, "a", "b", "c")
+    first, before, held = coordinator(cluster), generation(cluster), [member.held for member in members]
+    commit(first, 7, generation=members[0].generation, member="a")
+    for member in members:
+        member.pushed.clear()
+    first.kill()
+    until(cluster, lambda: all(member.epoch == 2 for member in members))
+    cluster.run(2 * SESSION_TIMEOUT)
+    assert coordinator(cluster) is not first
+    assert [member.held for member in members] == held
+    assert generation(cluster)["generation"] == before["generation"]
+    assert all(api is not Api.STOP for member in members for api, _ in member.pushed)
+    assert fetched(coordinator(cluster), "g") == [("g", ErrorCode.none, 7)]
+    assert commit(coordinator(cluster), 8, generation=members[0].generation, member="a") is ErrorCode.none
+
+
+def test_a_member_that_does_not_come_back_loses_its_partitions_after_one_session(cluster: ZooKeeperCluster) -> None:
+    members = join(cluster, "a", "b")
+    members[1].is_silent = True
+    coordinator(cluster).kill()
+    until(cluster, lambda: shared(members[:1]))
+    assert set(owners(cluster).values()) == {"a-0"}
+
+
+@pytest.mark.parametrize("delay", range(0, 30, 2))
+def test_the_connection_breaks_while_a_generation_is_written(delay: int) -> None:
+    """Before or after the multi is executed: the generation begins once, and is the one in ZooKeeper."""
+    cluster = ZooKeeperCluster()
+    (broker,) = cluster.add(1)
+    cluster.run()
+    broker.ask(Api.CREATE_TOPICS, creating("t", partitions=PARTITIONS))
+    members = [SimCentralMember(cluster, one, {"t": 1}) for one in ("a", "b")]
+
+    def writes_owners() -> bool:
+        multis = [one for one in broker.asked if isinstance(one, Multi)]
+        return any("/owners/" in each.path for one in multis for each in one.operations)
+
+    while not writes_owners():
+        cluster.run(1)
+    cluster.run(delay)
+    broker.disconnect()
+    until(cluster, lambda: shared(members))
+    wanted = {tp: f"{member.member_id}-{thread}" for member in members for tp, thread in member.held.items()}
+    assert owners(cluster) == wanted
+    assert generation(cluster)["generation"] == members[0].generation
+
+
+def test_a_deposed_coordinator_that_wakes_up_changes_nothing(cluster: ZooKeeperCluster) -> None:
+    """1. A commit waits at a coordinator that is cut off. 2. Another one is elected, and accepts a commit. 3. The first is back."""
+    join(cluster, "a")
+    first = coordinator(cluster)
+    assert commit(first, 1, generation=1, member="a") is ErrorCode.none
+    cluster.network.isolate(first.host)
+    late = first.send(Api.OFFSET_COMMIT, committing(2, generation=1, member="a"), version=9)
+    until(cluster, lambda: any(one is not first and one.zookeeper.elector.is_elected for one in cluster.brokers))
+    second = coordinator(cluster)
+    assert second is not first
+    assert first.replies.pop(late).topics[0].partitions[0].error_code is ErrorCode.not_coordinator
+    assert first.channels == {}
+    cluster.run(2 * SESSION_TIMEOUT)
+    assert commit(second, 3, generation=1, member="a") is ErrorCode.none
+    before = tree(cluster)
+    cluster.network.rejoin(first.host)
+    cluster.run(2 * SESSION_TIMEOUT)
+    assert tree(cluster) == before
+    assert cluster.model.data(paths.offset("g", "t", 0)) == b"3"
+
+
+def test_the_write_of_a_broker_that_believes_to_be_elected_fails(
+    cluster: ZooKeeperCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another election has happened, and its watch has not arrived yet: the write itself finds it out."""
+    join(cluster, "a")
+    first = coordinator(cluster)
+    elector = first.zookeeper.elector
+    elector.on_event = lambda event, now: None  # type: ignore[method-assign]
+    cluster.put(paths.COORDINATOR_EPOCH, b"7")
+    assert elector.is_elected
+    before = cluster.model.data(paths.offset("g", "t", 0))
+    assert commit(first, 5, generation=1, member="a") is ErrorCode.not_coordinator
+    assert cluster.model.data(paths.offset("g", "t", 0)) == before
+    assert "is not that of this coordinator any more" in caplog.text
+    cluster.run()
+    assert elector.epoch == 8
+
+
+def test_malformed_nodes_are_reported_and_cost_nothing_else(cluster: ZooKeeperCluster, caplog: pytest.LogCaptureFixture) -> None:
+    first = coordinator(cluster)
+    for group in ("g", "h", "i"):
+        assert know(first, group) is ErrorCode.none
+        assert commit(first, 4, group) is ErrorCode.none
+    cluster.put(paths.offset("g", "t", 1), b"x")
+    cluster.put(f"{paths.topic_offsets('g', 't')}/one", b"1")
+    cluster.put(paths.owner("g", "t", 1), b"nobody")
+    cluster.put(paths.generation("h"), b"{")
+    cluster.put(paths.generation("i"), GenerationNode(2**31 - 1, 1, 6000, 1).encode())
+    cluster.put("/consumers/groups/generation", b"{}")
+    cluster.put("/consumers/foreign/child", b"")
+    first.kill()
+    cluster.run(3 * SESSION_TIMEOUT)
+    assert fetched(coordinator(cluster), "g", "h", "i") == [(group, ErrorCode.none, 4) for group in ("g", "h", "i")]
+    for path in (
+        paths.offset("g", "t", 1),
+        f"{paths.topic_offsets('g', 't')}/one",
+        paths.owner("g", "t", 1),
+        paths.generation("h"),
+        paths.generation("i"),
+    ):
+        assert path in caplog.text
+    assert not coordinator(cluster).core.state.central.is_central("foreign")
+
+
+# -- requests -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_elected_broker_is_found_for_central_groups_alone(cluster: ZooKeeperCluster) -> None:
+    assert know(coordinator(cluster)) is ErrorCode.none
+    for broker in cluster.brokers:
+        assert found_coordinator(broker) == (ErrorCode.none, coordinator(cluster).node_id)
+    until(cluster, lambda: found_coordinator(cluster.brokers[0], "classic")[0] is ErrorCode.none)
+    cluster.run()
+    assert len({found_coordinator(broker, "classic") for broker in cluster.brokers}) == 1
+    first = coordinator(cluster)
+    rest = [broker for broker in cluster.brokers if broker is not first]
+    first.kill()
+    until(cluster, lambda: found_coordinator(rest[0])[1] in {broker.node_id for broker in rest})
+
+
+def test_the_coordinator_is_found_from_memory_while_zookeeper_is_away(cluster: ZooKeeperCluster) -> None:
+    assert know(coordinator(cluster)) is ErrorCode.none
+    found = [found_coordinator(broker) for broker in cluster.brokers]
+    cluster.zookeeper.stop()
+    cluster.run(10)
+    assert [found_coordinator(broker) for broker in cluster.brokers] == found
+
+
+def test_a_broker_that_is_not_elected_serves_no_central_group(cluster: ZooKeeperCluster) -> None:
+    assert know(coordinator(cluster)) is ErrorCode.none
+    stranger = other(cluster)
+    found_coordinator(stranger)
+    assert know(stranger) is ErrorCode.not_coordinator
+    assert commit(stranger, 1) is ErrorCode.not_coordinator
+    assert fetched(stranger, "g")[0][1] is ErrorCode.not_coordinator
+
+
+def joining(group: str) -> Any:
+    protocol = join_group_request.JoinGroupRequestProtocol(name="range", metadata=b"")
+    return join_group_request.JoinGroupRequest(
+        group_id=group,
+        session_timeout=timedelta(seconds=6),
+        rebalance_timeout=timedelta(seconds=6),
+        member_id="",
+        protocol_type="consumer",
+        protocols=(protocol,),
+    )
+
+
+def home(cluster: ZooKeeperCluster) -> str:
+    """A group that is not central, and whose partition the coordinator has."""
+    for number in range(100):
+        name = f"classic-{number}"
+        with suppress(AssertionError):
+            until(cluster, lambda: found_coordinator(coordinator(cluster), name)[0] is ErrorCode.none, 1000)  # noqa: B023
+            if found_coordinator(coordinator(cluster), name) == (ErrorCode.none, coordinator(cluster).node_id):
+                return name
+    raise AssertionError("no group")
+
+
+def test_requests_about_several_groups_are_answered_in_order(cluster: ZooKeeperCluster) -> None:
+    broker, classic = coordinator(cluster), home(cluster)
+    until(cluster, lambda: commit(broker, 3, classic) is ErrorCode.none)
+    for group in ("g", "h"):
+        assert know(broker, group) is ErrorCode.none
+    assert commit(broker, 1, "g") is ErrorCode.none
+    assert commit(broker, 2, "h") is ErrorCode.none
+    groups = ("g", classic, "h")
+    assert [offset for _, _, offset in fetched(broker, *groups)] == [1, 3, 2]
+    described = broker.ask(
+        Api.DESCRIBE_GROUPS, describe_groups_request.DescribeGroupsRequest(groups=groups, include_authorized_operations=False)
+    )
+    assert [one.group_id for one in described.groups] == list(groups)
+    asked = consumer_group_describe_request.ConsumerGroupDescribeRequest(group_ids=groups, include_authorized_operations=False)
+    described = broker.ask(Api.CONSUMER_GROUP_DESCRIBE, asked)
+    assert {one.error_code for one in described.groups} == {ErrorCode.group_id_not_found}
+    listed = broker.ask(Api.LIST_GROUPS, list_groups_request.ListGroupsRequest())
+    assert {(one.group_id, one.is_central) for one in listed.groups} == {("g", True), ("h", True), (classic, False)}
+    listed = other(cluster).ask(Api.LIST_GROUPS, list_groups_request.ListGroupsRequest())
+    assert listed.groups == ()
+    deleted = broker.ask(Api.DELETE_GROUPS, delete_groups_request.DeleteGroupsRequest(groups_names=(classic, "g", "g", "nothing")))
+    assert [(one.group_id, one.error_code) for one in deleted.results][:2] == [(classic, ErrorCode.none), ("g", ErrorCode.none)]
+    assert cluster.model.data(paths.group("g")) is None
+    assert not broker.core.state.central._parts
+
+
+def test_other_protocols_are_refused_in_a_central_group(cluster: ZooKeeperCluster) -> None:
+    broker = coordinator(cluster)
+    assert know(broker) is ErrorCode.none
+    heartbeat = consumer_group_heartbeat_request.ConsumerGroupHeartbeatRequest(
+        group_id="g", member_id="m", member_epoch=0, topic_partitions=None
+    )
+    for unknown in (broker, other(cluster)):
+        found_coordinator(unknown)
+        code = ErrorCode.inconsistent_group_protocol if unknown is broker else ErrorCode.not_coordinator
+        assert unknown.ask(Api.CONSUMER_GROUP_HEARTBEAT, heartbeat).error_code is code
+        assert unknown.ask(Api.JOIN_GROUP, joining("g")).error_code is code
+    leaving = heartbeat_request.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+    assert broker.ask(Api.HEARTBEAT, leaving).error_code is ErrorCode.unknown_member_id
+    assert broker.ask(Api.JOIN_GROUP, joining("other")).error_code is not ErrorCode.inconsistent_group_protocol
+
+
+def test_a_group_with_members_of_0_8_gets_no_central_member(cluster: ZooKeeperCluster, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    for path in (paths.ids("g"), paths.owners("g"), paths.offsets("g")):
+        cluster.put(path)
+    tool = cluster.model.open(1 << 40, cluster.clock.now)
+    cluster.zookeeper.execute(tool, Create(paths.member("g", "old"), MemberRegistration({"t": 1}).encode(), ephemeral=True))
+    cluster.zookeeper.execute(tool, Create(paths.topic_owners("g", "t")))
+    cluster.zookeeper.execute(tool, Create(paths.owner("g", "t", 0), b"old-0", ephemeral=True))
+    member = SimCentralMember(cluster, "new", {"t": 1})
+    until(cluster, lambda: member.errors)
+    assert member.errors[0] is ErrorCode.inconsistent_group_protocol
+    assert "group 'g' has members of Kafka 0.8 in ZooKeeper: old" in caplog.text
+    assert generation(cluster) == {}
+    cluster.remove(paths.member("g", "old"))  # its owner disappears later, with the session
+    until(cluster, lambda: shared([member]))
+    cluster.zookeeper.fire(cluster.model.close(tool))
+    assert len(owners(cluster)) == PARTITIONS
+
+
+def test_groups_are_loaded_with_their_names_known(cluster: ZooKeeperCluster) -> None:
+    """While groups are loaded, no client learns that a group has committed nothing."""
+    first = coordinator(cluster)
+    assert know(first) is ErrorCode.none
+    assert commit(first, 9) is ErrorCode.none
+    first.kill()
+    rest = [broker for broker in cluster.brokers if broker.up]
+    seen: set[tuple[ErrorCode, int | None]] = set()
+    for _ in range(4 * SESSION_TIMEOUT // 20):
+        for broker in rest:
+            if broker.zookeeper.elector.is_elected:
+                seen |= {(code, offset) for _, code, offset in fetched(broker, "g")}
+        cluster.run(20)
+    assert (ErrorCode.none, 9) in seen
+    assert {code for code, offset in seen if offset != 9} <= {ErrorCode.coordinator_load_in_progress, ErrorCode.not_coordinator}
+
+
+def test_the_log_says_who_coordinates_and_what_was_read(cluster: ZooKeeperCluster, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    join(cluster, "a", "b")
+    assert commit(coordinator(cluster), 3, "h") is not ErrorCode.none  # not central yet
+    first = coordinator(cluster)
+    first.kill()
+    until(cluster, lambda: any(one.up and one.zookeeper.elector.is_elected for one in cluster.brokers))
+    cluster.run()
+    assert f"broker {coordinator(cluster).node_id} is elected as the central coordinator, in epoch 2" in caplog.text
+    assert "has read 1 groups in" in caplog.text
+    assert "1 with members, 6 owned partitions, 0 committed offsets" in caplog.text
+
+
+# -- groups that members of Kafka 0.8 use in between ---------------------------------------------------------------------
+
+
+def emptied(cluster: ZooKeeperCluster, offset: int, group: str = "g") -> BrokerInCluster:
+    """A central group without members, with one offset; returns the coordinator."""
+    (member,) = join(cluster, "a", group=group)
+    broker = coordinator(cluster)
+    assert commit(broker, offset, group, generation=member.generation, member="a") is ErrorCode.none
+    member.leave()
+    until(cluster, lambda: generation(cluster, group)["members"] == 0)
+    return broker
+
+
+@pytest.mark.parametrize("way", ["emptied", "known", "loaded"])
+def test_what_members_of_0_8_have_committed_in_between_is_not_overwritten(cluster: ZooKeeperCluster, way: str) -> None:
+    if way == "known":
+        broker = coordinator(cluster)
+        assert know(broker) is ErrorCode.none
+        assert commit(broker, 100, partitions=2) is ErrorCode.none
+    else:
+        broker = emptied(cluster, 100)
+    if way == "loaded":
+        broker.expire_session()
+        until(
+            cluster, lambda: any(one.zookeeper.elector.is_elected and one.zookeeper.elector.epoch == 2 for one in cluster.brokers)
+        )
+        until(cluster, lambda: fetched(coordinator(cluster), "g")[0][1] is ErrorCode.none)
+    cluster.put(paths.offset("g", "t", 0), b"500")
+    cluster.put(paths.offset("g", "t", 3), b"7")
+    if cluster.model.data(paths.offset("g", "t", 1)) is not None:
+        cluster.remove(paths.offset("g", "t", 1))
+    join(cluster, "b")
+    wanted = {TopicPartition("t", 0): 500, TopicPartition("t", 3): 7}
+    central = coordinator(cluster).core.state.central
+    assert central is not None
+    assert central._coordinator.offsets("g") == wanted
+    before = coordinator(cluster).counts()
+    assert fetched(coordinator(cluster), "g") == [("g", ErrorCode.none, 500)]
+    assert coordinator(cluster).counts() == before  # the group has members: its offsets are known
+
+
+def test_offsets_of_a_group_without_members_are_read_again(cluster: ZooKeeperCluster) -> None:
+    broker, classic = emptied(cluster, 100), home(cluster)
+    cluster.put(paths.offset("g", "t", 0), b"500")
+    assert fetched(broker, "g", classic, "g") == [
+        ("g", ErrorCode.none, 500),
+        (classic, ErrorCode.none, -1),
+        ("g", ErrorCode.none, 500),
+    ]
+    # with a commit at the same time, no answer is older than its request
+    tickets = [
+        broker.send(Api.OFFSET_FETCH, fetching("g"), version=9),
+        broker.send(Api.OFFSET_FETCH, fetching("g"), version=9),
+        broker.send(Api.OFFSET_COMMIT, committing(600), version=9),
+        broker.send(Api.OFFSET_FETCH, fetching("g"), version=9),
+    ]
+    cluster.run()
+    answers = [broker.replies.pop(ticket) for ticket in tickets]
+    offsets = [answers[n].groups[0].topics[0].partitions[0].committed_offset for n in (0, 1, 3)]
+    assert offsets[:2] in ([500, 500], [500, 600], [600, 600])
+    assert offsets[2] == 600
+    central = broker.core.state.central
+    assert central is not None
+    assert not central._fetches
+    assert not central._parts
+
+
+def test_a_fetch_that_waits_for_zookeeper_is_refused_at_the_end_of_the_term(cluster: ZooKeeperCluster) -> None:
+    broker = emptied(cluster, 100)
+    cluster.network.isolate(broker.host)
+    ticket = broker.send(Api.OFFSET_FETCH, fetching("g"), version=9)
+    until(cluster, lambda: not broker.zookeeper.elector.is_elected)
+    assert broker.replies.pop(ticket).groups[0].error_code is ErrorCode.not_coordinator
+
+
+def deleting(group: str = "g") -> Any:
+    parts = (offset_delete_request.OffsetDeleteRequestPartition(partition_index=0),)
+    topic = offset_delete_request.OffsetDeleteRequestTopic(name="t", partitions=parts)
+    return offset_delete_request.OffsetDeleteRequest(group_id=group, topics=(topic,))
+
+
+def test_offsets_of_members_of_0_8_are_not_changed_by_hand(cluster: ZooKeeperCluster, caplog: pytest.LogCaptureFixture) -> None:
+    broker = emptied(cluster, 100)
+    cluster.put(paths.member("g", "old"), MemberRegistration({"t": 1}).encode())
+    cluster.put(paths.offset("g", "t", 0), b"500")
+    assert commit(broker, 100) is ErrorCode.unknown_member_id
+    assert broker.ask(Api.OFFSET_DELETE, deleting()).error_code is ErrorCode.non_empty_group
+    assert cluster.model.data(paths.offset("g", "t", 0)) == b"500"
+    assert "group 'g' has members of Kafka 0.8 in ZooKeeper: old" in caplog.text
+    cluster.remove(paths.member("g", "old"))
+    assert commit(broker, 501) is ErrorCode.none
+    assert cluster.model.data(paths.offset("g", "t", 0)) == b"501"
+    assert broker.ask(Api.OFFSET_DELETE, deleting()).error_code is ErrorCode.none
+    assert cluster.model.data(paths.offset("g", "t", 0)) is None
+
+
+def test_offsets_of_a_deleted_topic_are_left_to_members_of_0_8(cluster: ZooKeeperCluster, caplog: pytest.LogCaptureFixture) -> None:
+    broker = emptied(cluster, 100)
+    cluster.put(paths.member("g", "old"), MemberRegistration({"t": 1}).encode())
+    topic = delete_topics_request.DeleteTopicState(name="t", topic_id=None)
+    deletion = delete_topics_request.DeleteTopicsRequest(topics=(topic,), timeout=timedelta(seconds=1))
+    assert broker.ask(Api.DELETE_TOPICS, deletion).responses[0].error_code is ErrorCode.none
+    cluster.run(10_000)
+    assert caplog.text.count("nothing is written") == 1
+    assert cluster.model.data(paths.offset("g", "t", 0)) == b"100"
+
+
+# -- left-overs -----------------------------------------------------------------------------------------------------------
+
+
+def test_owners_that_nobody_knows_are_deleted(cluster: ZooKeeperCluster) -> None:
+    """A generation was written in two parts, and the second one failed: its owners are not those of the next one."""
+    (member,) = join(cluster, "a")
+    broker = coordinator(cluster)
+    cluster.put(paths.owner("g", "t", 77), b"x-0")
+    cluster.put(paths.owner("g", "gone", 0), b"x-0")
+    broker.expire_session()  # the next coordinator finds them, and waits for x
+    until(cluster, lambda: member.epoch == 2 and generation(cluster)["epoch"] == 2)
+    until(cluster, lambda: {*owners(cluster)} == {TopicPartition("t", n) for n in range(PARTITIONS)})
+    assert cluster.model.data(paths.topic_owners("g", "gone")) is None
+    member.leave()
+    until(cluster, lambda: generation(cluster)["members"] == 0)
+    assert cluster.model.data(paths.owners("g")) is None
+
+
+def test_a_new_coordinator_waits_for_an_owner_whose_text_is_malformed(
+    cluster: ZooKeeperCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    (member,) = join(cluster, "a")
+    cluster.put(paths.owner("g", "t", 1), b"nobody")
+    coordinator(cluster).kill()
+    until(cluster, lambda: member.epoch == 2)
+    assert "it counts as one that does not return" in caplog.text
+    assert "members ['nobody'] did not return to the new coordinator" in caplog.text
+    until(cluster, lambda: shared([member]))
+    assert set(owners(cluster).values()) == {"a-0"}
+
+
+def test_a_commit_does_not_look_at_all_nodes_of_a_group() -> None:
+    class Nodes(set[str]):
+        def __iter__(self) -> Iterator[str]:
+            raise AssertionError("a commit in a group with 10,000 partitions takes 40 ms")
+
+        def __sub__(self, other: object) -> set[str]:
+            raise AssertionError("the same")
+
+    path = paths.offset("g", "t", 0)
+    known = GroupNodes(Nodes({paths.ids("g"), path}), is_shared=False)
+    steps = write_records("g", [(path.removeprefix("/consumers/").encode(), b"1")], 3, known, MalformedNodes())
+    (multi,) = next(steps)
+    assert multi == Multi((Check(paths.COORDINATOR_EPOCH, 3), SetData(path, b"1")))
+
+
+# -- who knows which groups are central -----------------------------------------------------------------------------------
+
+
+def test_a_deleted_group_is_no_longer_central_anywhere(cluster: ZooKeeperCluster) -> None:
+    name = home(cluster)
+    emptied(cluster, 1, name)
+    for broker in cluster.brokers:
+        assert found_coordinator(broker, name) == (ErrorCode.none, coordinator(cluster).node_id)
+    broker = coordinator(cluster)
+    assert commit(other(cluster), 2, name) is ErrorCode.not_coordinator
+    broker.ask(Api.DELETE_GROUPS, delete_groups_request.DeleteGroupsRequest(groups_names=(name,)))
+    assert broker.ask(Api.JOIN_GROUP, joining(name)).error_code is ErrorCode.member_id_required
+    for one in cluster.brokers:
+        if one is not broker:
+            assert one.core.state.central is not None
+            assert one.core.state.central.is_central(name)
+            assert one.ask(Api.JOIN_GROUP, joining(name)).error_code is ErrorCode.not_coordinator
+            cluster.run()
+            assert not one.core.state.central.is_central(name)  # the refusal has made it look again
+
+
+def test_the_coordinators_of_many_groups_are_asked_for_in_parts(cluster: ZooKeeperCluster) -> None:
+    """The renewals of the lease go between the parts, and so does a question about one group."""
+    assert know(coordinator(cluster)) is ErrorCode.none
+    broker = other(cluster)
+    before = len(broker.asked)
+    names = (*(f"group-{n}" for n in range(4999)), "g")
+    many = broker.send(Api.FIND_COORDINATOR, find_coordinator_request.FindCoordinatorRequest(key_type=0, coordinator_keys=names))
+    tickets = [
+        broker.send(Api.FIND_COORDINATOR, find_coordinator_request.FindCoordinatorRequest(key_type=0, coordinator_keys=("g",)), n)
+        for n in range(1, 100)
+    ]
+    most = 0
+    while any(ticket not in broker.replies for ticket in tickets):
+        cluster.run(1)
+        most = max(most, broker.in_flight)
+    assert many not in broker.replies
+    until(cluster, lambda: many in broker.replies)
+    assert most < 1100
+    asked = [one.path for one in broker.asked[before:] if isinstance(one, Exists)]
+    assert 1 <= asked.count(paths.generation("g")) <= 3
+    answers = broker.replies.pop(many).coordinators
+    assert [one.key for one in answers] == list(names)
+    assert answers[-1].node_id == coordinator(cluster).node_id
+
+
+def test_a_slow_zookeeper_holds_up_no_client_for_long(cluster: ZooKeeperCluster) -> None:
+    assert know(coordinator(cluster)) is ErrorCode.none
+    broker = other(cluster)
+    found = found_coordinator(broker)
+    broker.hold(SESSION_TIMEOUT // 3)
+    asking = find_coordinator_request.FindCoordinatorRequest(key_type=0, coordinator_keys=("g",))
+    tickets = [broker.send(Api.FIND_COORDINATOR, asking, connection) for connection in (1, 2)]
+    cluster.run(PATIENCE + 10)
+    for ticket in tickets:
+        (answer,) = broker.replies.pop(ticket).coordinators
+        assert (answer.error_code, answer.node_id) == found
+    cluster.run(SESSION_TIMEOUT)
+    assert found_coordinator(broker) == found

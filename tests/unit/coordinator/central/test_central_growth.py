@@ -1,0 +1,121 @@
+"""The cost of a large central group: a rebalance costs what its members and partitions cost. Work is counted, not timed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from ottla.coordinator.central.shard import CentralShard
+from ottla.coordinator.central.states import CentralGroupState
+from ottla.protocol.apis import Api
+from ottla.protocol.messages import offset_fetch_request
+from ottla.types import TopicPartition
+from tests.unit.coordinator.central.harness import Central, Topics, share_of
+from tests.work_counter import work
+
+SMALL, FACTOR = 12, 4
+PARTITIONS_OF_MEMBER = 5
+
+
+def follow(central: Central) -> None:
+    """Let each member do what it was asked, in turn, until no request is left."""
+    while waiting := [member for member in central.members.values() if member.inbox]:
+        for member in waiting:
+            push = member.inbox.pop(0)
+            member.epoch = push.message.coordinator_epoch
+            if push.api is Api.STOP:
+                member.held = {}
+            elif push.api is Api.START:
+                member.held, member.generation = share_of(push), push.message.generation
+            central.answer(push)
+
+
+def group_of(size: int, assignor: str = "range") -> Central:
+    """A stable group."""
+    central = Central(Topics({"orders": size * PARTITIONS_OF_MEMBER}))
+    for number in range(size):
+        central.register(f"member-{number}", assignor=assignor)
+    follow(central)
+    assert central.state() is CentralGroupState.STABLE
+    assert {len(member.held) for member in central.members.values()} == {PARTITIONS_OF_MEMBER}
+    return central
+
+
+def lines_of_a_rebalance(size: int, assignor: str) -> int:
+    central = group_of(size, assignor)
+
+    def rebalance() -> None:
+        central.register("one more", assignor=assignor)
+        follow(central)
+        central.leave("one more")
+        del central.members["one more"]
+        follow(central)
+
+    return work(rebalance).lines
+
+
+@pytest.mark.parametrize("assignor", ["range", "roundrobin"])
+def test_a_rebalance_costs_the_same_for_each_member(assignor: str) -> None:
+    small, large = (lines_of_a_rebalance(size, assignor) for size in (SMALL, FACTOR * SMALL))
+    assert 0 < large < FACTOR * small, "only a fixed part is the same"
+
+
+def lines_of_an_election(size: int) -> int:
+    central = group_of(size)
+
+    def election() -> None:
+        central.fail_over()
+        for member in list(central.members.values()):
+            central.register(member.member_id, again=member)
+        follow(central)
+
+    lines = work(election).lines
+    assert central.group().generation == 1, "no member was disturbed"
+    return lines
+
+
+def test_an_election_costs_the_same_for_each_member() -> None:
+    small, large = lines_of_an_election(SMALL), lines_of_an_election(FACTOR * SMALL)
+    assert 0 < large < FACTOR * small * 1.1, "a Register looks at the assignors of the other members"
+
+
+def most_events(size: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The most events of one step of a rebalance."""
+    most = 0
+
+    def replay(shard: CentralShard, events: Iterable[Any]) -> None:
+        nonlocal most
+        some = tuple(events)
+        most = max(most, len(some))
+        shard.state.replay(some)
+
+    central = group_of(size)
+    with monkeypatch.context() as patch:
+        patch.setattr(CentralShard, "replay", replay)
+        central.register("one more")
+        follow(central)
+    return most
+
+
+def test_a_step_for_all_members_is_one_event_since_each_copies_the_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 0 < most_events(FACTOR * SMALL, monkeypatch) == most_events(SMALL, monkeypatch)
+
+
+def test_a_description_costs_the_same_for_each_member() -> None:
+    small, large = (work(group_of(size).describe).lines for size in (SMALL, FACTOR * SMALL))
+    assert 0 < large < FACTOR * small
+
+
+def test_a_fetch_of_few_offsets_does_not_depend_on_how_many_are_committed() -> None:
+    def fetching(committed: int) -> Any:
+        central = group_of(SMALL)
+        central.coordinator.adopt("g", {TopicPartition("orders", number): 5 for number in range(committed)})
+        topic = offset_fetch_request.OffsetFetchRequestTopics(name="orders", topic_id=None, partition_indexes=(0, 1))
+        group = offset_fetch_request.OffsetFetchRequestGroup(group_id="g", topics=(topic,))
+        return lambda: central.ask(Api.OFFSET_FETCH, offset_fetch_request.OffsetFetchRequest(groups=(group,)))
+
+    small, large = work(fetching(2)), work(fetching(60))
+    assert 0 < large.lines == small.lines
+    assert large.memory < small.memory + 58 * 8

@@ -1,0 +1,229 @@
+"""A new central coordinator: it waits for the members that it finds as owners, and disturbs them only if something is missing."""
+
+from __future__ import annotations
+
+import functools
+import operator
+
+from ottla.coordinator.central.flag import RebalanceFlag
+from ottla.coordinator.central.states import CentralGroupState
+from ottla.protocol import ErrorCode
+from ottla.protocol.apis import Api
+from ottla.types import TopicPartition
+from tests.unit.coordinator.central.harness import Central, Member, stable
+
+
+def held(topic: str, *partitions: int) -> dict[TopicPartition, int]:
+    """What a member with one thread holds."""
+    return {TopicPartition(topic, number): 0 for number in partitions}
+
+
+def failed_over() -> Central:
+    """A new coordinator that finds a group with the owners a and b."""
+    central = stable("a", "b")
+    central.committed("a", 2, 17)
+    central.fail_over()
+    assert central.state() is CentralGroupState.RECOVERING
+    return central
+
+
+def test_members_come_back_and_read_on() -> None:
+    central = failed_over()
+    answer = central.register("a", again=central.members["a"])
+    assert (answer.coordinator_epoch, answer.generation) == (2, 2)
+    assert central.state() is CentralGroupState.RECOVERING
+    assert central.received("a") == []
+    central.register("b", again=central.members["b"])
+    assert central.state() is CentralGroupState.STABLE
+    assert [central.received(one) for one in "ab"] == [[Api.START]] * 2
+    central.obey()
+    assert central.node() == (2, 2, 9_000, 1), "nothing was written"
+    assert central.holdings() == {"a": ["orders/0", "orders/1"], "b": ["orders/2", "orders/3"]}
+    assert central.fetch() == {TopicPartition("orders", 0): 17}
+
+
+def test_members_that_come_back_commit_with_their_generation_before_all_are_there() -> None:
+    central = failed_over()
+    assert central.committed("a", 2) is ErrorCode.coordinator_load_in_progress, "it is expected, and should try again"
+    assert central.committed("x", 2) is ErrorCode.unknown_member_id
+    assert central.committed("", -1) is ErrorCode.unknown_member_id
+    central.register("a", again=central.members["a"])
+    assert central.committed("a", 2) is ErrorCode.none
+    assert central.committed("a", 1) is ErrorCode.illegal_generation
+
+
+def test_who_does_not_come_back_for_one_session_is_replaced() -> None:
+    central = failed_over()
+    central.register("a", again=central.members["a"])
+    for _ in range(2):
+        central.sleep(3_000)
+        central.obey("a")
+    assert central.state() is CentralGroupState.RECOVERING
+    central.sleep(3_000)
+    central.obey("a")
+    assert central.state() is CentralGroupState.STABLE
+    assert central.group().generation == 3
+    assert len(central.holdings()["a"]) == 4
+
+
+def test_a_group_whose_members_do_not_come_back_becomes_empty() -> None:
+    central = failed_over()
+    central.sleep(9_000)
+    assert central.state() is CentralGroupState.EMPTY
+    assert not central.timers
+    assert central.node() == (2, 0, 9_000, 2)
+    assert central.stored_owners() == {}
+
+
+def test_a_new_member_waits_for_the_owners() -> None:
+    central = failed_over()
+    central.register("c")
+    assert central.received("c") == []
+    assert central.coordinator.groups_being_rebalanced == {"g": RebalanceFlag.QUEUED}
+    central.register("a", again=central.members["a"])
+    central.register("b", again=central.members["b"])
+    assert [central.received(one) for one in "abc"] == [[Api.STOP]] * 3
+    central.obey()
+    assert central.group().generation == 3
+    assert len(central.holdings()["c"]) == 1
+
+
+def test_a_member_that_was_stopped_by_the_old_coordinator_is_started_with_a_new_generation() -> None:
+    central = stable("a", "b")
+    central.register("c")
+    central.answer(central.take("a"))
+    central.members["a"].held = {}
+    central.fail_over()
+    for one in "ab":
+        central.register(one, again=central.members[one])
+    assert central.state() is CentralGroupState.STOPPING, "what a holds is not what the owners say"
+    central.obey("a", "b")
+    assert central.group().generation == 3
+    assert central.holdings()["a"] == ["orders/0", "orders/1"]
+
+
+def test_a_generation_that_was_stored_and_not_announced_is_started() -> None:
+    central = stable("a", "b", "c")
+    central.register("a", again=central.members["a"], topics={"orders": 1, "bills": 1})
+    for one in "abc":
+        central.answer(central.take(one))
+        central.members[one].held = {}
+    assert central.node().generation == 4
+    central.fail_over()
+    for one in "abc":
+        central.register(one, again=central.members[one], topics={"orders": 1, "bills": 1} if one == "a" else {"orders": 1})
+    assert central.group().generation == 4
+    assert [central.received(one) for one in "abc"] == [[Api.START]] * 3
+    central.obey()
+    read: list[str] = sorted(functools.reduce(operator.iadd, central.holdings().values(), []))
+    assert read == ["bills/0", "bills/1", *(f"orders/{n}" for n in range(4))]
+
+
+def test_an_owner_that_was_never_started_waits_for_the_end_of_the_session_since_it_may_be_another_process() -> None:
+    central = stable("a", "b")
+    central.register("c")
+    for one in "abc":
+        central.answer(central.take(one))
+        central.members[one].held = {}
+    central.fail_over()
+    for one in "ab":
+        central.register(one, again=central.members[one])
+    answer = central.register("c", again=central.members["c"])
+    assert answer.error_code is ErrorCode.unreleased_instance_id
+    assert "9000 ms" in answer.error_message
+    for _ in range(3):
+        central.sleep(3_000)
+        central.obey("a", "b")
+    assert central.register("c", again=central.members["c"]).error_code is ErrorCode.none
+    central.obey()
+    assert central.state() is CentralGroupState.STABLE
+    assert sorted(functools.reduce(operator.iadd, central.holdings().values(), [])) == [f"orders/{n}" for n in range(4)]
+
+
+def test_the_process_that_knows_the_generation_is_the_owner() -> None:
+    central = failed_over()
+    other = Member("a", epoch=1, incarnation="two")
+    assert central.register("a", again=other).error_code is ErrorCode.unreleased_instance_id
+    assert central.group().found == {"a", "b"}
+    central.members["a"] = Member("a", epoch=1, generation=2, held=held("orders", 0, 1))
+    assert central.register("a", again=central.members["a"]).error_code is ErrorCode.none
+    assert central.register("a", again=other).error_code is ErrorCode.unreleased_instance_id, "it is known now"
+
+
+def test_a_member_that_owns_nothing_may_come_back_as_any_process() -> None:
+    central = failed_over()
+    assert central.register("c", incarnation="two").error_code is ErrorCode.none
+
+
+def test_owners_that_only_partly_reached_the_nodes_lead_to_a_rebalance() -> None:
+    central = stable("a", "b")
+    central.nodes["g/owners/orders/1"] = b"c-0"
+    central.fail_over()
+    for one in "ab":
+        central.register(one, again=central.members[one])
+    central.sleep(3_000)
+    central.obey()
+    central.sleep(3_000)
+    central.obey()
+    central.sleep(3_000)
+    central.obey()
+    assert central.group().generation == 3
+    assert central.stored_owners()["orders/1"] == "a-0"
+
+
+def test_an_owner_with_a_text_of_another_tool_is_not_waited_for_longer_than_a_session() -> None:
+    central = stable("a")
+    central.nodes["g/owners/orders/1"] = b"?"
+    central.fail_over()
+    central.register("a", again=central.members["a"])
+    for _ in range(3):
+        central.sleep(3_000)
+        central.obey()
+    assert set(central.stored_owners().values()) == {"a-0"}
+
+
+def test_members_without_partitions_are_not_waited_for_but_the_group_becomes_empty_in_the_end() -> None:
+    central = Central()
+    central.register("a", topics={"missing": 1})
+    central.obey()
+    central.fail_over()
+    assert central.state() is CentralGroupState.EMPTY
+    assert central.delete() is ErrorCode.non_empty_group
+    central.register("a", again=central.members["a"], topics={"missing": 1})
+    central.obey()
+    central.sleep(8_000)
+    assert central.state() is CentralGroupState.STABLE
+    central.fail_over()
+    central.sleep(9_000)
+    assert central.node().members == 0
+
+
+def test_an_owner_leaves_while_the_others_are_waited_for() -> None:
+    central = failed_over()
+    central.register("a", again=central.members["a"])
+    assert central.leave("a").error_code is ErrorCode.none
+    assert central.state() is CentralGroupState.RECOVERING
+    del central.members["a"]
+    central.register("b", again=central.members["b"])
+    central.obey()
+    assert central.group().generation == 3
+    assert len(central.holdings()["b"]) == 4
+
+
+def test_a_generation_above_the_stored_one_is_refused() -> None:
+    central = failed_over()
+    answer = central.register("a", again=Member("a", epoch=1, generation=3))
+    assert answer.error_code is ErrorCode.illegal_generation
+
+
+def test_the_old_coordinator_does_nothing_after_its_unload() -> None:
+    central = stable("a")
+    old = central.coordinator
+    timers = dict(central.timers)
+    central.fail_over()
+    for key in timers:
+        assert old.on_timer(key, central.now) == []
+    assert old.on_disconnect(100, central.now) == []
+    assert old.on_topics_changed(("orders",), central.now) == []
+    assert old.on_regexes_resolved("g", None, central.now) == []
+    assert old.on_appended(0, 1, central.now) == []
