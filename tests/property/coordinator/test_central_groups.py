@@ -100,13 +100,13 @@ class CentralGroups(RuleBasedStateMachine):
         self.judge_commits()
 
     def judge_commits(self) -> None:
-        """An accepted commit comes from a member, with the present generation, and is the offset from now on."""
+        """An accepted commit comes from a member, with the present generation, or has none; it is the offset from now on."""
         for ticket in [ticket for ticket in self.commits if ticket in self.network.replies]:
             member, generation, offset = self.commits.pop(ticket)
             code = code_of(self.network.replies[ticket])
             if code is ErrorCode.none:
-                assert member in {one.member_id for one in self.network.consumers.values()} or (member, generation) == ("", -1)
-                assert generation in (self.network.generation_at[ticket], -1)
+                assert generation < 0 or member in {one.member_id for one in self.network.consumers.values()}
+                assert generation < 0 or generation == self.network.generation_at[ticket]
                 self.committed = {str(offset).encode()}
             elif code is ErrorCode.not_coordinator and "g" not in self.network.coordinator.groups():
                 self.committed.add(str(offset).encode())
