@@ -33,6 +33,8 @@ class History:
         self._root, self._topic = f"{chroot}/consumers", topic
         self._chroot, self._group = chroot, group
         self._elected: int | None = None
+        self._election: tuple[int, int] | None = None
+        """The session that has won the last election, and its epoch."""
         self._owners: dict[str, str] = {}
         self._offsets: dict[str, int] = {}
         for change in changes(folder / "data" / "version-2"):
@@ -45,8 +47,11 @@ class History:
             self._elected = None if change.type == DELETE else change.session
         elif change.path == f"{self._chroot}/coordinator_epoch":
             epoch = int(change.data)
-            assert not self.epochs or epoch > self.epochs[-1], change
-            self.epochs.append(epoch)
+            # A new node is written several times in the one multi, to begin with another version than an earlier node.
+            if (change.session, epoch) != self._election:
+                assert not self.epochs or epoch > self.epochs[-1], change
+                self.epochs.append(epoch)
+                self._election = change.session, epoch
         elif change.path.startswith(f"{self._root}/{self._group}/"):
             assert change.session == self._elected, f"not the elected broker: {change}"
             assert not change.ephemeral, change

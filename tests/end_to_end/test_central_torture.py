@@ -61,7 +61,7 @@ class Run:
         brokers.create_topic(name, PARTITIONS)
         self._join()
         self._join()
-        with feed(brokers.addresses, name, range(PARTITIONS), interval=0.05) as produced:
+        with feed(brokers.addresses, name, range(PARTITIONS), interval=0.2) as produced:
             for _ in range(EVENTS):
                 time.sleep(self._chance.uniform(0, 2))
                 event = self._chance.choice(

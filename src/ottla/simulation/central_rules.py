@@ -68,6 +68,8 @@ class CentralRules:
         epoch = decode_coordinator_epoch(write.data, write.path) if write.data else 0
         if epoch == 0:
             return  # the node is prepared
+        if (session_id, epoch) == (self._elected, self._epoch):
+            return  # a node that is created again is written several times, to begin with another version
         if epoch != self._epoch + 1:
             yield f"epoch {epoch} follows epoch {self._epoch}"
         self._elected, self._epoch = session_id, epoch
