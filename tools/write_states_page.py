@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
+from ottla.broker.zookeeper import elector
 from ottla.client.connections import node_connections
 from ottla.client.fetch import session
 from ottla.client.groups.central import channel as central_channel, states as central_member
@@ -94,6 +95,11 @@ MACHINES = (
         "A member of a consumer group, for its coordinator",
         "Each heartbeat moves the member one step towards its target assignment.",
         reconcile,
+    ),
+    Machine(
+        "The election of the central coordinator",
+        "A broker in ZooKeeper. Only in ELECTED does it coordinate groups.",
+        elector,
     ),
     Machine(
         "A central group",
