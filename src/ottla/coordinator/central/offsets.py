@@ -37,6 +37,7 @@ def commit_offsets(
     limit = coordinator.config.offset_metadata_max_bytes
     answers: list[list[ErrorCode]] = []
     committed: dict[TopicPartition, CommittedOffset] = {}
+    group = state.group(request.group_id)
     for topic in request.topics:
         name, errors = checked_partitions(coordinator.topics, limit, context, topic)
         if group_error is not None:
@@ -45,6 +46,8 @@ def commit_offsets(
         for place, partition in enumerate(topic.partitions):
             if errors[place] is ErrorCode.none and partition.committed_offset < 0:
                 errors[place] = ErrorCode.invalid_request  # a node of Kafka 0.8 has no negative offset
+            if errors[place] is ErrorCode.none and _is_of_another(group, request, name, partition.partition_index):
+                errors[place] = ErrorCode.rebalance_in_progress
             if errors[place] is ErrorCode.none:
                 offset = CommittedOffset(partition.committed_offset, topic_id)
                 committed[TopicPartition(name, partition.partition_index)] = offset
@@ -73,6 +76,20 @@ def _sender_error(
     if member_id in group.found and generation == group.generation:
         return ErrorCode.coordinator_load_in_progress
     return ErrorCode.unknown_member_id
+
+
+def _is_of_another(
+    group: CentralGroup | None, request: offset_commit_request.OffsetCommitRequest, topic: str, partition: int
+) -> bool:
+    """Whether a member commits a partition that another one owns.
+
+    1. A coordinator stops, and a commit waits for its answer. 2. Its successor rebalances the group. 3. The member commits again
+    what it had in the old generation, now with the new one.
+    """
+    if group is None or request.generation_id_or_member_epoch < 0:
+        return False
+    owner = group.owners.get(TopicPartition(topic, partition))
+    return owner is not None and owner.member_id != request.member_id
 
 
 def fetch_offsets(coordinator: CentralContext, state: CentralState, context: RequestContext, part: FetchPart, now: Now) -> Result:

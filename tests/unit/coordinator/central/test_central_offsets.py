@@ -40,6 +40,16 @@ def test_commits_of_others_change_nothing() -> None:
     assert central.fetch() == {}
 
 
+def test_a_commit_that_is_repeated_in_the_next_generation_leaves_the_partitions_of_others_alone() -> None:
+    central = stable("a", "b")
+    owners = {partition: owner.member_id for partition, owner in central.group().owners.items()}
+    assert owners[ORDERS_0] == "a"
+    assert central.committed("b", 2, 5) is ErrorCode.rebalance_in_progress
+    assert central.fetch() == {}
+    assert central.committed("a", 2, 5) is ErrorCode.none
+    assert central.fetch() == {ORDERS_0: 5}
+
+
 def test_a_consumer_that_assigns_by_hand_commits_with_its_own_member_id_while_the_group_has_no_members() -> None:
     central = Central()
     central.register("by hand", topics={})

@@ -161,7 +161,7 @@ def test_a_session_that_ends_during_an_append_does_not_evict_a_member_whose_answ
 def test_members_that_could_not_be_asked_during_an_append_are_asked_afterwards() -> None:
     central = stable("a", "b")
     central.appends = DELAYED
-    central.commit("b", 2)
+    central.commit("b", 2, orders=3)
     central.sleep(20_000)  # pings and sessions of both wait
     central.appends = IMMEDIATE
     central.settle()
