@@ -66,7 +66,7 @@ def test_each_generation_has_one_line() -> None:
     done = ottla("simulate", "--seeds", "2", "--jobs", "2", timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert [line.partition(":")[0] for line in lines] == ["zookeeper", "classic", "consumer"]
+    assert [line.partition(":")[0] for line in lines] == ["zookeeper", "classic", "consumer", "central"]
     for line in lines:
         numbers = r"\d+\.\d (minutes|seconds) of members, \d+ records handled, \d+ commits"
         assert re.fullmatch(rf"\w+: 2 runs, none failed: {numbers}.*", line)
