@@ -204,6 +204,7 @@ def test_a_coordinator_is_killed_in_a_rebalance(
     group.check(server, values)
 
 
+@pytest.mark.slow
 def test_a_deposed_coordinator_that_awakes_changes_nothing(server: ZooKeeperServer, brokers: BrokerProcesses, group: Group) -> None:
     both = [group.join(name, waits=False, session=LONG_SESSION) for name in "ab"]
     until(group.shared)
@@ -257,6 +258,7 @@ def commit_of(group: str, member_id: str, generation: int) -> offset_commit_requ
 # -- ZooKeeper ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_zookeeper_is_restarted(server: ZooKeeperServer, brokers: BrokerProcesses, group: Group) -> None:
     both = [group.join(name, waits=False) for name in "ab"]
     until(group.shared)
