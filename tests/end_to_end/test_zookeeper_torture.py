@@ -139,7 +139,9 @@ def wait(condition: Callable[[], bool], what: Callable[[], str]) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.torture) for seed in range(1, 101))])
+@pytest.mark.parametrize(
+    "seed", [pytest.param(0, marks=pytest.mark.slow), *(pytest.param(seed, marks=pytest.mark.torture) for seed in range(1, 101))]
+)
 def test_random_members(seed: int, kafka_broker: Broker, zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
     with registered(kafka_broker, zookeeper.connect_string) as cluster, ExitStack() as running:
         Run(cluster, zookeeper, seed, tmp_path, running).run()

@@ -78,6 +78,7 @@ def test_a_batch_that_spark_repeats_is_written_once(copy: Copy, tmp_path: Path) 
     assert values(copy.kafka, copy.target) == list(range(300))
 
 
+@pytest.mark.slow
 def test_foreach_batch_writes_updates_into_two_sinks(spark: SparkSession, copy: Copy, load_stream: Load) -> None:
     copy.kafka.produce(copy.source, [*numbered(60), *numbered(40, 60, 1)])
     other = copy.kafka.create()

@@ -33,7 +33,8 @@ def transaction(kafka: Kafka, topic: str) -> confluent_kafka.Producer:
     return producer
 
 
-@pytest.mark.parametrize("fail", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("fail", [True, False])
 def test_a_checkpoint_behind_the_stable_offset_waits(
     load_stream: Load, sink: Sink, kafka: Kafka, topic: str, transaction: confluent_kafka.Producer, fail: bool
 ) -> None:
