@@ -173,6 +173,7 @@ def test_a_topic_is_extended_and_deleted(world: World) -> None:
     assert brokers_of(world).topic("t") is None
 
 
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("generation", [Generation.CLASSIC, Generation.CONSUMER])
 def test_random_runs_on_brokers_with_a_core_each(generation: Generation) -> None:
