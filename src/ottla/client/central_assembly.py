@@ -18,7 +18,7 @@ from ottla.client.groups.central.frames import Frames
 from ottla.client.groups.central.introduction import Introduction
 from ottla.client.groups.central.membership import CentralMembership
 from ottla.client.groups.central.states import HOLDING
-from ottla.client.groups.membership import MembershipContext
+from ottla.client.groups.membership import MembershipContext, new_member_id
 from ottla.client.positions.stores.central import CentralOffsetStore
 from ottla.client.positions.stores.interface import OffsetStore
 from ottla.config import ConsumerConfig
@@ -55,7 +55,7 @@ class CentralAssembly:
     def member(self, context: MembershipContext, host: str, position_of: Callable[[TopicPartition], int | None]) -> CentralMember:
         """Create the member of the group. ``host`` is a part of its id."""
         core = self._core
-        frames = Frames(self._config, self._member_id(host), f"{int(core.random.random() * 2**53):014x}")
+        frames = Frames(self._config, new_member_id(self._config, host, core.random), f"{int(core.random.random() * 2**53):014x}")
         membership = CentralMembership(context, frames, core.connections.disconnect, position_of)
 
         def on_pushed(target: ToChannel, pushed: Pushed, now: Now) -> None:
@@ -74,8 +74,3 @@ class CentralAssembly:
         store = CentralOffsetStore(self._config, context.coordinator, membership, context.metadata, unreachable)
         store.introduction = introduction
         return CentralMember(membership, store, introduction)
-
-    def _member_id(self, host: str) -> str:
-        """The id of a member, as in a ZooKeeper group: the nodes of its partitions have it."""
-        unique = self._config.consumer_id or f"{host}-{int(self._core.random.random() * 2**32):08x}"
-        return f"{self._config.group_id}_{unique}"

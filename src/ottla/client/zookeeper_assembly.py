@@ -13,7 +13,7 @@ from ottla.client.backoff import ExponentialBackoff
 from ottla.client.cluster.zookeeper_brokers import ZooKeeperBrokers
 from ottla.client.core import ClientCore
 from ottla.client.effects import ToOneBroker
-from ottla.client.groups.membership import MembershipContext
+from ottla.client.groups.membership import MembershipContext, new_member_id
 from ottla.client.groups.zookeeper.membership import ZooKeeperMembership
 from ottla.client.positions.stores.both import DualOffsetStore
 from ottla.client.positions.stores.interface import OffsetStore
@@ -56,7 +56,7 @@ class ZooKeeperAssembly:
 
     def member(self, context: MembershipContext, host: str) -> ZooKeeperMember:
         """Create the member of the group. ``host`` is a part of its id, as with Java's consumer."""
-        membership = ZooKeeperMembership(context, self.session, self._member_id(host), self.brokers)
+        membership = ZooKeeperMembership(context, self.session, new_member_id(self._config, host, self._core.random), self.brokers)
         zookeeper = ZooKeeperOffsetStore(self._config, self.session, context.subscription, membership.claims)
         self._core.on_session_event(membership.on_event)
         if self._config.offsets_storage == "zookeeper":
@@ -70,8 +70,3 @@ class ZooKeeperAssembly:
             self._config, context.coordinator, membership, context.metadata, self.unreachable, leased, knows_members=False
         )
         return ZooKeeperMember(membership, DualOffsetStore(kafka, zookeeper) if self._config.dual_commit_enabled else kafka)
-
-    def _member_id(self, host: str) -> str:
-        """Java's id of a member, with a random number instead of the time."""
-        unique = self._config.consumer_id or f"{host}-{int(self._core.random.random() * 2**32):08x}"
-        return f"{self._config.group_id}_{unique}"

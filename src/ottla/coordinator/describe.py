@@ -54,6 +54,11 @@ def described_groups(request: describe_groups_request.DescribeGroupsRequest) -> 
     return tuple(DescribeTarget(group_id, request.include_authorized_operations) for group_id in request.groups)
 
 
+def join_described(groups: tuple[describe_groups_response.DescribedGroup, ...]) -> describe_groups_response.DescribeGroupsResponse:
+    """Return the response with the answers to all parts of a DescribeGroups."""
+    return describe_groups_response.DescribeGroupsResponse(throttle_time=NO_THROTTLE, groups=groups)
+
+
 def describe_group(
     coordinator: GroupContext, state: ShardState, context: RequestContext, target: DescribeTarget, now: Now
 ) -> Result:

@@ -19,7 +19,7 @@ from ottla.coordinator.events import GroupMetadataDeleted, OffsetDeleted
 from ottla.coordinator.state import Group, ShardState
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.group_records import OffsetCommitValue
-from ottla.protocol.messages import delete_groups_response, offset_delete_request, offset_delete_response
+from ottla.protocol.messages import delete_groups_request, delete_groups_response, offset_delete_request, offset_delete_response
 from ottla.types import Now, TopicPartition
 
 _EMPTY = (ClassicGroupState.EMPTY, ConsumerGroupState.EMPTY)
@@ -185,6 +185,16 @@ def delete_group(coordinator: GroupContext, state: ShardState, context: RequestC
 def delete_answer(group_id: str, error: ErrorCode) -> delete_groups_response.DeletableGroupResult:
     """Return the result for one group of a DeleteGroups."""
     return delete_groups_response.DeletableGroupResult(group_id=group_id, error_code=error)
+
+
+def deleted_groups(request: delete_groups_request.DeleteGroupsRequest) -> tuple[str, ...]:
+    """Return the parts of a DeleteGroups."""
+    return tuple(dict.fromkeys(request.groups_names))
+
+
+def join_deleted(results: tuple[delete_groups_response.DeletableGroupResult, ...]) -> delete_groups_response.DeleteGroupsResponse:
+    """Return the response with the answers to all parts of a DeleteGroups."""
+    return delete_groups_response.DeleteGroupsResponse(throttle_time=NO_THROTTLE, results=results)
 
 
 def _delete(state: ShardState, group: Group, answer: delete_groups_response.DeletableGroupResult | None = None) -> Result:

@@ -211,6 +211,11 @@ def fetch_parts(request: offset_fetch_request.OffsetFetchRequest) -> tuple[Fetch
     return tuple(FetchPart(group, request.require_stable) for group in request.groups)
 
 
+def join_offsets(groups: tuple[offset_fetch_response.OffsetFetchResponseGroup, ...]) -> offset_fetch_response.OffsetFetchResponse:
+    """Return the response with the answers to all parts of an OffsetFetch."""
+    return offset_fetch_response.OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=groups)
+
+
 def fetch_offsets(coordinator: GroupContext, state: ShardState, context: RequestContext, part: FetchPart, now: Now) -> Result:
     """Return the committed offsets of one group; a group that does not exist has none."""
     request = part.group

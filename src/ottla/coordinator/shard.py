@@ -31,6 +31,7 @@ from ottla.coordinator.describe import (
     describe_refused,
     described_consumer_groups,
     described_groups,
+    join_described,
 )
 from ottla.coordinator.effects import ProducerStamp, Reply, RequestContext, ResolvedRegexes, SetTimer, TimerKey
 from ottla.coordinator.events import Event, TransactionalOffsetCommitted, TransactionEnded, is_durable, record_of
@@ -47,10 +48,12 @@ from ottla.coordinator.offset_deletion import (
     delete_group,
     delete_offsets,
     delete_offsets_of_topics,
+    deleted_groups,
     expire_offsets,
+    join_deleted,
     offset_delete_refused,
 )
-from ottla.coordinator.offsets import commit_offsets, commit_refused, fetch_offsets, fetch_parts, fetch_refused
+from ottla.coordinator.offsets import commit_offsets, commit_refused, fetch_offsets, fetch_parts, fetch_refused, join_offsets
 from ottla.coordinator.runtime import BackgroundTask, Operation, Record, RequestOperation, Route, SplitRoute, TimerFired
 from ottla.coordinator.state import Group, ShardState
 from ottla.coordinator.transactional_offsets import commit_in_transaction, commit_in_transaction_refused
@@ -58,9 +61,6 @@ from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import (
     consumer_group_describe_response,
-    delete_groups_response,
-    describe_groups_response,
-    offset_fetch_response,
 )
 from ottla.types import Now
 
@@ -266,20 +266,8 @@ def _heartbeat_refused(context: RequestContext, request: Any, error: ErrorCode) 
     return heartbeat_answer(ErrorCode.none if error is ErrorCode.coordinator_load_in_progress else error)
 
 
-def _join_offsets(groups: tuple[Any, ...]) -> Any:
-    return offset_fetch_response.OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=groups)
-
-
-def _join_described(groups: tuple[Any, ...]) -> Any:
-    return describe_groups_response.DescribeGroupsResponse(throttle_time=NO_THROTTLE, groups=groups)
-
-
 def _join_described_consumer_groups(groups: tuple[Any, ...]) -> Any:
     return consumer_group_describe_response.ConsumerGroupDescribeResponse(throttle_time=NO_THROTTLE, groups=groups)
-
-
-def _join_deleted(results: tuple[Any, ...]) -> Any:
-    return delete_groups_response.DeleteGroupsResponse(throttle_time=NO_THROTTLE, results=results)
 
 
 ROUTES: Mapping[Api, Route | SplitRoute] = {
@@ -295,12 +283,12 @@ ROUTES: Mapping[Api, Route | SplitRoute] = {
     Api.TXN_OFFSET_COMMIT: _route(
         commit_in_transaction, lambda context, request, error: commit_in_transaction_refused(request, None, error)
     ),
-    Api.OFFSET_FETCH: SplitRoute(_route(fetch_offsets, fetch_refused), split=fetch_parts, join=_join_offsets),
-    Api.DESCRIBE_GROUPS: SplitRoute(_route(describe_group, describe_refused), split=described_groups, join=_join_described),
+    Api.OFFSET_FETCH: SplitRoute(_route(fetch_offsets, fetch_refused), split=fetch_parts, join=join_offsets),
+    Api.DESCRIBE_GROUPS: SplitRoute(_route(describe_group, describe_refused), split=described_groups, join=join_described),
     Api.DELETE_GROUPS: SplitRoute(
         _route(delete_group, lambda context, group_id, error: delete_answer(group_id, error), key_of=str),
-        split=lambda request: tuple(dict.fromkeys(request.groups_names)),
-        join=_join_deleted,
+        split=deleted_groups,
+        join=join_deleted,
     ),
     Api.OFFSET_DELETE: _route(delete_offsets, lambda context, request, error: offset_delete_refused(error)),
     Api.CONSUMER_GROUP_HEARTBEAT: _route(_consumer_group_heartbeat, lambda context, request, error: heartbeat_refused(error)),

@@ -150,7 +150,7 @@ def _read_partitions(
     nodes = yield from _read_all([GetData(path) for _, _, path in partitions])
     values: dict[str, dict[TopicPartition, _T]] = {name: {} for name in found}
     for (name, child, path), node in zip(partitions, nodes, strict=True):
-        topic, number = path.rsplit("/", 2)[1], _partition(child)
+        topic, number = path.rsplit("/", 2)[1], paths.partition_number(child)
         if node is None or is_live(node.stat):  # the second is the owner of a member of 0.8, and disappears with it
             found[name].discard(path)
         elif number is None:
@@ -166,18 +166,10 @@ def _list(found: Mapping[str, set[str]], directories: Sequence[tuple[str, str, s
     lists = yield from _read_all([GetChildren(path) for _, _, path in directories])
     for (group, _, path), children in zip(directories, lists, strict=True):
         if children is not None:
-            found[group].add(path)
-            listed += [(group, child, f"{path}/{child}") for child in sorted(children.names)]
-    found_paths = [(group, path) for group, _, path in listed]
-    for group, path in found_paths:
-        found[group].add(path)
+            below = [(group, child, f"{path}/{child}") for child in sorted(children.names)]
+            found[group].update([path, *(child_path for _, _, child_path in below)])
+            listed += below
     return listed
-
-
-def _partition(name: str) -> int | None:
-    """Return the number of a partition; ``None`` if the name is none, or written in another way than Kafka does."""
-    number = int(name) if name.isascii() and name.isdecimal() and len(name) <= 10 else None
-    return number if number is not None and str(number) == name and number < 1 << 31 else None
 
 
 def read_offsets(group_id: str, malformed: MalformedNodes) -> Steps[Offsets]:

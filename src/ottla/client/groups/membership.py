@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from ottla.client.backoff import ExponentialBackoff
+from ottla.client.backoff import ExponentialBackoff, RandomPort
 from ottla.client.cluster.coordinator import CoordinatorManager
 from ottla.client.cluster.metadata import MetadataManager
 from ottla.client.effects import Poll
@@ -153,6 +153,12 @@ class Membership(Protocol):
 
     def poll(self, now: Now) -> Poll:
         """See ``RequestManager``."""
+
+
+def new_member_id(config: ConsumerConfig, host: str, random: RandomPort) -> str:
+    """Return the id of a member whose name is in ZooKeeper: Java's, with a random number instead of the time."""
+    unique = config.consumer_id or f"{host}-{int(random.random() * 2**32):08x}"
+    return f"{config.group_id}_{unique}"
 
 
 def leaves(config: ConsumerConfig, operation: GroupMembershipOperation) -> bool:

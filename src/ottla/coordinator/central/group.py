@@ -81,6 +81,11 @@ class CentralGroup:
     is_resolving: bool = False
 
     @property
+    def failures_so_far(self) -> int:
+        """The same with the running rebalance, as it is now."""
+        return self.failures + 1 if self.is_failing else 0
+
+    @property
     def patterns(self) -> frozenset[str]:
         """The patterns of all members."""
         return frozenset(member.pattern for member in self.members.values() if member.pattern is not None)

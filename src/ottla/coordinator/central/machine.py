@@ -134,7 +134,7 @@ def _moved(group: CentralGroup, cause: CentralGroupInput) -> CentralGroup:
         case CentralGroupInput.NECESSARY:
             return replace(moved, is_failing=False)
         case CentralGroupInput.STARTED:
-            return replace(moved, failures=group.failures + 1 if group.is_failing else 0)
+            return replace(moved, failures=group.failures_so_far)
         case CentralGroupInput.GAVE_UP:
             return replace(moved, failures=0)
         case CentralGroupInput.DESERTED:

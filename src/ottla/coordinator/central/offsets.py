@@ -33,11 +33,11 @@ def commit_offsets(
     now: Now,
 ) -> Result:
     """Store offsets, or answer with an error for each partition. Metadata and leader epochs are not stored, as in Kafka 0.8."""
-    group_error = _sender_error(state.group(request.group_id), context, request)
+    group = state.group(request.group_id)
+    group_error = _sender_error(group, context, request)
     limit = coordinator.config.offset_metadata_max_bytes
     answers: list[list[ErrorCode]] = []
     committed: dict[TopicPartition, CommittedOffset] = {}
-    group = state.group(request.group_id)
     for topic in request.topics:
         name, errors = checked_partitions(coordinator.topics, limit, context, topic)
         if group_error is not None:

@@ -158,7 +158,7 @@ def _end_starting(draft: Draft, coordinator: CentralContext) -> None:
     group = draft.group
     if group.has_member_in(MemberState.STARTING):
         return
-    failures = group.failures + 1 if group.is_failing else 0
+    failures = group.failures_so_far
     if failures < coordinator.config.rebalance_max_retries or not group.is_failing:
         draft.move(CentralGroupInput.STARTED)
         draft.move_flag(FlagInput.END)

@@ -37,14 +37,13 @@ from ottla.coordinator.central.rebalance import (
 )
 from ottla.coordinator.central.state import CentralState
 from ottla.coordinator.central.states import CentralGroupState
-from ottla.coordinator.describe import describe_refused, described_groups
+from ottla.coordinator.describe import describe_refused, described_groups, join_described
 from ottla.coordinator.effects import ProducerStamp, Reply, RequestContext, ResolvedRegexes, SetTimer, TimerKey
-from ottla.coordinator.offset_deletion import delete_answer, offset_delete_refused
-from ottla.coordinator.offsets import commit_refused, fetch_parts, fetch_refused
+from ottla.coordinator.offset_deletion import delete_answer, deleted_groups, join_deleted, offset_delete_refused
+from ottla.coordinator.offsets import commit_refused, fetch_parts, fetch_refused, join_offsets
 from ottla.coordinator.runtime import BackgroundTask, Operation, Record, RequestOperation, Route, SplitRoute, TimerFired
-from ottla.protocol import NO_THROTTLE, ErrorCode
+from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
-from ottla.protocol.messages import delete_groups_response, describe_groups_response, offset_fetch_response
 from ottla.types import Now
 
 logger = logging.getLogger("ottla.broker")
@@ -216,28 +215,16 @@ def _route(
     return Route(decide, refuse, key_of)
 
 
-def _join_offsets(groups: tuple[Any, ...]) -> Any:
-    return offset_fetch_response.OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=groups)
-
-
-def _join_described(groups: tuple[Any, ...]) -> Any:
-    return describe_groups_response.DescribeGroupsResponse(throttle_time=NO_THROTTLE, groups=groups)
-
-
-def _join_deleted(results: tuple[Any, ...]) -> Any:
-    return delete_groups_response.DeleteGroupsResponse(throttle_time=NO_THROTTLE, results=results)
-
-
 ROUTES: Mapping[Api, Route | SplitRoute] = {
     Api.REGISTER: _route(_of_group(register), lambda context, request, error: register_refused(error)),
     Api.LEAVE: _route(_of_group(leave), lambda context, request, error: left(error)),
     Api.OFFSET_COMMIT: _route(commit_offsets, lambda context, request, error: commit_refused(request, error)),
-    Api.OFFSET_FETCH: SplitRoute(_route(fetch_offsets, fetch_refused), split=fetch_parts, join=_join_offsets),
-    Api.DESCRIBE_GROUPS: SplitRoute(_route(describe_group, describe_refused), split=described_groups, join=_join_described),
+    Api.OFFSET_FETCH: SplitRoute(_route(fetch_offsets, fetch_refused), split=fetch_parts, join=join_offsets),
+    Api.DESCRIBE_GROUPS: SplitRoute(_route(describe_group, describe_refused), split=described_groups, join=join_described),
     Api.DELETE_GROUPS: SplitRoute(
         _route(delete_group, lambda context, group_id, error: delete_answer(group_id, error), key_of=str),
-        split=lambda request: tuple(dict.fromkeys(request.groups_names)),
-        join=_join_deleted,
+        split=deleted_groups,
+        join=join_deleted,
     ),
     Api.OFFSET_DELETE: _route(delete_offsets, lambda context, request, error: offset_delete_refused(error)),
 }

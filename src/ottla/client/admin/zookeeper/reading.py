@@ -37,7 +37,6 @@ one."""
 
 _GENERATED_ID = re.compile(r"(?P<host>.+?)(-\d{13})?-[0-9a-f]{8}")
 """The part behind ``GROUP_`` of a generated id: host, milliseconds since 1970 (not in Ottla's), random digits."""
-_LAST_PARTITION = 2**31 - 1
 
 Brokers = tuple[tuple[BrokerAddress, ...], tuple[MalformedNode, ...]]
 """The registered brokers, and the nodes of those without an address."""
@@ -235,7 +234,7 @@ def _read_partitions(directory: str, decoder: Callable[[bytes, str], V], report:
     children = yield from read_each(GetChildren(f"{directory}/{topic}") for topic in topics)
     for topic, found in zip(topics, children, strict=True):
         for name in found.names if found is not None else ():
-            path, number = f"{directory}/{topic}/{name}", _whole_number(name)
+            path, number = f"{directory}/{topic}/{name}", paths.partition_number(name)
             if number is None:
                 report.add(path, "does not have the number of a partition as its name")
             else:
@@ -270,13 +269,7 @@ def _can_exist(topic: str) -> bool:
 def _numbers_below(path: str, report: Report, problem: str) -> Steps[list[int]]:
     """Return the children of a node whose names are whole numbers."""
     names = (yield from read_children(path)) or ()
-    numbers = {name: _whole_number(name) for name in names}
+    numbers = {name: paths.partition_number(name) for name in names}
     for name in (name for name, number in numbers.items() if number is None):
         report.add(f"{path}/{name}", problem)
     return sorted(number for number in numbers.values() if number is not None)
-
-
-def _whole_number(name: str) -> int | None:
-    """Return the number that is written as ``name``; ``None`` if it is none, or written in another way than Kafka does."""
-    number = int(name) if name.isascii() and name.isdecimal() and len(name) <= 10 else None
-    return number if number is not None and str(number) == name and number <= _LAST_PARTITION else None

@@ -203,7 +203,7 @@ class CentralMembership:
             self.on_left(now)
 
     def identity(self) -> MemberIdentity:
-        """See ``Membership``. Without a generation, but with a member id, the broker knows that it commits to a central group."""
+        """See ``Membership``. A consumer that assigns by hand has a member id, and no generation."""
         if self._subscription.mode is not Mode.TOPICS:
             return MemberIdentity(member_id=self.member_id)
         if self.failure is not None:

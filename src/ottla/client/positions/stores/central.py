@@ -1,11 +1,11 @@
 """The offsets of a central group: OffsetCommit and OffsetFetch at the central coordinator, which has to know the group.
 
-Owns the wait until it does. Must not know how it learns that. Invariants: nothing is committed or looked up at a coordinator that
-might take the group for one of another kind; nor is anything committed after the group was deleted, before the coordinator knows it
-again:
+Owns the wait until it does. Must not know how it learns that. Invariants: nothing is committed or looked up before the coordinator
+has learned of the group; a commit that is refused because the coordinator does not know it any more is sent again once it does.
 
-1. A consumer that assigns by hand has committed. 2. The group is deleted, so it is not a central one any more. 3. The next commit
-has a member id without a generation, as no consumer of another kind of group sends it, and so it is refused.
+A deleted group may be taken for one of another kind all the same: 1. A consumer that assigns by hand has committed. 2. The group is
+deleted, so it is not a central one any more. 3. Java's consumers, too, commit with a member id and without a generation once they
+have left; so the broker accepts the next commit, for ``__consumer_offsets``, if it has that partition.
 """
 
 from __future__ import annotations
