@@ -338,7 +338,7 @@ def test_malformed_nodes_are_reported_and_cost_nothing_else(cluster: ZooKeeperCl
         assert commit(first, 4, group) is ErrorCode.none
     cluster.put(paths.offset("g", "t", 1), b"x")
     cluster.put(f"{paths.topic_offsets('g', 't')}/one", b"1")
-    cluster.put(paths.owner("g", "t", 1), b"nobody")
+    cluster.put(paths.owner("g", "t", 1), b"stranger")
     cluster.put(paths.generation("h"), b"{")
     cluster.put(paths.generation("i"), GenerationNode(2**31 - 1, 1, 6000, 1).encode())
     cluster.put("/consumers/groups/generation", b"{}")
@@ -614,7 +614,7 @@ def test_offsets_of_a_deleted_topic_are_left_to_members_of_0_8(cluster: ZooKeepe
 # -- left-overs -----------------------------------------------------------------------------------------------------------
 
 
-def test_owners_that_nobody_knows_are_deleted(cluster: ZooKeeperCluster) -> None:
+def test_owners_that_are_not_known_are_deleted(cluster: ZooKeeperCluster) -> None:
     """A generation was written in two parts, and the second one failed: its owners are not those of the next one."""
     (member,) = join(cluster, "a")
     broker = coordinator(cluster)
@@ -633,11 +633,11 @@ def test_a_new_coordinator_waits_for_an_owner_whose_text_is_malformed(
     cluster: ZooKeeperCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     (member,) = join(cluster, "a")
-    cluster.put(paths.owner("g", "t", 1), b"nobody")
+    cluster.put(paths.owner("g", "t", 1), b"stranger")
     coordinator(cluster).kill()
     until(cluster, lambda: member.epoch == 2)
     assert "it counts as one that does not return" in caplog.text
-    assert "members ['nobody'] did not return to the new coordinator" in caplog.text
+    assert "members ['stranger'] did not return to the new coordinator" in caplog.text
     until(cluster, lambda: shared([member]))
     assert set(owners(cluster).values()) == {"a-0"}
 

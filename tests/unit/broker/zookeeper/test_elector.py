@@ -66,7 +66,7 @@ def test_one_of_the_brokers_is_elected_and_each_names_it(cluster: ZooKeeperClust
         assert {one.creator_id for one in answer.brokers} == {f"127.0.0.1-{start}" for start in starts}
 
 
-def test_nobody_is_elected_before_it_is_registered(cluster: ZooKeeperCluster) -> None:
+def test_no_broker_is_elected_before_it_is_registered(cluster: ZooKeeperCluster) -> None:
     cluster.create_topic("t", (1, 1), None)
     (broker,) = cluster.add(1)
     while not broker.zookeeper.elector.is_elected:

@@ -133,7 +133,7 @@ def test_a_group_with_members_of_0_8_is_an_error_of_the_commit(by_hand: ByHand) 
     by_hand.committed()
     by_hand.registered(by_hand.one(Api.REGISTER), ErrorCode.inconsistent_group_protocol)
     assert isinstance(replies.error, InconsistentGroupProtocolError)
-    assert by_hand.poll(1_000) == [], "nobody waits"
+    assert by_hand.poll(1_000) == [], "no call waits"
     by_hand.commit()
     assert (by_hand.committed(), len(by_hand.poll())) == ([], 1)
 

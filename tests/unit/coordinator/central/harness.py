@@ -304,14 +304,17 @@ class Central:
         """Let members (all by default) do what they were asked, and answer, until no request is left."""
         chosen = member_ids or tuple(self.members)
         while waiting := [self.members[one] for one in chosen if self.members[one].inbox]:
-            member = waiting[0]
-            push = member.inbox.pop(0)
-            member.epoch = push.message.coordinator_epoch
-            if push.api is Api.STOP:
-                member.held = {}
-            elif push.api is Api.START:
-                member.held, member.generation = share_of(push), push.message.generation
-            self.answer(push)
+            self.obey_next(waiting[0])
+
+    def obey_next(self, member: Member) -> None:
+        """Let a member do what it was asked first, and answer."""
+        push = member.inbox.pop(0)
+        member.epoch = push.message.coordinator_epoch
+        if push.api is Api.STOP:
+            member.held = {}
+        elif push.api is Api.START:
+            member.held, member.generation = share_of(push), push.message.generation
+        self.answer(push)
 
     # Other requests.
 

@@ -12,7 +12,7 @@ from ottla.coordinator.central.states import CentralGroupState
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import offset_fetch_request
 from ottla.types import TopicPartition
-from tests.unit.coordinator.central.harness import Central, Topics, share_of
+from tests.unit.coordinator.central.harness import Central, Topics
 from tests.work_counter import work
 
 SMALL, FACTOR = 12, 4
@@ -23,13 +23,7 @@ def follow(central: Central) -> None:
     """Let each member do what it was asked, in turn, until no request is left."""
     while waiting := [member for member in central.members.values() if member.inbox]:
         for member in waiting:
-            push = member.inbox.pop(0)
-            member.epoch = push.message.coordinator_epoch
-            if push.api is Api.STOP:
-                member.held = {}
-            elif push.api is Api.START:
-                member.held, member.generation = share_of(push), push.message.generation
-            central.answer(push)
+            central.obey_next(member)
 
 
 def group_of(size: int, assignor: str = "range") -> Central:

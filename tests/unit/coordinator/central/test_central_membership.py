@@ -69,7 +69,7 @@ def test_a_register_of_the_same_member_replaces_its_channel() -> None:
     old = central.members["a"].connection
     central.register("a", again=Member("a", epoch=1, generation=2, held=central.members["a"].held))
     assert central.hung_up == [old]
-    assert [central.received(one) for one in "ab"] == [[Api.START], []], "nobody else is disturbed"
+    assert [central.received(one) for one in "ab"] == [[Api.START], []], "no other member is disturbed"
     central.obey()
     assert central.group().generation == 2
     assert central.holdings()["a"] == ["orders/0", "orders/1"]
