@@ -73,19 +73,24 @@ class History:
             self._offsets[committed] = offset
             self.commits.append(Commit(int(committed), offset, self._owners[committed]))
 
-    def check(self, members: Iterable[Process]) -> None:
-        """Compare with what the members have said."""
-        by_name = {f"{self._group}_{member.consumer_id}": member for member in members}
-        executed = {*self.commits}
-        asked = {name: member.commits("commits") for name, member in by_name.items()}
-        for commit in executed:
-            assert (commit.partition, commit.offset) in asked[commit.owner], f"the owner has not asked for {commit}"
-        for name, member in by_name.items():
-            for partition, offset in member.commits():
-                # A commit that is to be retried is not sent any more once a later one of the same member has succeeded.
-                last = max((one.offset for one in executed if (one.partition, one.owner) == (partition, name)), default=-1)
-                assert offset <= last, f"{name} did not own {partition} when it committed {offset}"
-        check_sharing(by_name)
+
+def check(folder: Path, chroot: str, group: str, members: Iterable[Process]) -> History:
+    """Compare ZooKeeper's log with what the members have said. ``group`` is also the topic; for ``folder``, see ``History``."""
+    by_name = {f"{group}_{member.consumer_id}": member for member in members}
+    # Read before ZooKeeper's log, and what they have asked for after it: they go on meanwhile.
+    accepted = {name: member.commits() for name, member in by_name.items()}
+    history = History(folder, chroot, group, group)
+    executed = {*history.commits}
+    asked = {name: member.commits("commits") for name, member in by_name.items()}
+    for commit in executed:
+        assert (commit.partition, commit.offset) in asked[commit.owner], f"the owner has not asked for {commit}"
+    for name, commits in accepted.items():
+        for partition, offset in commits:
+            # A commit that is to be retried is not sent any more once a later one of the same member has succeeded.
+            last = max((one.offset for one in executed if (one.partition, one.owner) == (partition, name)), default=-1)
+            assert offset <= last, f"{name} did not own {partition} when it committed {offset}"
+    check_sharing(by_name)
+    return history
 
 
 def check_sharing(members: Mapping[str, Process]) -> None:

@@ -21,7 +21,7 @@ class Link:
 
     def __init__(self, client: socket.socket, broker: socket.socket) -> None:
         self.client, self.broker = client, broker
-        self.is_channel = self.is_closed = False
+        self.is_channel = self.is_closed = self._registers = False
         self._locks = {client: threading.Lock(), broker: threading.Lock()}
 
     def send(self, target: socket.socket, data: bytes) -> None:
@@ -36,8 +36,10 @@ class Link:
                 while len(length := stream.read(4)) == 4:
                     frame = stream.read(struct.unpack(">i", length)[0])
                     if source is self.client and struct.unpack_from(">h", frame)[0] == Api.REGISTER:
-                        self.is_channel = True
+                        self._registers = True
                     self.send(target, length + frame)
+                    # Not before the response: what is put in earlier would be taken for it, and be an error of the member's.
+                    self.is_channel |= self._registers and source is self.broker
         finally:
             self.close()
 

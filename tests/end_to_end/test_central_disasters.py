@@ -25,7 +25,7 @@ from ottla.runtime.zookeeper_server import ZooKeeperServer
 from tests.end_to_end.broker_cluster import PATIENCE, cluster_of, until
 from tests.end_to_end.broker_processes import BrokerProcesses, broker_processes
 from tests.end_to_end.central_consumers import Member, Process, feed, members, process
-from tests.end_to_end.central_history import History
+from tests.end_to_end.central_history import History, check
 from tests.end_to_end.zookeeper_proxy import Lose, lossy_proxy
 from tests.raw_client import RawClient
 
@@ -88,9 +88,7 @@ class Group(NamedTuple):
         """Wait until all is handled, then check how that came about."""
         self.brokers.start_all()
         until(lambda: self.handled() >= produced)
-        history = History(server.data_dir / "node-1", self.brokers.chroot, self.name, self.name)
-        history.check(self.processes)
-        return history
+        return check(server.data_dir / "node-1", self.brokers.chroot, self.name, self.processes)
 
     def live_partitions(self, but: int) -> list[int]:
         return [partition for partition, leader in self.leaders.items() if leader != but]
@@ -294,7 +292,7 @@ def test_the_leader_of_three_zookeepers_is_killed(tmp_path: Path) -> None:
             values = produced.stop()
         until(lambda: group.handled() >= values)
         survivor = ensemble.data_dir / f"node-{leader % 3 + 1}"
-        History(survivor, brokers.chroot, "g", "g").check(group.processes)
+        check(survivor, brokers.chroot, "g", group.processes)
 
 
 @pytest.mark.parametrize("loss", list(Lose), ids=lambda loss: loss.name)

@@ -20,7 +20,7 @@ from ottla.types import TopicPartition
 from tests.end_to_end.broker_cluster import until
 from tests.end_to_end.broker_processes import BrokerProcesses, broker_processes
 from tests.end_to_end.central_consumers import Process, feed, process
-from tests.end_to_end.central_history import History
+from tests.end_to_end.central_history import check
 
 pytestmark = pytest.mark.long
 
@@ -90,7 +90,7 @@ class Run:
         until(lambda: self._handled() >= values, PATIENCE)
         until(lambda: [*brokers.owners(name, name)] == list(range(self._partitions)), PATIENCE)
         until(self._all_committed, PATIENCE)
-        History(self._zookeeper.data_dir / "node-1", brokers.chroot, name, name).check(self._all)
+        check(self._zookeeper.data_dir / "node-1", brokers.chroot, name, self._all)
 
     # -- events -----------------------------------------------------------------------------------------------------------
 

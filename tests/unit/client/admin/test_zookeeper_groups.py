@@ -459,6 +459,13 @@ def test_an_offset_that_is_committed_during_the_deletion_is_deleted_too(groups: 
     assert not groups.exists("/consumers/g")
 
 
+def test_a_group_that_another_client_deletes_after_it_was_found(groups: OldGroups) -> None:
+    groups.commit("g", "t", {0: 5})
+    deleted_by_another = when(lambda one: one == GetData(paths.COORDINATOR), lambda: groups.run(delete()))
+    with pytest.raises(GroupIdNotFoundError, match="there is no group 'g' in ZooKeeper"):
+        groups.run(delete(), deleted_by_another)
+
+
 def test_each_call_first_catches_up_with_the_leader(groups: OldGroups) -> None:
     first: list[Operation[Any]] = []
     groups.commit("g", "t", {0: 5})

@@ -178,10 +178,15 @@ def check_exists(group_id: str) -> Steps[None]:
     """Raise ``GroupIdNotFoundError`` if there is no such group."""
     (node,) = yield from read_each([GetChildren(paths.group(group_id))])
     if node is None:
-        raise GroupIdNotFoundError(f"there is no group {group_id!r} in ZooKeeper")
+        raise no_group(group_id)
     if not _is_group(node):
-        why = f"the node {paths.group(group_id)} has neither members nor owners nor offsets"
-        raise GroupIdNotFoundError(f"there is no group {group_id!r} in ZooKeeper: {why}")
+        raise no_group(group_id, f"the node {paths.group(group_id)} has neither members nor owners nor offsets")
+
+
+def no_group(group_id: str, why: str = "") -> GroupIdNotFoundError:
+    """The error if there is no such group in ZooKeeper."""
+    text = f"there is no group {group_id!r} in ZooKeeper"
+    return GroupIdNotFoundError(f"{text}: {why}" if why else text)
 
 
 def _central_members(generation: Node | None, group_id: str) -> int:

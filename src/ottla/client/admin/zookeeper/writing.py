@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ottla.client.admin.zookeeper.reading import check_exists
+from ottla.client.admin.zookeeper.reading import check_exists, no_group
 from ottla.errors import (
     IllegalStateError,
     KeeperCode,
@@ -211,8 +211,7 @@ def _deletion(
             vacancy = _Vacancy(has_ids=True, generation=(yield from _check_not_coordinated(group_id, before)))
         tree = yield from read_tree(roots)
         if not tree and not tried:
-            text = f"group {group_id!r} in ZooKeeper has neither owners nor committed offsets of topic {topic!r}"
-            raise UnknownTopicOrPartitionError(text, hint="see ottla group describe")
+            _refuse_nothing(group_id, topic)
         _check_nothing_live(group_id, tree, before)
         if validate_only:
             return
@@ -228,6 +227,13 @@ def _deletion(
         yield from _despite_conflicts(group_id, delete)
 
     return attempt
+
+
+def _refuse_nothing(group_id: str, topic: str | None) -> None:
+    if topic is None:  # Another client has deleted it since it was found.
+        raise no_group(group_id)
+    text = f"group {group_id!r} in ZooKeeper has neither owners nor committed offsets of topic {topic!r}"
+    raise UnknownTopicOrPartitionError(text, hint="see ottla group describe")
 
 
 def _despite_conflicts(group_id: str, step: Callable[[], Steps[None]]) -> Steps[None]:
