@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.end_to_end.marked_processes import MARK, alive, named, none_left
 from tests.end_to_end.programs import OTTLA, environment
 
 FLIGHTS = 24_000
-MARK = "DEMO_OF_THIS_TEST"
 
 
 @contextmanager
@@ -39,31 +39,6 @@ def demo(out: Path, *options: str, **variables: str) -> Iterator[tuple[subproces
     finally:
         process.kill()
         process.communicate()
-
-
-def named(mark: str) -> list[tuple[int, str]]:
-    """The processes that carry the mark, and their command lines; a zombie has none."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
-                found.append((int(folder.name), (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()))
-        except OSError:
-            continue
-    return found
-
-
-def alive(mark: str) -> list[str]:
-    """The command lines of these processes."""
-    return [command for _, command in named(mark)]
-
-
-def none_left(mark: str) -> bool:
-    """Whether no process of a run is left, or only such as are on their way out."""
-    deadline = time.monotonic() + 60
-    while alive(mark) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return not alive(mark)
 
 
 def read_until(process: subprocess.Popen[str], text: str) -> str:

@@ -16,8 +16,6 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.zookeeper import central_calls
-from ottla.broker.zookeeper.elector import CoordinatorElector
 from ottla.client.cluster.metadata import MetadataManager
 from ottla.client.groups.central.channel import Channel
 from ottla.client.groups.zookeeper.membership import ZooKeeperMembership
@@ -31,7 +29,7 @@ from ottla.simulation.outcome import Generation
 from ottla.simulation.run import run
 from ottla.types import Now, OffsetAndMetadata, TopicPartition
 from ottla.zookeeper import session
-from ottla.zookeeper.operations import ANY_VERSION, Check, Exists
+from ottla.zookeeper.operations import Exists
 from ottla.zookeeper.session import Session
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
@@ -112,12 +110,6 @@ def commits_of_all_generations(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(central_offsets, "_is_of_another", lambda group, request, topic, partition: False)
 
 
-def writes_of_deposed_coordinators(patch: pytest.MonkeyPatch) -> None:
-    """The writes of the central coordinator do not check the epoch, and it notices only with its session that it is deposed."""
-    patch.setattr(central_calls, "Check", lambda path, version: Check(path, ANY_VERSION))
-    patch.setattr(CoordinatorElector, "check_lease", lambda self, now: None)
-
-
 MUTANTS: list[tuple[Generation, Patch]] = [
     (Generation.CLASSIC, commits_of_all_senders),
     (Generation.CONSUMER, partitions_with_an_owner),
@@ -130,7 +122,6 @@ MORE_MUTANTS: list[tuple[Generation, Patch]] = [
     (Generation.ZOOKEEPER, no_lease_for_the_application),
     (Generation.ZOOKEEPER, missed_watches),
     (Generation.CENTRAL, commits_of_all_generations),
-    (Generation.CENTRAL, writes_of_deposed_coordinators),
 ]
 
 

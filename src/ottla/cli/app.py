@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import typer
 
-from ottla.cli import broker, checkpoint, consume, demo, group, output, pipeline, produce, simulate, topic, zookeeper
+from ottla.cli import broker, checkpoint, compare, consume, demo, group, output, pipeline, produce, simulate, topic, zookeeper
 from ottla.cli.options import SingleValueCommand
 from ottla.cli.standard_streams import OutputFailed, abandon_stdout
 from ottla.errors import OttlaError
@@ -38,6 +38,7 @@ app.add_typer(zookeeper.app, name="zookeeper")
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(pipeline.app, name="pipeline")
 app.command("simulate", cls=SingleValueCommand)(simulate.simulate)
+app.command("compare", cls=SingleValueCommand)(compare.compare)
 app.command("demo", cls=SingleValueCommand)(demo.demo)
 
 

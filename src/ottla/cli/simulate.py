@@ -1,45 +1,37 @@
 """``ottla simulate``: random runs of groups in the simulator, in parallel on all cores.
 
-Owns the processes that run them, the progress bar and the report. Must not know what happens in a run. Invariants: a run that fails
-is one line on stdout with the command that repeats it; interrupted at any moment, the command leaves no process running.
+Owns the runs, the progress bar and the report. Must not know what happens in a run. Invariant: a run that fails
+is one line on stdout with the command that repeats it.
 """
 
 from __future__ import annotations
 
 import gc
-import multiprocessing
 import os
 import signal
 import sys
-import threading
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from itertools import islice
-from multiprocessing import resource_tracker
 from types import FrameType
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ottla.cli.output import CommandFailed, pluralize, visible
+from ottla.cli.simulations import processes, results
 from ottla.cli.standard_streams import interrupt_writes_on
-from ottla.signals import STOP_SIGNALS, Interrupted, Stop, recorded_signals
+from ottla.signals import Interrupted, Stop, recorded_signals
 from ottla.simulation.outcome import Generation, Outcome, TooLong
-
-T = TypeVar("T")
 
 DEFAULT_SEEDS = 100
 LIMIT = 120
 """Seconds of CPU time for a run; usual is less than one."""
 LARGEST_SEED = 2**63 - 1
 """What other tools take as a number, too; Python writes no number of more than 4300 digits."""
-LOOK = 0.1
-"""Seconds between two looks for a signal."""
 AHEAD = 2
 """Runs that wait for each process, so that none is idle."""
 
@@ -119,8 +111,8 @@ def simulate(
 
 
 def _trace(generation: Generation, seed: int, stop: Stop) -> bool:
-    with _processes(1) as pool:
-        outcome, lines = next(_results(iter([pool.submit(traced_run, generation, seed)]), 1, stop))
+    with processes(1) as pool:
+        outcome, lines = next(results(iter([pool.submit(traced_run, generation, seed)]), 1, stop))
     for line in lines:
         _print(line)
     _print("all invariants have held" if outcome.failure is None else f"failed: {outcome.failure}")
@@ -130,11 +122,11 @@ def _trace(generation: Generation, seed: int, stop: Stop) -> bool:
 def _run_all(generations: list[Generation], first: int, count: int, jobs: int, stop: Stop) -> bool:
     """Run all seeds of all generations; returns whether a run has failed."""
     any_failed = False
-    with _processes(jobs) as pool, _progress() as progress:
+    with processes(jobs) as pool, _progress() as progress:
         for generation in generations:
             total, task = Total(), progress.add_task(generation, total=count)
             started = (pool.submit(quiet_run, generation, seed) for seed in range(first, first + count))
-            for outcome in _results(started, jobs * AHEAD, stop):
+            for outcome in results(started, jobs * AHEAD, stop):
                 total.add(outcome)
                 progress.advance(task)
                 if outcome.failure is not None:
@@ -170,67 +162,6 @@ def _progress() -> Progress:
     """A progress bar on stderr, if that is a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     return Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True)
-
-
-# -- processes ------------------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _processes(number: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes that run what they are given. At the end of the ``with`` they have ended, whatever they were doing."""
-    pool = ProcessPoolExecutor(number, multiprocessing.get_context("spawn"), _begin)
-    try:
-        with _inherited():
-            wait([pool.submit(int) for _ in range(number)])  # each task starts a process, since there is none without one
-        yield pool
-        pool.shutdown()
-    finally:
-        for process in multiprocessing.active_children():
-            process.kill()
-        pool.shutdown(cancel_futures=True)
-
-
-@contextmanager
-def _inherited() -> Iterator[None]:
-    """What processes inherit that start during the ``with``.
-
-    The same order of sets in each process. And blocked signals: Ctrl-C reaches them, too, but the command ends them, and
-    while they import the package they print tracebacks.
-    """
-    before = os.environ.get("PYTHONHASHSEED")
-    os.environ["PYTHONHASHSEED"] = "0"
-    blocks = hasattr(signal, "pthread_sigmask")  # not on Windows
-    if blocks:
-        resource_tracker.ensure_running()  # if it starts later, it unblocks them
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS) if blocks else set()
-    try:
-        yield
-    finally:
-        if blocks:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        os.environ.pop("PYTHONHASHSEED")
-        if before is not None:
-            os.environ["PYTHONHASHSEED"] = before
-
-
-def _begin() -> None:
-    """Prepare a process: it ends with the command, and collects garbage between two runs, which saves a tenth of the time."""
-    import ottla.simulation.run  # noqa: F401 - not at the top: the other commands, which import this module, start in half the time
-
-    for number in STOP_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    gc.freeze()
-    gc.disable()
-
-
-def _end_with_parent() -> None:
-    # 1. The command is killed, and ends no process. 2. Each process holds an end of the pipe that the tasks come from, so none of
-    # them would notice.
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 @contextmanager
@@ -270,14 +201,3 @@ def traced_run(generation: Generation, seed: int) -> tuple[Outcome, list[str]]:
     with _limited():
         outcome = run(generation, seed, lines.append)
     return outcome, [*lines, *outcome.details.splitlines()]
-
-
-def _results(started: Iterator[Future[T]], ahead: int, stop: Stop) -> Iterator[T]:
-    """Yield the results in the order of their arrival, with no more than ``ahead`` futures of ``started`` at a time."""
-    waiting = set(islice(started, ahead))
-    while waiting:
-        done, waiting = wait(waiting, LOOK, FIRST_COMPLETED)
-        stop.check()
-        for future in done:
-            waiting.update(islice(started, 1))
-            yield future.result()

@@ -1,7 +1,7 @@
 """The demo: real flight data through a broker, a consumer group with a killed member, and Spark.
 
-Owns one run, from an empty output directory to a report. Must not be imported except by the command line. Invariant: a wrong figure
-is reported, and no process outlives the run.
+Owns one run, from an empty output directory to a report. Must not be imported except by the command line; ``ottla compare`` uses
+its processes. Invariant: a wrong figure is reported, and no process outlives the run.
 """
 
 from __future__ import annotations

@@ -79,6 +79,10 @@ class Child:
         details = [f"  {line}" for line in lines or ["(the log is empty)"]]
         return ChildFailed(f"the process {self.name} exited with {self.process.returncode}; the end of {self.log}:", details)
 
+    def ended_with(self, event: Event) -> bool:
+        """Whether an ``ENDED`` is that of this process, and not of an earlier one with the same name that was killed."""
+        return event.child == self.name and self.process.poll() is not None
+
     def _listen(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
@@ -145,11 +149,15 @@ class Children:
 
         Raises ``ChildFailed`` at the timeout, or if the child ends.
         """
+        for earlier in self._unread_events:
+            if earlier.child == child.name and earlier.kind == kind:
+                self._unread_events.remove(earlier)
+                return earlier
         deadline = time.monotonic() + timeout
         while (event := self._next(deadline)) is not None:
             if event.child == child.name and event.kind == kind:
                 return event
-            if event.child == child.name and event.kind == ENDED:
+            if event.kind == ENDED and child.ended_with(event):
                 raise child.failure()
             if event.child == child.name and event.kind == PROGRESS:
                 on_progress(event.data)
@@ -188,7 +196,7 @@ class Children:
         assert event is not None
         if event.kind == ENDED and event.data["code"] != 0:
             for child in self._running:
-                if child.name == event.child:
+                if child.ended_with(event):
                     raise child.failure()
         return event
 

@@ -26,7 +26,7 @@ from ottla.zookeeper.operations import Operation
 from ottla.zookeeper.session import Disconnect, Perform, SessionReport
 
 SESSION_TIMEOUT = 6_000
-"""Milliseconds for which a broker that was killed stays in ZooKeeper."""
+"""Milliseconds for which a broker that was killed stays in ZooKeeper, unless a setting says otherwise."""
 
 RESTART = 500
 """Milliseconds between two attempts to start without ZooKeeper."""
@@ -54,8 +54,9 @@ class ZooKeeperBroker(BrokerShell):
         note_up: Callable[[bool], None] = lambda up: None,
     ) -> None:
         """``host``: its name in the network. ``note_up`` is called when it has started, and when it is killed."""
-        own = {"node.id": node_id, "zookeeper.connect": "zookeeper:2181", "zookeeper.session.timeout.ms": SESSION_TIMEOUT}
-        super().__init__(zookeeper.network, zookeeper.clock, {**settings, **own}, CountingIds((endpoint.port << 64) + 1))
+        own = {"node.id": node_id, "zookeeper.connect": "zookeeper:2181"}
+        settings = {"zookeeper.session.timeout.ms": SESSION_TIMEOUT, **settings, **own}
+        super().__init__(zookeeper.network, zookeeper.clock, settings, CountingIds((endpoint.port << 64) + 1))
         self.node_id = node_id
         self.host = host or name_of(node_id)
         self.store = store
@@ -65,7 +66,7 @@ class ZooKeeperBroker(BrokerShell):
         """What the present process has reported of its registration."""
         self.asked: list[Operation[Any]] = []
         """What the present process has asked of ZooKeeper."""
-        self._zookeeper = zookeeper
+        self._zookeeper, self._session_timeout = zookeeper, settings["zookeeper.session.timeout.ms"]
         self._endpoint = endpoint
         self._cluster_id: str | None = None
         """The cluster that the files belong to; ``None``: they are new."""
@@ -113,7 +114,7 @@ class ZooKeeperBroker(BrokerShell):
         self.up, self.registered, self.asked = True, [], []
         topics = self._joined() if registered is None else registered
         self.client = self._zookeeper.client(
-            self.host, SESSION_TIMEOUT, self._post_of_next_process(), partial(self._when_runs, Thread.ZOOKEEPER)
+            self.host, self._session_timeout, self._post_of_next_process(), partial(self._when_runs, Thread.ZOOKEEPER)
         )
         self._start_process(self.store, self._endpoint, topics)
         self.client.start()
@@ -150,7 +151,7 @@ class ZooKeeperBroker(BrokerShell):
 
     def _joined(self) -> Sequence[TopicRegistration]:
         """Read the topics, as a start does before it opens the files."""
-        session_id = self._zookeeper.model.open(SESSION_TIMEOUT, self._clock.now)
+        session_id = self._zookeeper.model.open(self._session_timeout, self._clock.now)
         cluster = _at_once(self._zookeeper, session_id, join(self.node_id, self._cluster_id, self.store.cluster_id))
         self._cluster_id = cluster.cluster_id
         self._zookeeper.closed(session_id)

@@ -92,6 +92,17 @@ def test_events_of_others_wait_for_their_turn(tmp_path: Path) -> None:
         assert next(children.events(60)).child == "one"
 
 
+def test_children_may_report_in_another_order_than_they_are_waited_for(tmp_path: Path) -> None:
+    with Children(tmp_path, Stop()) as children:
+        first = children.start("one", "a_child_of_the_tests", {"number": 1})
+        while children._events.empty():
+            time.sleep(0.01)
+        second = children.start("two", "a_child_of_the_tests", {"number": 2})
+        for child in (second, first):
+            assert children.wait_for(child, "ready", 60).child == child.name
+        assert [*children.events(0)] == []
+
+
 def test_none_is_left_when_the_with_ends(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), Children(tmp_path, Stop()) as children:  # noqa: PT012  the error is what ends the with
         pids = []
@@ -110,6 +121,16 @@ def test_a_kill_is_expected_and_others_go_on(tmp_path: Path) -> None:
         children.kill(child)
         assert gone(pid)
         assert [event.kind for event in children.events(0.5)] == [ENDED]
+
+
+def test_the_end_of_a_killed_child_is_not_that_of_the_next_one_with_its_name(tmp_path: Path) -> None:
+    with Children(tmp_path, Stop()) as children:
+        first = children.start("one", "a_child_of_the_tests", {"number": 1})
+        killed = children.wait_for(first, "ready", 60).data["pid"]
+        children.kill(first)
+        second = children.start("one", "a_child_of_the_tests", {"number": 1})
+        assert children.wait_for(second, "ready", 60).data["pid"] != killed
+        assert [event.data["code"] for event in children.events(0.5)] == [-signal.SIGKILL]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])

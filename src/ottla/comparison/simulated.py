@@ -1,0 +1,243 @@
+"""The life of a group in the simulator: the cores of production under a virtual clock, with network, disks and ZooKeeper in memory.
+
+Owns the members' programs, the producer, and the counts of what is sent. Must not know the steps. Invariant: the seed determines
+all that happens, so the same code has the same figures on each machine.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from ottla.client.calls.listeners import Listeners
+from ottla.comparison.history import History
+from ottla.comparison.life import (
+    BROKER_SETTINGS,
+    BROKERS,
+    COMMIT_INTERVAL,
+    COUNTED,
+    GROUP,
+    PARTITIONS,
+    RECORD_INTERVAL,
+    TOPIC,
+    Generation,
+    Life,
+    Phase,
+    Traffic,
+    live,
+    member_settings,
+)
+from ottla.errors import OttlaError
+from ottla.protocol import ErrorCode
+from ottla.protocol.apis import Api
+from ottla.simulation.application import App, Program, Sleep
+from ottla.simulation.broker import Exchange
+from ottla.simulation.requests import errors_in
+from ottla.simulation.world import World
+from ottla.simulation.zookeeper import Executed
+from ottla.types import TopicPartition
+from ottla.zookeeper import paths
+from ottla.zookeeper.operations import Check, Multi, Operation, Sync
+
+SEED = 1
+POLL, WORK = 100, 10
+"""Milliseconds that a member waits for records, and that it works on them."""
+CLOSE = 5_000
+"""Milliseconds for ``close()``."""
+_GROUPS = (f"{paths.CONSUMERS}/", paths.COORDINATOR_EPOCH)
+"""What brokers do in ZooKeeper because of central groups is below these paths. It counts for them alone: the other generations need
+no broker for it, though these brokers elect a coordinator in any case, and look whether a group is central."""
+
+
+def simulated_life(generation: Generation, seed: int = SEED, on_step: Callable[[Phase], None] = lambda phase: None) -> Life:
+    """Play the life of a generation. Raises ``Unstable``."""
+    logger = logging.getLogger("ottla")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)  # the life has failures, which are no news
+    try:
+        return live(generation, SimulatedStage(generation, seed), on_step)
+    finally:
+        logger.setLevel(level)
+
+
+class SimulatedStage:
+    """A ``Stage`` under a virtual clock."""
+
+    def __init__(self, generation: Generation, seed: int) -> None:
+        self.history = History(PARTITIONS)
+        self._generation = generation
+        self._world = World(seed, brokers=BROKERS, chance=random.Random(seed), in_zookeeper=True, **BROKER_SETTINGS)
+        assert self._world.brokers is not None
+        self._brokers = self._world.brokers
+        self._meter = _Meter(self._world, self.history, _GROUPS if generation is Generation.CENTRAL else ())
+        self._world.create_topic(TOPIC, PARTITIONS)
+        self._killed: int | None = None
+        """The broker that coordinated the group, if it was killed."""
+        self._next: dict[int, int] = dict.fromkeys(range(PARTITIONS), self._world.now.mono)
+        """Partition -> when its next record is produced."""
+
+    def now(self) -> float:
+        """The virtual time (seconds)."""
+        return self._world.now.mono / 1000
+
+    def pass_until(self, condition: Callable[[], bool], limit: float) -> bool:
+        """Run the clock, and produce records meanwhile."""
+        clock, until = self._world.clock, self._world.now.mono + round(limit * 1000)
+        while not condition():
+            due = min(self._next.values(), default=until)
+            if not clock.step(min(due, until)):
+                if due > until:
+                    return condition()
+                self._produce()
+            self._check_members()
+        return True
+
+    def _produce(self) -> None:
+        """Produce what is due, where the leader runs."""
+        now = self._world.now.mono
+        for number, at in self._next.items():
+            if at <= now:
+                self._next[number] = now + round(RECORD_INTERVAL * 1000)
+                if self._brokers.can_produce(TopicPartition(TOPIC, number)):
+                    self._world.produce(TOPIC, number, 1)
+
+    def _check_members(self) -> None:
+        for app in self._world.apps.values():
+            if app.error is not None:
+                raise app.error
+
+    def produced(self) -> int:
+        """Stop producing."""
+        self._next.clear()
+        return sum(self._world.produced.values())
+
+    # -- members ----------------------------------------------------------------------------------------------------------
+
+    def start(self, name: str) -> None:
+        """Start a member."""
+        settings = {
+            **member_settings(self._generation, name),
+            "enable_auto_commit": True,  # a commit in on_revoke would nest the members' turns in one another
+            "auto_commit_interval_ms": round(COMMIT_INTERVAL * 1000),
+        }
+        app = self._world.app(name, **settings)
+        self.history.started(name, self.now())
+        app.start(self._program(app))
+
+    def stop(self, name: str) -> None:
+        """Let a member end after its poll."""
+        self._world.apps[name].stop = True
+
+    def kill(self, name: str) -> None:
+        """Kill a member."""
+        self._world.apps[name].kill()
+        self.history.ended(name, self.now())
+
+    def _program(self, app: App) -> Program:
+        history, calls, name = self.history, app.calls, app.name
+
+        def numbers(partitions: list[TopicPartition]) -> list[int]:
+            return [each.partition for each in partitions]
+
+        listeners = Listeners(
+            on_assign=lambda partitions: history.assigned(name, numbers(partitions), self.now()),
+            on_revoke=lambda partitions: history.given_up(name, numbers(partitions), self.now()),
+            on_lost=lambda partitions: history.given_up(name, numbers(partitions), self.now()),
+        )
+        yield from calls.subscribe((TOPIC,), listeners, app.now, None)
+        while not app.stop:
+            try:
+                records = list((yield from calls.poll(POLL, app.now)))
+            except OttlaError:
+                yield Sleep(POLL)  # it reports what it cannot do at present, and goes on
+                continue
+            if records:
+                yield Sleep(WORK)
+            for record in records:
+                history.handled(record.partition, (record.offset,))
+        yield from calls.close(CLOSE, app.now)
+        history.ended(name, self.now())
+
+    # -- the cluster ------------------------------------------------------------------------------------------------------
+
+    def add_partitions(self, count: int) -> None:
+        """Let the topic grow."""
+        self._world.grow(TOPIC, count)
+        self.history.added(count, self.now())
+        self._next.update(dict.fromkeys(range(len(self._next), count), self._world.now.mono))
+
+    def kill_coordinator(self) -> None:
+        """Kill the coordinator; ZooKeeper for 0.8."""
+        match self._generation:
+            case Generation.ZOOKEEPER:
+                self._world.zookeeper.stop()
+                return
+            case Generation.CENTRAL:
+                self._killed = int(self._world.zookeeper.model.data(paths.COORDINATOR) or b"")
+            case Generation.CLASSIC | Generation.CONSUMER:
+                self._killed = self._brokers.coordinator(GROUP)
+        self._brokers.kill(self._killed)
+
+    def start_coordinator(self) -> None:
+        """Start it again."""
+        if self._killed is None:
+            self._world.zookeeper.start()
+        else:
+            self._brokers.start(self._killed)
+
+    def traffic(self) -> Traffic:
+        """What was sent so far."""
+        return self._meter.traffic()
+
+
+class _Meter:
+    """Counts what is sent, and tells the history which commits are accepted."""
+
+    def __init__(self, world: World, history: History, of_brokers: tuple[str, ...]) -> None:
+        """``of_brokers``: the paths below which the operations of brokers count."""
+        assert world.brokers is not None
+        self._world, self._history, self._of_brokers = world, history, of_brokers
+        self._messages: Counter[str] = Counter()
+        self._operations = self._single_operations = self._notifications = 0
+        world.brokers.observers.append(self._on_exchange)
+        world.brokers.push_observers.append(self._on_push)
+        world.zookeeper.observers.append(self._on_operation)
+
+    def traffic(self) -> Traffic:
+        return Traffic(self._messages.copy(), self._operations, self._single_operations, self._notifications)
+
+    def _on_exchange(self, exchange: Exchange) -> None:
+        if exchange.api in COUNTED and exchange.client in self._world.apps:
+            self._messages[COUNTED[exchange.api]] += 2
+        if exchange.api is Api.OFFSET_COMMIT and set(errors_in(exchange.response)) <= {ErrorCode.none}:
+            self._history.committed(exchange.client, self._now())
+
+    def _on_push(self, api: Api, message: object) -> None:
+        self._messages[COUNTED[api]] += 2  # a member answers each
+
+    def _on_operation(self, session_id: int, operation: Operation[Any], executed: Executed) -> None:
+        member = self._member(session_id)
+        parts = operation.operations if isinstance(operation, Multi) else (operation,)
+        self._notifications += sum(
+            self._member(fired.session_id) is not None or fired.path.startswith(self._of_brokers) for fired in executed.fired
+        )
+        if member is None and not any(part.path.startswith(self._of_brokers) for part in parts):
+            return
+        self._operations += 1
+        self._single_operations += sum(not isinstance(part, Check | Sync) for part in parts)
+        if member is not None and executed.error is None and any(part.path.startswith(paths.offsets(GROUP)) for part in parts):
+            self._history.committed(member, self._now())
+
+    def _member(self, session_id: int) -> str | None:
+        """The member that has a session with ZooKeeper."""
+        for app in self._world.apps.values():
+            session = app.assembly.core.session
+            if session is not None and session.session_id == session_id:
+                return app.name
+        return None
+
+    def _now(self) -> float:
+        return self._world.now.mono / 1000

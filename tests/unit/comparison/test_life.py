@@ -1,0 +1,170 @@
+"""The steps of a life on a stage that obeys at once, and the figures of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from ottla.comparison import report
+from ottla.comparison.figures import figures
+from ottla.comparison.history import History
+from ottla.comparison.life import (
+    MEMBERS,
+    MORE_PARTITIONS,
+    PARTITIONS,
+    VICTIMS,
+    Generation,
+    Phase,
+    Traffic,
+    Unstable,
+    live,
+    step_count,
+)
+from ottla.comparison.page import page
+
+DELAY = 0.5
+"""Seconds until the stage's group has new owners."""
+
+
+class Obedient:
+    """A stage on which the group has its next owners half a second after each change, and each change costs two messages."""
+
+    def __init__(self) -> None:
+        self.history = History(PARTITIONS)
+        self.acts: list[str] = []
+        self.loses = 0
+        """Records that are never handled."""
+        self.stays_unstable = False
+        self._now = 100.0
+        self._due: float | None = None
+        self._messages = 0
+
+    def now(self) -> float:
+        return self._now
+
+    def pass_until(self, condition: Callable[[], bool], limit: float) -> bool:
+        until = self._now + limit
+        while not condition():
+            if self._due is not None and self._due <= until:
+                self._now, self._due = self._due, None
+                self._share()
+            else:
+                self._now = until
+                return condition()
+        return True
+
+    def _share(self) -> None:
+        history, at = self.history, self._now
+        for partition, owner in list(history.owners.items()):
+            history.given_up(owner, (partition,), at)
+        live_members = sorted(history.live, key=lambda name: int(name.rpartition("-")[2]))
+        for partition in range(history.partitions - self.stays_unstable):
+            history.assigned(live_members[partition % len(live_members)], (partition,), at)
+        for name in live_members:
+            history.committed(name, at)
+
+    def _changed(self, act: str) -> None:
+        self.acts.append(act)
+        self._due = self._now + DELAY
+        self._messages += 2
+
+    def start(self, name: str) -> None:
+        self.history.started(name, self._now)
+        self._changed(f"start {name}")
+
+    def stop(self, name: str) -> None:
+        self.history.ended(name, self._now)
+        self._changed(f"stop {name}")
+
+    def kill(self, name: str) -> None:
+        self.history.ended(name, self._now)
+        self._changed(f"kill {name}")
+
+    def add_partitions(self, count: int) -> None:
+        self.history.added(count, self._now)
+        self._changed(f"add {count}")
+
+    def kill_coordinator(self) -> None:
+        self.acts.append("kill coordinator")
+
+    def start_coordinator(self) -> None:
+        self._changed("start coordinator")
+
+    def traffic(self) -> Traffic:
+        return Traffic(Counter({"JoinGroup": self._messages}), 3, 4, 5)
+
+    def produced(self) -> int:
+        self.history.handled(0, (0, 1, 1))
+        return 2 + self.loses
+
+
+def test_the_steps_in_their_order() -> None:
+    stage = Obedient()
+    seen: list[Phase] = []
+    life = live(Generation.CLASSIC, stage, seen.append)
+    names = [f"member-{number}" for number in range(1, 16)]
+    assert stage.acts == [
+        *(f"start {name}" for name in names[:MEMBERS]),
+        "kill member-2",
+        "kill member-3",
+        f"add {MORE_PARTITIONS}",
+        *(
+            act
+            for old, new in zip(["member-1", *names[3:MEMBERS]], names[MEMBERS:], strict=False)
+            for act in (f"stop {old}", f"start {new}")
+        ),
+        "kill coordinator",
+        "start coordinator",
+    ]
+    assert sorted(stage.history.live) == sorted(names[MEMBERS : 2 * MEMBERS - VICTIMS])
+    assert len(seen) == len(life.steps) == step_count()
+    assert list(dict.fromkeys(seen)) == list(Phase)
+
+
+def test_the_figures_of_the_phases_add_up() -> None:
+    stage = Obedient()
+    found = figures(live(Generation.CLASSIC, stage))
+    assert found.of(Phase.GROW).stable == pytest.approx((DELAY,) * 7)
+    assert found.of(Phase.COORDINATOR).time_to_stable == pytest.approx(2 + DELAY)
+    assert found.of(Phase.ADD).unread == pytest.approx(4 * DELAY)
+    assert found.of(Phase.GROW).messages == {"JoinGroup": 14}
+    assert found.of(Phase.KILL).messages == {"JoinGroup": 4}
+    assert found.messages == {"JoinGroup": 14 + 4 + 2 + 24 + 2}, "the first member's are none of the life"
+    assert found.operations == found.single_operations == 0, "they were issued before it"
+    assert (found.records, found.repeated) == (2, 1)
+    assert found.duration == pytest.approx(sum(one.duration for one in found.phases))
+    document = found.as_json()
+    assert document["generation"] == "classic"
+    assert document["messages"] == sum(phase["messages"] for phase in document["phases"])
+    assert document["partition_seconds_unread"] == pytest.approx(
+        sum(phase["partition_seconds_unread"] for phase in document["phases"]), abs=0.01
+    )
+
+
+def test_a_group_that_does_not_become_stable() -> None:
+    stage = Obedient()
+    stage.stays_unstable = True
+    with pytest.raises(Unstable, match=r"with one member, the group is not stable after 60 s: members \['member-1'\]"):
+        live(Generation.CLASSIC, stage)
+
+
+def test_records_that_are_lost() -> None:
+    stage = Obedient()
+    stage.loses = 1
+    with pytest.raises(Unstable, match="3 records were produced, and 2 of them handled after 60 s"):
+        live(Generation.CLASSIC, stage)
+
+
+def test_the_tables_and_the_page_have_all_figures() -> None:
+    compared = [figures(live(generation, Obedient())) for generation in Generation]
+    rows = report.table(compared)
+    assert all(row.keys() == {"figure", *Generation} for row in rows)
+    assert {row["figure"]: row["classic"] for row in rows}["messages"] == "46"
+    assert "| messages | 46 | 46 | 46 | 46 |" in report.markdown_table(compared)
+    text = page(compared, [], "images/p.svg")
+    assert report.markdown_table(compared) in text
+    assert "](images/p.svg)" in text
+    assert "real processes\n" not in text
+    assert page(compared, compared, "images/p.svg").count(report.markdown_table(compared)) == 2
