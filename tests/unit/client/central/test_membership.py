@@ -753,9 +753,27 @@ def test_the_coordinator_is_looked_up_again(member: Member, code: ErrorCode) -> 
     member.polled()
     member.registered(member.one(Api.REGISTER), code)
     assert member.coordinator.node_id is None
-    member.coordinator.node_id = 2
+    assert member.poll() == []
+    member.coordinator.node_id = 1
     assert member.poll() == [], "the back-off"
-    assert member.one(Api.REGISTER, 100).target == ToChannel(2)
+    assert member.one(Api.REGISTER, 100).target == ToChannel(1)
+
+
+def test_another_coordinator_is_asked_at_once(member: Member) -> None:
+    """Until the session of a killed broker ends, look-ups name it, and its lease is short of time when they name another one."""
+    member.join(T0)
+    member.lose_channel()
+    for at in (0, 200, 600):
+        member.coordinator.node_id = 1
+        assert at == 0 or member.poll(at - 1) == [], "the pauses at the same broker"
+        member.registered(member.one(Api.REGISTER, at), ErrorCode.not_coordinator)
+    assert member.poll(700) == []
+    member.coordinator.node_id = 2
+    send = member.one(Api.REGISTER, 701)
+    assert send.target == ToChannel(2)
+    member.registered(send, epoch=2)
+    assert member.state is State.STABLE
+    assert member.readable == {T0}
 
 
 @pytest.mark.parametrize("code", [ErrorCode.unknown_member_id, ErrorCode.illegal_generation])

@@ -127,6 +127,8 @@ class Channel:
         self._hang_up = hang_up
         self._member = member
         self._target: ToChannel | None = None
+        self.node_id: int | None = None
+        """The broker of the latest Register."""
         self._number = 0
         """Distinguishes channels, and the Registers on one of them: late outcomes have no effect."""
         self._confirmed_at: int | None = None
@@ -179,7 +181,8 @@ class Channel:
         )
         if self.state is State.CLOSED:
             self._move(Input.REGISTER)
-        self._target, self.interest, self.in_flight, self._was_sent = target, interest, True, False
+        self._target, self.node_id = target, target.node_id
+        self.interest, self.in_flight, self._was_sent = interest, True, False
         self._unsent.append(send)
 
     def answer(self, request: CoordinatorRequest, correlation_id: int, positions: Mapping[TopicPartition, int] = NOTHING) -> None:

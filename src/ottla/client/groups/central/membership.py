@@ -262,10 +262,14 @@ class CentralMembership:
 
     def _register(self, now: Now) -> None:
         channel = self.channel
-        if self.state not in REGISTERED or channel.in_flight or self._retries.not_before > now.mono:
+        if self.state not in REGISTERED or channel.in_flight:
             return
-        again = channel.state is ChannelState.OPEN and self._outdated
-        if again or (channel.state is ChannelState.CLOSED and self._coordinator.target() is not None):
+        if channel.state is ChannelState.OPEN:
+            may_register = self._outdated and now.mono >= self._retries.not_before
+        else:  # also while it waits, it looks for another coordinator
+            target = self._coordinator.target() if channel.state is ChannelState.CLOSED else None
+            may_register = target is not None and self._retries.may_register(target.node_id, now)
+        if may_register:
             channel.register(interest_of(self._subscription), self.held, now)
             self._outdated = False
 
@@ -297,7 +301,7 @@ class CentralMembership:
         """See ``channel.Member``. What the member holds remains, until the lease is over."""
         self._drop_requests()
         if self.state in REGISTERED:
-            self._retries.lost(reason, now)
+            self._retries.lost(reason, self.channel.node_id, now)
 
     def on_refused(self, error: OttlaError, now: Now) -> None:
         """See ``channel.Member``."""
@@ -309,7 +313,7 @@ class CentralMembership:
             return self._on_refused_by_broker(error, now)
         if not error.retriable:
             self._retries.report(error, now)
-        return self._retries.failed(error, now)
+        return self._retries.failed(error, self.channel.node_id, now)
 
     def _on_refused_by_broker(self, error: BrokerError, now: Now) -> None:
         unknown = RegisterReaction.LATER if error.retriable else RegisterReaction.FATAL
@@ -328,7 +332,7 @@ class CentralMembership:
             self._retries.report(error, now)
         else:
             self._retries.refused(error, now)
-        return self._retries.failed(error, now)
+        return self._retries.failed(error, self.channel.node_id, now)
 
     def on_left(self, now: Now) -> None:
         """See ``channel.Member``."""
