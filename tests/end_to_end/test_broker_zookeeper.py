@@ -347,6 +347,24 @@ def test_a_group_waits_for_its_coordinator_and_goes_on(cluster: BrokerCluster) -
     assert sorted(value or b"" for value in values) == VALUES[60:120]
 
 
+def test_a_group_is_described_while_a_partition_has_no_leader(cluster: BrokerCluster) -> None:
+    cluster.create_topic("t")
+    produce(cluster.brokers[0], "t", VALUES[:60])
+    assert read_values(cluster.brokers[0], "t", 60, group="g") == VALUES[:60]
+    with Admin(bootstrap_servers=cluster.brokers[0].bootstrap_servers) as admin:
+        coordinator = admin.describe_groups(["g"])["g"].coordinator.node_id
+    home = cluster.brokers[coordinator - 1001]
+    other = next(broker for broker in cluster.brokers if broker is not home)
+    other.close()
+    until(lambda: len(led_partitions(home, "t")) == 4)
+    done = ottla("group", "describe", "g", "-b", home.bootstrap_servers, "--format", "json")
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = json.loads(done.stdout)["partitions"]
+    assert [row["committed"] for row in rows] == [10] * 6
+    assert sorted(row["lag"] is None for row in rows) == [False] * 4 + [True] * 2
+    assert {row["lag"] for row in rows} == {0, None}
+
+
 # -- ZooKeeper ends -------------------------------------------------------------------------------------------------------
 
 

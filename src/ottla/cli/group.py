@@ -16,7 +16,7 @@ from ottla import TopicPartition
 from ottla.cli import migrate as migration, zookeeper_groups
 from ottla.cli.clients import connected_admin
 from ottla.cli.migration_plan import Store
-from ottla.cli.offsets import clamped_offsets
+from ottla.cli.offsets import clamped_offsets, ends_of
 from ottla.cli.options import (
     DEFAULT_BOOTSTRAP,
     OFFSET_RESETS,
@@ -247,7 +247,7 @@ def describe_group(admin: ottla.Admin, name: str) -> dict[str, Any]:
     committed = admin.group_offsets(name)
     owners = {partition: member.member_id for member in group.members for partition in member.partitions}
     partitions = sorted({*committed, *owners})
-    ends = admin.list_offsets(dict.fromkeys(partitions, "latest"))
+    ends = ends_of(admin, partitions)
     return {
         "group": name,
         "state": group.state,
@@ -268,13 +268,12 @@ def describe_group(admin: ottla.Admin, name: str) -> dict[str, Any]:
     }
 
 
-def _partition_row(partition: TopicPartition, committed: Any, end: Any, member_id: str | None) -> dict[str, Any]:
-    known = committed is not None and end is not None
+def _partition_row(partition: TopicPartition, committed: Any, end: int | None, member_id: str | None) -> dict[str, Any]:
     return {
         "topic": partition.topic,
         "partition": partition.partition,
         "committed": None if committed is None else committed.offset,
-        "end_offset": None if end is None else end.offset,
-        "lag": end.offset - committed.offset if known else None,
+        "end_offset": end,
+        "lag": None if committed is None or end is None else end - committed.offset,
         "member_id": member_id,
     }

@@ -25,15 +25,26 @@ class Log(NamedTuple):
 
 def logs_of(admin: ottla.Admin, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Log]:
     """Return the log of each of these partitions that exists."""
-    topics = admin.list_topics(include_internal=True)
-    led = {
-        TopicPartition(topic.name, each.partition): each.leader is not None
-        for topic in topics.values()
-        for each in topic.partitions
-    }
+    led = _led(admin)
     existing = [each for each in partitions if each in led]
     beginnings, ends = (admin.list_offsets({each: edge for each in existing if led[each]}) for edge in ("earliest", "latest"))
     return {each: Log(_offset(beginnings.get(each)), _offset(ends.get(each))) for each in existing}
+
+
+def ends_of(admin: ottla.Admin, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """Return the end of the log of each of these partitions that exists and has a leader."""
+    led = _led(admin)
+    ends = admin.list_offsets({each: "latest" for each in partitions if led.get(each)})
+    return {each: found.offset for each, found in ends.items() if found is not None}
+
+
+def _led(admin: ottla.Admin) -> dict[TopicPartition, bool]:
+    """Return for each partition that exists whether it has a leader."""
+    return {
+        TopicPartition(topic.name, each.partition): each.leader is not None
+        for topic in admin.list_topics(include_internal=True).values()
+        for each in topic.partitions
+    }
 
 
 def stored_in_kafka(admin: ottla.Admin, group: str) -> dict[TopicPartition, int]:
