@@ -15,7 +15,6 @@ import matplotlib
 matplotlib.use("Agg")
 
 from matplotlib import pyplot
-from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.patches import Patch
 
 from ottla.comparison.life import NAMES, Life, Phase
@@ -33,13 +32,8 @@ LABELS = {
 }
 
 
-def formats() -> frozenset[str]:
-    """The suffixes of files that can be drawn, without the dot."""
-    return frozenset(FigureCanvasBase.get_supported_filetypes())
-
-
 def draw(lives: Sequence[Life], file: Path, title: str) -> None:
-    """Draw the lives to a file, in the format of its suffix, which is one of ``formats``."""
+    """Draw the lives to a file, in the format of its suffix."""
     # The ids in an SVG file, and its date, are otherwise new in each run; text is drawn by the viewer.
     with matplotlib.rc_context({"svg.hashsalt": "ottla", "svg.fonttype": "none", "font.size": 9}):
         figure, panels = pyplot.subplots(

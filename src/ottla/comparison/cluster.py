@@ -18,7 +18,7 @@ from ottla import Admin
 from ottla.comparison.life import BROKER_SETTINGS, BROKERS, PARTITIONS, TOPIC, Generation
 from ottla.comparison.proxies import HOST, Proxy
 from ottla.comparison.wire import KafkaMeter, Tally, ZooKeeperMeter
-from ottla.demo.processes import Child, Children
+from ottla.demo.processes import Child, Children, Event
 from ottla.errors import OttlaTimeoutError
 from ottla.runtime.zookeeper_calls import ZooKeeperCalls
 from ottla.runtime.zookeeper_server import PORTS, ZooKeeperServer
@@ -50,8 +50,9 @@ class Cluster:
         self._ports = dict(zip(range(1, BROKERS + 1), _free_ports(BROKERS), strict=True))
         self._proxies = {number: Proxy(port, partial(KafkaMeter, self.tally)) for number, port in self._ports.items()}
         self._brokers: dict[int, Child] = {}
-        self._killed = 0
-        """The broker that is killed; 0: none, or ZooKeeper."""
+        self._coordinator = 0
+        """The number of the broker that coordinates the group; 0: not known, or there is none."""
+        self._opened: Admin | None = None
 
     @property
     def proxies(self) -> list[Proxy]:
@@ -76,30 +77,36 @@ class Cluster:
         for child in self._brokers.values():
             self._children.wait_for(child, "listening", BROKER_START)
         deadline = time.monotonic() + BROKER_START
-        with self._admin() as admin:
-            while len(admin.describe_cluster().nodes) < BROKERS:
-                if time.monotonic() > deadline:
-                    raise OttlaTimeoutError(f"the brokers do not know each other after {BROKER_START:g} s")
-                time.sleep(RETRY)
-            admin.create_topics({TOPIC: PARTITIONS})
+        # Opened before the steps, which are measured.
+        self._opened = Admin(
+            bootstrap_servers=self.bootstrap_servers, default_api_timeout=ADMIN_TIMEOUT, request_timeout=ADMIN_TIMEOUT / 2
+        )
+        while len(self._admin.describe_cluster().nodes) < BROKERS:
+            if time.monotonic() > deadline:
+                raise OttlaTimeoutError(f"the brokers do not know each other after {BROKER_START:g} s")
+            time.sleep(RETRY)
+        self._admin.create_topics({TOPIC: PARTITIONS})
 
     def add_partitions(self, count: int) -> None:
         """Let the topic have ``count`` partitions."""
-        with self._admin() as admin:
-            admin.create_partitions({TOPIC: count})
+        self._admin.create_partitions({TOPIC: count})
+
+    def find_coordinator(self) -> None:
+        """Find out which broker coordinates the group, if one does."""
+        if self._generation is not Generation.ZOOKEEPER:
+            self._coordinator = self._find_coordinator()
 
     def kill_coordinator(self) -> None:
-        """Kill what coordinates the group."""
-        if self._generation is Generation.ZOOKEEPER:
-            self._zookeeper.kill()
+        """Kill it, or ZooKeeper."""
+        if self._coordinator:
+            self._children.kill(self._brokers.pop(self._coordinator))
         else:
-            self._killed = self._find_coordinator()
-            self._children.kill(self._brokers.pop(self._killed))
+            self._zookeeper.kill()
 
     def start_coordinator(self) -> None:
         """Start what was killed again, with its data. A broker may have to wait until the session of its last process expires."""
-        if self._killed:
-            self._start(self._killed)
+        if self._coordinator:
+            self._start(self._coordinator)
         else:
             self._zookeeper.start()
 
@@ -107,10 +114,23 @@ class Cluster:
         """Raise if ZooKeeper has ended by itself. The children do so for a broker."""
         self._zookeeper.check()
 
+    def check_end(self, event: Event) -> None:
+        """Raise if a broker has ended that was not killed. It cannot have done so by itself without an error."""
+        for child in self._brokers.values():
+            if child.ended_with(event):
+                raise child.failure()
+
     def close(self) -> None:
         """Kill the brokers."""
+        if self._opened is not None:
+            self._opened.close()
         for child in self._brokers.values():
             self._children.kill(child)
+
+    @property
+    def _admin(self) -> Admin:
+        assert self._opened is not None, "start() comes first"
+        return self._opened
 
     def _start(self, number: int) -> None:
         settings = {
@@ -135,14 +155,10 @@ class Cluster:
             finally:
                 calls.close()
             return decode_coordinator(node.data, COORDINATOR)
-        with self._admin() as admin:
-            (partition,) = admin.list_topics(include_internal=True)[OFFSETS_TOPIC].partitions
+        (partition,) = self._admin.list_topics(include_internal=True)[OFFSETS_TOPIC].partitions
         if partition.leader is None:
             raise OttlaTimeoutError(f"{OFFSETS_TOPIC} has no leader, so the group has no coordinator")
         return partition.leader
-
-    def _admin(self) -> Admin:
-        return Admin(bootstrap_servers=self.bootstrap_servers, default_api_timeout=ADMIN_TIMEOUT, request_timeout=ADMIN_TIMEOUT / 2)
 
 
 def _free_ports(count: int) -> list[int]:

@@ -1,12 +1,13 @@
-"""The figures of a life, by which the generations are compared.
+"""The figures of lives, by which the generations are compared.
 
-Owns what each figure is computed from. Must not know how a life came about, or how figures are shown. Invariant: the figures of the
-phases add up to those of the life.
+Owns what each figure is computed from. Must not know how a life came about, or how figures are shown. Invariants: the figures of
+several lives are the means of their figures; the figures of the phases add up to those of the life.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -14,21 +15,24 @@ from ottla.comparison.life import Generation, Life, Phase, Step, Traffic
 
 
 class PhaseFigures(NamedTuple):
-    """What a phase has cost."""
+    """What a phase has cost, in the mean of the lives."""
 
     phase: Phase
     stable: tuple[float, ...]
-    """Seconds from the beginning of each step until the group was stable."""
+    """Seconds from the beginning of each step, of all lives, until the group was stable."""
     unread: float
     """Seconds for which partitions had no live member, summed over the partitions."""
+    unread_at_once: float
+    """Partitions that had no live member any more when the phase began: those of killed members."""
     duration: float
     """Seconds, the rests after the steps included."""
-    messages: Counter[str]
+    messages: Mapping[str, float]
     """API -> requests and responses."""
-    operations: int
-    """See ``Traffic``, for this and the next two."""
-    single_operations: int
-    notifications: int
+    operations: float
+    """See ``Traffic``, for this and the next three."""
+    single_operations: float
+    offset_operations: float
+    notifications: float
 
     @property
     def time_to_stable(self) -> float:
@@ -37,31 +41,37 @@ class PhaseFigures(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """What a generation has cost."""
+    """What a generation has cost, in the mean of some lives."""
 
     generation: Generation
+    lives: int
     phases: tuple[PhaseFigures, ...]
-    records: int
-    repeated: int
+    records: float
+    repeated: float
     """How often a record was processed again. None was lost: a life ends only when all were processed."""
 
     @property
-    def messages(self) -> Counter[str]:
+    def messages(self) -> Mapping[str, float]:
         """API -> requests and responses."""
-        return sum((one.messages for one in self.phases), Counter())
+        return {api: sum(one.messages.get(api, 0) for one in self.phases) for one in self.phases for api in one.messages}
 
     @property
-    def operations(self) -> int:
+    def operations(self) -> float:
         """ZooKeeper operations as issued."""
         return sum(one.operations for one in self.phases)
 
     @property
-    def single_operations(self) -> int:
+    def single_operations(self) -> float:
         """ZooKeeper operations as 0.8 would issue them."""
         return sum(one.single_operations for one in self.phases)
 
     @property
-    def notifications(self) -> int:
+    def offset_operations(self) -> float:
+        """ZooKeeper operations that only read or write committed offsets."""
+        return sum(one.offset_operations for one in self.phases)
+
+    @property
+    def notifications(self) -> float:
         """Watches of ZooKeeper that fired."""
         return sum(one.notifications for one in self.phases)
 
@@ -83,19 +93,24 @@ class Figures(NamedTuple):
         """What ``ottla compare --format json`` prints for a generation. Seconds."""
         return {
             "generation": self.generation.value,
+            "lives": self.lives,
             "seconds": round(self.duration, 3),
             **_costs(self),
-            "records": {"processed": self.records, "processed_twice": self.repeated},
+            "records": {"processed": round(self.records, 1), "processed_twice": round(self.repeated, 1)},
             "phases": [_phase(one) for one in self.phases],
         }
 
 
 def _costs(one: Figures | PhaseFigures) -> dict[str, Any]:
     return {
-        "messages": one.messages.total(),
-        "messages_by_api": dict(sorted(one.messages.items())),
-        "zookeeper_operations": {"as_issued": one.operations, "as_0.8": one.single_operations},
-        "zookeeper_notifications": one.notifications,
+        "messages": round(sum(one.messages.values()), 1),
+        "messages_by_api": {api: round(count, 1) for api, count in sorted(one.messages.items())},
+        "zookeeper_operations": {
+            "as_issued": round(one.operations, 1),
+            "as_0.8": round(one.single_operations, 1),
+            "of_offsets": round(one.offset_operations, 1),
+        },
+        "zookeeper_notifications": round(one.notifications, 1),
         "partition_seconds_unread": round(one.unread, 3),
     }
 
@@ -111,10 +126,29 @@ def _phase(one: PhaseFigures) -> dict[str, Any]:
     }
 
 
-def figures(life: Life) -> Figures:
-    """Return the figures of a life."""
-    phases = tuple(_phase_figures(life, phase) for phase in Phase)
-    return Figures(life.generation, phases, life.history.distinct, life.history.repeated)
+def figures(lives: Sequence[Life]) -> Figures:
+    """Return the figures of some lives of one generation."""
+    phases = tuple(_mean([_phase_figures(life, phase) for life in lives]) for phase in Phase)
+    distinct, repeated = (
+        fmean(counts) for counts in zip(*((one.history.distinct, one.history.repeated) for one in lives), strict=True)
+    )
+    return Figures(lives[0].generation, len(lives), phases, distinct, repeated)
+
+
+def _mean(some: Sequence[PhaseFigures]) -> PhaseFigures:
+    apis = {api for one in some for api in one.messages}
+    return PhaseFigures(
+        some[0].phase,
+        tuple(seconds for one in some for seconds in one.stable),
+        fmean(one.unread for one in some),
+        fmean(one.unread_at_once for one in some),
+        fmean(one.duration for one in some),
+        {api: fmean(one.messages.get(api, 0) for one in some) for api in apis},
+        fmean(one.operations for one in some),
+        fmean(one.single_operations for one in some),
+        fmean(one.offset_operations for one in some),
+        fmean(one.notifications for one in some),
+    )
 
 
 def _phase_figures(life: Life, phase: Phase) -> PhaseFigures:
@@ -124,10 +158,12 @@ def _phase_figures(life: Life, phase: Phase) -> PhaseFigures:
         phase,
         tuple(step.stable - step.began for step in steps),
         life.history.unread(steps[0].began, steps[-1].ended),
+        life.history.unread_at(steps[0].began),
         steps[-1].ended - steps[0].began,
         traffic.messages,
         traffic.operations,
         traffic.single_operations,
+        traffic.offset_operations,
         traffic.notifications,
     )
 
@@ -141,5 +177,6 @@ def _spent(life: Life, steps: list[Step]) -> Traffic:
         +messages,
         after.operations - before.operations,
         after.single_operations - before.single_operations,
+        after.offset_operations - before.offset_operations,
         after.notifications - before.notifications,
     )

@@ -1,7 +1,8 @@
 """What the members of a group have reported: who had which partition when, and which records were handled.
 
 Owns the owners of the partitions, and the counts of records. Must not know where the reports come from, or what they are for.
-Invariant: a partition that no live member has is unread, from the moment at which its member gives it up or is killed.
+Invariant: a partition that no live member has is unread, from the moment at which its member gives it up or is killed. (That the
+leader of a partition is down does not matter here: it is not the group's fault.)
 """
 
 from __future__ import annotations
@@ -56,20 +57,18 @@ class History:
     def added(self, partitions: int, at: float) -> None:
         """The topic has this many partitions from now on."""
         self.partitions = partitions
-        self._changed(at)
+        self.changes += 1
+        self._note(at)
 
     def assigned(self, member: str, partitions: Iterable[int], at: float) -> None:
         """A member reads partitions from now on."""
         if member in self.live:
-            self._owners.update(dict.fromkeys(partitions, member))
-            self._changed(at)
+            self._set({**self._owners, **dict.fromkeys(partitions, member)}, at)
 
     def given_up(self, member: str, partitions: Iterable[int], at: float) -> None:
         """A member reads partitions no longer: they were revoked, or it has lost them, or ended."""
-        for number in partitions:
-            if self._owners.get(number) == member:
-                del self._owners[number]
-        self._changed(at)
+        given_up = {number for number in partitions if self._owners.get(number) == member}
+        self._set({number: owner for number, owner in self._owners.items() if number not in given_up}, at)
 
     def handled(self, partition: int, offsets: Iterable[int]) -> None:
         """Records were handled."""
@@ -97,6 +96,11 @@ class History:
             total += max(0.0, duration) * (reading.partitions - reading.read)
         return total
 
+    def unread_at(self, at: float) -> int:
+        """How many partitions have no live member at a time."""
+        last = [reading for reading in self.readings if reading.at <= at][-1]
+        return last.partitions - last.read
+
     @property
     def distinct(self) -> int:
         """How many records were handled at least once."""
@@ -107,9 +111,11 @@ class History:
         """How often a record was handled that had been handled before."""
         return self._handled.total() - len(self._handled)
 
-    def _changed(self, at: float) -> None:
-        self.changes += 1
-        self._note(at)
+    def _set(self, owners: dict[int, str], at: float) -> None:
+        if owners != self._owners:
+            self._owners = owners
+            self.changes += 1
+            self._note(at)
 
     def _note(self, at: float) -> None:
         """Reports of processes may come in another order than that of their times, by milliseconds."""

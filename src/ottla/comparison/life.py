@@ -3,11 +3,16 @@ the coordinator is killed.
 
 Owns the steps, their order, and when a step is over. Must not know clocks or processes: a ``Stage`` has them. Invariant: a step
 begins only after the group has been stable for ``REST`` seconds, so what it costs is due to this step.
+
+A rest lasts up to a heartbeat longer, by chance. Otherwise the comparison is unfair: 1. A rebalance ends, and all classic
+members begin to send heartbeats at that moment. 2. The rest is a multiple of their interval. 3. Each step begins just after a
+heartbeat, and has to wait for the next one.
 """
 
 from __future__ import annotations
 
 import enum
+import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
@@ -27,7 +32,7 @@ COMMIT_INTERVAL = 1.0
 DOWNTIME = 2.0
 """Seconds from the kill of a coordinator until its process is started again."""
 REST = 3.0
-"""Seconds for which nothing changes after each step."""
+"""Seconds for which nothing changes after each step, at least."""
 LIMIT = 60.0
 """Seconds after which a step counts as failed."""
 SESSION_TIMEOUT, HEARTBEAT_INTERVAL, METADATA_MAX_AGE = 6_000, 1_000, 5_000
@@ -124,9 +129,11 @@ class Traffic(NamedTuple):
     messages: Counter[str]
     """API, as in ``COUNTED`` -> its requests and responses, between members and brokers."""
     operations: int
-    """ZooKeeper operations, as they were issued: a multi counts once."""
+    """ZooKeeper operations, as they were issued: a multi counts once, and a sync, which reads and writes nothing, does not."""
     single_operations: int
-    """The same as 0.8 would issue them: one for each write of a multi, and neither checks nor syncs, which it did not have."""
+    """The same as 0.8 would issue them: one for each write of a multi, without checks, which it did not have."""
+    offset_operations: int
+    """Those of ``operations`` that only read or write committed offsets."""
     notifications: int
     """Watches that fired."""
 
@@ -147,6 +154,7 @@ class Life(NamedTuple):
     """A life that is over."""
 
     generation: Generation
+    seed: int
     began: float
     """When the first member was alone, and had all partitions."""
     before: Traffic
@@ -182,8 +190,11 @@ class Stage(Protocol):
     def add_partitions(self, count: int) -> None:
         """Let the topic have ``count`` partitions."""
 
+    def find_coordinator(self) -> None:
+        """Find out what coordinates the group: a broker, or for 0.8, which has no coordinator, ZooKeeper."""
+
     def kill_coordinator(self) -> None:
-        """Kill what coordinates the group: a broker, or for 0.8, which has no coordinator, ZooKeeper."""
+        """Kill what ``find_coordinator`` has found."""
 
     def start_coordinator(self) -> None:
         """Start what was killed again. It need not serve when this returns."""
@@ -200,36 +211,35 @@ def step_count() -> int:
     return (MEMBERS - 1) + 1 + 1 + (MEMBERS - VICTIMS) + 1
 
 
-def live(generation: Generation, stage: Stage, on_step: Callable[[Phase], None] = lambda phase: None) -> Life:
+def live(generation: Generation, stage: Stage, seed: int, on_step: Callable[[Phase], None] = lambda phase: None) -> Life:
     """Live the life on a stage with a topic of ``PARTITIONS`` partitions, to which records are produced.
 
-    ``on_step`` is called at the beginning of each step. Raises ``Unstable`` if the group does not become stable, or does not handle
-    all records.
+    ``seed`` determines how long the rests are. ``on_step`` is called at the beginning of each step. Raises ``Unstable`` if the
+    group does not become stable, or does not handle all records.
     """
-    script, history = _Script(stage), stage.history
+    script, history = _Script(stage, random.Random(seed)), stage.history
     stage.start(script.new_name())
     script.settle("with one member", history.is_shared)
     began, before = stage.now(), stage.traffic()
     steps = []
     for phase, act in script.steps():
         on_step(phase)
-        at = stage.now()
-        stable = act(at)
-        steps.append(Step(phase, at, stable, stage.now(), stage.traffic()))
+        step_began, stable = act()
+        steps.append(Step(phase, step_began, stable, stage.now(), stage.traffic()))
     produced = stage.produced()
     if not stage.pass_until(lambda: history.distinct == produced, LIMIT):
         raise Unstable(f"{produced} records were produced, and {history.distinct} of them handled after {LIMIT:g} s")
-    return Life(generation, began, before, tuple(steps), history)
+    return Life(generation, seed, began, before, tuple(steps), history)
 
 
 class _Script:
-    """The steps. Each gets the time at which it begins, and returns when the group was stable again."""
+    """The steps. Each returns when it began, and since when the group is stable again."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage, self._history = stage, stage.history
+    def __init__(self, stage: Stage, chance: random.Random) -> None:
+        self._stage, self._history, self._chance = stage, stage.history, chance
         self._members: list[str] = []
 
-    def steps(self) -> Iterator[tuple[Phase, Callable[[float], float]]]:
+    def steps(self) -> Iterator[tuple[Phase, Callable[[], tuple[float, float]]]]:
         """All steps, in their order."""
         yield from [(Phase.GROW, self._grow)] * (MEMBERS - 1)
         yield Phase.KILL, self._kill
@@ -245,40 +255,47 @@ class _Script:
     def settle(self, what: str, condition: Callable[[], bool]) -> float:
         """Let time pass until a condition holds, and no owner changes for a while. Returns since when it holds."""
         history, stage = self._history, self._stage
-        until = stage.now() + LIMIT
+        until, rest = stage.now() + LIMIT, REST + self._chance.random() * HEARTBEAT_INTERVAL / 1000
         while stage.pass_until(condition, until - stage.now()):
             stable, changes = stage.now(), history.changes
-            if not stage.pass_until(lambda seen=changes: history.changes > seen, REST):  # type: ignore[misc]
+            if not stage.pass_until(lambda seen=changes: history.changes > seen, rest):  # type: ignore[misc]
                 return stable
         owners = dict(sorted(history.owners.items()))
         raise Unstable(f"{what}, the group is not stable after {LIMIT:g} s: members {sorted(history.live)}, owners {owners}")
 
-    def _grow(self, began: float) -> float:
+    def _grow(self) -> tuple[float, float]:
+        began = self._stage.now()
         self._stage.start(self.new_name())
-        return self.settle(f"with {len(self._history.live)} members", self._history.is_shared)
+        return began, self.settle(f"with {len(self._history.live)} members", self._history.is_shared)
 
-    def _kill(self, began: float) -> float:
+    def _kill(self) -> tuple[float, float]:
+        began = self._stage.now()
         for name in self._members[1 : 1 + VICTIMS]:
             self._stage.kill(name)
-        return self.settle(f"{VICTIMS} members were killed", self._history.is_shared)
+        return began, self.settle(f"{VICTIMS} members were killed", self._history.is_shared)
 
-    def _add(self, began: float) -> float:
+    def _add(self) -> tuple[float, float]:
+        began = self._stage.now()
+        self._history.added(MORE_PARTITIONS, began)
         self._stage.add_partitions(MORE_PARTITIONS)
-        return self.settle("partitions were added", self._history.is_shared)
+        return began, self.settle("partitions were added", self._history.is_shared)
 
-    def _roll(self, began: float) -> float:
+    def _roll(self) -> tuple[float, float]:
         """Stop the member that has run for the longest time, and start a new one as soon as it has ended."""
+        began = self._stage.now()
         oldest = next(name for name in self._members if name in self._history.live)
         self._stage.stop(oldest)
         if not self._stage.pass_until(lambda: oldest not in self._history.live, LIMIT):
             raise Unstable(f"{oldest} has not ended {LIMIT:g} s after it was asked to")
         self._stage.start(self.new_name())
-        return self.settle("a member was restarted", self._history.is_shared)
+        return began, self.settle("a member was restarted", self._history.is_shared)
 
-    def _kill_coordinator(self, began: float) -> float:
+    def _kill_coordinator(self) -> tuple[float, float]:
         """Here stable means that commits are accepted: the owners may be the same all the time."""
         history, stage = self._history, self._stage
+        stage.find_coordinator()
+        began = stage.now()
         stage.kill_coordinator()
         stage.pass_until(lambda: False, DOWNTIME)
         stage.start_coordinator()
-        return self.settle("the coordinator was killed", lambda: history.is_shared() and history.have_committed(began))
+        return began, self.settle("the coordinator was killed", lambda: history.is_shared() and history.have_committed(began))

@@ -20,6 +20,7 @@ from ottla.runtime.zookeeper_server import ZooKeeperServer
 from ottla.signals import Stop
 
 PRODUCER = "producer"
+SEED = 1
 
 
 class RealStage:
@@ -82,7 +83,10 @@ class RealStage:
     def add_partitions(self, count: int) -> None:
         """See ``Stage``."""
         self._cluster.add_partitions(count)
-        self.history.added(count, self.now())
+
+    def find_coordinator(self) -> None:
+        """See ``Stage``."""
+        self._cluster.find_coordinator()
 
     def kill_coordinator(self) -> None:
         """See ``Stage``."""
@@ -125,6 +129,7 @@ class RealStage:
         """A process has ended: a member that was asked to leave, one that was killed, or the producer after its last record."""
         child = self._members.get(event.child)
         if child is None:
+            self._cluster.check_end(event)
             return
         if event.child not in self._leaving:
             raise child.failure()
@@ -150,6 +155,6 @@ def real_life(generation: Generation, folder: Path, stop: Stop, on_step: Callabl
         with serving(*cluster.proxies):
             try:
                 stage.open()
-                return live(generation, stage, on_step)
+                return live(generation, stage, SEED, on_step)
             finally:
                 stage.close()

@@ -25,7 +25,6 @@ from ottla.comparison.life import (
     TOPIC,
     Generation,
     Life,
-    Phase,
     Traffic,
     live,
     member_settings,
@@ -34,17 +33,18 @@ from ottla.errors import OttlaError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.simulation.application import App, Program, Sleep
-from ottla.simulation.broker import Exchange
+from ottla.simulation.broker import Asked, Exchange
 from ottla.simulation.requests import errors_in
 from ottla.simulation.world import World
-from ottla.simulation.zookeeper import Executed
+from ottla.simulation.zookeeper import Executed, Fired
 from ottla.types import TopicPartition
 from ottla.zookeeper import paths
-from ottla.zookeeper.operations import Check, Multi, Operation, Sync
+from ottla.zookeeper.operations import Check, Create, Multi, Operation, SetData, Sync
 
-SEED = 1
 POLL, WORK = 100, 10
 """Milliseconds that a member waits for records, and that it works on them."""
+UNCHECKED = 1 << 30
+"""So many passes of a network thread are not checked for work that it has left. The check takes a sixth of the time."""
 CLOSE = 5_000
 """Milliseconds for ``close()``."""
 _GROUPS = (f"{paths.CONSUMERS}/", paths.COORDINATOR_EPOCH)
@@ -52,13 +52,13 @@ _GROUPS = (f"{paths.CONSUMERS}/", paths.COORDINATOR_EPOCH)
 no broker for it, though these brokers elect a coordinator in any case, and look whether a group is central."""
 
 
-def simulated_life(generation: Generation, seed: int = SEED, on_step: Callable[[Phase], None] = lambda phase: None) -> Life:
+def simulated_life(generation: Generation, seed: int) -> Life:
     """Play the life of a generation. Raises ``Unstable``."""
     logger = logging.getLogger("ottla")
     level = logger.level
     logger.setLevel(logging.CRITICAL)  # the life has failures, which are no news
     try:
-        return live(generation, SimulatedStage(generation, seed), on_step)
+        return live(generation, SimulatedStage(generation, seed), seed)
     finally:
         logger.setLevel(level)
 
@@ -74,8 +74,8 @@ class SimulatedStage:
         self._brokers = self._world.brokers
         self._meter = _Meter(self._world, self.history, _GROUPS if generation is Generation.CENTRAL else ())
         self._world.create_topic(TOPIC, PARTITIONS)
-        self._killed: int | None = None
-        """The broker that coordinated the group, if it was killed."""
+        self._coordinator: int | None = None
+        """The broker that coordinates the group; ``None``: not known, or there is none."""
         self._next: dict[int, int] = dict.fromkeys(range(PARTITIONS), self._world.now.mono)
         """Partition -> when its next record is produced."""
 
@@ -124,6 +124,7 @@ class SimulatedStage:
             "auto_commit_interval_ms": round(COMMIT_INTERVAL * 1000),
         }
         app = self._world.app(name, **settings)
+        app.checked_passes = UNCHECKED
         self.history.started(name, self.now())
         app.start(self._program(app))
 
@@ -166,27 +167,29 @@ class SimulatedStage:
     def add_partitions(self, count: int) -> None:
         """Let the topic grow."""
         self._world.grow(TOPIC, count)
-        self.history.added(count, self.now())
         self._next.update(dict.fromkeys(range(len(self._next), count), self._world.now.mono))
 
-    def kill_coordinator(self) -> None:
-        """Kill the coordinator; ZooKeeper for 0.8."""
+    def find_coordinator(self) -> None:
+        """Find the coordinating broker, if there is one."""
         match self._generation:
-            case Generation.ZOOKEEPER:
-                self._world.zookeeper.stop()
-                return
             case Generation.CENTRAL:
-                self._killed = int(self._world.zookeeper.model.data(paths.COORDINATOR) or b"")
+                self._coordinator = int(self._world.zookeeper.model.data(paths.COORDINATOR) or b"")
             case Generation.CLASSIC | Generation.CONSUMER:
-                self._killed = self._brokers.coordinator(GROUP)
-        self._brokers.kill(self._killed)
+                self._coordinator = self._brokers.coordinator(GROUP)
+
+    def kill_coordinator(self) -> None:
+        """Kill it, or ZooKeeper."""
+        if self._coordinator is None:
+            self._world.zookeeper.stop()
+        else:
+            self._brokers.kill(self._coordinator)
 
     def start_coordinator(self) -> None:
         """Start it again."""
-        if self._killed is None:
+        if self._coordinator is None:
             self._world.zookeeper.start()
         else:
-            self._brokers.start(self._killed)
+            self._brokers.start(self._coordinator)
 
     def traffic(self) -> Traffic:
         """What was sent so far."""
@@ -201,19 +204,28 @@ class _Meter:
         assert world.brokers is not None
         self._world, self._history, self._of_brokers = world, history, of_brokers
         self._messages: Counter[str] = Counter()
-        self._operations = self._single_operations = self._notifications = 0
+        self._operations = self._single_operations = self._offset_operations = self._notifications = 0
+        self._commits: dict[str, float] = {}
+        """Member -> when its latest commit came to a broker."""
+        world.brokers.request_observers.append(self._on_request)
         world.brokers.observers.append(self._on_exchange)
         world.brokers.push_observers.append(self._on_push)
         world.zookeeper.observers.append(self._on_operation)
+        world.zookeeper.fired_observers.append(self._on_fired)
 
     def traffic(self) -> Traffic:
-        return Traffic(self._messages.copy(), self._operations, self._single_operations, self._notifications)
+        counts = self._operations, self._single_operations, self._offset_operations, self._notifications
+        return Traffic(self._messages.copy(), *counts)
+
+    def _on_request(self, asked: Asked) -> None:
+        if asked.api is Api.OFFSET_COMMIT:
+            self._commits[asked.sender.name] = self._now()
 
     def _on_exchange(self, exchange: Exchange) -> None:
         if exchange.api in COUNTED and exchange.client in self._world.apps:
             self._messages[COUNTED[exchange.api]] += 2
         if exchange.api is Api.OFFSET_COMMIT and set(errors_in(exchange.response)) <= {ErrorCode.none}:
-            self._history.committed(exchange.client, self._now())
+            self._history.committed(exchange.client, self._commits[exchange.client])
 
     def _on_push(self, api: Api, message: object) -> None:
         self._messages[COUNTED[api]] += 2  # a member answers each
@@ -221,15 +233,19 @@ class _Meter:
     def _on_operation(self, session_id: int, operation: Operation[Any], executed: Executed) -> None:
         member = self._member(session_id)
         parts = operation.operations if isinstance(operation, Multi) else (operation,)
-        self._notifications += sum(
-            self._member(fired.session_id) is not None or fired.path.startswith(self._of_brokers) for fired in executed.fired
-        )
-        if member is None and not any(part.path.startswith(self._of_brokers) for part in parts):
+        if isinstance(operation, Sync) or (member is None and not any(one.path.startswith(self._of_brokers) for one in parts)):
             return
+        others = [one for one in parts if not isinstance(one, Check)]
+        is_about_offsets = all(one.path.startswith(paths.offsets(GROUP)) for one in others)
         self._operations += 1
-        self._single_operations += sum(not isinstance(part, Check | Sync) for part in parts)
-        if member is not None and executed.error is None and any(part.path.startswith(paths.offsets(GROUP)) for part in parts):
+        self._single_operations += len(others)
+        self._offset_operations += is_about_offsets
+        if member is not None and executed.error is None and is_about_offsets and isinstance(others[0], Create | SetData):
             self._history.committed(member, self._now())
+
+    def _on_fired(self, fired: Fired) -> None:
+        if self._member(fired.session_id) is not None or fired.path.startswith(self._of_brokers):
+            self._notifications += 1
 
     def _member(self, session_id: int) -> str | None:
         """The member that has a session with ZooKeeper."""

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from ottla.comparison.life import COUNTED, Traffic
+from ottla.comparison.life import COUNTED, GROUP, Traffic
 from ottla.protocol.apis import PUSHED
 
 _NAMES: Mapping[int, str] = {api.value: name for api, name in COUNTED.items()}
@@ -25,6 +25,7 @@ PING, AUTH, SET_WATCHES, NOTIFICATION = -2, -4, -8, -1
 """Numbers (xid) that ZooKeeper has for frames that are no operations."""
 CREATE, DELETE, SET_DATA, SYNC, CHECK, MULTI, CREATE_2, CLOSE_SESSION = 1, 2, 5, 9, 13, 14, 15, -11
 """Types of ZooKeeper's requests."""
+OFFSETS = f"/consumers/{GROUP}/offsets"
 NO_EVENT = -1
 """The type of a notification that is about the session, not about a node."""
 
@@ -35,18 +36,19 @@ class Tally:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._messages: Counter[str] = Counter()
-        self._operations = self._single_operations = self._notifications = 0
+        self._operations = self._single_operations = self._offset_operations = self._notifications = 0
 
     def add_message(self, api: str) -> None:
         """A request or a response of an API."""
         with self._lock:
             self._messages[api] += 1
 
-    def add_operation(self, single: int) -> None:
+    def add_operation(self, single: int, *, is_about_offsets: bool) -> None:
         """An operation of ZooKeeper, for which 0.8 would have issued ``single``."""
         with self._lock:
             self._operations += 1
             self._single_operations += single
+            self._offset_operations += is_about_offsets
 
     def add_notification(self) -> None:
         """A watch has fired."""
@@ -56,7 +58,8 @@ class Tally:
     def total(self) -> Traffic:
         """Everything so far."""
         with self._lock:
-            return Traffic(Counter(self._messages), self._operations, self._single_operations, self._notifications)
+            counts = self._operations, self._single_operations, self._offset_operations, self._notifications
+            return Traffic(Counter(self._messages), *counts)
 
 
 class Frames:
@@ -155,11 +158,12 @@ class ZooKeeperMeter(Meter):
             return
         record = _Record(frame)
         number, kind = record.integer(), record.integer()
-        if number in (PING, AUTH, SET_WATCHES) or kind == CLOSE_SESSION:
+        if number in (PING, AUTH, SET_WATCHES) or kind in (CLOSE_SESSION, SYNC):
             return
         parts = list(_parts(record)) if kind == MULTI else [(kind, record.string())]
         if self._concerns(path for _, path in parts):
-            self._tally.add_operation(sum(part not in (CHECK, SYNC) for part, _ in parts))
+            paths = [path for part, path in parts if part != CHECK]
+            self._tally.add_operation(len(paths), is_about_offsets=all(path.startswith(OFFSETS) for path in paths))
 
     def _on_response(self, frame: bytes) -> None:
         if not self._is_connected:

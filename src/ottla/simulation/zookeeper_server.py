@@ -67,6 +67,8 @@ class SimZooKeeper:
         """Sessions that were ended before their time."""
         self.observers: list[Callable[[int, Operation[Any], Executed], None]] = []
         """Called with every operation that was executed, its session and its outcome."""
+        self.fired_observers: list[Callable[[Fired], None]] = []
+        """Called with every watch that fires, also because a session ends."""
         self.clock = clock
         self.network = network
         self.chance = chance
@@ -186,6 +188,8 @@ class SimZooKeeper:
     def fire(self, watches: tuple[Fired, ...]) -> None:
         """Send watches to the clients that have set them."""
         for fired in watches:
+            for observe in self.fired_observers:
+                observe(fired)
             client = self._clients.get(fired.session_id)
             if client is not None and fired.session_id not in self._behind:
                 client.send_watch(fired.watch, fired.path)
