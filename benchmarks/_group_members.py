@@ -51,6 +51,7 @@ async def member(protocol: str, servers: str, topic: str, name: str) -> None:
 async def main(protocol: str, servers: str, topic: str) -> None:
     """Start a member for each line."""
     tasks = []
+    print("ready", flush=True)
     while line := await asyncio.to_thread(sys.stdin.readline):
         tasks.append(asyncio.create_task(member(protocol, servers, topic, line.strip())))
     for task in tasks:

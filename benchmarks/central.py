@@ -63,6 +63,8 @@ class Group:
     def _process(self) -> subprocess.Popen[str]:
         command = [sys.executable, str(HERE / "_group_members.py"), self.protocol, self._servers, self._topic]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
         threading.Thread(target=self._listen, args=(process,), daemon=True).start()
         return process
 
@@ -99,15 +101,15 @@ class Group:
         finally:
             assert process.stdin is not None
             process.stdin.close()
-            process.wait()
+            process.wait(LIMIT)
 
     def settle(self, members: int) -> float:
         """Wait until each member reads, and nothing changes for a while. Return since when."""
         deadline = time.time() + LIMIT
         while time.time() < deadline:
             with contextlib.suppress(Empty):
-                while True:
-                    self._take(*self._events.get(timeout=0.05))
+                self._take(*self._events.get(timeout=0.05))
+                continue
             reads = len(self._reading) == self.partitions and len({name for name, _ in self._reading.values()}) == members
             if reads and time.time() - self._changed > QUIET:
                 return max(at for _, at in self._reading.values())

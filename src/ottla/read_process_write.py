@@ -119,8 +119,11 @@ def transactions(consumer: Any, producer: Any, *, timeout: float | timedelta = 1
 
 def _check(consumer: Any) -> None:
     config = consumer._config
-    if config.group_id is None or config.group_protocol in ("zookeeper", "central"):
-        raise IllegalStateError("transactions() needs a consumer with a group whose offsets are in Kafka", hint="set group_id")
+    if config.group_id is None:
+        raise IllegalStateError("transactions() needs a consumer with a group", hint="set group_id")
+    if config.group_protocol in ("zookeeper", "central"):
+        text = f"transactions() needs a group whose offsets are in Kafka; those of a {config.group_protocol} group are in ZooKeeper"
+        raise IllegalStateError(text, hint='set group_protocol="classic" or "consumer", and another group_id')
     if config.enable_auto_commit:
         raise IllegalStateError("transactions() commits the offsets itself", hint="set enable_auto_commit=False")
     if config.isolation_level is not IsolationLevel.READ_COMMITTED:

@@ -59,7 +59,7 @@ def test_each_generation_lives_the_whole_life(tmp_path: Path, mark: str, generat
     steps: list[Phase] = []
     life = real_life(generation, tmp_path, Stop(), steps.append)
     assert none_left(mark)
-    found = figures(life)
+    found = figures([life])
     assert set(found.messages) == APIS[generation]
     check_zookeeper(found)
     assert list(dict.fromkeys(steps)) == list(Phase)

@@ -262,7 +262,7 @@ def test_tasks_have_the_same_loop(broker: Broker, names: tuple[str, str, str]) -
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"group_id": None}, "with a group whose offsets are in Kafka"),
+        ({"group_id": None}, "needs a consumer with a group"),
         ({"enable_auto_commit": True}, "commits the offsets itself"),
         ({"isolation_level": "read_uncommitted"}, "records of transactions that are aborted"),
     ],

@@ -22,10 +22,11 @@ from ottla.broker.group_coordinator_service import GroupCoordinatorService
 from ottla.coordinator.central.coordinator import CentralCoordinator, CentralCoordinatorEffect
 from ottla.coordinator.central.decision import CentralConfig, GoOn
 from ottla.coordinator.central.group import StoredGroup
+from ottla.coordinator.central.messages import register_refused
 from ottla.coordinator.consumer.regex import resolve_all
 from ottla.coordinator.coordinator import GroupCoordinator
 from ottla.coordinator.describe import list_refused
-from ottla.coordinator.effects import Append, ResolvedRegexes, ResolveRegexes
+from ottla.coordinator.effects import ApiError, Append, ResolvedRegexes, ResolveRegexes
 from ottla.coordinator.runtime import Route, SplitRoute
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
@@ -259,12 +260,24 @@ class CentralCoordinatorService:
     def handle(self, context: RequestContext, message: Any, now: Now) -> None:
         """Handle a request about groups, of any kind."""
         self.election.check_lease(now)
-        if context.api in _OWN:
+        if context.api is Api.REGISTER and (refusal := self._why_not_central(message.group_id)) is not None:
+            self._catalog.outbox.put(Reply(context.ticket, register_refused(refusal)))
+        elif context.api in _OWN:
             self._execute(self._coordinator.handle(context, message, now))
         elif context.api is Api.LIST_GROUPS:
             self._list(context, message, now)
         else:
             self._choose(context, message, now)
+
+    def _why_not_central(self, group_id: str) -> ApiError | None:
+        """Return why a group cannot become central: this broker coordinates another group of this name, which has members. It does
+        not know of groups at other brokers."""
+        known = None if self.is_central(group_id) else self._groups.state_of(group_id)
+        members = known[0].members if known is not None and known[0] is not None else ()
+        if not members:
+            return None
+        text = f"group {group_id!r} has {len(members)} member{'s' * (len(members) > 1)} that are not central"
+        return ApiError(ErrorCode.inconsistent_group_protocol, f"{text}: use another group id, or stop them first")
 
     def _choose(self, context: RequestContext, message: Any, now: Now) -> None:
         route = GroupCoordinator.APIS[context.api]

@@ -46,6 +46,9 @@ class Stores:
         found = next((each for each in self._admin.list_groups() if each.group_id == self._name), None)
         if found is not None and found.group_type.lower() == "share":
             raise CommandFailed(f"group {self._name} in Kafka is a share group, which has no committed offsets")
+        if found is not None and found.group_type == "central":
+            text = f"group {self._name} is a central group: the brokers keep its offsets in ZooKeeper"
+            raise CommandFailed(f"{text}; give the group in Kafka another name, and set its offsets with ottla group reset-offsets")
         # Brokers before 2.6 list groups without their states.
         state = "" if found is None else found.state or self._described_state()
         if state not in ("", "Empty", "Dead"):

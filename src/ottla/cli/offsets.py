@@ -51,8 +51,11 @@ def stored_in_kafka(admin: ottla.Admin, group: str) -> dict[TopicPartition, int]
     """Return the committed offsets of a group in Kafka.
 
     A broker that is asked for a group's coordinator creates the topic of the offsets if there is none, so it is not asked then.
+    Brokers answer for a central group, too, but its offsets are in ZooKeeper.
     """
     if OFFSETS_TOPIC not in admin.list_topics(include_internal=True):
+        return {}
+    if any(each.group_id == group and each.group_type == "central" for each in admin.list_groups()):
         return {}
     return {each: committed.offset for each, committed in admin.group_offsets(group).items()}
 

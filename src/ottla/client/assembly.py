@@ -392,18 +392,20 @@ class FollowedTopics:
         self._subscription = subscription
         self._membership = membership
         self._metadata = metadata
-        self._followed = _NO_TOPICS, _NO_TOPICS, False
-        """The topics subscribed to, the topics of other members, and whether all topics are of interest."""
+        self._followed = _NO_TOPICS, _NO_TOPICS, False, True
+        """The topics subscribed to, the topics of other members, whether all topics are of interest, and whether a topic that does
+        not exist may be created: not for a pattern, which would bring a deleted topic back."""
 
     def poll(self, now: Now) -> Poll:
         """Pass the topics to the metadata, if they have changed."""
         del now
         member = self._membership
         wanted = self._subscription.topics
-        followed = (wanted, _NO_TOPICS, False) if member is None else (wanted, member.group_topics, member.follows_all_topics)
+        others, follows_all = (_NO_TOPICS, False) if member is None else (member.group_topics, member.follows_all_topics)
+        followed = wanted, others, follows_all, self._subscription.pattern is None
         if followed != self._followed:  # cheap: in nearly every pass these are the same objects
             self._followed = followed
-            self._metadata.set_topics(None if followed[2] else wanted | followed[1])
+            self._metadata.set_topics(None if follows_all else wanted | others, may_create=followed[3])
         return Poll()
 
 

@@ -1,7 +1,7 @@
 """The picture of a comparison: how many partitions were read at each moment, a panel for each generation.
 
 Owns its appearance. Must not know where the lives took place. Invariants: drawing needs no display and no network; the same lives
-give the same file.
+give the same SVG file.
 """
 
 from __future__ import annotations
@@ -36,14 +36,13 @@ def draw(lives: Sequence[Life], file: Path, title: str) -> None:
     """Draw the lives to a file, in the format of its suffix."""
     # The ids in an SVG file, and its date, are otherwise new in each run; text is drawn by the viewer.
     with matplotlib.rc_context({"svg.hashsalt": "ottla", "svg.fonttype": "none", "font.size": 9}):
-        figure, panels = pyplot.subplots(
-            len(lives), 1, sharex=True, figsize=(WIDTH, PANEL * len(lives) + 0.9), layout="constrained"
-        )
-        for life, axes in zip(lives, panels if len(lives) > 1 else [panels], strict=True):
+        size = WIDTH, PANEL * len(lives) + 0.9
+        figure, panels = pyplot.subplots(len(lives), 1, sharex=True, squeeze=False, figsize=size, layout="constrained")
+        for life, axes in zip(lives, panels[:, 0], strict=True):
             _draw_life(axes, life)
         figure.suptitle(title, x=0.01, ha="left", fontweight="bold", color=INK)
-        figure.supxlabel("seconds", fontsize=9, color=INK)
-        legend = [Patch(color=READ, label="partitions that a live member reads"), Patch(color=UNREAD, label="unread")]
+        panels[-1, 0].set_xlabel("seconds since one member had all partitions", color=INK)
+        legend = [Patch(color=READ, label="partitions that a live member has"), Patch(color=UNREAD, label="unread")]
         figure.legend(handles=legend, loc="outside lower center", ncols=2, frameon=False)
         try:
             figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)

@@ -7,6 +7,7 @@ has reported of handled records still counts.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -146,6 +147,7 @@ def real_life(generation: Generation, folder: Path, stop: Stop, on_step: Callabl
     """
     logs = folder / "logs"
     logs.mkdir(parents=True, exist_ok=True)
+    logging.getLogger("ottla").setLevel(logging.ERROR)  # that the killed broker has closed a connection is no news
     with (
         ZooKeeperServer(folder / "zookeeper", settings=ZOOKEEPER_SETTINGS) as zookeeper,
         Children(logs, stop) as children,

@@ -138,12 +138,13 @@ class ClientConfig(SecurityConfig):
         is_old = cls._means_zookeeper({**settings, **keywords})
         for spelling, value in (*settings.items(), *keywords.items()):
             name, in_seconds = field_of(cls, spelling, _configs, is_old)
+            if value is None:
+                continue
             if name in spelled:
                 raise ConfigError(f"{dotted(name)} is given twice, as {spelled[name]} and as {spelling}: give one of them")
             spelled[name] = spelling
-            if value is not None:
-                word = WORDS.get((name, value)) if is_old and isinstance(value, str) else None
-                given[name] = read(table(cls)[name], spelling, word or value, in_seconds)
+            word = WORDS.get((name, value)) if is_old and isinstance(value, str) else None
+            given[name] = read(table(cls)[name], spelling, word or value, in_seconds)
         config = cls(**{**cls._implied(given), **given}, given=frozenset(given))
         config._check(frozenset(given))
         return config
@@ -386,8 +387,8 @@ class ConsumerConfig(ApiConfig):
 def _check_group_in_zookeeper(config: ConsumerConfig) -> None:
     """Check what is stored in ZooKeeper, or computed from it: the name of the group, and its assignor."""
     if config.group_id is not None and not is_legal_name(config.group_id):
-        allowed = "letters, digits, dots, underscores and hyphens, and not '.' or '..'"
-        raise ConfigError(f"group.id={short_repr(config.group_id)}: in a {config.group_protocol} group it has only {allowed}")
+        allowed = "up to 249 letters, digits, dots, underscores and hyphens, and not of '.' or '..' alone"
+        raise ConfigError(f"group.id={short_repr(config.group_id)}: in a {config.group_protocol} group it consists of {allowed}")
     if config.group_protocol == "central" and config.group_id in RESERVED_GROUPS:
         raise ConfigError(f"group.id={config.group_id}: in ZooKeeper this is not the node of a group", hint="choose another name")
     strategy = config.partition_assignment_strategy

@@ -269,17 +269,17 @@ class DataDir:
             self._pin().write_small(META, content, forced=True)  # an empty file would fail the next start
             return cluster_id
         stored = read_properties(path)
-        if stored["node.id"] != str(node_id):
-            raise StorageError(
-                f"data directory {self.path} belongs to node.id {stored['node.id']}, the settings say {node_id}",
-                hint="set node.id to what meta.properties says, or use another directory",
-            )
         if joined is None and stored.get(_METADATA) == _ZOOKEEPER:
             # It would serve the partitions of other brokers as its own, and the next start with ZooKeeper would remove topics that
             # were created meanwhile.
             raise StorageError(
                 f"data directory {self.path} belongs to a broker with ZooKeeper, in cluster {stored['cluster.id']}",
                 hint="set zookeeper.connect as at its last start",
+            )
+        if stored["node.id"] != str(node_id):
+            raise StorageError(
+                f"data directory {self.path} belongs to node.id {stored['node.id']}, the settings say {node_id}",
+                hint="set node.id to what meta.properties says, or use another directory",
             )
         # The broker has read it before it joined. 1. It was new then. 2. Another broker has used it for another cluster, and ended.
         if joined not in (None, stored["cluster.id"]):

@@ -43,6 +43,29 @@ def test_partitions_are_unread_between_their_members() -> None:
     assert history.unread(9, 12) == pytest.approx(1 + 6)
 
 
+def test_reports_whose_times_go_back_by_milliseconds() -> None:
+    history = History(2)
+    history.started("a", 0)
+    history.started("b", 0)
+    history.assigned("a", (0, 1), 1.0)
+    history.given_up("a", (1,), 5.002)
+    history.assigned("b", (1,), 5.001)
+    assert history.unread(1, 9) == 0
+    assert [reading.at for reading in history.readings] == sorted(reading.at for reading in history.readings)
+
+
+def test_only_a_change_of_an_owner_is_a_change() -> None:
+    history = History(1)
+    history.started("a", 0)
+    history.assigned("a", (0,), 1)
+    changes = history.changes
+    history.assigned("a", (), 2)
+    history.assigned("a", (0,), 2)
+    history.given_up("a", (), 3)
+    history.given_up("b", (0,), 3)
+    assert history.changes == changes
+
+
 def test_partitions_that_are_added_are_unread_until_they_are_assigned() -> None:
     history = History(1)
     history.started("a", 0)

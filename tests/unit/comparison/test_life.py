@@ -29,9 +29,10 @@ DELAY = 0.5
 
 
 class Obedient:
-    """A stage on which the group has its next owners half a second after each change, and each change costs two messages."""
+    """A stage on which the group has its next owners half a second after each change, which costs twice ``factor`` messages."""
 
-    def __init__(self) -> None:
+    def __init__(self, factor: int = 1) -> None:
+        self._factor = factor
         self.history = History(PARTITIONS)
         self.acts: list[str] = []
         self.loses = 0
@@ -68,7 +69,7 @@ class Obedient:
     def _changed(self, act: str) -> None:
         self.acts.append(act)
         self._due = self._now + DELAY
-        self._messages += 2
+        self._messages += 2 * self._factor
 
     def start(self, name: str) -> None:
         self.history.started(name, self._now)
@@ -83,8 +84,11 @@ class Obedient:
         self._changed(f"kill {name}")
 
     def add_partitions(self, count: int) -> None:
-        self.history.added(count, self._now)
         self._changed(f"add {count}")
+
+    def find_coordinator(self) -> None:
+        self.acts.append("find coordinator")
+        self._now += 7
 
     def kill_coordinator(self) -> None:
         self.acts.append("kill coordinator")
@@ -93,7 +97,7 @@ class Obedient:
         self._changed("start coordinator")
 
     def traffic(self) -> Traffic:
-        return Traffic(Counter({"JoinGroup": self._messages}), 3, 4, 5)
+        return Traffic(Counter({"JoinGroup": self._messages}), 3 * self._messages, 4 * self._messages, self._messages, 5)
 
     def produced(self) -> int:
         self.history.handled(0, (0, 1, 1))
@@ -103,7 +107,7 @@ class Obedient:
 def test_the_steps_in_their_order() -> None:
     stage = Obedient()
     seen: list[Phase] = []
-    life = live(Generation.CLASSIC, stage, seen.append)
+    life = live(Generation.CLASSIC, stage, 1, seen.append)
     names = [f"member-{number}" for number in range(1, 16)]
     assert stage.acts == [
         *(f"start {name}" for name in names[:MEMBERS]),
@@ -115,6 +119,7 @@ def test_the_steps_in_their_order() -> None:
             for old, new in zip(["member-1", *names[3:MEMBERS]], names[MEMBERS:], strict=False)
             for act in (f"stop {old}", f"start {new}")
         ),
+        "find coordinator",
         "kill coordinator",
         "start coordinator",
     ]
@@ -124,47 +129,57 @@ def test_the_steps_in_their_order() -> None:
 
 
 def test_the_figures_of_the_phases_add_up() -> None:
-    stage = Obedient()
-    found = figures(live(Generation.CLASSIC, stage))
+    found = figures([live(Generation.CLASSIC, Obedient(), 1)])
     assert found.of(Phase.GROW).stable == pytest.approx((DELAY,) * 7)
-    assert found.of(Phase.COORDINATOR).time_to_stable == pytest.approx(2 + DELAY)
+    assert found.of(Phase.COORDINATOR).time_to_stable == pytest.approx(2 + DELAY), "it was found before"
     assert found.of(Phase.ADD).unread == pytest.approx(4 * DELAY)
+    assert found.of(Phase.KILL).unread_at_once == 2 * PARTITIONS // MEMBERS + 1
     assert found.of(Phase.GROW).messages == {"JoinGroup": 14}
     assert found.of(Phase.KILL).messages == {"JoinGroup": 4}
     assert found.messages == {"JoinGroup": 14 + 4 + 2 + 24 + 2}, "the first member's are none of the life"
-    assert found.operations == found.single_operations == 0, "they were issued before it"
+    assert (found.operations, found.single_operations, found.offset_operations) == (3 * 46, 4 * 46, 46)
+    assert found.notifications == 0, "they fired before it"
     assert (found.records, found.repeated) == (2, 1)
     assert found.duration == pytest.approx(sum(one.duration for one in found.phases))
     document = found.as_json()
-    assert document["generation"] == "classic"
-    assert document["messages"] == sum(phase["messages"] for phase in document["phases"])
+    assert (document["generation"], document["lives"]) == ("classic", 1)
+    assert document["messages"] == sum(phase["messages"] for phase in document["phases"]) == 46
     assert document["partition_seconds_unread"] == pytest.approx(
         sum(phase["partition_seconds_unread"] for phase in document["phases"]), abs=0.01
     )
+
+
+def test_the_figures_of_several_lives_are_means() -> None:
+    lives = [live(Generation.CLASSIC, Obedient(), seed) for seed in (1, 2)]
+    one, other, both = figures(lives[:1]), figures(lives[1:]), figures(lives)
+    assert one.duration != other.duration, "the rests are random"
+    assert both.duration == pytest.approx((one.duration + other.duration) / 2)
+    assert both.of(Phase.GROW).stable == (*one.of(Phase.GROW).stable, *other.of(Phase.GROW).stable)
+    assert (both.lives, both.messages, both.records) == (2, one.messages, 2)
 
 
 def test_a_group_that_does_not_become_stable() -> None:
     stage = Obedient()
     stage.stays_unstable = True
     with pytest.raises(Unstable, match=r"with one member, the group is not stable after 60 s: members \['member-1'\]"):
-        live(Generation.CLASSIC, stage)
+        live(Generation.CLASSIC, stage, 1)
 
 
 def test_records_that_are_lost() -> None:
     stage = Obedient()
     stage.loses = 1
     with pytest.raises(Unstable, match="3 records were produced, and 2 of them handled after 60 s"):
-        live(Generation.CLASSIC, stage)
+        live(Generation.CLASSIC, stage, 1)
 
 
 def test_the_tables_and_the_page_have_all_figures() -> None:
-    compared = [figures(live(generation, Obedient())) for generation in Generation]
-    rows = report.table(compared)
-    assert all(row.keys() == {"figure", *Generation} for row in rows)
-    assert {row["figure"]: row["classic"] for row in rows}["messages"] == "46"
-    assert "| messages | 46 | 46 | 46 | 46 |" in report.markdown_table(compared)
+    compared = [figures([live(generation, Obedient(factor), 1)]) for factor, generation in enumerate(Generation, 1)]
+    rows = {row["figure"]: row for row in report.table(compared)}
+    assert all(row.keys() == {"figure", *Generation} for row in rows.values())
+    assert [rows["messages"][generation] for generation in Generation] == ["46", "92", "138", "184"]
+    assert "| messages | 46 | 92 | 138 | 184 |" in report.markdown_table(compared)
     text = page(compared, [], "images/p.svg")
     assert report.markdown_table(compared) in text
     assert "](images/p.svg)" in text
-    assert "real processes\n" not in text
+    assert "## The figures, on real processes" not in text
     assert page(compared, compared, "images/p.svg").count(report.markdown_table(compared)) == 2

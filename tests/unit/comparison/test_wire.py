@@ -112,7 +112,7 @@ OF_CHANNEL = Counter(Register=2, Stop=2, Start=2, Ping=2, OffsetCommit=2, Leave=
 def test_requests_and_responses_of_groups_count(
     sent: Sent, messages: Counter[str], split: Callable[[bytes], Iterable[bytes]]
 ) -> None:
-    assert passed(KafkaMeter, sent, split) == Traffic(messages, 0, 0, 0)
+    assert passed(KafkaMeter, sent, split) == Traffic(messages, 0, 0, 0, 0)
 
 
 def test_frames_that_arrive_together_count_one_by_one() -> None:
@@ -172,6 +172,7 @@ SESSION: Sent = [
     asked(MULTI, 4),
     answered(4),
     asked(Sync("/"), 5),
+    asked(SetData("/consumers/compared/offsets/topic/1", b"13", -1), 8),
     asked(Exists("/brokers/ids/1", False), 6),
     fired("/brokers/ids", 4),
     fired("/consumers/compared/generation"),
@@ -188,9 +189,9 @@ SESSION: Sent = [
 @pytest.mark.parametrize(
     ("roots", "traffic"),
     [
-        (None, Traffic(Counter(), 6, 3 + 4 + 0 + 1, 4)),
-        (ROOTS, Traffic(Counter(), 4, 3 + 4, 3)),
-        ((), Traffic(Counter(), 0, 0, 0)),
+        (None, Traffic(Counter(), 6, 3 + 4 + 1 + 1, 1, 4)),
+        (ROOTS, Traffic(Counter(), 5, 3 + 4 + 1, 1, 3)),
+        ((), Traffic(Counter(), 0, 0, 0, 0)),
     ],
     ids=["everything", "some paths", "nothing"],
 )
@@ -206,13 +207,13 @@ def test_operations_count_as_issued_and_one_by_one(
 )
 def test_paths_are_below_a_root_or_not(path: str, concerned: int) -> None:
     sent = [*CONNECTED, asked(SetData(path, b"", 0)), fired(path)]
-    assert passed(lambda tally: ZooKeeperMeter(tally, ROOTS), sent) == Traffic(Counter(), concerned, concerned, concerned)
+    assert passed(lambda tally: ZooKeeperMeter(tally, ROOTS), sent) == Traffic(Counter(), concerned, concerned, 0, concerned)
 
 
 def test_a_multi_counts_if_one_of_its_paths_does() -> None:
     multi = Transaction([CheckVersion("/brokers/ids/1", 0), create("/consumers/coordinator"), SetData("/other", b"", 0)])
     sent = [*CONNECTED, asked(multi), asked(Transaction([create("/brokers/ids/1")]))]
-    assert passed(lambda tally: ZooKeeperMeter(tally, ROOTS), sent) == Traffic(Counter(), 1, 2, 0)
+    assert passed(lambda tally: ZooKeeperMeter(tally, ROOTS), sent) == Traffic(Counter(), 1, 2, 0, 0)
 
 
 # -- what cannot be read --------------------------------------------------------------------------------------------------
@@ -232,7 +233,7 @@ FOREIGN = [
 @pytest.mark.parametrize("data", FOREIGN)
 def test_after_what_is_no_operation_nothing_counts(data: bytes) -> None:
     good = asked(GetData("/a", False))
-    assert passed(ZooKeeperMeter, [*CONNECTED, good, (True, data), good, fired("/a")]) == Traffic(Counter(), 1, 1, 0)
+    assert passed(ZooKeeperMeter, [*CONNECTED, good, (True, data), good, fired("/a")]) == Traffic(Counter(), 1, 1, 0, 0)
 
 
 @pytest.mark.parametrize("data", FOREIGN[:4])

@@ -116,7 +116,7 @@ class CoordinatorElector:
         """Whether something has become due since the last poll that ZooKeeper has not announced."""
         self._on_elected: OnElected = lambda epoch, version, now: None
         self._on_resigned: OnResigned = lambda reason, now: None
-        self._malformed = MalformedNodes("no broker is elected until it is deleted, or has the number of the last epoch again")
+        self._malformed = MalformedNodes("no broker is elected until it is deleted or corrected")
 
     def __repr__(self) -> str:
         return f"<CoordinatorElector {self.state.name} epoch {self.epoch}>"

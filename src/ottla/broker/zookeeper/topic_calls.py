@@ -122,7 +122,8 @@ def remove_topic(name: str) -> Steps[None]:
     """Remove all nodes of a topic, at last the one that asks for it, unless it asks no more.
 
     The leaders of its partitions may write states until they learn of the deletion, and the broker that did this before may have
-    died halfway: so each attempt looks at what there is. Each write checks that the deletion is still asked for:
+    died halfway: so each step looks at what there is. A step concerns some partitions only, so that a broker whose session ends
+    again and again makes progress all the same. Each write checks that the deletion is still asked for:
 
     1. The topic is removed. 2. This broker has not learnt yet that nothing asks for it, and removes it once more. 3. A client
     creates a topic with this name. Without the check it would be removed.
@@ -130,40 +131,36 @@ def remove_topic(name: str) -> Steps[None]:
     marker = paths.deleted_topic(name)
     while True:
         try:
-            removals = yield from _removals(name, marker)
+            removals = yield from _next_removals(name, marker)
         except ZooKeeperError as lost:
             if not lost.retriable:
                 raise
             continue
-        for part in removals:
-            error = yield from _write(Multi((Check(marker), *part)))
-            if error is _MADE:
-                continue
-            if not (error.retriable or has_code(error, _NONODE, KeeperCode.NOTEMPTY)):
-                raise error
-            break
-        else:
+        if not removals:
             return
+        error = yield from _write(Multi((Check(marker), *removals)))
+        if error is not _MADE and not (error.retriable or has_code(error, _NONODE, KeeperCode.NOTEMPTY)):
+            raise error
 
 
-def _removals(name: str, marker: str) -> Steps[list[list[Delete]]]:
-    """Return what removes the nodes that exist, in parts, children first; nothing without the ``marker``.
+def _next_removals(name: str, marker: str) -> Steps[list[Delete]]:
+    """Return what removes some of the partitions, or at last the rest; nothing without the ``marker``.
 
-    The topic, its settings and the marker are in one part: a marker alone would concern the next topic with this name.
+    The topic, its settings and the marker go together: a marker alone would concern the next topic with this name.
     """
     if (yield from read_each([Exists(marker)])) == [None]:
         return []
-    numbers = yield from read_children(paths.partitions(name))
-    states = [f"{paths.partitions(name)}/{number}/state" for number in numbers or ()]
-    found = yield from read_each([Exists(state) for state in states])
-    removals = []
-    for state, stat in zip(states, found, strict=True):
-        removals += [Delete(state)] if stat is not None else []
-        removals.append(Delete(state.rpartition("/")[0]))
+    numbers = (yield from read_children(paths.partitions(name))) or ()
+    states = [f"{paths.partitions(name)}/{number}/state" for number in numbers[: MULTI_OPERATIONS // 2 - 1]]
+    if states:
+        removals: list[Delete] = []
+        for state, stat in zip(states, (yield from read_each([Exists(state) for state in states])), strict=True):
+            removals += [Delete(state)] if stat is not None else []
+            removals.append(Delete(state.rpartition("/")[0]))
+        return removals
     last = [paths.partitions(name), paths.topic(name), paths.topic_config(name), marker]
     stats = yield from read_each([Exists(path) for path in last])
-    parts = [removals[start : start + MULTI_OPERATIONS - 1] for start in range(0, len(removals), MULTI_OPERATIONS - 1)]
-    return [*parts, [Delete(path) for path, stat in zip(last, stats, strict=True) if stat is not None]]
+    return [Delete(path) for path, stat in zip(last, stats, strict=True) if stat is not None]
 
 
 def _read_same_topic(name: str, topic_id: uuid.UUID) -> Steps[tuple[TopicNode, int] | None]:

@@ -18,6 +18,7 @@ from ottla.protocol import ErrorCode, rpcs
 from ottla.protocol.messages import consult_request, consult_response
 from ottla.types import Node, Now
 
+NOT_ELECTED_HINT = "do the brokers reach ZooKeeper? /consumers/coordinator has the id of the broker that is elected"
 NO_COORDINATOR_HINT = (
     "only Ottla's brokers with ZooKeeper have a central coordinator: start the brokers with zookeeper=..., or choose another"
     " group_protocol"
@@ -43,6 +44,7 @@ class Consultation:
             if code or found is None:
                 text = response.error_message or ("no broker is elected" if code else "the elected broker is not registered")
                 error = broker_error(code or ErrorCode.coordinator_not_available, f"looking up the central coordinator: {text}")
+                error.hint = NOT_ELECTED_HINT
                 return on_failure(error, now)
             return on_named(found, now)
 

@@ -125,6 +125,7 @@ class MetadataManager:
         self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random)
         self._notify = notify
         self._allow_auto_create = allow_auto_create
+        self._may_create = True
         self._topics: frozenset[str] | None = frozenset()
         self._transient: dict[str, int | None] = {}
         self._wanted = True
@@ -147,8 +148,10 @@ class MetadataManager:
         """Whether all topics are followed, so that a topic without metadata does not exist."""
         return self._topics is None
 
-    def set_topics(self, topics: frozenset[str] | None) -> None:
-        """Follow these topics from now on; ``None``: all of them. New ones are requested at once."""
+    def set_topics(self, topics: frozenset[str] | None, *, may_create: bool = True) -> None:
+        """Follow these topics from now on; ``None``: all of them. New ones are requested at once. ``may_create``: whether brokers
+        may create what does not exist, if the settings allow it."""
+        self._may_create = may_create
         added = topics is None if self._topics is not None else False
         if topics is not None:
             added = not topics <= (self._topics or frozenset(self.current.topics))
@@ -311,7 +314,7 @@ class MetadataManager:
             topics = tuple(metadata_request.MetadataRequestTopic(topic_id=None, name=name) for name in names)
         return metadata_request.MetadataRequest(
             topics=topics,
-            allow_auto_topic_creation=self._allow_auto_create and topics is not None,
+            allow_auto_topic_creation=self._allow_auto_create and self._may_create and topics is not None,
             include_topic_authorized_operations=False,
         )
 

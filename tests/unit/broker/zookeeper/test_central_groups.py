@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from ottla.protocol.messages import (
     find_coordinator_request,
     heartbeat_request,
     join_group_request,
+    leave_group_request,
     list_groups_request,
     offset_commit_request,
     offset_delete_request,
@@ -453,6 +455,20 @@ def test_other_protocols_are_refused_in_a_central_group(cluster: ZooKeeperCluste
     leaving = heartbeat_request.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
     assert broker.ask(Api.HEARTBEAT, leaving).error_code is ErrorCode.unknown_member_id
     assert broker.ask(Api.JOIN_GROUP, joining("other")).error_code is not ErrorCode.inconsistent_group_protocol
+
+
+def test_a_group_with_classic_members_gets_no_central_member(cluster: ZooKeeperCluster) -> None:
+    """If its coordinator is the elected broker: of groups of other brokers that one does not know."""
+    name, broker = home(cluster), coordinator(cluster)
+    member_id = broker.ask(Api.JOIN_GROUP, joining(name)).member_id
+    assert broker.ask(Api.JOIN_GROUP, dataclasses.replace(joining(name), member_id=member_id)).error_code is ErrorCode.none
+    assert know(broker, name) is ErrorCode.inconsistent_group_protocol
+    assert generation(cluster, name) == {}
+    leaving = leave_group_request.LeaveGroupRequest(
+        group_id=name, members=(leave_group_request.MemberIdentity(member_id=member_id, group_instance_id=None),)
+    )
+    assert broker.ask(Api.LEAVE_GROUP, leaving).error_code is ErrorCode.none
+    assert know(broker, name) is ErrorCode.none
 
 
 def test_a_group_with_members_of_0_8_gets_no_central_member(cluster: ZooKeeperCluster, caplog: pytest.LogCaptureFixture) -> None:

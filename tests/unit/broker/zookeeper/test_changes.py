@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from ottla.broker.topic_changes import TopicChange
 from ottla.broker.topics import OFFSETS_TOPIC, Topic
+from ottla.broker.zookeeper import topic_calls
 from ottla.coordinator.effects import ApiError
 from ottla.protocol import ErrorCode
 from ottla.zookeeper import paths
-from ottla.zookeeper.operations import Multi
+from ottla.zookeeper.calls import WINDOW
+from ottla.zookeeper.operations import Create, Multi, Operation
 from tests.simulation.zookeeper_cluster import BrokerInCluster, ZooKeeperCluster
 
 SEEDS = range(6)
@@ -277,6 +280,37 @@ def test_a_marker_is_removed_together_with_its_topic(partitions: int) -> None:
     cluster.run(5000)
     last = [operation for operation in one.asked if isinstance(operation, Multi)][-1]
     assert {each.path for each in last.operations} >= {paths.topic("t"), paths.topic_config("t"), paths.deleted_topic("t")}
+    assert cluster.model.children(paths.DELETED_TOPICS) == cluster.model.children(paths.TOPICS) == ()
+
+
+def test_the_removal_of_a_large_topic_makes_progress_in_small_steps() -> None:
+    """1. A broker reads the states of 10,000 partitions. 2. What renews its lease waits behind that, and its session ends.
+    3. Another broker begins again."""
+    cluster = ZooKeeperCluster(1)
+    (one,) = cluster.add(1)
+    cluster.run()
+    change = create(one, 1200)
+    cluster.run(5000)
+    assert change.result().partition_count == 1200
+    session = cluster.model.open(1 << 40, cluster.clock.now)
+
+    def outcome(operation: Operation[Any]) -> Any:
+        executed = cluster.model.execute(session, operation, cluster.clock.now)
+        return executed.result if executed.error is None else executed.error
+
+    assert outcome(Create(paths.deleted_topic("t"))) == paths.deleted_topic("t")
+    counts = [1200]
+    while counts[-1]:
+        steps = topic_calls.remove_topic("t")
+        operations = next(steps)
+        while not isinstance(operations[0], Multi):
+            assert len(operations) <= WINDOW
+            operations = steps.send([outcome(operation) for operation in operations])
+        outcome(operations[0])  # and then its broker dies
+        counts.append(len(cluster.model.children(paths.partitions("t"))))
+        assert counts[-1] < counts[-2]
+    one.restart()
+    cluster.run(5000)
     assert cluster.model.children(paths.DELETED_TOPICS) == cluster.model.children(paths.TOPICS) == ()
 
 

@@ -164,6 +164,9 @@ def test_auto_creation_is_requested_only_with_names() -> None:
     metadata.answer(topic("a", (1, 1)))
     metadata.manager.set_topics(None)
     assert not metadata.ask().allow_auto_topic_creation
+    metadata.answer(topic("a", (1, 1)))
+    metadata.manager.set_topics(frozenset({"a", "b"}), may_create=False)
+    assert not metadata.ask().allow_auto_topic_creation
 
 
 def test_transient_topics_are_kept_for_a_while() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 
+from ottla.client.cluster.consultation import NOT_ELECTED_HINT
 from ottla.protocol import ErrorCode
 
 
@@ -101,6 +102,8 @@ HINTS: Mapping[int, str] = {
         " the member goes on trying"
     ),
     ErrorCode.inconsistent_group_protocol: "the member goes on trying",
+    ErrorCode.coordinator_not_available: NOT_ELECTED_HINT,
+    ErrorCode.not_coordinator: NOT_ELECTED_HINT,
 }
 """Hints that take the place of those that the errors have in all groups."""
 
