@@ -171,6 +171,10 @@ class CoordinatorShard(Protocol[F_co]):
         """Return the error for clients after a failed append: they know nothing about that log."""
         ...
 
+    def shares_append(self, operation: Operation) -> bool:
+        """Whether an operation may have one append with others of its key: none of them decides by what another one changes."""
+        ...
+
     def on_loaded(self, now: Now) -> Iterable[DecisionLike[F_co]]:
         """Return the decisions that follow from the loaded state, above all its timers, without durable events."""
         ...
@@ -238,11 +242,14 @@ class Timers:
         return True
 
 
+MOST_SHARED = 100
+"""Operations that have an append together, at most."""
+
+
 @light_dataclass(frozen=True, slots=True)
 class _OpenAppend(Generic[F]):
     batch: int
-    operation: Operation
-    result: DecisionLike[F]
+    decided: tuple[tuple[Operation, DecisionLike[F]], ...]
     producer: ProducerStamp | None
 
 
@@ -265,7 +272,7 @@ class PartitionRuntime(Generic[S, F]):
         if key in self._open:
             self._waiting.setdefault(key, deque()).append(operation)
             return []
-        return self._execute(key, operation, now)
+        return self._execute(key, (operation,), now)
 
     def fire_timer(self, key: str, timer: TimerKey, now: Now) -> list[F | Append | Reply | PartialAnswer]:
         """Fire a timer now if it is set."""
@@ -289,32 +296,35 @@ class PartitionRuntime(Generic[S, F]):
         return frozenset([one.producer.producer_id for one in self._open.values() if one.producer is not None])
 
     def appended(self, batch: int, now: Now) -> list[F | Append | Reply | PartialAnswer]:
-        """Apply and answer the operation of an append, then execute the operations that waited for it."""
+        """Apply and answer the operations of an append, then execute those that waited for it."""
         key = self._key_of(batch)
         if key is None:
             return []
         ended = self._open.pop(key)
-        effects = self.apply(ended.result) + _answer(ended.operation, ended.result)
+        effects: list[F | Append | Reply | PartialAnswer] = []
+        for operation, result in ended.decided:
+            effects += self.apply(result) + _answer(operation, result)
         self.shard.append_ended(self.open_producers)
         return effects + self._execute_waiting(key, now)
 
     def append_failed(self, batch: int, error: ErrorCode, now: Now) -> list[F | Append | Reply | PartialAnswer]:
-        """Answer the operation of an append with an error, without any change, then execute the operations that waited."""
+        """Answer the operations of an append with an error, without any change, then execute those that waited."""
         key = self._key_of(batch)
         if key is None:
             return []
         ended = self._open.pop(key)
         self.shard.append_ended(self.open_producers)
-        return self._handle_failure(key, ended.operation, self.shard.error_for_clients(error), now) + self._execute_waiting(
-            key, now
-        )
+        effects: list[F | Append | Reply | PartialAnswer] = []
+        for operation, _ in ended.decided:
+            effects += self._handle_failure(key, operation, self.shard.error_for_clients(error), now)
+        return effects + self._execute_waiting(key, now)
 
     def unload(self) -> list[F | Append | Reply | PartialAnswer]:
         """Answer all waiting and parked requests with NOT_COORDINATOR, and cancel all timers."""
         effects: list[Any] = [CancelTimer(key) for key in self.timers]
         effects += self.shard.answer_parked(NotServed.UNLOADED.value)
         waiting = [operation for queue in self._waiting.values() for operation in queue]
-        operations = [*(one.operation for one in self._open.values()), *waiting]
+        operations = [*(operation for one in self._open.values() for operation, _ in one.decided), *waiting]
         effects += [one.refused(NotServed.UNLOADED.value) for one in operations if isinstance(one, RequestOperation)]
         return effects
 
@@ -325,30 +335,54 @@ class PartitionRuntime(Generic[S, F]):
         effects: list[F | Append | Reply | PartialAnswer] = []
         queue = self._waiting.get(key)
         while queue and key not in self._open:
-            effects += self._execute(key, queue.popleft(), now)
+            together = [queue.popleft()]
+            # 1. The append of a key takes some milliseconds, and each of 200 members commits. 2. One append after the other, they
+            # would delay all else of the key for longer and longer.
+            while queue and len(together) < MOST_SHARED and all(map(self.shard.shares_append, (together[-1], queue[0]))):
+                together.append(queue.popleft())
+            effects += self._execute(key, together, now)
         if not queue:
             self._waiting.pop(key, None)
         return effects
 
-    def _execute(self, key: str, operation: Operation, now: Now) -> list[F | Append | Reply | PartialAnswer]:
+    def _execute(self, key: str, operations: Sequence[Operation], now: Now) -> list[F | Append | Reply | PartialAnswer]:
+        """Execute an operation, or several that share an append."""
+        effects: list[F | Append | Reply | PartialAnswer] = []
+        decided: list[tuple[Operation, DecisionLike[F]]] = []
+        records: tuple[Record, ...] = ()
+        producer = None
+        for operation in operations:
+            result, done, more = self._decide(key, operation, now)
+            effects += done
+            if result is not None:
+                decided.append((operation, result))
+                records, producer = records + more, self.shard.producer_of(result.events)
+        if decided:
+            batch = next(self._batches)
+            self._open[key] = _OpenAppend(batch, tuple(decided), producer)
+            effects.append(Append(self._partition, batch, records, producer))
+        return effects
+
+    def _decide(
+        self, key: str, operation: Operation, now: Now
+    ) -> tuple[DecisionLike[F] | None, list[F | Append | Reply | PartialAnswer], tuple[Record, ...]]:
+        """Return a decision that must be appended, with its records, or ``None`` and the effects of an operation that is over."""
         if isinstance(operation, TimerFired) and not self.timers.take_if_due(operation.timer, now.mono):
             # The timer was cancelled or moved while the operation waited, or the shell knew only an earlier deadline (``Timers``).
             moved_to = self.timers.deadline(operation.timer)
-            return [] if moved_to is None else self._set_timer(operation.timer, moved_to)
+            return None, [] if moved_to is None else self._set_timer(operation.timer, moved_to), ()
         try:
             result = self.shard.decide(key, operation, now)
             records = self.shard.records_of(result.events)
         except ProtocolError:  # a field of the request is too long for a record
-            return self._handle_failure(key, operation, ErrorCode.invalid_request, now)
+            return None, self._handle_failure(key, operation, ErrorCode.invalid_request, now), ()
         except Exception:
             # A handler writes nothing, so the state is as before: queued requests and other keys go on.
             logger.exception("%s %r: %s failed", self.shard.KEY, key, _name_of(operation))
-            return self._handle_failure(key, operation, ErrorCode.unknown_server_error, now)
+            return None, self._handle_failure(key, operation, ErrorCode.unknown_server_error, now), ()
         if not records:
-            return self.apply(result) + _answer(operation, result)
-        batch, producer = next(self._batches), self.shard.producer_of(result.events)
-        self._open[key] = _OpenAppend(batch, operation, result, producer)
-        return [Append(self._partition, batch, records, producer)]
+            return None, self.apply(result) + _answer(operation, result), ()
+        return result, [], records
 
     def _handle_failure(
         self, key: str, operation: Operation, error: ErrorCode, now: Now

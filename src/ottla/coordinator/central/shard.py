@@ -106,6 +106,10 @@ class CentralShard:
         """Return the error for clients after a failed append."""
         return error if error in _TOLD else ErrorCode.coordinator_not_available
 
+    def shares_append(self, operation: Operation) -> bool:
+        """Commits are decided by the members and owners, which no commit changes."""
+        return isinstance(operation, RequestOperation) and operation.context.api is Api.OFFSET_COMMIT
+
     def on_loaded(self, now: Now) -> Iterator[Result]:
         """Wait for the members that were found: each reads on for one session at most without a coordinator."""
         for group in self.state.groups().values():

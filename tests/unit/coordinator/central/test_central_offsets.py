@@ -29,6 +29,64 @@ def test_one_request_is_one_append() -> None:
     assert central.coordinator.offsets("g") == {}
 
 
+def test_commits_that_wait_share_one_append() -> None:
+    central = stable("a")
+    central.appends = DELAYED
+    first = central.commit("a", 1, 10)
+    waiting = [central.commit("a", 1, offset) for offset in (11, 12)]
+    refused = central.commit("x", 1, 99)
+    waiting.append(central.commit("a", 1, 13, bills=1))
+    (batch,) = central.open
+    central.settle(batch)
+    assert first in central.replies
+    assert code_of_commit(central, refused) is ErrorCode.unknown_member_id
+    (append,) = central.open.values()
+    assert [value for _, value in append.records] == [b"11", b"12", b"13"]
+    assert central.coordinator.offsets("g")[ORDERS_0] == 10
+    central.settle()
+    assert [code_of_commit(central, ticket) for ticket in waiting] == [ErrorCode.none] * 3
+    assert central.fetch() == {ORDERS_0: 12, TopicPartition("bills", 1): 13}
+    assert central.nodes["g/offsets/orders/0"] == b"12"
+
+
+def test_what_waits_behind_commits_comes_after_them_and_commits_behind_that_later() -> None:
+    central = stable("a")
+    central.appends = DELAYED
+    tickets = [central.commit("a", 1, 10), central.commit("a", 1, 11)]
+    registered = central.send_register("b")
+    late = central.commit("a", 1, 12)
+    central.settle(next(iter(central.open)))
+    assert tickets[0] in central.replies
+    assert len(central.open) == 1
+    assert registered not in central.replies
+    central.settle(next(iter(central.open)))
+    assert code_of_commit(central, tickets[1]) is ErrorCode.none
+    assert registered in central.replies
+    central.settle()
+    assert code_of_commit(central, late) is ErrorCode.none, "the generation may commit until its members have stopped"
+    assert central.nodes["g/offsets/orders/0"] == b"12"
+
+
+def test_commits_that_share_an_append_fail_together() -> None:
+    central = stable("a")
+    central.appends = DELAYED
+    tickets = [central.commit("a", 1, offset) for offset in (10, 11, 12)]
+    central.settle(next(iter(central.open)))
+    central.settle(next(iter(central.open)), ErrorCode.request_timed_out)
+    assert [code_of_commit(central, ticket) for ticket in tickets] == [
+        ErrorCode.none,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.coordinator_not_available,
+    ]
+    assert central.fetch() == {ORDERS_0: 10}
+
+
+def code_of_commit(central: Central, ticket: int) -> ErrorCode:
+    """The error of a commit that was answered."""
+    code: ErrorCode = central.replies[ticket].topics[0].partitions[0].error_code
+    return code
+
+
 def test_commits_of_others_change_nothing() -> None:
     central = stable("a")
     assert central.committed("x", 1) is ErrorCode.unknown_member_id
