@@ -111,7 +111,7 @@ def test_files_are_written_also_if_the_reader_of_stdout_is_gone(tmp_path: Path) 
 import sys
 from ottla.cli import app, compare
 from ottla.comparison.life import Generation, live
-from tests.unit.comparison.test_life import Obedient
+from tests.unit.comparison.obedient import Obedient
 
 compare._simulated_lives = lambda stop: {each: [live(each, Obedient(), 1)] for each in Generation}
 sys.exit(app.run(["compare", "--page", "page.md", "--picture", "picture.svg"]))

@@ -98,7 +98,7 @@ default. The new partitions are unread meanwhile: {zookeeper_add_unread}, {centr
 ### A restart: one rebalance or two
 
 A restart is a leave and a join. `zookeeper` ({zookeeper_roll}) and `central` ({central_roll}) see each at once, and rebalance
-twice; a new process has its partitions {central_roll} after the old one was told to stop. With `classic` ({classic_roll}) the
+twice; a new process has its partitions {central_roll} after the old one began to stop. With `classic` ({classic_roll}) the
 new member often joins before the others have heard that the old one has left; then one rebalance does for both:
 {classic_roll_syncs:.0f} SyncGroups, where {restarts} restarts in a group of {left} would need {restart_syncs} with one
 rebalance each, and {twice_restart_syncs} with two. With `consumer` ({consumer_roll}) the partitions of the old member go to the
