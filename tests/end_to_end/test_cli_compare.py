@@ -1,4 +1,7 @@
-"""``ottla compare`` in the simulator: its table, its JSON, its page and picture, wrong usage, and Ctrl-C."""
+"""``ottla compare`` in the simulator: its table, its JSON, its page and picture, wrong usage, and Ctrl-C.
+
+Twelve lives take a minute of CPU time, so what needs them is slow; ``tests/scenarios/test_comparison.py`` plays one.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +45,7 @@ def generations(document: Any) -> dict[str, Any]:
     return {one["generation"]: one for one in document["generations"]}
 
 
+@pytest.mark.slow
 def test_the_document_has_the_figures_of_each_generation(document: Any) -> None:
     assert document.keys() == {"generations"}
     assert [one["generation"] for one in document["generations"]] == GENERATIONS
@@ -58,6 +62,7 @@ def test_the_document_has_the_figures_of_each_generation(document: Any) -> None:
         assert one["records"]["processed"] > 1000
 
 
+@pytest.mark.slow
 def test_what_the_designs_lead_to(generations: dict[str, Any]) -> None:
     zookeeper, central, classic, consumer = (generations[name] for name in GENERATIONS)
     assert zookeeper["messages"] == 0
@@ -78,11 +83,13 @@ def test_what_the_designs_lead_to(generations: dict[str, Any]) -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_page_is_that_of_the_documentation(document: Any, folder: Path) -> None:
     """If this fails, a core behaves in another way: write the page again, and read whether it explains that."""
     assert PAGE.read_text(encoding="utf-8").startswith((folder / PAGE.name).read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 def test_the_pictures(document: Any, folder: Path) -> None:
     assert (folder / "picture.png").read_bytes().startswith(b"\x89PNG")
     drawn = (folder / "images" / PAGE.with_suffix(".svg").name).read_text()
@@ -109,11 +116,11 @@ def test_files_that_cannot_be_written_are_found_at_once(arguments: list[str], te
 def test_files_are_written_also_if_the_reader_of_stdout_is_gone(tmp_path: Path) -> None:
     code = """
 import sys
-from ottla.cli import app, compare
+from ottla.cli import app, comparison
 from ottla.comparison.life import Generation, live
 from tests.unit.comparison.obedient import Obedient
 
-compare._simulated_lives = lambda stop: {each: [live(each, Obedient(), 1)] for each in Generation}
+comparison._simulated_lives = lambda stop: {each: [live(each, Obedient(), 1)] for each in Generation}
 sys.exit(app.run(["compare", "--page", "page.md", "--picture", "picture.svg"]))
 """
     (tmp_path / "program.py").write_text(code)

@@ -71,6 +71,7 @@ COMMANDS = {
     "pipeline status": Command("pipeline status NEW", False, 1),
     "pipeline init": Command("pipeline init /dev/full", False, 1),
     "simulate": Command("simulate --generation classic --seed 1"),
+    "compare": Command("compare --picture nowhere/p.png", False, 1),
     "demo": Command("demo --out /dev/full", False, 1),
     "zookeeper start": Command("zookeeper start --jars NEW", False, 1),
 }

@@ -215,7 +215,7 @@ class BrokerConfig:
     group_min_session_timeout_ms: int = _setting(
         "group.min.session.timeout.ms",
         6_000,
-        "The shortest session a member of a classic group may ask for.",
+        "The shortest session a member of a classic or central group may ask for.",
         minimum=1,
         maximum=INT_MAX,
     )

@@ -118,7 +118,7 @@ class IllegalGenerationError(BrokerError, code=22, name="ILLEGAL_GENERATION"):
 
 
 class InconsistentGroupProtocolError(BrokerError, code=23, name="INCONSISTENT_GROUP_PROTOCOL"):
-    hint = "the members of a group share a group.protocol and an assignor; ottla group describe shows those of the group"
+    hint = "the members of a group must share at least one assignor and one protocol type; ottla group describe shows the group's"
 
 
 class InvalidGroupIdError(BrokerError, code=24, name="INVALID_GROUP_ID"): ...

@@ -133,7 +133,9 @@ def _check_incarnation(group: CentralGroup, request: register_request.RegisterRe
     2. The second one registers, and so would get the share of its member id at once.
     3. The first one reads on for the rest of its lease.
 
-    An election forgets which process was the member. The owner knows its generation; a process without one may be another.
+    An election forgets which process was the member. The owner knows its generation, also if its lease has ended since; a process
+    without one may be another. Of the generation that has been assigned last there is one owner with this id, so one that has lost
+    partitions of it reads no more, and no other does.
     """
     member_id = request.member_id
     known = group.members.get(member_id) or group.leases.get(member_id)
@@ -143,7 +145,7 @@ def _check_incarnation(group: CentralGroup, request: register_request.RegisterRe
             f"its session of {known.session_timeout_ms} ms must end first"
         )
         raise ApiError(ErrorCode.unreleased_instance_id, text)
-    if member_id in group.found and request.generation < 0:
+    if member_id in group.found and request.generation < 0 and request.lost_generation != group.generation:
         text = (
             f"an instance that this coordinator has not heard of so far is member {member_id!r} and owns partitions; "
             f"its session must end first, {group.session_timeout_ms} ms after the election"

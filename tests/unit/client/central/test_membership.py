@@ -555,6 +555,11 @@ def test_after_the_lease_the_partitions_are_lost(member: Member, state: State, i
     assert member.give_up(lost=True) == {T0}
     send = member.one(Api.REGISTER)
     assert (send.message.generation, owned(send), member.state) == (-1, {}, State.JOINING)
+    assert send.message.lost_generation == 1
+    member.registered(send)
+    member.lose_channel()
+    member.coordinator.node_id = 1
+    assert member.one(Api.REGISTER, member.mono + 2_000).message.lost_generation == -1, "the coordinator has known it"
 
 
 def test_a_stopped_member_has_nothing_to_lose(member: Member) -> None:

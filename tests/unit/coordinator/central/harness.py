@@ -256,6 +256,7 @@ class Central:
             coordinator_epoch=fields.pop("epoch", member.epoch),
             generation=fields.pop("generation", member.generation),
             owned_topics=owned_topics(fields.pop("held", member.held)),
+            lost_generation=fields.pop("lost", -1),
         )
         connection = fields.pop("connection", None) or next(self._connections)
         assert not fields

@@ -150,6 +150,23 @@ def test_the_process_that_knows_the_generation_is_the_owner() -> None:
     assert central.register("a", again=other).error_code is ErrorCode.unreleased_instance_id, "it is known now"
 
 
+def test_an_owner_whose_lease_has_ended_is_known_by_the_generation_that_it_has_lost() -> None:
+    """1. ZooKeeper is away for longer than the sessions, and all members lose their partitions. 2. They register again, and have
+    nothing. 3. Without what they have lost the coordinator would wait for a whole session for owners that are there."""
+    central = failed_over()
+    generation = central.group().generation
+    lost = {one: Member(one, epoch=1) for one in "ab"}
+    assert central.register("a", again=lost["a"], lost=generation - 1).error_code is ErrorCode.unreleased_instance_id
+    assert central.register("a", again=lost["a"], lost=generation).error_code is ErrorCode.none
+    other = Member("a", epoch=1, incarnation="two")
+    assert central.register("a", again=other, lost=generation).error_code is ErrorCode.unreleased_instance_id
+    central.members["a"] = lost["a"]
+    assert central.register("b", again=lost["b"], lost=generation).error_code is ErrorCode.none
+    central.obey()
+    assert central.state() is CentralGroupState.STABLE
+    assert sorted(functools.reduce(operator.iadd, central.holdings().values(), [])) == [f"orders/{n}" for n in range(4)]
+
+
 def test_a_member_that_owns_nothing_may_come_back_as_any_process() -> None:
     central = failed_over()
     assert central.register("c", incarnation="two").error_code is ErrorCode.none

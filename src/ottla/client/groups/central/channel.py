@@ -162,8 +162,8 @@ class Channel:
 
     # -- the member's calls -----------------------------------------------------------------------------------------------
 
-    def register(self, interest: Interest, held: Held, now: Now) -> None:
-        """Register, on the open channel or at the coordinator, which is known."""
+    def register(self, interest: Interest, held: Held, now: Now, *, lost: int = -1) -> None:
+        """Register, on the open channel or at the coordinator, which is known. For ``lost`` see ``Frames.register``."""
         target = self._target
         if target is None:
             node = self._coordinator.target()
@@ -172,7 +172,7 @@ class Channel:
         number, sent_at, asked = self._number, now.mono, target
         send = Send(
             rpcs.REGISTER,
-            self._frames.register(interest, held, self.epoch),
+            self._frames.register(interest, held, self.epoch, lost),
             target,
             min(self._config.request_timeout_ms, max(1, self._session // 3)),
             lambda response, now: self._on_response(number, asked, sent_at, response, now),

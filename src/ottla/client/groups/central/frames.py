@@ -66,8 +66,9 @@ class Frames:
         self._config = config
         self._group_id = config.group_id or ""
 
-    def register(self, interest: Interest | None, held: Held, epoch: int) -> register_request.RegisterRequest:
-        """The request for a membership; ``None``: only for the coordinator to know the group."""
+    def register(self, interest: Interest | None, held: Held, epoch: int, lost: int = -1) -> register_request.RegisterRequest:
+        """The request for a membership; ``None``: only for the coordinator to know the group. ``lost``: the generation of what the
+        member has lost with its lease."""
         topics, pattern, streams = interest or Interest((), None, 1)
         return register_request.RegisterRequest(
             group_id=self._group_id,
@@ -86,6 +87,7 @@ class Frames:
                 lambda number, thread: register_request.OwnedPartition(partition=number, thread=thread),
                 lambda topic, items: register_request.OwnedTopic(topic=topic, partitions=items),
             ),
+            lost_generation=lost,
         )
 
     def leave(self, epoch: int, generation: int, reason: str) -> leave_request.LeaveRequest:

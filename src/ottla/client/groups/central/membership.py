@@ -91,6 +91,8 @@ class CentralMembership:
         """What it holds: in another state than those of ``HOLDING``, nothing. After a Stop it keeps the generation, by which a new
         coordinator tells it from another process with its id.
         """
+        self._lost = -1
+        """The generation of what it has lost with its lease, until a coordinator knows that."""
         self.failure: OttlaError | None = None
         """See ``Membership``."""
         self._config = config = context.config
@@ -270,7 +272,7 @@ class CentralMembership:
             target = self._coordinator.target() if channel.state is ChannelState.CLOSED else None
             may_register = target is not None and self._retries.may_register(target.node_id, now)
         if may_register:
-            channel.register(interest_of(self._subscription), self.held, now)
+            channel.register(interest_of(self._subscription), self.held, now, lost=self._lost)
             self._outdated = False
 
     def _deadlines(self) -> list[int]:
@@ -284,6 +286,7 @@ class CentralMembership:
         """See ``channel.Member``. In another generation than its own, the member is not the owner of what it holds."""
         self._retries.accepted()
         self._polls.joined()
+        self._lost = -1
         if self.state in HOLDING and generation != self.held.generation and self._subscription.partitions:
             self._lose(f"the group has generation {generation}, and this member holds partitions of {self.held.generation}")
 
@@ -423,6 +426,7 @@ class CentralMembership:
         self.channel.close(reason, now)
         self._drop_requests()
         self._coordinator.mark_unknown(reason, now)
+        self._lost = self.held.generation
         self._lose(reason)
 
     def _lose(self, why: str) -> None:
@@ -473,7 +477,7 @@ class CentralMembership:
 
     def _drop(self) -> None:
         """Hold nothing, and answer nothing."""
-        self.held, self._outdated = Held(), False
+        self.held, self._lost, self._outdated = Held(), -1, False
         self._drop_requests()
 
     def _drop_requests(self) -> None:
