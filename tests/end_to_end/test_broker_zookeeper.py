@@ -320,7 +320,8 @@ def test_members_on_different_brokers_share_the_partitions(cluster: BrokerCluste
     assert sorted(value or b"" for value in values) == VALUES
 
 
-def test_a_group_waits_for_its_coordinator_and_goes_on(cluster: BrokerCluster) -> None:
+def read_in_a_group(cluster: BrokerCluster) -> tuple[Broker, Broker]:
+    """Let group ``g`` read 60 records of ``t``. Return its coordinator, and another broker."""
     cluster.create_topic("t")
     produce(cluster.brokers[0], "t", VALUES[:60])
     assert read_values(cluster.brokers[0], "t", 60, group="g") == VALUES[:60]
@@ -328,6 +329,11 @@ def test_a_group_waits_for_its_coordinator_and_goes_on(cluster: BrokerCluster) -
         coordinator = admin.describe_groups(["g"])["g"].coordinator.node_id
     home = cluster.brokers[coordinator - 1001]
     other = next(broker for broker in cluster.brokers if broker is not home)
+    return home, other
+
+
+def test_a_group_waits_for_its_coordinator_and_goes_on(cluster: BrokerCluster) -> None:
+    home, other = read_in_a_group(cluster)
     home.close()
     restart = threading.Timer(2, home.start)
     restart.start()
@@ -348,13 +354,7 @@ def test_a_group_waits_for_its_coordinator_and_goes_on(cluster: BrokerCluster) -
 
 
 def test_a_group_is_described_while_a_partition_has_no_leader(cluster: BrokerCluster) -> None:
-    cluster.create_topic("t")
-    produce(cluster.brokers[0], "t", VALUES[:60])
-    assert read_values(cluster.brokers[0], "t", 60, group="g") == VALUES[:60]
-    with Admin(bootstrap_servers=cluster.brokers[0].bootstrap_servers) as admin:
-        coordinator = admin.describe_groups(["g"])["g"].coordinator.node_id
-    home = cluster.brokers[coordinator - 1001]
-    other = next(broker for broker in cluster.brokers if broker is not home)
+    home, other = read_in_a_group(cluster)
     other.close()
     until(lambda: len(led_partitions(home, "t")) == 4)
     done = ottla("group", "describe", "g", "-b", home.bootstrap_servers, "--format", "json")

@@ -79,7 +79,7 @@ def test_what_the_designs_lead_to(generations: dict[str, Any]) -> None:
         assert grow["time_to_stable"] < 1.5
     joins = {name: one["phases"][0]["time_to_stable"] for name, one in generations.items()}
     assert max(joins["zookeeper"], joins["central"]) < 0.2 < min(joins["classic"], joins["consumer"]), (
-        "nobody waits for a heartbeat"
+        "no member waits for a heartbeat there"
     )
 
 

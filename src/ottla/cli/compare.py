@@ -6,16 +6,13 @@ needs.
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ottla.cli.demo import check_installed
 from ottla.cli.options import Format, OutputFormat, parse_path
-from ottla.cli.output import CommandFailed
-
-INSTALL_COMMAND = 'pip install "ottla[demo]"'
 
 
 def compare(
@@ -40,10 +37,7 @@ def compare(
     Members join, two are killed, partitions are added, each member is restarted, and the coordinator is killed: three times in the
     simulator, which takes a minute, or once with --real on real processes, which takes six.
     """
-    wanted = {"matplotlib": bool(picture or page_file), "kazoo": real, "pyspark": real}
-    missing = [name for name, is_wanted in wanted.items() if is_wanted and importlib.util.find_spec(name) is None]
-    if missing:
-        raise CommandFailed(f"this needs {', '.join(missing)}: {INSTALL_COMMAND}")
+    check_installed("this", [*(["matplotlib"] if picture or page_file else []), *(["kazoo", "pyspark"] if real else [])])
     from ottla.cli.comparison import run
 
     run(real=real, output=output, picture=picture, page_file=page_file)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import importlib.util
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -47,9 +48,7 @@ def demo(
 ) -> None:
     """Send real flight data through a broker, a consumer group with a killed member, and Spark."""
     needed = (*REQUIRED_MODULES, *(("kazoo",) if protocol is Protocol.ZOOKEEPER else ()))
-    missing = [name for name in needed if importlib.util.find_spec(name) is None]
-    if missing:
-        raise CommandFailed(f"the demo needs {', '.join(missing)}: {INSTALL_COMMAND}")
+    check_installed("the demo", needed)
     console = Console(highlight=False, emoji=False)
     with recorded_signals() as stop:
         interrupt_writes_on(stop)
@@ -66,3 +65,10 @@ def demo(
             with suppress(Interrupted):  # the reader of the output has stopped reading
                 console.print(f"\ninterrupted by {interrupted}; all processes have ended")
     raise typer.Exit(code)
+
+
+def check_installed(what: str, modules: Iterable[str]) -> None:
+    """Raise ``CommandFailed`` if a module is missing that ``what`` needs."""
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    if missing:
+        raise CommandFailed(f"{what} needs {', '.join(missing)}: {INSTALL_COMMAND}")

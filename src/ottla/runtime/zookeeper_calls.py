@@ -35,8 +35,6 @@ from ottla.zookeeper.session import Ask, Disconnect, Perform, Session, SessionSt
 
 SESSION_TIMEOUT = 6000
 """Milliseconds; 0.8's own. The calls create no ephemeral nodes, so nothing depends on it."""
-WINDOW = 500
-"""Operations in flight at a time. With more, a call is not faster."""
 PROBE_TIME = 1000
 """Milliseconds at the end of a time-out, at most a third of it, in which the servers are asked why there is no connection."""
 
@@ -119,12 +117,6 @@ class ZooKeeperCalls:
 
     def _perform(self, operations: Sequence[Operation[Any]], timeout: int) -> list[Any]:
         """Return the outcome of each operation."""
-        outcomes: list[Any] = []
-        for start in range(0, len(operations), WINDOW):
-            outcomes += self._perform_window(operations[start : start + WINDOW], timeout)
-        return outcomes
-
-    def _perform_window(self, operations: Sequence[Operation[Any]], timeout: int) -> list[Any]:
         now = clock.now()
         outcomes: dict[int, Any] = {}
         for number, operation in enumerate(operations):

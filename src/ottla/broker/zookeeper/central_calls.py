@@ -36,7 +36,6 @@ from ottla.zookeeper.operations import (
     GetData,
     Multi,
     Node,
-    Operation,
     SetData,
     Stat,
     Write,
@@ -48,8 +47,6 @@ _T = TypeVar("_T")
 Offsets = Mapping[TopicPartition, int]
 _ResultT = TypeVar("_ResultT")
 
-_READ_AT_ONCE = 1000
-"""Nodes that are read at the same time."""
 _GROUPS_AT_ONCE = 100
 """Groups whose nodes are read, and decoded, at the same time."""
 _OTHER_NODES = (KeeperCode.NONODE, KeeperCode.NODEEXISTS, KeeperCode.NOTEMPTY)
@@ -86,7 +83,7 @@ def load_groups(longest_session: int, malformed: Malformed) -> Steps[list[Loaded
     unknown = GenerationNode(generation=0, members=1, session_timeout_ms=longest_session, epoch=0)
     names = (yield from read_children(paths.CONSUMERS)) or ()
     names = tuple(name for name in names if paths.may_be_central(name))
-    nodes = yield from _read_all([GetData(paths.generation(name)) for name in names])
+    nodes = yield from read_each([GetData(paths.generation(name)) for name in names])
     generations = {
         name: malformed.generations.decoded(paths.generation(name), node, decode_found_generation) or unknown
         for name, node in zip(names, nodes, strict=True)
@@ -133,7 +130,7 @@ def _decode_offset(malformed: MalformedNodes, path: str, node: Node) -> int | No
 
 
 def _note_existing(found: Mapping[str, set[str]], of_group: Mapping[str, str]) -> Steps[None]:
-    stats = yield from _read_all([Exists(path) for path in of_group])
+    stats = yield from read_each([Exists(path) for path in of_group])
     for (path, name), stat in zip(of_group.items(), stats, strict=True):
         if stat is not None:
             found[name].add(path)
@@ -147,7 +144,7 @@ def _read_partitions(
     """Read the nodes ``directory/TOPIC/PARTITION`` of groups, and note in ``found`` which there are."""
     topics = yield from _list(found, [(name, "", directory_of(name)) for name in found])
     partitions = yield from _list(found, [(name, child, path) for name, child, path in topics])
-    nodes = yield from _read_all([GetData(path) for _, _, path in partitions])
+    nodes = yield from read_each([GetData(path) for _, _, path in partitions])
     values: dict[str, dict[TopicPartition, _T]] = {name: {} for name in found}
     for (name, child, path), node in zip(partitions, nodes, strict=True):
         topic, number = path.rsplit("/", 2)[1], paths.partition_number(child)
@@ -163,7 +160,7 @@ def _read_partitions(
 def _list(found: Mapping[str, set[str]], directories: Sequence[tuple[str, str, str]]) -> Steps[list[tuple[str, str, str]]]:
     """Return (group, name, path) of each child of these nodes, and note in ``found`` all that exist."""
     listed = []
-    lists = yield from _read_all([GetChildren(path) for _, _, path in directories])
+    lists = yield from read_each([GetChildren(path) for _, _, path in directories])
     for (group, _, path), children in zip(directories, lists, strict=True):
         if children is not None:
             below = [(group, child, f"{path}/{child}") for child in sorted(children.names)]
@@ -181,14 +178,6 @@ def read_offsets(group_id: str, malformed: MalformedNodes) -> Steps[Offsets]:
 def _read_offsets(group_id: str, malformed: MalformedNodes) -> Steps[Offsets]:
     found = yield from _read_partitions({group_id: set()}, paths.offsets, partial(_decode_offset, malformed))
     return found[group_id]
-
-
-def _read_all(operations: Sequence[Operation[_ResultT]]) -> Steps[list[_ResultT | None]]:
-    """Return what ``read_each`` returns, a part after the other."""
-    results: list[_ResultT | None] = []
-    for first in range(0, len(operations), _READ_AT_ONCE):
-        results += yield from read_each(operations[first : first + _READ_AT_ONCE])
-    return results
 
 
 # -- writing --------------------------------------------------------------------------------------------------------------
@@ -299,7 +288,7 @@ def _write(group_id: str, wanted: Mapping[str, bytes | None], epoch_version: int
 def _look(group_id: str, wanted: Mapping[str, bytes | None], known: GroupNodes) -> Steps[None]:
     """Find out which of the nodes exist, of those above them, and of those below the ones that are to be deleted."""
     concerned = known.unknown([paths.ids(group_id), *(one for path in wanted for one in (*paths.parents(path), path))])
-    stats = yield from _read_all([Exists(path) for path in concerned])
+    stats = yield from read_each([Exists(path) for path in concerned])
     known.note(dict(zip(concerned, stats, strict=True)))
     deleted = [path for path in concerned if path in known.existing and path in wanted and wanted[path] is None]
     below = yield from read_tree(deleted)
@@ -393,7 +382,7 @@ def _execute(group_id: str, epoch_version: int, writes: Sequence[Write], if_memb
 def _members(group_id: str) -> Steps[str]:
     """Return the names of the nodes below ``ids``, and which of them belong to no process; nothing if there are none."""
     names = (yield from read_children(paths.ids(group_id))) or ()
-    stats = yield from _read_all([Exists(paths.member(group_id, name)) for name in names[:_SHOWN]])
+    stats = yield from read_each([Exists(paths.member(group_id, name)) for name in names[:_SHOWN]])
     shown = [
         name if is_live(stat) else f"{name} (the node belongs to no process, delete it)"
         for name, stat in zip(names, stats, strict=False)
