@@ -117,10 +117,10 @@ def test_files_are_written_also_if_the_reader_of_stdout_is_gone(tmp_path: Path) 
     code = """
 import sys
 from ottla.cli import app, comparison
-from ottla.comparison.life import Generation, live
+from ottla.comparison.life import NAMES, live
 from tests.unit.comparison.obedient import Obedient
 
-comparison._simulated_lives = lambda stop: {each: [live(each, Obedient(), 1)] for each in Generation}
+comparison._simulated_lives = lambda stop: {each: [live(each, Obedient(), 1)] for each in NAMES}
 sys.exit(app.run(["compare", "--page", "page.md", "--picture", "picture.svg"]))
 """
     (tmp_path / "program.py").write_text(code)

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from ottla.comparison.figures import Figures, figures
-from ottla.comparison.life import MORE_PARTITIONS, Generation, Phase
+from ottla.comparison.life import MORE_PARTITIONS, Phase
 from ottla.comparison.real import real_life
 from ottla.demo.processes import ChildFailed
 from ottla.signals import Interrupted, Stop
+from ottla.simulation.outcome import Generation
 from tests.end_to_end.marked_processes import MARK, named, none_left
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -40,16 +41,16 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> str:
 
 def check_zookeeper(found: Figures) -> None:
     """Members of the first generation use nothing else, the central coordinator stores there, and the others do not need it."""
-    operations = (found.operations, found.single_operations, found.notifications)
+    operations = (found.traffic.operations, found.traffic.single_operations, found.traffic.notifications)
     match found.generation:
         case Generation.ZOOKEEPER:
-            assert found.operations > 1000
-            assert found.single_operations > found.operations
-            assert found.notifications > 80, "a member has a watch on the others, of whom 7 + 6 join and 2 + 6 leave"
+            assert found.traffic.operations > 1000
+            assert found.traffic.single_operations > found.traffic.operations
+            assert found.traffic.notifications > 80, "a member has a watch on the others, of whom 7 + 6 join and 2 + 6 leave"
         case Generation.CENTRAL:
-            assert found.operations > 100
-            assert found.single_operations > 100
-            assert found.notifications > 0
+            assert found.traffic.operations > 100
+            assert found.traffic.single_operations > 100
+            assert found.traffic.notifications > 0
         case _:
             assert operations == (0, 0, 0)
 
@@ -60,7 +61,7 @@ def test_each_generation_lives_the_whole_life(tmp_path: Path, mark: str, generat
     life = real_life(generation, tmp_path, Stop(), steps.append)
     assert none_left(mark)
     found = figures([life])
-    assert set(found.messages) == APIS[generation]
+    assert set(found.traffic.messages) == APIS[generation]
     check_zookeeper(found)
     assert list(dict.fromkeys(steps)) == list(Phase)
     assert life.history.partitions == MORE_PARTITIONS

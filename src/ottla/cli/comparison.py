@@ -26,10 +26,11 @@ from ottla.cli.simulations import processes, results
 from ottla.cli.standard_streams import interrupt_writes_on
 from ottla.comparison import report
 from ottla.comparison.figures import Figures, figures
-from ottla.comparison.life import Generation, Life, Phase, step_count
+from ottla.comparison.life import NAMES, Life, Phase, step_count
 from ottla.comparison.page import page
 from ottla.demo import DemoFailed
 from ottla.signals import Interrupted, Stop, recorded_signals
+from ottla.simulation.outcome import Generation
 
 LIVES = 3
 """Simulated lives of each generation."""
@@ -102,7 +103,7 @@ def _draw(lives: Lives, file: Path, *, real: bool) -> None:
 
 def _simulated_lives(stop: Stop) -> Lives:
     jobs = os.cpu_count() or 1
-    lives: Lives = {generation: [] for generation in Generation}
+    lives: Lives = {generation: [] for generation in NAMES}
     # Another order of the means would give other figures, in the last digit.
     seeds = range(1, LIVES + 1)
     with _progress() as progress:
@@ -110,7 +111,7 @@ def _simulated_lives(stop: Stop) -> Lives:
         try:
             with processes(min(jobs, LIVES * len(lives))) as pool:
                 for life in results(
-                    (pool.submit(_simulated_life, generation, seed) for seed in seeds for generation in Generation), jobs, stop
+                    (pool.submit(_simulated_life, generation, seed) for seed in seeds for generation in NAMES), jobs, stop
                 ):
                     lives[life.generation].append(life)
                     progress.advance(task)
@@ -131,9 +132,9 @@ def _real_lives(stop: Stop) -> Lives:
 
     lives: Lives = {}
     with _progress() as progress, _folder() as folder:
-        task = progress.add_task("", total=len(Generation) * step_count())
-        for generation in Generation:
-            begun = iter(range(len(lives) * step_count(), len(Generation) * step_count()))
+        task = progress.add_task("", total=len(NAMES) * step_count())
+        for generation in NAMES:
+            begun = iter(range(len(lives) * step_count(), len(NAMES) * step_count()))
 
             def show(phase: Phase, generation: Generation = generation, begun: Iterator[int] = begun) -> None:
                 progress.update(task, completed=next(begun), description=f"{generation}: {phase}")

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from ottla import Admin
-from ottla.comparison.life import BROKER_SETTINGS, BROKERS, PARTITIONS, TOPIC, Generation
+from ottla.comparison.life import BROKER_SETTINGS, BROKERS, PARTITIONS, TOPIC
 from ottla.comparison.proxies import HOST, Proxy
 from ottla.comparison.wire import KafkaMeter, Tally, ZooKeeperMeter
 from ottla.demo.processes import Child, Children, Event
 from ottla.errors import OttlaTimeoutError
 from ottla.runtime.zookeeper_calls import ZooKeeperCalls
 from ottla.runtime.zookeeper_server import PORTS, ZooKeeperServer
+from ottla.simulation.outcome import Generation
 from ottla.zookeeper.calls import ask
 from ottla.zookeeper.nodes import decode_coordinator
 from ottla.zookeeper.operations import GetData

@@ -6,12 +6,12 @@ several lives are the means of their figures; the figures of the phases add up t
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from ottla.comparison.life import Generation, Life, Phase, Step, Traffic
+from ottla.comparison.life import Life, Phase, Step, Traffic
+from ottla.simulation.outcome import Generation
 
 
 class PhaseFigures(NamedTuple):
@@ -26,13 +26,7 @@ class PhaseFigures(NamedTuple):
     """Partitions that had no live member any more when the phase began: those of killed members."""
     duration: float
     """Seconds, the rests after the steps included."""
-    messages: Mapping[str, float]
-    """API -> requests and responses."""
-    operations: float
-    """See ``Traffic``, for this and the next three."""
-    single_operations: float
-    offset_operations: float
-    notifications: float
+    traffic: Traffic
 
     @property
     def time_to_stable(self) -> float:
@@ -51,29 +45,9 @@ class Figures(NamedTuple):
     """How often a record was processed again. None was lost: a life ends only when all were processed."""
 
     @property
-    def messages(self) -> Mapping[str, float]:
-        """API -> requests and responses."""
-        return {api: sum(one.messages.get(api, 0) for one in self.phases) for one in self.phases for api in one.messages}
-
-    @property
-    def operations(self) -> float:
-        """ZooKeeper operations as issued."""
-        return sum(one.operations for one in self.phases)
-
-    @property
-    def single_operations(self) -> float:
-        """ZooKeeper operations as 0.8 would issue them."""
-        return sum(one.single_operations for one in self.phases)
-
-    @property
-    def offset_operations(self) -> float:
-        """ZooKeeper operations that only read or write committed offsets."""
-        return sum(one.offset_operations for one in self.phases)
-
-    @property
-    def notifications(self) -> float:
-        """Watches of ZooKeeper that fired."""
-        return sum(one.notifications for one in self.phases)
+    def traffic(self) -> Traffic:
+        """That of all phases."""
+        return Traffic.weighted_sum((1, one.traffic) for one in self.phases)
 
     @property
     def unread(self) -> float:
@@ -102,15 +76,16 @@ class Figures(NamedTuple):
 
 
 def _costs(one: Figures | PhaseFigures) -> dict[str, Any]:
+    traffic = one.traffic
     return {
-        "messages": round(sum(one.messages.values()), 1),
-        "messages_by_api": {api: round(count, 1) for api, count in sorted(one.messages.items())},
+        "messages": round(traffic.total(), 1),
+        "messages_by_api": {api: round(count, 1) for api, count in sorted(traffic.messages.items())},
         "zookeeper_operations": {
-            "as_issued": round(one.operations, 1),
-            "as_0.8": round(one.single_operations, 1),
-            "of_offsets": round(one.offset_operations, 1),
+            "as_issued": round(traffic.operations, 1),
+            "as_0.8": round(traffic.single_operations, 1),
+            "of_offsets": round(traffic.offset_operations, 1),
         },
-        "zookeeper_notifications": round(one.notifications, 1),
+        "zookeeper_notifications": round(traffic.notifications, 1),
         "partition_seconds_unread": round(one.unread, 3),
     }
 
@@ -136,47 +111,30 @@ def figures(lives: Sequence[Life]) -> Figures:
 
 
 def _mean(some: Sequence[PhaseFigures]) -> PhaseFigures:
-    apis = {api for one in some for api in one.messages}
     return PhaseFigures(
         some[0].phase,
         tuple(seconds for one in some for seconds in one.stable),
         fmean(one.unread for one in some),
         fmean(one.unread_at_once for one in some),
         fmean(one.duration for one in some),
-        {api: fmean(one.messages.get(api, 0) for one in some) for api in apis},
-        fmean(one.operations for one in some),
-        fmean(one.single_operations for one in some),
-        fmean(one.offset_operations for one in some),
-        fmean(one.notifications for one in some),
+        Traffic.weighted_sum((1 / len(some), one.traffic) for one in some),
     )
 
 
 def _phase_figures(life: Life, phase: Phase) -> PhaseFigures:
     steps = [step for step in life.steps if step.phase is phase]
-    traffic = _spent(life, steps)
     return PhaseFigures(
         phase,
         tuple(step.stable - step.began for step in steps),
         life.history.unread(steps[0].began, steps[-1].ended),
         life.history.unread_at(steps[0].began),
         steps[-1].ended - steps[0].began,
-        traffic.messages,
-        traffic.operations,
-        traffic.single_operations,
-        traffic.offset_operations,
-        traffic.notifications,
+        _spent(life, steps),
     )
 
 
 def _spent(life: Life, steps: list[Step]) -> Traffic:
     """What was sent in these steps, which follow one another."""
     earlier = [step.traffic for step in life.steps if step.ended <= steps[0].began]
-    before, after = earlier[-1] if earlier else life.before, steps[-1].traffic
-    messages = Counter({api: count - before.messages[api] for api, count in after.messages.items()})
-    return Traffic(
-        +messages,
-        after.operations - before.operations,
-        after.single_operations - before.single_operations,
-        after.offset_operations - before.offset_operations,
-        after.notifications - before.notifications,
-    )
+    before = earlier[-1] if earlier else life.before
+    return Traffic.weighted_sum([(1, steps[-1].traffic), (-1, before)])

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import enum
 import random
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from ottla.comparison.history import History
 from ottla.errors import OttlaTimeoutError
 from ottla.protocol.apis import Api
+from ottla.simulation.outcome import Generation
 
 GROUP = TOPIC = "compared"
 BROKERS = 3
@@ -42,21 +42,13 @@ BROKER_SESSION_TIMEOUT = 2_400
 central group needs its next coordinator before the leases of its members end."""
 
 
-class Generation(enum.StrEnum):
-    """The generations, in the order of their design, by the value of ``group.protocol``."""
-
-    ZOOKEEPER = "zookeeper"
-    CENTRAL = "central"
-    CLASSIC = "classic"
-    CONSUMER = "consumer"
-
-
 NAMES: Mapping[Generation, str] = {
     Generation.ZOOKEEPER: "ZooKeeper (0.8)",
     Generation.CENTRAL: "central (0.9 draft)",
     Generation.CLASSIC: "classic (0.9)",
     Generation.CONSUMER: "consumer (4.0)",
 }
+"""The generations in the order of their design, with their versions of Kafka."""
 
 BROKER_SETTINGS: Mapping[str, Any] = {
     "zookeeper.session.timeout.ms": BROKER_SESSION_TIMEOUT,
@@ -124,18 +116,33 @@ COUNTED: Mapping[Api, str] = {
 
 
 class Traffic(NamedTuple):
-    """What was sent because of the group since the beginning. Messages about records and metadata are not counted."""
+    """What was sent because of the group. Messages about records and metadata are not counted."""
 
-    messages: Counter[str]
+    messages: Mapping[str, float]
     """API, as in ``COUNTED`` -> its requests and responses, between members and brokers."""
-    operations: int
+    operations: float
     """ZooKeeper operations, as they were issued: a multi counts once, and a sync, which reads and writes nothing, does not."""
-    single_operations: int
+    single_operations: float
     """The same as 0.8 would issue them: one for each write of a multi, without checks, which it did not have."""
-    offset_operations: int
+    offset_operations: float
     """Those of ``operations`` that only read or write committed offsets."""
-    notifications: int
+    notifications: float
     """Watches that fired."""
+
+    def total(self, *apis: str) -> float:
+        """The messages of some APIs; without any, of all."""
+        return sum(count for api, count in self.messages.items() if not apis or api in apis)
+
+    @staticmethod
+    def weighted_sum(parts: Iterable[tuple[float, Traffic]]) -> Traffic:
+        """Return the sum of some traffic, each multiplied by its weight: a difference, a total or a mean."""
+        messages: dict[str, float] = {}
+        counts = [0.0] * 4
+        for weight, one in parts:
+            for api, count in one.messages.items():
+                messages[api] = messages.get(api, 0) + weight * count
+            counts = [total + weight * count for total, count in zip(counts, one[1:], strict=True)]
+        return Traffic({api: count for api, count in messages.items() if count}, *counts)
 
 
 class Step(NamedTuple):

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from ottla.comparison import life
 from ottla.comparison.figures import Figures, PhaseFigures
 from ottla.comparison.life import Phase
-from ottla.comparison.report import markdown_messages, markdown_table, sum_of
+from ottla.comparison.report import markdown_messages, markdown_table
 
 PAGE = """\
 # Four generations, one workload
@@ -202,14 +202,14 @@ def _results(compared: Sequence[Figures]) -> Mapping[str, object]:
     }
     for one in compared:
         name = one.generation.value
-        results[f"{name}_operations"], results[f"{name}_single"] = one.operations, one.single_operations
-        results[f"{name}_offsets"], results[f"{name}_watches"] = one.offset_operations, one.notifications
-        results[f"{name}_pushed"] = sum_of(one.messages, ("Stop", "Start"))
-        results[f"{name}_joins"] = sum_of(one.messages, ("JoinGroup", "SyncGroup"))
-        results[f"{name}_heartbeats"] = sum_of(one.messages, ("ConsumerGroupHeartbeat",))
-        results[f"{name}_fetches"] = sum_of(one.messages, ("OffsetFetch",))
+        results[f"{name}_operations"], results[f"{name}_single"] = one.traffic.operations, one.traffic.single_operations
+        results[f"{name}_offsets"], results[f"{name}_watches"] = one.traffic.offset_operations, one.traffic.notifications
+        results[f"{name}_pushed"] = one.traffic.total("Stop", "Start")
+        results[f"{name}_joins"] = one.traffic.total("JoinGroup", "SyncGroup")
+        results[f"{name}_heartbeats"] = one.traffic.total("ConsumerGroupHeartbeat")
+        results[f"{name}_fetches"] = one.traffic.total("OffsetFetch")
         results[f"{name}_kill_lost"] = one.of(Phase.KILL).unread_at_once
-        results[f"{name}_roll_syncs"] = sum_of(one.of(Phase.ROLL).messages, ("SyncGroup",))
+        results[f"{name}_roll_syncs"] = one.of(Phase.ROLL).traffic.total("SyncGroup")
         for phase in one.phases:
             results.update(_phase_results(f"{name}_{phase.phase.name.lower()}", phase))
     return results

@@ -14,11 +14,12 @@ from pathlib import Path
 
 from ottla.comparison.cluster import ZOOKEEPER_SETTINGS, Cluster
 from ottla.comparison.history import History
-from ottla.comparison.life import LIMIT, PARTITIONS, Generation, Life, Phase, Traffic, live, member_settings
+from ottla.comparison.life import LIMIT, PARTITIONS, Life, Phase, Traffic, live, member_settings
 from ottla.comparison.proxies import serving
 from ottla.demo.processes import ENDED, Child, Children, Event
 from ottla.runtime.zookeeper_server import ZooKeeperServer
 from ottla.signals import Stop
+from ottla.simulation.outcome import Generation
 
 PRODUCER = "producer"
 SEED = 1

@@ -5,10 +5,11 @@ Owns the rows and the numbers' form. Must not know where the figures come from. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 
 from ottla.comparison.figures import Figures
-from ottla.comparison.life import NAMES, Phase
+from ottla.comparison.life import COUNTED, NAMES, Phase
 
 ALIVE = ("Heartbeat", "ConsumerGroupHeartbeat", "Ping")
 """What only says that a member is alive; with KIP-848 it also carries the changes of the group."""
@@ -20,16 +21,16 @@ Cell = Callable[[Figures], str]
 
 def rows() -> Iterator[tuple[str, Cell]]:
     """The name of each row, and its cell for a generation."""
-    kinds = (*ALIVE, *OFFSETS, *LOOK_UPS)
-    yield "messages", lambda one: _number(sum(one.messages.values()))
-    yield "- heartbeats and pings", lambda one: _number(sum_of(one.messages, ALIVE))
-    yield "- commits and committed offsets", lambda one: _number(sum_of(one.messages, OFFSETS))
-    yield "- look-ups of the coordinator", lambda one: _number(sum_of(one.messages, LOOK_UPS))
-    yield "- joins, leaves and assignments", lambda one: _number(sum(one.messages.values()) - sum_of(one.messages, kinds))
-    yield "ZooKeeper operations as issued", lambda one: _number(one.operations)
-    yield "- commits and committed offsets", lambda one: _number(one.offset_operations)
-    yield "ZooKeeper operations as 0.8 would issue them", lambda one: _number(one.single_operations)
-    yield "ZooKeeper watches that fired", lambda one: _number(one.notifications)
+    yield "messages", lambda one: _number(one.traffic.total())
+    yield "- heartbeats and pings", lambda one: _number(one.traffic.total(*ALIVE))
+    yield "- commits and committed offsets", lambda one: _number(one.traffic.total(*OFFSETS))
+    yield "- look-ups of the coordinator", lambda one: _number(one.traffic.total(*LOOK_UPS))
+    rest = frozenset(COUNTED.values()) - {*ALIVE, *OFFSETS, *LOOK_UPS}
+    yield "- joins, leaves and assignments", lambda one: _number(one.traffic.total(*rest))
+    yield "ZooKeeper operations as issued", lambda one: _number(one.traffic.operations)
+    yield "- commits and committed offsets", lambda one: _number(one.traffic.offset_operations)
+    yield "ZooKeeper operations as 0.8 would issue them", lambda one: _number(one.traffic.single_operations)
+    yield "ZooKeeper watches that fired", lambda one: _number(one.traffic.notifications)
     for phase in Phase:
         yield f"time to stable: {phase}", lambda one, phase=phase: f"{one.of(phase).time_to_stable:.2f} s"  # type: ignore[misc]
     yield "partition-seconds unread", lambda one: f"{one.unread:.1f}"
@@ -37,11 +38,6 @@ def rows() -> Iterator[tuple[str, Cell]]:
         yield f"- {phase}", lambda one, phase=phase: f"{one.of(phase).unread:.1f}"  # type: ignore[misc]
     yield "records processed twice", lambda one: f"{one.repeated:.1f} of {one.records:.0f}"
     yield "length of the life", lambda one: f"{one.duration:.0f} s"
-
-
-def sum_of(messages: Mapping[str, float], apis: Sequence[str]) -> float:
-    """The messages of some APIs."""
-    return sum(messages.get(api, 0) for api in apis)
 
 
 def _number(count: float) -> str:
@@ -60,8 +56,8 @@ def markdown_table(compared: Sequence[Figures]) -> str:
 
 def markdown_messages(compared: Sequence[Figures]) -> str:
     """The messages of each API in Markdown."""
-    apis = sorted({api for one in compared for api in one.messages})
-    cells = [(api, [_number(one.messages[api]) if api in one.messages else "-" for one in compared]) for api in apis]
+    messages = [one.traffic.messages for one in compared]
+    cells = [(api, [_number(one[api]) if api in one else "-" for one in messages]) for api in sorted({*chain(*messages)})]
     return _markdown("messages by API", compared, cells)
 
 

@@ -23,7 +23,6 @@ from ottla.comparison.life import (
     PARTITIONS,
     RECORD_INTERVAL,
     TOPIC,
-    Generation,
     Life,
     Traffic,
     live,
@@ -34,6 +33,7 @@ from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.simulation.application import App, Program, Sleep
 from ottla.simulation.broker import Asked, Exchange
+from ottla.simulation.outcome import Generation
 from ottla.simulation.requests import errors_in
 from ottla.simulation.world import World
 from ottla.simulation.zookeeper import Executed, Fired

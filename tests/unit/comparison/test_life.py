@@ -9,15 +9,16 @@ from ottla.comparison.figures import figures
 from ottla.comparison.life import (
     MEMBERS,
     MORE_PARTITIONS,
+    NAMES,
     PARTITIONS,
     VICTIMS,
-    Generation,
     Phase,
     Unstable,
     live,
     step_count,
 )
 from ottla.comparison.page import page
+from ottla.simulation.outcome import Generation
 from tests.unit.comparison.obedient import DELAY, Obedient
 
 
@@ -51,11 +52,11 @@ def test_the_figures_of_the_phases_add_up() -> None:
     assert found.of(Phase.COORDINATOR).time_to_stable == pytest.approx(2 + DELAY), "it was found before"
     assert found.of(Phase.ADD).unread == pytest.approx(4 * DELAY)
     assert found.of(Phase.KILL).unread_at_once == 2 * PARTITIONS // MEMBERS + 1
-    assert found.of(Phase.GROW).messages == {"JoinGroup": 14}
-    assert found.of(Phase.KILL).messages == {"JoinGroup": 4}
-    assert found.messages == {"JoinGroup": 14 + 4 + 2 + 24 + 2}, "the first member's are none of the life"
-    assert (found.operations, found.single_operations, found.offset_operations) == (3 * 46, 4 * 46, 46)
-    assert found.notifications == 0, "they fired before it"
+    assert found.of(Phase.GROW).traffic.messages == {"JoinGroup": 14}
+    assert found.of(Phase.KILL).traffic.messages == {"JoinGroup": 4}
+    assert found.traffic.messages == {"JoinGroup": 14 + 4 + 2 + 24 + 2}, "the first member's are none of the life"
+    assert found.traffic[1:4] == (3 * 46, 4 * 46, 46)
+    assert found.traffic.notifications == 0, "they fired before it"
     assert (found.records, found.repeated) == (2, 1)
     assert found.duration == pytest.approx(sum(one.duration for one in found.phases))
     document = found.as_json()
@@ -72,7 +73,7 @@ def test_the_figures_of_several_lives_are_means() -> None:
     assert one.duration != other.duration, "the rests are random"
     assert both.duration == pytest.approx((one.duration + other.duration) / 2)
     assert both.of(Phase.GROW).stable == (*one.of(Phase.GROW).stable, *other.of(Phase.GROW).stable)
-    assert (both.lives, both.messages, both.records) == (2, one.messages, 2)
+    assert (both.lives, both.traffic.messages, both.records) == (2, one.traffic.messages, 2)
 
 
 def test_a_group_that_does_not_become_stable() -> None:
@@ -90,10 +91,10 @@ def test_records_that_are_lost() -> None:
 
 
 def test_the_tables_and_the_page_have_all_figures() -> None:
-    compared = [figures([live(generation, Obedient(factor), 1)]) for factor, generation in enumerate(Generation, 1)]
+    compared = [figures([live(generation, Obedient(factor), 1)]) for factor, generation in enumerate(NAMES, 1)]
     rows = {row["figure"]: row for row in report.table(compared)}
     assert all(row.keys() == {"figure", *Generation} for row in rows.values())
-    assert [rows["messages"][generation] for generation in Generation] == ["46", "92", "138", "184"]
+    assert [rows["messages"][generation] for generation in NAMES] == ["46", "92", "138", "184"]
     assert "| messages | 46 | 92 | 138 | 184 |" in report.markdown_table(compared)
     text = page(compared, [], "images/p.svg")
     assert report.markdown_table(compared) in text
