@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ottla import Admin, Broker, Consumer
-from ottla.errors import OttlaError
+from ottla.errors import InvalidSessionTimeoutError, OttlaError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import offset_commit_request
@@ -155,3 +155,11 @@ def test_members_of_0_8_and_central_members_never_share_a_group(cluster: BrokerC
             member.close()
             until(lambda: not again.poll(0.1) and len(again.assignment()) == PARTITIONS)
         assert TopicPartition("t", 0) in member.held
+
+
+def test_a_session_timeout_that_the_coordinator_does_not_allow(cluster: BrokerCluster) -> None:
+    settings: dict[str, Any] = {"group_id": "short", "group_protocol": "central", "session_timeout_ms": 1}
+    with Consumer(bootstrap_servers=addresses(cluster), **settings) as consumer:
+        consumer.subscribe(["t"])
+        with pytest.raises(InvalidSessionTimeoutError, match="the session timeout is 1 ms; this broker allows 6000 to 1800000"):
+            consumer.poll(20)

@@ -14,6 +14,7 @@ from ottla.client.cluster.consultation import Consultation
 from ottla.client.cluster.coordinator import CoordinatorManager
 from ottla.client.core import ClientCore
 from ottla.client.effects import ToChannel
+from ottla.client.groups.central.channel import response_timeout
 from ottla.client.groups.central.frames import Frames
 from ottla.client.groups.central.introduction import Introduction
 from ottla.client.groups.central.membership import CentralMembership
@@ -48,8 +49,7 @@ class CentralAssembly:
     def coordinator(self, backoff: ExponentialBackoff) -> CoordinatorManager:
         """Return the look-up of the coordinator, by consulting any broker."""
         # Brokers answer from memory. One that does not must not cost the member its lease: the next one is consulted before.
-        timeout = min(self._config.request_timeout_ms, max(1, self._config.session_timeout_ms // 6))
-        question = Consultation(timeout, self._core.learn_node)
+        question = Consultation(response_timeout(self._config, 6), self._core.learn_node)
         return self._core.coordinator_by(question, f"group {self._config.group_id!r}", backoff)
 
     def member(self, context: MembershipContext, host: str, position_of: Callable[[TopicPartition], int | None]) -> CentralMember:

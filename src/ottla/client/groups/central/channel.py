@@ -52,6 +52,14 @@ _RegisterResponse: TypeAlias = "register_response.RegisterResponse"
 _LeaveResponse: TypeAlias = "leave_response.LeaveResponse"
 
 
+def response_timeout(config: ConsumerConfig, share: int) -> int:
+    """Return for how long a broker may be silent before another one is consulted (ms): a ``share``-th of the session.
+
+    It is never below a second. A session time-out that is far too short must be refused by the coordinator, which takes a round trip.
+    """
+    return min(config.request_timeout_ms, max(1_000, config.session_timeout_ms // share))
+
+
 class State(enum.Enum):
     """The state of the channel."""
 
@@ -174,7 +182,7 @@ class Channel:
             rpcs.REGISTER,
             self._frames.register(interest, held, self.epoch, lost),
             target,
-            min(self._config.request_timeout_ms, max(1, self._session // 3)),
+            response_timeout(self._config, 3),
             lambda response, now: self._on_response(number, asked, sent_at, response, now),
             lambda error, now: self._on_failure(number, error, now),
             on_sent=lambda: self._on_sent(number),
