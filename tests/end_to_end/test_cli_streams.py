@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from typer.core import TyperGroup
 
 from ottla import TopicPartition, ZooKeeperAdmin
-from ottla.cli.app import app
+from ottla.cli.app import Commands
 from ottla.runtime.zookeeper_server import ZooKeeperServer
 from tests.end_to_end.programs import OTTLA, broker, environment, ottla, started
 
@@ -164,14 +165,10 @@ def lines_of(commands: dict[str, Command]) -> dict[str, list[str]]:
 
 
 def test_the_table_has_all_commands() -> None:
-    nouns = {group.name: group.typer_instance for group in app.registered_groups}
-    named = {
-        f"{noun} {verb.name or (verb.callback and verb.callback.__name__)}"
-        for noun, each in nouns.items()
-        if each
-        for verb in each.registered_commands
-    }
-    assert set(COMMANDS) == named | {command.name for command in app.registered_commands}
+    found: set[str] = set()
+    for name, command in Commands().items():
+        found |= {f"{name} {verb}" for verb in command.commands} if isinstance(command, TyperGroup) else {name}
+    assert set(COMMANDS) == found
 
 
 @pytest.mark.slow

@@ -33,6 +33,10 @@ LINK = re.compile(r"\]\(([^)#]+)\)")
 PORT, _, ZOOKEEPER_PORT = PORTS = "9092", "9093", "2181"
 
 
+LONG_SESSIONS = ("docs/cli.md", "docs/leaving-0.8.md", "docs/backup.md")
+"""Documents with dozens of commands, each of which starts a process: half a minute to a minute and a half."""
+
+
 class Exchange(NamedTuple):
     """A command and what it is said to print."""
 
@@ -65,7 +69,11 @@ def agrees(documented: str, printed: str) -> bool:
     return doctest.OutputChecker().check_output(documented, lines, doctest.ELLIPSIS)
 
 
-@pytest.mark.parametrize("document", with_blocks("console"), ids=name_of)
+@pytest.mark.parametrize(
+    "document",
+    [pytest.param(one, marks=pytest.mark.slow if name_of(one) in LONG_SESSIONS else ()) for one in with_blocks("console")],
+    ids=name_of,
+)
 def test_a_session_at_a_terminal(document: Path, tmp_path: Path) -> None:
     ports = dict(zip(PORTS, four_digit_ports(document), strict=False))
     surroundings = environment(f"127.0.0.1:{ports[PORT]}")

@@ -111,12 +111,13 @@ def commits_of_all_generations(patch: pytest.MonkeyPatch) -> None:
 
 
 MUTANTS: list[tuple[Generation, Patch]] = [
-    (Generation.CLASSIC, commits_of_all_senders),
     (Generation.CONSUMER, partitions_with_an_owner),
     (Generation.ZOOKEEPER, no_lease),
-    (Generation.CENTRAL, no_lease_of_a_channel),
 ]
+"""Those that are found within seconds."""
 MORE_MUTANTS: list[tuple[Generation, Patch]] = [
+    (Generation.CLASSIC, commits_of_all_senders),
+    (Generation.CENTRAL, no_lease_of_a_channel),
     (Generation.CONSUMER, one_record_too_many),
     (Generation.ZOOKEEPER, a_lease_from_reads),
     (Generation.ZOOKEEPER, no_lease_for_the_application),
@@ -184,7 +185,7 @@ FAULTS_OF_BROKERS = {
 """How these faults begin and end in a trace."""
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("generation", FAULTS)
 def test_all_kinds_of_faults_occur(generation: Generation) -> None:
     lines: list[str] = []

@@ -35,9 +35,7 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in ("consumer", "producer") else pytest.param(name, marks=pytest.mark.slow) for name in SMALL]
-)
+@pytest.mark.parametrize("name", [name if name == "consumer" else pytest.param(name, marks=pytest.mark.slow) for name in SMALL])
 def test_a_benchmark_runs_to_its_end(name: str, kafka_broker: Broker) -> None:
     """Its targets do not matter here, because the machine runs other processes."""
     where = ["--bootstrap-servers", kafka_broker.bootstrap_servers] if name == "memory" else []

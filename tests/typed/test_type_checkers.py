@@ -40,6 +40,7 @@ def test_mypy_reports_exactly_the_errors_of_the_program(tmp_path: Path, cache: s
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_mypy_suggests_the_correct_name_of_a_setting(tmp_path: Path, cache: str) -> None:
     (tmp_path / "typo.py").write_text('from ottla import Consumer\nConsumer(grup_id="billing")\n', encoding="utf-8")
     done = run("mypy", "--strict", "--cache-dir", cache, "typo.py", folder=tmp_path)
@@ -55,6 +56,7 @@ def test_pyright_reports_exactly_the_errors_of_the_program(tmp_path: Path) -> No
     assert "0 errors" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_examples_are_typed(cache: str) -> None:
     programs = sorted(path.name for path in EXAMPLES.glob("*.py"))
     done = run("mypy", "--strict", "--ignore-missing-imports", "--cache-dir", cache, *programs, folder=EXAMPLES)

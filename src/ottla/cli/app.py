@@ -1,18 +1,20 @@
 """The command tree, and the mapping from errors to exit codes.
 
-Owns the list of command groups. Must not know the commands. Invariant: the exit code is 0 for success, 1 for an error, 2 for wrong
-usage, 128 + N if signal N ended the command; a closed pipe at stdout is no error.
+Owns the list of commands. Must not know what they do. Invariants: the exit code is 0 for success, 1 for an error, 2 for wrong
+usage, 128 + N if signal N ended the command; a closed pipe at stdout is no error; a command does not load the others.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
-from ottla.cli import broker, checkpoint, compare, consume, demo, group, output, pipeline, produce, simulate, topic, zookeeper
-from ottla.cli.options import SingleValueCommand
+from ottla.cli import output
 from ottla.cli.standard_streams import OutputFailed, abandon_stdout
 from ottla.errors import OttlaError
 from ottla.signals import Interrupted
@@ -20,8 +22,53 @@ from ottla.version import __version__
 
 DONE, FAILED = 0, 1
 INTERRUPTED = (130, 143)
+COMMANDS = (
+    "broker",
+    "topic",
+    "produce",
+    "consume",
+    "group",
+    "zookeeper",
+    "checkpoint",
+    "pipeline",
+    "simulate",
+    "compare",
+    "demo",
+)
+"""Each is a module of this package with a Typer ``app``, in the order of the help."""
+
+
+class Commands(Mapping[str, Any]):
+    """Command -> what Typer has made of its module, which is imported for it: loading all would take longer than most commands."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in COMMANDS:
+            raise KeyError(name)
+        if name not in self._loaded:
+            self._loaded[name] = typer.main.get_command(import_module(f"ottla.cli.{name}").app)
+            self._loaded[name].name = name
+        return self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+class LazyGroup(TyperGroup):
+    """A group whose commands are imported when they are used."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = Commands()  # type: ignore[assignment]  # Typer changes it only in add_command()
+
 
 app = typer.Typer(
+    cls=LazyGroup,
     name="ottla",
     help="Kafka consumer groups for Python and Spark.",
     no_args_is_help=True,
@@ -29,17 +76,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(broker.app, name="broker")
-app.add_typer(topic.app, name="topic")
-app.command("produce", cls=SingleValueCommand)(produce.produce)
-app.command("consume", cls=SingleValueCommand)(consume.consume)
-app.add_typer(group.app, name="group")
-app.add_typer(zookeeper.app, name="zookeeper")
-app.add_typer(checkpoint.app, name="checkpoint")
-app.add_typer(pipeline.app, name="pipeline")
-app.command("simulate", cls=SingleValueCommand)(simulate.simulate)
-app.command("compare", cls=SingleValueCommand)(compare.compare)
-app.command("demo", cls=SingleValueCommand)(demo.demo)
 
 
 def _print_version(wanted: bool) -> None:

@@ -17,7 +17,7 @@ from ottla.cli.options import Format, OutputFormat, SingleValueCommand, parse_pa
 from ottla.cli.standard_streams import interrupt_writes_on
 from ottla.signals import Interrupted, Stop, recorded_signals, wait_for_signal
 
-app = typer.Typer(help="Run an embedded broker, or check its data directory.", no_args_is_help=True)
+app = typer.Typer(help="Run an embedded broker, or check its data directory.", no_args_is_help=True, add_completion=False)
 
 
 @app.callback()

@@ -23,7 +23,7 @@ from ottla.spark.jobs.state_file import job_of
 from ottla.spark.locations import is_url
 from ottla.types import uuid_text
 
-app = typer.Typer(help="Show or convert the checkpoint of a streaming query in Spark.", no_args_is_help=True)
+app = typer.Typer(help="Show or convert the checkpoint of a streaming query in Spark.", no_args_is_help=True, add_completion=False)
 
 Folder = Annotated[
     Path,

@@ -12,9 +12,12 @@ from typing import Annotated
 import typer
 
 from ottla.cli.demo import check_installed
-from ottla.cli.options import Format, OutputFormat, parse_path
+from ottla.cli.options import Format, OutputFormat, SingleValueCommand, parse_path
+
+app = typer.Typer(add_completion=False)
 
 
+@app.command(cls=SingleValueCommand)
 def compare(
     real: Annotated[bool, typer.Option("--real", help="On real processes, with a real ZooKeeper, which needs Java.")] = False,
     output: OutputFormat = Format.TABLE,

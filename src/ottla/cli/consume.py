@@ -21,6 +21,7 @@ from ottla.cli.options import (
     OFFSET_RESETS,
     Bootstrap,
     Settings,
+    SingleValueCommand,
     check_name,
     given_settings,
     is_offset,
@@ -32,6 +33,8 @@ from ottla.cli.standard_streams import interrupt_writes_on
 from ottla.errors import WakeupError
 from ottla.health import serve
 from ottla.signals import Interrupted, stop_on_signals
+
+app = typer.Typer(add_completion=False)
 
 POLL = 1.0
 """Seconds of one poll, and so the delay until ``-e`` notices the end of the topic."""
@@ -139,6 +142,7 @@ def _format(value: str) -> str:
     return value
 
 
+@app.command(cls=SingleValueCommand)
 def consume(
     context: typer.Context,
     topic: Annotated[str, typer.Option("-t", "--topic", callback=check_name, help="Topic to consume from.")],

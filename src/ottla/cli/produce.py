@@ -18,13 +18,15 @@ import typer
 import ottla
 from ottla.cli.arrow_file import ArrowInput
 from ottla.cli.clients import check_reachable, value_of, with_producer_defaults
-from ottla.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Settings, check_name, client_settings, parse_pair
+from ottla.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Settings, SingleValueCommand, check_name, client_settings, parse_pair
 from ottla.cli.output import CommandFailed
 from ottla.cli.record_format import BadFormat, unescape
 from ottla.cli.sending import Sending, produce_all
 from ottla.config.producer import Acks, ProducerConfig
 from ottla.config.spelling import table
 from ottla.errors import MessageTooLargeError
+
+app = typer.Typer(add_completion=False)
 
 COMPRESSION, ACKS, IDEMPOTENCE, TRANSACTIONAL_ID = "compression.type", "acks", "enable.idempotence", "transactional.id"
 
@@ -107,6 +109,7 @@ def _acks(value: str | None) -> str | None:
     return value
 
 
+@app.command(cls=SingleValueCommand)
 def produce(
     topic: Annotated[
         str | None,

@@ -21,11 +21,14 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from ottla.cli.options import SingleValueCommand
 from ottla.cli.output import CommandFailed, pluralize, visible
 from ottla.cli.simulations import processes, results
 from ottla.cli.standard_streams import interrupt_writes_on
 from ottla.signals import Interrupted, Stop, recorded_signals
 from ottla.simulation.outcome import Generation, Outcome, TooLong
+
+app = typer.Typer(add_completion=False)
 
 DEFAULT_SEEDS = 100
 LIMIT = 120
@@ -65,6 +68,7 @@ def _time(milliseconds: int) -> str:
     return f"{milliseconds / 1_000:.1f} seconds"
 
 
+@app.command(cls=SingleValueCommand)
 def simulate(
     generations: Annotated[
         list[Generation] | None,

@@ -26,7 +26,7 @@ from ottla.cli.options import (
 )
 from ottla.cli.output import CommandFailed, pluralize, print_line, print_rows
 
-app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
+app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True, add_completion=False)
 MAX_PARTITIONS = 2**31 - 1
 """The protocol's number of partitions is a signed 32-bit integer."""
 Name = Annotated[str, typer.Argument(metavar="TOPIC", callback=check_name, help="Name of the topic.")]

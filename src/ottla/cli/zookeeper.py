@@ -17,7 +17,7 @@ from ottla.cli.output import CommandFailed
 from ottla.cli.standard_streams import interrupt_writes_on
 from ottla.signals import Stop, wait_for_signal
 
-app = typer.Typer(help="Run a ZooKeeper server.", no_args_is_help=True)
+app = typer.Typer(help="Run a ZooKeeper server.", no_args_is_help=True, add_completion=False)
 
 
 @app.callback()

@@ -55,7 +55,8 @@ _LeaveResponse: TypeAlias = "leave_response.LeaveResponse"
 def response_timeout(config: ConsumerConfig, share: int) -> int:
     """Return for how long a broker may be silent before another one is consulted (ms): a ``share``-th of the session.
 
-    It is never below a second. A session time-out that is far too short must be refused by the coordinator, which takes a round trip.
+    It is never below a second. A session time-out that is far too short must be refused by the coordinator, which takes a round
+    trip.
     """
     return min(config.request_timeout_ms, max(1_000, config.session_timeout_ms // share))
 
