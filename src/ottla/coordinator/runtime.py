@@ -291,6 +291,10 @@ class PartitionRuntime(Generic[S, F]):
         """Return the keys with open appends."""
         return tuple(self._open)
 
+    def waiting(self, key: str) -> Collection[Operation]:
+        """Return the operations that wait for the open append of a key."""
+        return self._waiting.get(key, ())
+
     def open_producers(self) -> frozenset[int]:
         """Return the producers with open appends in their transactions."""
         return frozenset([one.producer.producer_id for one in self._open.values() if one.producer is not None])

@@ -85,7 +85,7 @@ def load_groups(longest_session: int, malformed: Malformed) -> Steps[list[Loaded
     names = tuple(name for name in names if paths.may_be_central(name))
     nodes = yield from read_each([GetData(paths.generation(name)) for name in names])
     generations = {
-        name: malformed.generations.decoded(paths.generation(name), node, decode_found_generation) or unknown
+        name: malformed.generations.decoded(paths.generation(name), node, decode_found_generation)
         for name, node in zip(names, nodes, strict=True)
         if node is not None
     }
@@ -93,11 +93,13 @@ def load_groups(longest_session: int, malformed: Malformed) -> Steps[list[Loaded
     loaded = []
     for first in range(0, len(groups), _GROUPS_AT_ONCE):
         part = groups[first : first + _GROUPS_AT_ONCE]
-        loaded += yield from _load_part({name: generations[name] for name in part}, malformed)
+        loaded += yield from _load_part({name: generations[name] for name in part}, malformed, unknown)
     return loaded
 
 
-def _load_part(generations: Mapping[str, GenerationNode], malformed: Malformed) -> Steps[list[LoadedGroup]]:
+def _load_part(
+    generations: Mapping[str, GenerationNode | None], malformed: Malformed, unknown: GenerationNode
+) -> Steps[list[LoadedGroup]]:
     found = {name: {paths.CONSUMERS, paths.group(name), paths.generation(name)} for name in generations}
     yield from _note_existing(found, {paths.ids(name): name for name in generations})
     owners = yield from _read_partitions(found, paths.owners, partial(_decode_owner, malformed.owners))
@@ -111,11 +113,12 @@ def _load_part(generations: Mapping[str, GenerationNode], malformed: Malformed) 
                 session_timeout_ms=node.session_timeout_ms,
                 owners=owners[name],
                 offsets=offsets[name],
+                is_malformed=generations[name] is None,
             ),
             node.epoch,
             found[name],
         )
-        for name, node in generations.items()
+        for name, node in ((name, node or unknown) for name, node in generations.items())
     ]
 
 

@@ -93,7 +93,7 @@ class CentralCoordinator:
         if message.group_id not in served.open_keys():
             return True
         waiting = self._waiting_answers.setdefault(message.group_id, set())
-        answer = (context.connection, message.member_id, context.correlation_id)
+        answer = _key_of(context, message)
         is_first = answer not in waiting
         waiting.add(answer)
         return is_first
@@ -171,9 +171,14 @@ class CentralCoordinator:
         """Go on after an append: what waited for it is done, or waits for another one."""
         completed = self._complete(effects, now)
         served = self._runtime.served(_PARTITION)
-        open_keys = () if served is None else served.open_keys()
-        for group_id in self._waiting_answers.keys() - set(open_keys):
-            del self._waiting_answers[group_id]
+        for group_id in tuple(self._waiting_answers):
+            # One append may follow the other without end, so this is not left to the end of the last one.
+            waiting = () if served is None else served.waiting(group_id)
+            answers = {_key_of(one.context, one.message) for one in waiting if isinstance(one, AnswerReceived)}
+            if answers:
+                self._waiting_answers[group_id] = answers
+            else:
+                del self._waiting_answers[group_id]
         return completed
 
     def start_loading(self) -> None:
@@ -244,3 +249,8 @@ class CentralCoordinator:
     def armed_timers(self) -> dict[TimerKey, int]:
         """Return all timers that are set, with their deadlines (milliseconds on the monotonic clock)."""
         return self._runtime.armed_timers()
+
+
+def _key_of(context: RequestContext, message: Any) -> tuple[int, str, int]:
+    """Return what tells a member's answer from all others."""
+    return context.connection, message.member_id, context.correlation_id

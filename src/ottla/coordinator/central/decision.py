@@ -104,6 +104,11 @@ def generation_timer(group_id: str) -> TimerKey:
     return (CENTRAL, group_id, "generation")
 
 
+def started_timer(group_id: str) -> TimerKey:
+    """The begin of the time for the answers to Starts: the new generation is stored."""
+    return (CENTRAL, group_id, "started")
+
+
 def emptied_timer(group_id: str) -> TimerKey:
     """The next attempt to store that the group has no members left."""
     return (CENTRAL, group_id, "emptied")

@@ -48,6 +48,8 @@ class StoredGroup:
     session_timeout_ms: int
     owners: Mapping[TopicPartition, str]
     offsets: Mapping[TopicPartition, int]
+    is_malformed: bool = False
+    """Whether its node has no generation that can be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,8 @@ class CentralGroup:
     generation: int = 0
     stored_members: int = 0
     """The members in its node; 0: Kafka 0.8's members may use the group."""
+    may_be_later: bool = False
+    """Whether members may know a later generation: the node that has it was malformed."""
     session_timeout_ms: int = 0
     """The longest session timeout, as its node has it: how long a new coordinator waits for the owners."""
     owners: Owners = field(default_factory=dict)

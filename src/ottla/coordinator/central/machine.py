@@ -51,7 +51,7 @@ def apply(group: CentralGroup, event: GroupEvent) -> CentralGroup:
             return _stored(group, node)
         case GenerationStarted(_, node, owners):
             moved = _move(group, CentralGroupInput.GENERATION)
-            return _stored(replace(moved, owners=owners, shares=shares_of(owners)), node)
+            return _stored(replace(moved, owners=owners, shares=shares_of(owners), may_be_later=False), node)
         case GroupEmptied(_, node):
             return _stored(replace(group, owners={}, shares={}), node)
         case Moved(_, cause):

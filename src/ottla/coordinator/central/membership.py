@@ -54,10 +54,10 @@ def register(
         _check_member(coordinator, draft.group, request)
     except ApiError as error:
         return Result(answer=messages.register_refused(error))
+    _occupy(coordinator, draft, request)
     member = _member_of(draft.group, context, request)
     old = draft.group.members.get(request.member_id)
     old_channel = None if old is None else old.connection
-    _occupy(coordinator, draft, member)
     if draft.group.state is CentralGroupState.EMPTY:
         draft.move(CentralGroupInput.JOINED)
     draft.apply(MemberRegistered(request.group_id, member))
@@ -119,7 +119,7 @@ def _check_member(coordinator: CentralContext, group: CentralGroup, request: reg
         raise ApiError(ErrorCode.inconsistent_group_protocol, text)
     if len(others) >= coordinator.config.group_max_size:
         raise ApiError(ErrorCode.group_max_size_reached, f"the group has {len(others)} members, as many as it may have")
-    if request.generation > group.generation:
+    if request.generation > group.generation and not group.may_be_later:
         text = f"the generation of the group is {group.generation}, not {request.generation}: give up what you hold"
         raise ApiError(ErrorCode.illegal_generation, text)
     if request.member_id in group.leases and request.owned_topics:
@@ -133,9 +133,10 @@ def _check_incarnation(group: CentralGroup, request: register_request.RegisterRe
     2. The second one registers, and so would get the share of its member id at once.
     3. The first one reads on for the rest of its lease.
 
-    An election forgets which process was the member. The owner knows its generation, also if its lease has ended since; a process
-    without one may be another. Of the generation that has been assigned last there is one owner with this id, so one that has lost
-    partitions of it reads no more, and no other does.
+    An election forgets which process was the member. A generation is reported only while the lease lasts, so until then no other
+    process has the id. After that, the owner still knows in which generation it was started last: in each one at most one process
+    with this id is started (``differs``), so if this is the present one, no other process reads. (Unless the group was deleted in
+    the meantime: its next generations have the same numbers.)
     """
     member_id = request.member_id
     known = group.members.get(member_id) or group.leases.get(member_id)
@@ -166,6 +167,13 @@ def _member_of(group: CentralGroup, context: RequestContext, request: register_r
     old = group.members.get(request.member_id)
     is_current = request.generation == group.generation
     held = messages.held(request) if is_current else {}
+    owned = group.share_of(request.member_id)
+    if is_current:
+        differs = held != owned
+    elif old is not None:
+        differs = old.differs
+    else:  # a process that owns nothing of this generation must not get a share of it: see _check_incarnation
+        differs = bool(owned) and request.generation < 0 and request.lost_generation != group.generation
     member = CentralMember(
         member_id=request.member_id,
         incarnation=request.incarnation,
@@ -179,7 +187,7 @@ def _member_of(group: CentralGroup, context: RequestContext, request: register_r
         pattern=request.pattern,
         streams=request.streams,
         generation=request.generation if is_current else -1,
-        differs=is_current and held != group.share_of(request.member_id),
+        differs=differs,
         pushes=0 if old is None else old.pushes,
     )
     if old is None:
@@ -193,14 +201,17 @@ def _member_of(group: CentralGroup, context: RequestContext, request: register_r
     return replace(member, state=move_member(old, MemberInput.REGISTER).state)
 
 
-def _occupy(coordinator: CentralContext, draft: Draft, member: CentralMember) -> None:
-    """Store that the group has members, before the first gets its response, and how long a new coordinator must wait for them."""
+def _occupy(coordinator: CentralContext, draft: Draft, request: register_request.RegisterRequest) -> None:
+    """Store that the group has members, before the first gets its response, and how long a new coordinator must wait for them; and
+    the generation that a member knows, if the group's node was malformed."""
     group = draft.group
-    if group.stored_members > 0 and member.session_timeout_ms <= group.session_timeout_ms:
+    is_later = request.generation > group.generation
+    if group.stored_members > 0 and request.session_timeout_ms <= group.session_timeout_ms and not is_later:
         return
-    timeout = max([member.session_timeout_ms, *(other.session_timeout_ms for other in group.members.values())])
-    count = len({*group.members, member.member_id})
-    draft.apply(GroupKnown(group.group_id, GenerationNode(group.generation, count, timeout, coordinator.epoch)))
+    timeout = max(request.session_timeout_ms, group.session_timeout_ms if group.stored_members > 0 else 0)
+    count = len({*group.members, request.member_id})
+    node = GenerationNode(max(group.generation, request.generation), count, timeout, coordinator.epoch)
+    draft.apply(GroupKnown(group.group_id, node))
 
 
 def _include(coordinator: CentralContext, draft: Draft, member: CentralMember, *, is_known: bool) -> None:

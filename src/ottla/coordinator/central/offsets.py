@@ -70,7 +70,8 @@ def _sender_error(
         known = VersionRule.GROUP_NOT_FOUND in context.version_rules
         return ErrorCode.group_id_not_found if known else ErrorCode.illegal_generation
     if generation < 0 and group.is_deserted:
-        return None
+        # After an election, members that own nothing are not known before they register.
+        return ErrorCode.coordinator_load_in_progress if group.stored_members > 0 else None
     if member_id in group.members:
         return None if generation == group.generation else ErrorCode.illegal_generation
     if member_id in group.found and generation == group.generation:
@@ -124,7 +125,8 @@ def delete_offsets(
     group = state.group(request.group_id)
     if group is None:
         return Result(answer=offset_delete_refused(ErrorCode.group_id_not_found))
-    if group.state is CentralGroupState.RECOVERING:  # the topics of its members are not known yet
+    if group.state is CentralGroupState.RECOVERING or (group.is_deserted and group.stored_members > 0):
+        # The topics of its members are not known yet.
         return Result(answer=offset_delete_refused(ErrorCode.coordinator_load_in_progress))
     subscribed = group.subscribed_topics()
     deleted: dict[TopicPartition, None] = {}

@@ -19,6 +19,7 @@ from ottla.coordinator.central.decision import (
     emptied_timer,
     generation_timer,
     recovery_timer,
+    started_timer,
 )
 from ottla.coordinator.central.events import GenerationStarted, GroupEmptied, OwnersGivenUp, StartOrdered, StopOrdered
 from ottla.coordinator.central.flag import FlagInput, RebalanceFlag
@@ -138,6 +139,18 @@ def start_generation(draft: Draft, coordinator: CentralContext) -> None:
     if not is_resolution_due(group, coordinator.topics):  # else another check follows, with the topics of new patterns
         draft.move_flag(FlagInput.ASSIGNED)
     order_start(draft, coordinator, group.members)
+    draft.go_on(started_timer(group.group_id))
+
+
+def give_time_to_start(draft: Draft) -> None:
+    """Let the time in which members answer their Starts begin now:
+
+    1. A new generation is decided on, and with it the times for the answers. 2. ZooKeeper takes almost a session to store it.
+    3. The Starts go out. Each member would have to answer within the rest of these times, or be evicted.
+    """
+    for member in draft.group.members.values():
+        if member.state is MemberState.STARTING:
+            draft.set_timer(answer_timer(draft.group.group_id, member.member_id), member.session_timeout_ms)
 
 
 # Start all

@@ -30,6 +30,7 @@ from ottla.coordinator.central.patterns import end_resolution
 from ottla.coordinator.central.rebalance import (
     advance,
     backoff_ended,
+    give_time_to_start,
     recovery_ended,
     request_check,
     start_generation,
@@ -193,6 +194,7 @@ _WORK: Mapping[str, Callable[[Draft, CentralContext], None]] = {
     "recovery": recovery_ended,
     "backoff": backoff_ended,
     "generation": start_generation,
+    "started": lambda draft, context: give_time_to_start(draft),
     "emptied": store_empty_group,
 }
 """The kind of a group's timer -> its work."""

@@ -559,7 +559,7 @@ def test_after_the_lease_the_partitions_are_lost(member: Member, state: State, i
     member.registered(send)
     member.lose_channel()
     member.coordinator.node_id = 1
-    assert member.one(Api.REGISTER, member.mono + 2_000).message.lost_generation == -1, "the coordinator has known it"
+    assert member.one(Api.REGISTER, member.mono + 2_000).message.lost_generation == 1, "the next coordinator has to know it as well"
 
 
 def test_a_stopped_member_has_nothing_to_lose(member: Member) -> None:
@@ -569,6 +569,35 @@ def test_a_stopped_member_has_nothing_to_lose(member: Member) -> None:
     member.answers()
     member.poll(SESSION)
     assert (member.state, member.notifications, member.hung_up) == (State.STOPPED, [], [CHANNEL])
+
+
+def test_a_member_that_was_stopped_reports_the_generation_of_the_stop_until_its_lease_is_over(member: Member) -> None:
+    """After that, the coordinator may have given its member id to another process."""
+    member.join()
+    member.lose_channel()
+    member.generation = 7
+    member.coordinator.node_id = 1
+    member.registered(member.one(Api.REGISTER, 2_000))
+    member.stop()
+    member.answers()
+    member.lose_channel()
+    member.coordinator.node_id = 1
+    send = member.one(Api.REGISTER, 4_000)
+    assert (send.message.generation, send.message.lost_generation, member.state) == (7, -1, State.STOPPED)
+    member.fail(send, OttlaTimeoutError("no answer"))
+    member.coordinator.node_id = 1
+    send = member.one(Api.REGISTER, 2_000 + SESSION)
+    assert (send.message.generation, send.message.lost_generation) == (-1, 1)
+
+
+def test_a_member_that_unsubscribes_without_a_coordinator_says_later_what_it_had(member: Member) -> None:
+    member.join(T0)
+    member.lose_channel()
+    member.manager.leave("unsubscribe()", Replies(), member.now)
+    member.polled()
+    member.coordinator.node_id = 1
+    send = member.one(Api.REGISTER, 5_000)
+    assert (send.message.generation, send.message.lost_generation) == (-1, 1)
 
 
 # -- the application ------------------------------------------------------------------------------------------------------

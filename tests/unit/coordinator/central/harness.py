@@ -29,6 +29,7 @@ from ottla.coordinator.effects import (
     SetTimer,
     TimerKey,
 )
+from ottla.errors import ProtocolError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api, version_rules_of
 from ottla.protocol.messages import (
@@ -312,7 +313,7 @@ class Central:
         push = member.inbox.pop(0)
         member.epoch = push.message.coordinator_epoch
         if push.api is Api.STOP:
-            member.held = {}
+            member.held, member.generation = {}, push.message.generation
         elif push.api is Api.START:
             member.held, member.generation = share_of(push), push.message.generation
         self.answer(push)
@@ -427,10 +428,13 @@ def stored_groups(nodes: Mapping[str, bytes]) -> list[StoredGroup]:
     groups = []
     for path in [path for path in nodes if path.endswith("/generation") and path.count("/") == 1]:
         group_id = path.split("/")[0]
-        node = GenerationNode.decode(nodes[path], path)
+        try:
+            node, is_malformed = GenerationNode.decode(nodes[path], path), False
+        except ProtocolError:
+            node, is_malformed = GenerationNode(0, 1, 1_800_000, 0), True
         owners = {partition: data.decode() for partition, data in _below(nodes, group_id, "owners")}
         offsets = {partition: int(data) for partition, data in _below(nodes, group_id, "offsets")}
-        groups.append(StoredGroup(group_id, node.generation, node.members, node.session_timeout_ms, owners, offsets))
+        groups.append(StoredGroup(group_id, node.generation, node.members, node.session_timeout_ms, owners, offsets, is_malformed))
     return groups
 
 

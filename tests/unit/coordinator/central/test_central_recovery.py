@@ -10,7 +10,7 @@ from ottla.coordinator.central.states import CentralGroupState
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.types import TopicPartition
-from tests.unit.coordinator.central.harness import Central, Member, stable
+from tests.unit.coordinator.central.harness import IMMEDIATE, Central, Member, Topics, failing, stable
 
 
 def held(topic: str, *partitions: int) -> dict[TopicPartition, int]:
@@ -119,13 +119,29 @@ def test_a_generation_that_was_stored_and_not_announced_is_started() -> None:
     assert read == ["bills/0", "bills/1", *(f"orders/{n}" for n in range(4))]
 
 
-def test_an_owner_that_was_never_started_waits_for_the_end_of_the_session_since_it_may_be_another_process() -> None:
+def never_started() -> Central:
+    """A new coordinator that finds the owner c, which has answered its first Stop, and was never started."""
     central = stable("a", "b")
     central.register("c")
     for one in "abc":
-        central.answer(central.take(one))
-        central.members[one].held = {}
+        central.obey_next(central.members[one])
     central.fail_over()
+    assert central.group().generation == 3
+    return central
+
+
+def test_an_owner_that_was_never_started_is_known_by_its_stop() -> None:
+    central = never_started()
+    for one in "abc":
+        assert central.register(one, again=central.members[one]).error_code is ErrorCode.none
+    central.obey()
+    assert central.group().generation == 3
+    assert sorted(functools.reduce(operator.iadd, central.holdings().values(), [])) == [f"orders/{n}" for n in range(4)]
+
+
+def test_who_does_not_know_any_generation_waits_for_the_end_of_the_session_since_it_may_be_another_process() -> None:
+    central = never_started()
+    central.members["c"] = Member("c")
     for one in "ab":
         central.register(one, again=central.members[one])
     answer = central.register("c", again=central.members["c"])
@@ -165,6 +181,73 @@ def test_an_owner_whose_lease_has_ended_is_known_by_the_generation_that_it_has_l
     central.obey()
     assert central.state() is CentralGroupState.STABLE
     assert sorted(functools.reduce(operator.iadd, central.holdings().values(), [])) == [f"orders/{n}" for n in range(4)]
+
+
+def test_a_process_gets_nothing_of_a_generation_in_which_another_one_with_its_id_was_started() -> None:
+    """1. The last member is evicted, and ZooKeeper does not store that. 2. Another process with its id joins, and would be started
+    in the same generation. 3. The first one would be taken for it after an election."""
+    central = stable("a")
+    central.appends = failing(ErrorCode.coordinator_not_available)
+    central.sleep(9_000)
+    central.sleep(3_000)
+    assert central.state() is CentralGroupState.EMPTY
+    assert central.group().owners
+    central.appends = IMMEDIATE
+    second = Member("a", incarnation="two")
+    central.register("a", again=second)
+    central.register("a", again=second, connection=second.connection)
+    central.obey()
+    assert (central.group().generation, len(second.held)) == (2, 4)
+    central.fail_over()
+    assert central.register("a", again=Member("a", epoch=1), lost=1).error_code is ErrorCode.unreleased_instance_id
+    central.members["a"] = second
+    assert central.register("a", again=second).error_code is ErrorCode.none
+
+
+def test_a_process_that_is_started_again_as_its_own_member_causes_no_rebalance() -> None:
+    central = stable("a")
+    central.appends = failing(ErrorCode.coordinator_not_available)
+    central.sleep(12_000)
+    assert central.state() is CentralGroupState.EMPTY
+    central.appends = IMMEDIATE
+    central.register("a", again=Member("a", epoch=1), lost=1)
+    central.obey()
+    assert central.group().generation == 1
+
+
+def test_members_know_the_generation_of_a_group_whose_node_is_malformed() -> None:
+    central = stable("a", "b", "c")
+    members = dict(central.members)
+    assert central.group().generation == 3
+    central.nodes["g/generation"] = b"{"
+    central.fail_over()
+    assert (central.group().generation, central.group().session_timeout_ms) == (0, 1_800_000)
+    for one in "bac":
+        assert central.register(one, again=members[one]).error_code is ErrorCode.none
+    assert central.node().generation == 3
+    central.obey()
+    assert central.node().generation == 3
+    assert sorted(functools.reduce(operator.iadd, central.holdings().values(), [])) == [f"orders/{n}" for n in range(4)]
+    central.members["c"].generation = 9
+    assert central.register("c", again=central.members["c"]).error_code is ErrorCode.none, "until a generation is written"
+    central.change_topics(orders=5)
+    central.obey()
+    assert central.node().generation == 10
+    central.members["c"].generation = 11
+    assert central.register("c", again=central.members["c"]).error_code is ErrorCode.illegal_generation
+
+
+def test_a_group_whose_members_own_nothing_is_not_taken_for_one_without_members() -> None:
+    central = Central(Topics({"orders": 1}))
+    central.register("a", topics={"other": 1})
+    assert central.committed("", -1) is ErrorCode.unknown_member_id
+    central.fail_over()
+    assert central.state() is CentralGroupState.EMPTY
+    assert central.committed("", -1) is ErrorCode.coordinator_load_in_progress
+    assert central.delete_offset("orders", 0) is ErrorCode.coordinator_load_in_progress
+    assert central.delete() is ErrorCode.non_empty_group
+    central.sleep(9_000)
+    assert central.committed("", -1) is ErrorCode.none
 
 
 def test_a_member_that_owns_nothing_may_come_back_as_any_process() -> None:

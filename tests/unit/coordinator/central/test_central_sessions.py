@@ -173,6 +173,38 @@ def test_members_that_could_not_be_asked_during_an_append_are_asked_afterwards()
     assert list(central.group().members) == ["a"], "b had the rest of a session to answer"
 
 
+def test_the_time_to_start_begins_when_the_generation_is_stored() -> None:
+    central = stable("a", "b")
+    central.appends = DELAYED
+    central.register("c")
+    central.obey()
+    central.sleep(8_900)  # almost a session
+    central.appends = IMMEDIATE
+    central.settle()
+    assert [central.received(one)[0] for one in "abc"] == [Api.START] * 3
+    central.sleep(2_000)
+    central.obey()
+    assert central.hung_up == []
+    assert central.state() is CentralGroupState.STABLE
+
+
+def test_answers_that_waited_for_appends_are_forgotten_although_one_append_follows_the_other() -> None:
+    central = stable("a", "b")
+    central.appends = DELAYED
+    central.commit("b", 2, orders=3)
+    waiting = central.coordinator._waiting_answers
+    for number in range(50):
+        central.sleep(200)
+        for one in "ab":
+            for push in tuple(central.members[one].inbox):
+                central.answer(push)
+                central.members[one].inbox.remove(push)
+        central.commit("b", 2, number, orders=3)
+        central.settle(min(central.open))
+        assert central.open
+        assert len(waiting.get("g", ())) <= 2
+
+
 def test_a_member_that_was_asked_in_time_is_evicted_after_the_append() -> None:
     central = stable("a", "b")
     central.sleep(3_000)

@@ -68,7 +68,7 @@ class Frames:
 
     def register(self, interest: Interest | None, held: Held, epoch: int, lost: int = -1) -> register_request.RegisterRequest:
         """The request for a membership; ``None``: only for the coordinator to know the group. ``lost``: the generation of what the
-        member has lost with its lease."""
+        member has had last, if it has nothing now."""
         topics, pattern, streams = interest or Interest((), None, 1)
         return register_request.RegisterRequest(
             group_id=self._group_id,

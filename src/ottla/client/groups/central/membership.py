@@ -91,8 +91,8 @@ class CentralMembership:
         """What it holds: in another state than those of ``HOLDING``, nothing. After a Stop it keeps the generation, by which a new
         coordinator tells it from another process with its id.
         """
-        self._lost = -1
-        """The generation of what it has lost with its lease, until a coordinator knows that."""
+        self._started = -1
+        """The generation in which this member was last started; -1: none. It stays true whatever happens later."""
         self.failure: OttlaError | None = None
         """See ``Membership``."""
         self._config = config = context.config
@@ -255,7 +255,7 @@ class CentralMembership:
         if self.state in REGISTERED and self._polls.expired(now):
             self._leave_after_poll_timeout(now)
         self.channel.check(now)
-        if self.state in HOLDING and now.mono >= self.lease_until:
+        if self.held.generation >= 0 and now.mono >= self.lease_until:
             self._on_lease_over(now)
         if self.state is State.LEAVING:
             self._finish_leaving(now)
@@ -272,7 +272,8 @@ class CentralMembership:
             target = self._coordinator.target() if channel.state is ChannelState.CLOSED else None
             may_register = target is not None and self._retries.may_register(target.node_id, now)
         if may_register:
-            channel.register(interest_of(self._subscription), self.held, now, lost=self._lost)
+            lost = self._started if self.held.generation < 0 else -1
+            channel.register(interest_of(self._subscription), self.held, now, lost=lost)
             self._outdated = False
 
     def _deadlines(self) -> list[int]:
@@ -286,7 +287,6 @@ class CentralMembership:
         """See ``channel.Member``. In another generation than its own, the member is not the owner of what it holds."""
         self._retries.accepted()
         self._polls.joined()
-        self._lost = -1
         if self.state in HOLDING and generation != self.held.generation and self._subscription.partitions:
             self._lose(f"the group has generation {generation}, and this member holds partitions of {self.held.generation}")
 
@@ -376,7 +376,7 @@ class CentralMembership:
             self._move(Input.PREPARED)
         else:
             self._move(Input.STOP)
-        self.held, self._reason = Held(self.held.generation), "the coordinator rebalances the group"
+        self.held, self._reason = Held(item.request.generation), "the coordinator rebalances the group"
         return self.channel.answer(*item)
 
     def _on_start(self, item: _Request, request: start_request.StartRequest) -> None:
@@ -406,7 +406,7 @@ class CentralMembership:
             # The subscription has changed since the coordinator has assigned: the rest is not delivered.
             self._subscription.subscribe(self._subscription.topics, self._subscription.pattern)
         self._token += 1
-        self.held, self._reason = held, ""
+        self.held, self._started, self._reason = held, held.generation, ""
         self._move(Input.START)
         self._notify(AssignmentReceived(self._token, added))
 
@@ -422,11 +422,15 @@ class CentralMembership:
     # -- the end of a membership ------------------------------------------------------------------------------------------
 
     def _on_lease_over(self, now: Now) -> None:
+        if self.state not in HOLDING:
+            # 1. A member that has stopped is cut off, and evicted. 2. Another process is started with its id. 3. By the
+            # generation of its Stop, the next coordinator would take the first one for the owner.
+            self.held = Held()
+            return
         reason = "the coordinator has not confirmed the membership within the session time-out"
         self.channel.close(reason, now)
         self._drop_requests()
         self._coordinator.mark_unknown(reason, now)
-        self._lost = self.held.generation
         self._lose(reason)
 
     def _lose(self, why: str) -> None:
@@ -477,7 +481,7 @@ class CentralMembership:
 
     def _drop(self) -> None:
         """Hold nothing, and answer nothing."""
-        self.held, self._lost, self._outdated = Held(), -1, False
+        self.held, self._outdated = Held(), False
         self._drop_requests()
 
     def _drop_requests(self) -> None:
