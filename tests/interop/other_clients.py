@@ -51,10 +51,18 @@ Row = tuple[int, bytes | None, bytes | None, int, tuple[tuple[str, bytes], ...]]
 
 
 def create_topic(servers: str, topic: str, partitions: int = 1, **config: str) -> None:
-    """Create a topic. Raises the broker's error."""
+    """Create a topic, and wait until each of these brokers has its leaders: an answer may come before all of them know the topic,
+    from a real Kafka, too. Raises the broker's error."""
     admin = AdminClient({"bootstrap.servers": servers})
     new = NewTopic(topic, partitions, 1, config={name.replace("_", "."): value for name, value in config.items()})
     admin.create_topics([new])[topic].result(60)
+    deadline = time.monotonic() + 60
+    for address in servers.split(","):
+        one = AdminClient({"bootstrap.servers": address, "topic.metadata.refresh.sparse": "false"})
+        while len(led := one.list_topics(topic, 60).topics[topic].partitions) < partitions or any(
+            partition.leader < 0 for partition in led.values()
+        ):
+            assert time.monotonic() < deadline, f"broker {address} does not know topic {topic}"
 
 
 def produce_confluent(servers: str, topic: str, rows: list[Row], **config: Any) -> None:

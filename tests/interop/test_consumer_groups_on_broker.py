@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient
 
 from ottla import Broker
 from ottla.assignors import GroupSpec
+from tests.interop.one_or_three import BROKERS, brokers
 from tests.interop.other_clients import (
     PRODUCE,
     ConsumerGroupMember,
@@ -24,13 +25,14 @@ from tests.interop.other_clients import (
 )
 
 PARTITIONS = 6
+SETTINGS = {"group.consumer.heartbeat.interval.ms": 300}
 _numbers = count()
 
 
-@pytest.fixture(scope="module")
-def servers() -> Iterator[str]:
-    with Broker(settings={"group.consumer.heartbeat.interval.ms": 300}) as broker:
-        yield broker.bootstrap_servers
+@pytest.fixture(scope="module", params=BROKERS, ids="{}-brokers".format)
+def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with brokers(request.param, tmp_path_factory.mktemp("brokers"), SETTINGS) as servers:
+        yield servers
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from ottla import Broker
+from tests.interop.one_or_three import BROKERS, brokers
 from tests.interop.other_clients import MEMBER, PRODUCE, Member, Message, Row, closing_all, create_topic, poll_all, poll_until
 
 PEERS = ["confluent", "kafka-python", "aiokafka"]
@@ -21,10 +22,10 @@ ROWS: list[Row] = [(index % PARTITIONS, None, b"%d" % index, NOW, ()) for index 
 _numbers = count()
 
 
-@pytest.fixture(scope="module")
-def servers() -> Iterator[str]:
-    with Broker() as broker:
-        yield broker.bootstrap_servers
+@pytest.fixture(scope="module", params=BROKERS, ids="{}-brokers".format)
+def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with brokers(request.param, tmp_path_factory.mktemp("brokers")) as servers:
+        yield servers
 
 
 @pytest.fixture

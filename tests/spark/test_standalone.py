@@ -33,6 +33,7 @@ PARTITIONS = 3
 ROWS_OF_BATCH = 500
 
 COPIES = f"""
+import threading
 kafka = {{"kafka.bootstrap.servers": servers}}
 reader = spark.readStream.format("ottla").options(**kafka, subscribe=topic, startingOffsets="earliest")
 limited = reader.option("maxOffsetsPerTrigger", {ROWS_OF_BATCH})
@@ -46,6 +47,16 @@ queries = [
     start("records", lambda to: to.format("ottla").options(**kafka, topic=f"{{topic}}-copy"), None),
     start("once", lambda to: to.format("ottla").options(**kafka, topic=f"{{topic}}-once", exactlyOnce="true"), None),
 ]
+
+def watch(query):
+    try:
+        query.awaitTermination()
+    except Exception as error:  # Spark's log is off, so nothing else would show it
+        print(f"query {{query.name}} has failed: {{error}}", file=sys.stderr, flush=True)
+        os._exit(1)
+
+for query in queries:
+    threading.Thread(target=watch, args=(query,), daemon=True).start()
 print("started", spark._jvm.java.lang.ProcessHandle.current().pid(), flush=True)
 sys.stdin.readline()
 for query in queries:
@@ -125,7 +136,12 @@ class Copies:
     def wait_for_more(self) -> None:
         """Wait until at least three more batches are written."""
         before = self.written()
-        wait_until(lambda: self.written() >= before + 3 * ROWS_OF_BATCH, 240)
+
+        def are_there() -> bool:
+            assert self._process.poll() is None, "the driver has ended: a query has failed"
+            return self.written() >= before + 3 * ROWS_OF_BATCH
+
+        wait_until(are_there, 240)
 
     def finish(self) -> list[int]:
         """Copy what is left, and return the numbers in the files."""
