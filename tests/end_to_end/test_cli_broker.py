@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 import subprocess
 import sys
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from ottla.runtime.zookeeper_server import ZooKeeperServer
 from tests.end_to_end.programs import broker, free_port, ottla
 
 
@@ -27,6 +30,17 @@ def test_the_first_line_is_the_address_and_a_signal_ends_it_cleanly(tmp_path: Pa
     assert (process.returncode, rest) == (0, "")
     assert "Traceback" not in errors
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+def test_verbose_shows_elections(zookeeper_server: ZooKeeperServer) -> None:
+    with broker("--zookeeper", f"{zookeeper_server.connect_string}/verbose", "--verbose") as (process, _):
+        assert process.stderr is not None
+        lines = takewhile(lambda line: "is the central coordinator" not in line, iter(process.stderr.readline, ""))
+        elected = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} broker \d+ is elected as the central coordinator, in epoch 1\n"
+        assert any(re.fullmatch(elected, line) for line in lines)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    assert "Traceback" not in errors
 
 
 IMPATIENT = """

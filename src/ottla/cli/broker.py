@@ -14,6 +14,7 @@ import typer
 
 import ottla
 from ottla.cli.options import Format, OutputFormat, SingleValueCommand, parse_pairs, parse_path
+from ottla.cli.output import report_details
 from ottla.cli.standard_streams import interrupt_writes_on
 from ottla.signals import Interrupted, Stop, recorded_signals, wait_for_signal
 
@@ -49,8 +50,13 @@ def start(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A broker property by Kafka's name; may be repeated."),
     ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Log elections, and why groups of the central coordinator rebalance.")
+    ] = False,
 ) -> None:
     """Run a broker until SIGTERM, SIGHUP or Ctrl-C."""
+    if verbose:
+        report_details()
     with ottla.Broker(data_dir=data_dir, port=port, zookeeper=zookeeper, settings=parse_pairs(settings, "--set")) as broker:
         stop = Stop()
         stop.signal = wait_for_signal(

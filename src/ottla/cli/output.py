@@ -34,9 +34,13 @@ class CommandFailed(Exception):
 class VisibleFormatter(logging.Formatter):
     """Formats log records without control characters, in one line unless there is a traceback."""
 
+    has_time = False
+    """Whether each message begins with its time."""
+
     def format(self, record: logging.LogRecord) -> str:
         """Return the message, and the traceback if there is one."""
-        lines = [visible(record.getMessage())]
+        time = f"{self.formatTime(record)} " if self.has_time else ""
+        lines = [time + visible(record.getMessage())]
         if record.exc_info:
             lines += [visible(line) for line in self.formatException(record.exc_info).splitlines()]
         return "\n".join(lines)
@@ -48,6 +52,12 @@ def report_to_stderr() -> None:
     handler.setFormatter(VisibleFormatter())
     logging.getLogger().addHandler(handler)
     warnings.showwarning = _print_warning
+
+
+def report_details() -> None:
+    """Write Ottla's log lines of level INFO to stderr as well, and the time of each line."""
+    logging.getLogger("ottla").setLevel(logging.INFO)
+    VisibleFormatter.has_time = True
 
 
 def _print_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any) -> None:
