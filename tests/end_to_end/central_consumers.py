@@ -1,6 +1,6 @@
 """Consumers of a central group, in threads and in processes of their own, with what they have seen.
 
-Owns the threads and the processes. Must not know what is tested. Invariant: a member that a test has started ends with the test.
+Owns the processes. Must not know what is tested. Invariant: a member that a test has started ends with the test.
 """
 
 from __future__ import annotations
@@ -9,19 +9,14 @@ import json
 import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ottla import Consumer
-from ottla.types import TopicPartition
+from tests.end_to_end.polling_members import LIMIT, PollingMember
 from tests.end_to_end.programs import environment
 
-LIMIT = 60.0
-"""Seconds: a machine that is busy is no reason to fail."""
 MEMBER = r"""
 import json, os, sys, time
 from ottla import Consumer
@@ -182,8 +177,8 @@ def process(*arguments: Any, **more: Any) -> Iterator[Process]:
         member.kill()
 
 
-class Member:
-    """A member that polls in a thread of its own. ``listeners`` replace those that only note their calls."""
+class Member(PollingMember):
+    """A member of a central group, in a thread of its own."""
 
     def __init__(
         self,
@@ -194,60 +189,8 @@ class Member:
         **settings: Any,
     ) -> None:
         defaults = {"group_id": "g", "group_protocol": "central", "auto_offset_reset": "earliest", "session_timeout": 6}
-        self.consumer = Consumer({"bootstrap_servers": list(servers), **defaults, **settings})
-        self.handled: list[tuple[int, int]] = []
-        self.calls: list[tuple[str, list[int]]] = []
-        self.errors: list[Exception] = []
-        self.asleep = threading.Event()
-        self._stop = threading.Event()
-        self._topics, self._pattern = topics, pattern
-        self.listeners = dict(listeners or {})
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _listener(self, name: str) -> Callable[[Any, list[TopicPartition]], None]:
-        def note(consumer: Any, partitions: list[TopicPartition]) -> None:
-            self.calls.append((name, [tp.partition for tp in partitions]))
-            if name in self.listeners:
-                self.listeners[name](consumer, partitions)
-
-        return note
-
-    def _run(self) -> None:
-        with self.consumer as consumer:
-            consumer.subscribe(
-                self._topics,
-                pattern=self._pattern,
-                on_assign=self._listener("assign"),
-                on_revoke=self._listener("revoke"),
-                on_lost=self._listener("lost"),
-            )
-            while not self._stop.is_set():
-                try:
-                    for record in consumer.poll(0.1):
-                        self.handled.append((record.partition, record.offset))
-                except Exception as error:
-                    self.errors.append(error)
-                while self.asleep.is_set() and not self._stop.is_set():
-                    time.sleep(0.01)
-
-    @property
-    def owned(self) -> list[int]:
-        return sorted(tp.partition for tp in self.consumer.assignment()) if self._thread.is_alive() else []
-
-    def close(self) -> None:
-        self._stop.set()
-        self._thread.join(LIMIT)
-        assert not self._thread.is_alive()
-
-
-@contextmanager
-def members(*made: Member) -> Iterator[tuple[Member, ...]]:
-    try:
-        yield made
-    finally:
-        for member in made:
-            member.close()
+        merged = {"bootstrap_servers": list(servers), **defaults, **settings}
+        super().__init__(merged, *topics, pattern=pattern, listeners=listeners)
 
 
 class Feed:

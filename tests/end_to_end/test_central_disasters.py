@@ -24,8 +24,9 @@ from ottla.protocol.messages import offset_commit_request
 from ottla.runtime.zookeeper_server import ZooKeeperServer
 from tests.end_to_end.broker_cluster import PATIENCE, cluster_of, until
 from tests.end_to_end.broker_processes import BrokerProcesses, broker_processes
-from tests.end_to_end.central_consumers import Member, Process, feed, members, process
+from tests.end_to_end.central_consumers import Member, Process, feed, process
 from tests.end_to_end.central_history import History, check
+from tests.end_to_end.polling_members import members
 from tests.end_to_end.zookeeper_proxy import Lose, lossy_proxy
 from tests.raw_client import RawClient
 

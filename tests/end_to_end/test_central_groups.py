@@ -25,7 +25,8 @@ from ottla.errors import (
 from ottla.runtime.zookeeper_server import ZooKeeperServer
 from ottla.types import OffsetAndMetadata, TopicPartition
 from tests.end_to_end.broker_cluster import PATIENCE, BrokerCluster, cluster_of, until
-from tests.end_to_end.central_consumers import Member, members
+from tests.end_to_end.central_consumers import Member
+from tests.end_to_end.polling_members import members
 
 pytestmark = pytest.mark.long
 

@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from ottla import AsyncConsumer, Broker, Consumer, Stream
 from ottla.errors import CommitFailedError, ConfigError, ConnectionFailedError, ConsumerRebalanceFailedError
 from ottla.runtime.zookeeper_server import ZooKeeperServer
 from ottla.types import OffsetAndMetadata, TopicPartition
+from tests.end_to_end.polling_members import PollingMember, members
 from tests.end_to_end.zookeeper_cluster import ZooKeeperCluster, registered
 from tests.end_to_end.zookeeper_processes import SESSION, process
 from tests.end_to_end.zookeeper_proxy import Lose, lossy_proxy
@@ -56,59 +57,12 @@ def produce(cluster: ZooKeeperCluster, topic: str, count: int, partitions: int =
     assert producer.flush(60) == 0
 
 
-class Member:
-    """A member that polls in a thread of its own."""
+class Member(PollingMember):
+    """A member of a ZooKeeper group, in a thread of its own."""
 
     def __init__(self, cluster: ZooKeeperCluster, *topics: str, pattern: str | None = None, **settings: Any) -> None:
         defaults = {"group_id": "billing", "auto_offset_reset": "earliest", "zookeeper_session_timeout": SESSION}
-        self.consumer = Consumer({"zookeeper_connect": cluster.connect, **defaults, **settings})
-        self.handled: list[tuple[int, int]] = []
-        self.calls: list[tuple[str, list[int]]] = []
-        self.errors: list[Exception] = []
-        self.asleep = threading.Event()
-        self._stop = threading.Event()
-        self._topics, self._pattern = topics, pattern
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _listener(self, name: str) -> Callable[[Consumer, list[TopicPartition]], None]:
-        return lambda consumer, partitions: self.calls.append((name, [tp.partition for tp in partitions]))
-
-    def _run(self) -> None:
-        with self.consumer as consumer:
-            consumer.subscribe(
-                self._topics,
-                pattern=self._pattern,
-                on_assign=self._listener("assign"),
-                on_revoke=self._listener("revoke"),
-                on_lost=self._listener("lost"),
-            )
-            while not self._stop.is_set():
-                try:
-                    for record in consumer.poll(0.1):
-                        self.handled.append((record.partition, record.offset))
-                except Exception as error:
-                    self.errors.append(error)
-                while self.asleep.is_set() and not self._stop.is_set():
-                    time.sleep(0.01)
-
-    @property
-    def owned(self) -> list[int]:
-        return sorted(tp.partition for tp in self.consumer.assignment()) if self._thread.is_alive() else []
-
-    def close(self) -> None:
-        self._stop.set()
-        self._thread.join(LIMIT)
-        assert not self._thread.is_alive()
-
-
-@contextmanager
-def members(*made: Member) -> Iterator[tuple[Member, ...]]:
-    try:
-        yield made
-    finally:
-        for member in made:
-            member.close()
+        super().__init__({"zookeeper_connect": cluster.connect, **defaults, **settings}, *topics, pattern=pattern)
 
 
 def until(condition: Callable[[], Any], limit: float = LIMIT) -> Any:
