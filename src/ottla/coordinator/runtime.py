@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import enum
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import count
+from itertools import accumulate, count, takewhile
 from typing import Any, Generic, Protocol, TypeVar
 
 from ottla.coordinator.effects import Append, CancelTimer, ProducerStamp, Reply, RequestContext, SetTimer, TimerKey
@@ -55,13 +56,16 @@ class Route:
     """The handler of a request, or of a part of one, about one key.
 
     ``decide`` has the arguments of the coordinator's own handlers. ``refuse(context, body, error)`` returns the response with an
-    error. ``not_stored`` decides what else follows if records could not be appended.
+    error. ``not_stored`` decides what else follows if records could not be appended. Some requests may have one append with others
+    of their key, since none of them decides by what another one changes: ``part_of_append(body)`` returns which part of the largest
+    such append one may need.
     """
 
     decide: Callable[..., Any]
     refuse: Callable[[RequestContext, Any, ErrorCode], Any]
     key_of: Callable[[Any], str]
     not_stored: Callable[..., Any] | None = None
+    part_of_append: Callable[[Any], float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +175,6 @@ class CoordinatorShard(Protocol[F_co]):
         """Return the error for clients after a failed append: they know nothing about that log."""
         ...
 
-    def shares_append(self, operation: Operation) -> bool:
-        """Whether an operation may have one append with others of its key: none of them decides by what another one changes."""
-        ...
-
     def on_loaded(self, now: Now) -> Iterable[DecisionLike[F_co]]:
         """Return the decisions that follow from the loaded state, above all its timers, without durable events."""
         ...
@@ -242,10 +242,6 @@ class Timers:
         return True
 
 
-MOST_SHARED = 100
-"""Operations that have an append together, at most."""
-
-
 @light_dataclass(frozen=True, slots=True)
 class _OpenAppend(Generic[F]):
     batch: int
@@ -264,6 +260,9 @@ class PartitionRuntime(Generic[S, F]):
         self._retry_backoff_ms = retry_backoff_ms
         self._open: dict[str, _OpenAppend[F]] = {}
         self._waiting: dict[str, deque[Operation]] = {}
+        self._parts: dict[str, list[int]] = {}
+        """How many of a key's first waiting operations have an append together (the last number), how many the next ones, and so
+        on: those of an append that failed."""
 
     def submit(self, key: str, operation: Operation, now: Now) -> list[F | Append | Reply | PartialAnswer]:
         """Execute an operation, or queue it behind the key's open append."""
@@ -312,16 +311,33 @@ class PartitionRuntime(Generic[S, F]):
         return effects + self._execute_waiting(key, now)
 
     def append_failed(self, batch: int, error: ErrorCode, now: Now) -> list[F | Append | Reply | PartialAnswer]:
-        """Answer the operations of an append with an error, without any change, then execute those that waited."""
+        """Answer the operation of an append with an error, without any change, then execute those that waited.
+
+        Of several operations each gets an answer of its own, except for an error that concerns all of them.
+        """
         key = self._key_of(batch)
         if key is None:
             return []
         ended = self._open.pop(key)
         self.shard.append_ended(self.open_producers)
         effects: list[F | Append | Reply | PartialAnswer] = []
-        for operation, _ in ended.decided:
-            effects += self._handle_failure(key, operation, self.shard.error_for_clients(error), now)
+        told, operations = self.shard.error_for_clients(error), [operation for operation, _ in ended.decided]
+        if len(operations) > 1 and told is ErrorCode.coordinator_not_available:
+            self._divide(key, operations)
+        else:
+            for operation in operations:
+                effects += self._handle_failure(key, operation, told, now)
         return effects + self._execute_waiting(key, now)
+
+    def _divide(self, key: str, operations: Sequence[Operation]) -> None:
+        """Execute operations again next, in two halves:
+
+        1. A topic has offsets that the log refuses. 2. A member commits some, and commits of others share the append, which fails.
+        3. The member tries again, and so do the others: with one answer for all, none of them would ever commit.
+        """
+        half = len(operations) // 2
+        self._parts.setdefault(key, []).extend((len(operations) - half, half))
+        self._waiting.setdefault(key, deque()).extendleft(reversed(operations))
 
     def unload(self) -> list[F | Append | Reply | PartialAnswer]:
         """Answer all waiting and parked requests with NOT_COORDINATOR, and cancel all timers."""
@@ -339,15 +355,25 @@ class PartitionRuntime(Generic[S, F]):
         effects: list[F | Append | Reply | PartialAnswer] = []
         queue = self._waiting.get(key)
         while queue and key not in self._open:
-            together = [queue.popleft()]
-            # 1. The append of a key takes some milliseconds, and each of 200 members commits. 2. One append after the other, they
-            # would delay all else of the key for longer and longer.
-            while queue and len(together) < MOST_SHARED and all(map(self.shard.shares_append, (together[-1], queue[0]))):
-                together.append(queue.popleft())
+            together = [queue.popleft() for _ in range(self._how_many(key, queue))]
             effects += self._execute(key, together, now)
         if not queue:
             self._waiting.pop(key, None)
         return effects
+
+    def _how_many(self, key: str, queue: Iterable[Operation]) -> int:
+        """Return how many of these operations have the next append together.
+
+        1. The append of a key takes some milliseconds, and each of 200 members commits. 2. One append after the other, they would
+        delay all else of the key for longer and longer.
+        """
+        if parts := self._parts.get(key):
+            number = parts.pop()
+            if not parts:
+                del self._parts[key]
+            return number
+        needed = accumulate(map(_part_of_append, queue))
+        return max(1, sum(1 for _ in takewhile(lambda part: part <= 1, needed)))
 
     def _execute(self, key: str, operations: Sequence[Operation], now: Now) -> list[F | Append | Reply | PartialAnswer]:
         """Execute an operation, or several that share an append."""
@@ -409,6 +435,13 @@ def _answer(operation: Operation, result: DecisionLike[Any]) -> list[Any]:
     if isinstance(operation, RequestOperation) and result.answer is not None:
         return [operation.answered(result.answer)]
     return []
+
+
+def _part_of_append(operation: Operation) -> float:
+    """Return which part of an append an operation may need; one that has none with others needs more than there is."""
+    if isinstance(operation, RequestOperation) and operation.route.part_of_append is not None:
+        return operation.route.part_of_append(operation.body)
+    return math.inf
 
 
 def _name_of(operation: Operation) -> str:

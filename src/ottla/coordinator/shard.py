@@ -114,11 +114,6 @@ class GroupShard:
         """Return the error for clients after a failed append."""
         return _APPEND_ERRORS.get(error, error)
 
-    def shares_append(self, operation: Operation) -> bool:
-        """No: the broker writes the appends of one turn in one batch, and that takes less than a millisecond."""
-        del operation
-        return False
-
     def on_loaded(self, now: Now) -> Iterator[Result]:
         """Set the timers of the loaded groups, and the retention timer."""
         for group in list(self.state.groups().values()):

@@ -26,6 +26,11 @@ _REQUEST_FRAME, _OPERATION_FRAME = 17, 48
 _ItemT = TypeVar("_ItemT")
 
 
+def part_of_multi(operations: int, longest: int) -> float:
+    """Return which part of a multi these operations need; ``longest``: the length of the longest path, with the data."""
+    return operations * max(1 / MULTI_OPERATIONS, (OPERATION_BYTES + longest) / MULTI_BYTES)
+
+
 def request_bytes(multi: Multi, chroot: str = "") -> int:
     """The size of the request, at most."""
     size = _REQUEST_FRAME + len(multi.operations) * (_OPERATION_FRAME + len(chroot.encode()))

@@ -1,7 +1,8 @@
 """OffsetCommit, OffsetFetch, OffsetDelete and DeleteGroups of central groups.
 
 Owns the check of a commit's sender, and the deletion of offsets. Must not know how they are stored. Invariants: a commit of a
-non-member or of another generation changes nothing; the offsets of one request are stored together.
+non-member or of another generation changes nothing; the offsets of one request are one append, and stored together if they fit
+into one multi.
 """
 
 from __future__ import annotations

@@ -45,7 +45,10 @@ from ottla.coordinator.offsets import commit_refused, fetch_parts, fetch_refused
 from ottla.coordinator.runtime import BackgroundTask, Operation, Record, RequestOperation, Route, SplitRoute, TimerFired
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
+from ottla.protocol.messages import offset_commit_request
 from ottla.types import Now
+from ottla.zookeeper import paths
+from ottla.zookeeper.multis import part_of_multi
 
 logger = logging.getLogger("ottla.broker")
 
@@ -58,6 +61,10 @@ _TO_NON_MEMBERS: Mapping[Api, ErrorCode] = {
     Api.OFFSET_DELETE: ErrorCode.non_empty_group,
 }
 """What those get instead of ``_OTHERS`` who change offsets without being a member: the errors of Kafka for a group with members."""
+_ABOVE_TOPICS = 4
+"""The nodes of a group, of its offsets and of members of Kafka 0.8, and the one above all groups."""
+_LONGEST_OFFSET = len(paths.offset("g", "t" * 249, 2**31 - 1)) + len(str(2**63 - 1))
+"""The longest path of an offset in a group with a short name, with its data: names of topics have 249 characters at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +113,6 @@ class CentralShard:
     def error_for_clients(self, error: ErrorCode) -> ErrorCode:
         """Return the error for clients after a failed append."""
         return error if error in _TOLD else ErrorCode.coordinator_not_available
-
-    def shares_append(self, operation: Operation) -> bool:
-        """Commits are decided by the members and owners, which no commit changes."""
-        return isinstance(operation, RequestOperation) and operation.context.api is Api.OFFSET_COMMIT
 
     def on_loaded(self, now: Now) -> Iterator[Result]:
         """Wait for the members that were found: each reads on for one session at most without a coordinator."""
@@ -217,14 +220,26 @@ def _route(
     decide: Callable[..., Result],
     refuse: Callable[[RequestContext, Any, ErrorCode], Any],
     key_of: Callable[[Any], str] = lambda request: str(request.group_id),
+    part_of_append: Callable[[Any], float] | None = None,
 ) -> Route:
-    return Route(decide, refuse, key_of)
+    return Route(decide, refuse, key_of, part_of_append=part_of_append)
+
+
+def _part_of_multi(request: offset_commit_request.OffsetCommitRequest) -> float:
+    """Return which part of a multi a commit may need: for its partitions, for topics, and for the nodes above that may be missing.
+
+    Commits may share one since they are decided by the members and owners, which no commit changes.
+    """
+    nodes = sum(1 + len(topic.partitions) for topic in request.topics) + _ABOVE_TOPICS
+    return part_of_multi(nodes, _LONGEST_OFFSET + len(request.group_id.encode()))
 
 
 ROUTES: Mapping[Api, Route | SplitRoute] = {
     Api.REGISTER: _route(_of_group(register), lambda context, request, error: register_refused(error)),
     Api.LEAVE: _route(_of_group(leave), lambda context, request, error: left(error)),
-    Api.OFFSET_COMMIT: _route(commit_offsets, lambda context, request, error: commit_refused(request, error)),
+    Api.OFFSET_COMMIT: _route(
+        commit_offsets, lambda context, request, error: commit_refused(request, error), part_of_append=_part_of_multi
+    ),
     Api.OFFSET_FETCH: SplitRoute(_route(fetch_offsets, fetch_refused), split=fetch_parts, join=join_offsets),
     Api.DESCRIBE_GROUPS: SplitRoute(_route(describe_group, describe_refused), split=described_groups, join=join_described),
     Api.DELETE_GROUPS: SplitRoute(

@@ -101,11 +101,6 @@ class TransactionShard:
         """Return the error for clients after a failed append: a retriable one."""
         return ErrorCode.coordinator_not_available
 
-    def shares_append(self, operation: Operation) -> bool:
-        """No: each operation on a transaction decides by what the last one has changed."""
-        del operation
-        return False
-
     def on_loaded(self, now: Now) -> Iterator[Decision]:
         """Set the timers of the loaded ids, and complete prepared transactions: their markers may be missing."""
         for transaction in list(self.state.transactions().values()):

@@ -658,6 +658,27 @@ def test_a_new_coordinator_waits_for_an_owner_whose_text_is_malformed(
     assert set(owners(cluster).values()) == {"a-0"}
 
 
+def test_a_commit_that_zookeeper_refuses_for_good_fails_no_other_one(cluster: ZooKeeperCluster) -> None:
+    """1. One commit is being stored, and others wait: they share a multi. 2. One of them is for a topic whose node is ephemeral."""
+    (member,) = join(cluster, "a")
+    broker = coordinator(cluster)
+    broker.ask(Api.CREATE_TOPICS, creating("u", partitions=1))
+    assert commit(broker, 1, generation=member.generation, member="a") is ErrorCode.none
+    tool = cluster.model.open(1 << 40, cluster.clock.now)
+    cluster.zookeeper.execute(tool, Create(paths.topic_offsets("g", "u"), ephemeral=True))
+    good = committing(7, generation=member.generation, member="a", partitions=2)
+    bad = dataclasses.replace(
+        good, topics=(dataclasses.replace(good.topics[0], name="u", partitions=good.topics[0].partitions[:1]),)
+    )
+    before = broker.counts()
+    tickets = [broker.send(Api.OFFSET_COMMIT, one, version=9) for one in (good, good, bad, good)]
+    until(cluster, lambda: broker.replies.keys() >= {*tickets})
+    answers = [broker.replies.pop(ticket).topics[0].partitions[0].error_code for ticket in tickets]
+    assert answers == [ErrorCode.none, ErrorCode.none, ErrorCode.coordinator_not_available, ErrorCode.none]
+    assert (broker.counts() - before)["Multi"] > 4
+    assert [cluster.model.data(paths.offset("g", "t", n)) for n in range(2)] == [b"7"] * 2
+
+
 def test_a_commit_does_not_look_at_all_nodes_of_a_group() -> None:
     class Nodes(set[str]):
         def __iter__(self) -> Iterator[str]:

@@ -322,6 +322,13 @@ class Central:
 
     def commit(self, member_id: str, generation: int, offset: int = 10, *, group: str = "g", **topics: int) -> int:
         """Commit an offset of one partition of each topic (topic=partition); return the ticket."""
+        partitions = {topic: (partition,) for topic, partition in (topics or {"orders": 0}).items()}
+        return self.commit_all(member_id, generation, offset, partitions, group)
+
+    def commit_all(
+        self, member_id: str, generation: int, offset: int, partitions: Mapping[str, Iterable[int]], group: str = "g"
+    ) -> int:
+        """Commit an offset of partitions; return the ticket."""
         request = offset_commit_request.OffsetCommitRequest(
             group_id=group,
             generation_id_or_member_epoch=generation,
@@ -331,13 +338,14 @@ class Central:
                 offset_commit_request.OffsetCommitRequestTopic(
                     name=topic,
                     topic_id=None,
-                    partitions=(
+                    partitions=tuple(
                         offset_commit_request.OffsetCommitRequestPartition(
                             partition_index=partition, committed_offset=offset, committed_metadata="note"
-                        ),
+                        )
+                        for partition in numbers
                     ),
                 )
-                for topic, partition in (topics or {"orders": 0}).items()
+                for topic, numbers in partitions.items()
             ),
         )
         return self.ask(Api.OFFSET_COMMIT, request)

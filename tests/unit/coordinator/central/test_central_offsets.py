@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+import pytest
+
+from ottla.broker.zookeeper.central_calls import GroupNodes, write_records
 from ottla.coordinator.central.states import CentralGroupState
+from ottla.coordinator.effects import Append
 from ottla.protocol import ErrorCode
 from ottla.protocol.consumer_protocol import decode_assignment, decode_subscription
 from ottla.types import TopicPartition
-from tests.unit.coordinator.central.harness import DELAYED, IMMEDIATE, Central, failing, stable
+from ottla.zookeeper.malformed import MalformedNodes
+from ottla.zookeeper.operations import Multi
+from tests.unit.coordinator.central.harness import DELAYED, IMMEDIATE, Central, Topics, failing, stable
 
 ORDERS_0 = TopicPartition("orders", 0)
 
@@ -67,18 +75,105 @@ def test_what_waits_behind_commits_comes_after_them_and_commits_behind_that_late
     assert central.nodes["g/offsets/orders/0"] == b"12"
 
 
-def test_commits_that_share_an_append_fail_together() -> None:
+def settle_as_zookeeper(central: Central, refused: bytes) -> list[int]:
+    """Complete appends, the next ones too, but those with this offset fail. Return how many records each of them has."""
+    sizes = []
+    while central.open:
+        batch, append = next(iter(central.open.items()))
+        sizes.append(len(append.records))
+        fails = refused in [value for _, value in append.records]
+        central.settle(batch, ErrorCode.coordinator_not_available if fails else ErrorCode.none)
+    return sizes
+
+
+@pytest.mark.parametrize("bad", [*range(7)])
+def test_a_commit_that_cannot_be_stored_fails_no_other_one_that_shares_its_append(bad: int) -> None:
+    central = stable("a")
+    central.appends = DELAYED
+    first = central.commit("a", 1, 1)
+    tickets = [central.commit("a", 1, 10 + number, orders=number % 4) for number in range(7)]
+    registered = central.send_register("b")
+    late = central.commit("a", 1, 20)
+    assert settle_as_zookeeper(central, b"%d" % (10 + bad))[:3] == [1, 7, 3]
+    codes = [code_of_commit(central, ticket) for ticket in tickets]
+    assert codes.pop(bad) is ErrorCode.coordinator_not_available
+    assert {*codes, code_of_commit(central, first), code_of_commit(central, late)} == {ErrorCode.none}
+    assert registered in central.replies
+    last = {number % 4: 10 + number for number in range(7) if number != bad}
+    assert central.fetch() == {TopicPartition("orders", partition): offset for partition, offset in {**last, 0: 20}.items()}
+    assert list(central.replies) == sorted(central.replies), "all are answered in order"
+
+
+def test_of_several_commits_that_cannot_be_stored_each_fails_for_itself() -> None:
+    central = stable("a")
+    central.appends = DELAYED
+    central.commit("a", 1, 1)
+    tickets = [central.commit("a", 1, 99 if number % 5 < 2 else 10) for number in range(40)]
+    settle_as_zookeeper(central, b"99")
+    codes = [code_of_commit(central, ticket) for ticket in tickets]
+    assert codes == [ErrorCode.coordinator_not_available if number % 5 < 2 else ErrorCode.none for number in range(40)]
+
+
+@pytest.mark.parametrize("error", [ErrorCode.not_coordinator, ErrorCode.inconsistent_group_protocol])
+def test_commits_that_share_an_append_fail_together_with_an_error_of_all(error: ErrorCode) -> None:
     central = stable("a")
     central.appends = DELAYED
     tickets = [central.commit("a", 1, offset) for offset in (10, 11, 12)]
     central.settle(next(iter(central.open)))
-    central.settle(next(iter(central.open)), ErrorCode.request_timed_out)
-    assert [code_of_commit(central, ticket) for ticket in tickets] == [
-        ErrorCode.none,
-        ErrorCode.coordinator_not_available,
-        ErrorCode.coordinator_not_available,
-    ]
+    central.settle(next(iter(central.open)), error)
+    told = ErrorCode.unknown_member_id if error is ErrorCode.inconsistent_group_protocol else error
+    assert [code_of_commit(central, ticket) for ticket in tickets] == [ErrorCode.none, told, told]
+    assert not central.open
     assert central.fetch() == {ORDERS_0: 10}
+
+
+def test_commits_that_are_tried_again_are_refused_if_the_coordinator_is_deposed_meanwhile() -> None:
+    central = stable("a")
+    central.appends = DELAYED
+    tickets = [central.commit("a", 1, offset) for offset in (10, 11, 12, 13, 14)]
+    central.settle(next(iter(central.open)))
+    central.settle(next(iter(central.open)), ErrorCode.coordinator_not_available)
+    central.tell("unload")
+    assert [code_of_commit(central, ticket) for ticket in tickets] == [ErrorCode.none, *[ErrorCode.not_coordinator] * 4]
+
+
+@pytest.mark.parametrize(
+    ("group", "partitions", "most"),
+    [("g", 1, 124), ("g", 15, 27), ("g", 600, 1), ("g" * 3_000, 15, 3)],
+    ids=["small", "medium", "large", "long name"],
+)
+def test_commits_share_an_append_only_if_it_fits_into_one_multi(group: str, partitions: int, most: int) -> None:
+    """Each commits other partitions of two topics, and none of the nodes exists. The longest names that topics may have."""
+    commits = 2 * most + 2
+    names = ["t" * 248 + end for end in "ab"]
+    central = Central(Topics(dict.fromkeys(names, partitions * commits)))
+    central.register("by hand", group=group, topics={})
+    central.appends = DELAYED
+    tickets = []
+    for number in range(commits):
+        committed = range(number * partitions, (number + 1) * partitions)
+        tickets.append(central.commit_all("", -1, 5, dict.fromkeys(names, committed), group))
+    sizes = []
+    while central.open:
+        (append,) = central.open.values()
+        sizes.append(len(append.records) // (2 * partitions))
+        multis = written(group, append)
+        assert len(multis) == 1 or sizes[-1] == 1, "a commit is divided, and could have had an append for itself"
+        central.settle()
+    assert {code_of_commit(central, ticket) for ticket in tickets} == {ErrorCode.none}
+    assert sizes == [1, most, most, 1], "the first one has waited for nothing"
+
+
+def written(group: str, append: Append) -> list[Multi]:
+    """The multis that store an append of a group that may have members of Kafka 0.8, and has no nodes."""
+    multis: list[Multi] = []
+    steps = write_records(group, append.records, 1, GroupNodes(set()), MalformedNodes())
+    with suppress(StopIteration):
+        asked = next(steps)
+        while True:
+            multis += [one for one in asked if isinstance(one, Multi)]
+            asked = steps.send([()] * len(asked))
+    return multis
 
 
 def code_of_commit(central: Central, ticket: int) -> ErrorCode:
