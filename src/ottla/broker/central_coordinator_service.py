@@ -271,12 +271,15 @@ class CentralCoordinatorService:
 
     def _why_not_central(self, group_id: str) -> ApiError | None:
         """Return why a group cannot become central: this broker coordinates another group of this name, which has members. It does
-        not know of groups at other brokers."""
+        not know of groups at other brokers. Only the elected one may say so: a client takes it for the coordinator's answer."""
+        if not self._knows_all:
+            return None
         known = None if self.is_central(group_id) else self._groups.state_of(group_id)
         members = known[0].members if known is not None and known[0] is not None else ()
         if not members:
             return None
-        text = f"group {group_id!r} has {len(members)} member{'s' * (len(members) > 1)} that are not central"
+        which = "1 member that is" if len(members) == 1 else f"{len(members)} members that are"
+        text = f"group {group_id!r} has {which} not central"
         return ApiError(ErrorCode.inconsistent_group_protocol, f"{text}: use another group id, or stop them first")
 
     def _choose(self, context: RequestContext, message: Any, now: Now) -> None:

@@ -140,11 +140,14 @@ def fetched(broker: BrokerInCluster, *groups: str) -> list[tuple[str, ErrorCode,
 
 def know(broker: BrokerInCluster, group: str = "g") -> ErrorCode:
     """Register without topics: the group becomes central."""
-    message = register_request.RegisterRequest(
+    code: ErrorCode = broker.ask(Api.REGISTER, registering(group)).error_code
+    return code
+
+
+def registering(group: str) -> Any:
+    return register_request.RegisterRequest(
         group_id=group, member_id="", incarnation="", session_timeout_ms=6000, rebalance_timeout_ms=6000, assignor="range"
     )
-    code: ErrorCode = broker.ask(Api.REGISTER, message).error_code
-    return code
 
 
 def found_coordinator(broker: BrokerInCluster, group: str = "g") -> tuple[ErrorCode, int]:
@@ -404,6 +407,14 @@ def joining(group: str) -> Any:
     )
 
 
+def join_classic(broker: BrokerInCluster, group: str) -> str:
+    """Let a member join a classic group; returns its id."""
+    join = dataclasses.replace(joining(group), session_timeout=timedelta(minutes=1), rebalance_timeout=timedelta(minutes=1))
+    member_id: str = broker.ask(Api.JOIN_GROUP, join).member_id
+    assert broker.ask(Api.JOIN_GROUP, dataclasses.replace(join, member_id=member_id)).error_code is ErrorCode.none
+    return member_id
+
+
 def home(cluster: ZooKeeperCluster) -> str:
     """A group that is not central, and whose partition the coordinator has."""
     for number in range(100):
@@ -460,15 +471,41 @@ def test_other_protocols_are_refused_in_a_central_group(cluster: ZooKeeperCluste
 def test_a_group_with_classic_members_gets_no_central_member(cluster: ZooKeeperCluster) -> None:
     """If its coordinator is the elected broker: of groups of other brokers that one does not know."""
     name, broker = home(cluster), coordinator(cluster)
-    member_id = broker.ask(Api.JOIN_GROUP, joining(name)).member_id
-    assert broker.ask(Api.JOIN_GROUP, dataclasses.replace(joining(name), member_id=member_id)).error_code is ErrorCode.none
-    assert know(broker, name) is ErrorCode.inconsistent_group_protocol
+    member_id = join_classic(broker, name)
+    refused = broker.ask(Api.REGISTER, registering(name))
+    assert refused.error_code is ErrorCode.inconsistent_group_protocol
+    assert refused.error_message == f"group '{name}' has 1 member that is not central: use another group id, or stop them first"
     assert generation(cluster, name) == {}
     leaving = leave_group_request.LeaveGroupRequest(
         group_id=name, members=(leave_group_request.MemberIdentity(member_id=member_id, group_instance_id=None),)
     )
     assert broker.ask(Api.LEAVE_GROUP, leaving).error_code is ErrorCode.none
     assert know(broker, name) is ErrorCode.none
+
+
+def test_who_is_not_elected_does_not_say_that_a_group_has_classic_members(cluster: ZooKeeperCluster) -> None:
+    """The client would take that for an answer of the coordinator, and stay."""
+    broker = coordinator(cluster)
+    for one in cluster.brokers:
+        if one is not broker:
+            one.kill()
+    cluster.run(2 * SESSION_TIMEOUT)
+    name = home(cluster)
+    join_classic(broker, name)
+    broker.expire_session()
+    until(cluster, lambda: not broker.zookeeper.elector.is_elected)
+    codes: dict[ErrorCode, None] = {}
+
+    def answered() -> ErrorCode:
+        codes[code := know(broker, name)] = None
+        return code
+
+    until(cluster, lambda: answered() is ErrorCode.inconsistent_group_protocol)
+    assert [*codes] == [
+        ErrorCode.not_coordinator,
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.inconsistent_group_protocol,
+    ]
 
 
 def test_a_group_with_members_of_0_8_gets_no_central_member(cluster: ZooKeeperCluster, caplog: pytest.LogCaptureFixture) -> None:
