@@ -2,8 +2,9 @@
 
 Owns the nodes of a central group, and what an unexpected outcome means. Must not know time, retries of connections, or why a record
 is written. Invariants: each write checks the epoch of the election, so that of an earlier coordinator changes nothing; the node
-``generation`` is written after the owners, and deleted after everything else, so what was interrupted halfway still looks like the
-generation before; while a group has no members here, members of Kafka 0.8 may use it, and nothing is written while it has some.
+``generation`` is written after the owners, and deleted after everything else, so what was interrupted halfway has the number of
+the generation before, and some owners of the next one, for which all members have stopped; while a group has no members here,
+members of Kafka 0.8 may use it, and nothing is written while it has some.
 
 The records have the paths of their nodes, without ``/consumers/``, as keys.
 """
@@ -200,6 +201,11 @@ class GroupNodes:
         self._looked_for: set[str] = set()
         """Otherwise: those of which that is known."""
 
+    @property
+    def is_nothing(self) -> bool:
+        """Whether this is as good as a new object: of a group that was deleted or refused, there is nothing to remember."""
+        return self.is_shared and not self.existing
+
     def unknown(self, concerned: Iterable[str]) -> list[str]:
         """Return those of these nodes that may exist or not."""
         return [] if self._has_all else [path for path in dict.fromkeys(concerned) if path not in self._looked_for]
@@ -215,6 +221,10 @@ class GroupNodes:
         for known in (self.existing, self.left_over, self._looked_for):
             known.clear()
         self._has_all = False
+
+    def forget_missing(self) -> None:
+        """Forget which nodes do not exist, so that deleted ones take no memory. They are looked for again before they are written."""
+        self._looked_for &= self.existing
 
     def share(self) -> None:
         """Note that members of Kafka 0.8 may use the group from now on."""
@@ -285,6 +295,8 @@ def _write(group_id: str, wanted: Mapping[str, bytes | None], epoch_version: int
     for part in _divided([*_changes(group_id, wanted, known, proves=proves)]):
         before = _no_member(group_id, known) if proves else ()
         yield from _execute(group_id, epoch_version, (*before, *part), ErrorCode.inconsistent_group_protocol, known)
+    if None in wanted.values():
+        known.forget_missing()
     return None
 
 

@@ -191,6 +191,8 @@ class CentralStore:
         nodes = self._nodes.setdefault(group_id, GroupNodes())
 
         def ended(error: ErrorCode, now: Now, found: Offsets | None = None) -> None:
+            if nodes.is_nothing:
+                self._nodes.pop(group_id, None)
             self._end_first(group_id)
             _isolate(lambda: self._on_written(append, error, found, now))
 

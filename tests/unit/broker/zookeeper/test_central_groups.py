@@ -14,6 +14,7 @@ import pytest
 
 from ottla.broker.zookeeper.central_calls import GroupNodes, write_records
 from ottla.broker.zookeeper.central_lookup import PATIENCE
+from ottla.broker.zookeeper.central_store import CentralStore
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import (
@@ -662,6 +663,52 @@ def test_offsets_of_a_deleted_topic_are_left_to_members_of_0_8(cluster: ZooKeepe
     cluster.run(10_000)
     assert caplog.text.count("nothing is written") == 1
     assert cluster.model.data(paths.offset("g", "t", 0)) == b"100"
+
+
+# -- memory ---------------------------------------------------------------------------------------------------------------
+
+
+def nodes(broker: BrokerInCluster) -> dict[str, GroupNodes]:
+    (store,) = [one for one in broker.zookeeper._managers if isinstance(one, CentralStore)]
+    return store._nodes
+
+
+def test_what_was_deleted_takes_no_memory(cluster: ZooKeeperCluster) -> None:
+    broker = coordinator(cluster)
+    broker.ask(Api.CREATE_TOPICS, creating("u", partitions=2))
+    member = SimCentralMember(cluster, "a", {"t": 1, "u": 1})
+    until(cluster, lambda: shared([member], PARTITIONS + 2))
+    topic = committing(5, partitions=2).topics[0]
+    message = dataclasses.replace(
+        committing(5, generation=member.generation, member="a"), topics=(topic, dataclasses.replace(topic, name="u"))
+    )
+    response = broker.ask(Api.OFFSET_COMMIT, message, version=9)
+    assert {one.error_code for answer in response.topics for one in answer.partitions} == {ErrorCode.none}
+    gone = {paths.offset("g", "u", 0), paths.offset("g", "u", 1), paths.owner("g", "u", 0), paths.owner("g", "u", 1)}
+    assert nodes(broker)["g"].existing >= gone
+    deletion = delete_topics_request.DeleteTopicsRequest(
+        topics=(delete_topics_request.DeleteTopicState(name="u", topic_id=None),), timeout=timedelta(seconds=1)
+    )
+    assert broker.ask(Api.DELETE_TOPICS, deletion).responses[0].error_code is ErrorCode.none
+    until(cluster, lambda: shared([member]) and cluster.model.data(paths.offset("g", "u", 0)) is None)
+    known = nodes(broker)["g"]
+    assert not gone & (known.existing | known._looked_for)
+    assert known._looked_for <= known.existing
+    # what was forgotten is found again
+    broker.ask(Api.CREATE_TOPICS, creating("u", partitions=2))
+    until(cluster, lambda: shared([member], PARTITIONS + 2))
+    assert len(owners(cluster, topic="u")) == 2
+
+
+def test_groups_that_were_deleted_or_refused_take_no_memory(cluster: ZooKeeperCluster) -> None:
+    broker = emptied(cluster, 100)
+    cluster.put(paths.member("old", "x"), MemberRegistration({"t": 1}).encode())
+    assert know(broker, "old") is ErrorCode.inconsistent_group_protocol
+    join(cluster, "b", group="h")
+    deletion = delete_groups_request.DeleteGroupsRequest(groups_names=("g", "h"))
+    codes = [one.error_code for one in broker.ask(Api.DELETE_GROUPS, deletion).results]
+    assert codes == [ErrorCode.none, ErrorCode.non_empty_group]
+    assert set(nodes(broker)) == {"h"}
 
 
 # -- left-overs -----------------------------------------------------------------------------------------------------------
