@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from ottla.broker.zookeeper import central_calls
 from ottla.client.cluster.metadata import MetadataManager
 from ottla.client.groups.central.channel import Channel
 from ottla.client.groups.zookeeper.membership import ZooKeeperMembership
@@ -26,10 +27,11 @@ from ottla.coordinator.classic.machine import ClassicGroupDraft
 from ottla.coordinator.classic.rebalance import sync_received as correct_sync_received
 from ottla.coordinator.consumer import reconcile
 from ottla.simulation.outcome import Generation
-from ottla.simulation.run import run
+from ottla.simulation.run import most_operations, run
 from ottla.types import Now, OffsetAndMetadata, TopicPartition
-from ottla.zookeeper import session
-from ottla.zookeeper.operations import Exists
+from ottla.zookeeper import multis, session
+from ottla.zookeeper.multis import MULTI_OPERATIONS
+from ottla.zookeeper.operations import Exists, Write
 from ottla.zookeeper.session import Session
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
@@ -110,6 +112,16 @@ def commits_of_all_generations(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(central_offsets, "_is_of_another", lambda group, request, topic, partition: False)
 
 
+def a_generation_before_its_owners(patch: pytest.MonkeyPatch) -> None:
+    """Of the several multis of a generation, the first one and not the last has its number."""
+    correct = central_calls._changes
+
+    def changes(group_id: str, wanted: Any, known: Any, *, proves: bool) -> list[Write]:
+        return sorted(correct(group_id, wanted, known, proves=proves), key=lambda write: not write.path.endswith("/generation"))
+
+    patch.setattr(central_calls, "_changes", changes)
+
+
 MUTANTS: list[tuple[Generation, Patch]] = [
     (Generation.CONSUMER, partitions_with_an_owner),
     (Generation.ZOOKEEPER, no_lease),
@@ -123,6 +135,7 @@ MORE_MUTANTS: list[tuple[Generation, Patch]] = [
     (Generation.ZOOKEEPER, no_lease_for_the_application),
     (Generation.ZOOKEEPER, missed_watches),
     (Generation.CENTRAL, commits_of_all_generations),
+    (Generation.CENTRAL, a_generation_before_its_owners),
 ]
 
 
@@ -297,6 +310,19 @@ def test_a_trace_begins_with_what_the_run_is(generation: Generation, seed: int, 
     names = ("topics", "assignor", "offsets", "static members")
     assert lines[3:7] == [f"{name}: {choice}" for name, choice in zip(names, chosen, strict=True)]
     assert re.fullmatch(r"    0\.000 m1           joins \((auto-commit|manual commits), max_poll_records \d+\)", lines[7])
+
+
+def test_some_runs_of_central_groups_divide_generations_into_several_multis() -> None:
+    limits = {seed: most_operations(Generation.CENTRAL, seed) for seed in range(1, 101)}
+    assert 20 < sum(1 for limit in limits.values() if limit != MULTI_OPERATIONS) < 40
+    seed = next(seed for seed, limit in limits.items() if limit == 2)
+    lines: list[str] = []
+    assert run(Generation.CENTRAL, seed, lines.append).failure is None
+    assert lines[7] == "multis: of 2 operations at most"
+    assert multis.MULTI_OPERATIONS == MULTI_OPERATIONS
+    written = [line for line in lines if "/owners/" in line and "Multi of" in line]
+    assert written
+    assert all(int(line.split("Multi of ")[1].split()[0]) <= 5 for line in written), "with the epoch, and the proof of no member"
 
 
 def test_a_trace_names_the_members_of_sessions_and_what_they_commit() -> None:

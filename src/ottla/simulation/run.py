@@ -19,6 +19,8 @@ from ottla.simulation.outcome import IN_ZOOKEEPER, Generation, Outcome, TooLong
 from ottla.simulation.trace import LogLines, Trace, one_line
 from ottla.simulation.workload import BROKER_SETTINGS, MOST_MEMBERS, Workload, stores
 from ottla.simulation.world import World
+from ottla.zookeeper import multis
+from ottla.zookeeper.multis import MULTI_OPERATIONS
 
 RECOVERY = 180_000
 """Milliseconds after the end of all faults until all has to be read and committed."""
@@ -28,6 +30,9 @@ MEAN_PAUSE = 600
 
 STEP = 250
 """Milliseconds between two looks at what is left to do."""
+
+DIVIDED = 0.3
+"""The share of the runs of central groups in which a multi has few operations, so that generations are written in several."""
 
 MOST_EVENTS = 1_000_000
 """A run with more events than this does not come to rest."""
@@ -58,7 +63,9 @@ class Run:
             is_central=generation == Generation.CENTRAL,
         )
         self.workload = Workload(self.world, self.judge, generation, chance, self.trace)
-        trace.head([f"generation: {generation}", f"seed: {seed}", f"brokers: {brokers}", *self.workload.describe()])
+        limit = most_operations(generation, seed)
+        limits = [] if limit == MULTI_OPERATIONS else [f"multis: of {limit} operations at most"]
+        trace.head([f"generation: {generation}", f"seed: {seed}", f"brokers: {brokers}", *self.workload.describe(), *limits])
         trace.follow_brokers(self.world)
         if generation in IN_ZOOKEEPER:
             trace.follow_zookeeper(self.world)
@@ -145,7 +152,11 @@ def run(generation: Generation, seed: int, write: Callable[[str], None] | None =
     ``Run``."""
     clock = Clock()
     trace, bug = Trace(clock, write), FirstBug(clock)
-    with _log_to(bug, logging.ERROR), _log_to(LogLines(trace, clock), logging.DEBUG) if write is not None else nullcontext():
+    with (
+        _log_to(bug, logging.ERROR),
+        _log_to(LogLines(trace, clock), logging.DEBUG) if write is not None else nullcontext(),
+        _multis_of(most_operations(generation, seed)),
+    ):
         try:
             outcome = Run(generation, seed, clock, trace, in_zookeeper=in_zookeeper).play()
         except KeyboardInterrupt:
@@ -157,6 +168,22 @@ def run(generation: Generation, seed: int, write: Callable[[str], None] | None =
     # What has failed after the bug may be its consequence.
     later = "" if outcome.failure is None else f"after that: {outcome.failure}\n{outcome.details}"
     return outcome._replace(failure=bug.failure, details=later if write is not None else bug.traceback + later)
+
+
+def most_operations(generation: Generation, seed: int) -> int:
+    """Return how many operations of a run fit into a multi. This leaves all other choices as they are."""
+    chance = random.Random(f"multis {generation} {seed}")
+    return chance.randint(1, 4) if generation == Generation.CENTRAL and chance.random() < DIVIDED else MULTI_OPERATIONS
+
+
+@contextmanager
+def _multis_of(limit: int) -> Iterator[None]:
+    """Divide operations in here into multis of this size."""
+    before, multis.MULTI_OPERATIONS = multis.MULTI_OPERATIONS, limit
+    try:
+        yield
+    finally:
+        multis.MULTI_OPERATIONS = before
 
 
 class FirstBug(logging.Handler):
