@@ -223,7 +223,7 @@ class GroupNodes:
         self._has_all = False
 
     def forget_missing(self) -> None:
-        """Forget which nodes do not exist, so that deleted ones take no memory. They are looked for again before they are written."""
+        """Forget which nodes do not exist, so that deleted ones take no memory. To be written, they are looked for again."""
         self._looked_for &= self.existing
 
     def share(self) -> None:
