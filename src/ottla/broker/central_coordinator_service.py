@@ -23,6 +23,7 @@ from ottla.coordinator.central.coordinator import CentralCoordinator, CentralCoo
 from ottla.coordinator.central.decision import CentralConfig, GoOn
 from ottla.coordinator.central.group import StoredGroup
 from ottla.coordinator.central.messages import register_refused
+from ottla.coordinator.consumer.heartbeat import heartbeat_refused
 from ottla.coordinator.consumer.regex import resolve_all
 from ottla.coordinator.coordinator import GroupCoordinator
 from ottla.coordinator.describe import list_refused
@@ -450,7 +451,11 @@ def _id_of(group: Any) -> str:
 
 
 def _refusal(context: RequestContext, message: Any, route: Route | SplitRoute, error: ErrorCode) -> Any:
-    """Return the response with an error for each group."""
+    """Return the response with an error for each group. Only that to a heartbeat of a consumer group can say more."""
+    if context.api is Api.CONSUMER_GROUP_HEARTBEAT and error is ErrorCode.inconsistent_group_protocol:
+        return heartbeat_refused(
+            error, f"group {message.group_id!r} is central: set group.protocol=central, or use another group id"
+        )
     if isinstance(route, Route):
         return route.refuse(context, message, error)
     return route.join(tuple(route.part.refuse(context, part, error) for part in route.split(message)))

@@ -118,7 +118,10 @@ class IllegalGenerationError(BrokerError, code=22, name="ILLEGAL_GENERATION"):
 
 
 class InconsistentGroupProtocolError(BrokerError, code=23, name="INCONSISTENT_GROUP_PROTOCOL"):
-    hint = "the members of a group must share at least one assignor and one protocol type; ottla group describe shows the group's"
+    hint = (
+        "the members of a group must share at least one assignor and one protocol type, and those of a central group have"
+        " group.protocol=central; ottla group describe shows what the group has"
+    )
 
 
 class InvalidGroupIdError(BrokerError, code=24, name="INVALID_GROUP_ID"): ...

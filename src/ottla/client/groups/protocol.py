@@ -12,6 +12,7 @@ offers.
     the cluster lacks the consumer protocol   -> classic
     a classic group with members              -> classic
     the coordinator does not describe it      -> classic
+    a central group                           -> consumer: the refusal says what the group is, that of JoinGroup has only a code
     a new or empty group, or a consumer group -> consumer
 """
 
@@ -108,6 +109,8 @@ class AutoMembership:
         members = len(group.members)
         if lacking is not None:
             return self._decide(self._classic, lacking, now)
+        if error is None and group.is_central:
+            return self._decide(self._consumer, "the group is central, so the coordinator refuses this member", now)
         if error is None and group.group_state not in _VACANT:
             return self._decide(self._classic, f"the group is a classic group with {members} member{'s' * (members != 1)}", now)
         if error is not None and error.code != ErrorCode.group_id_not_found:

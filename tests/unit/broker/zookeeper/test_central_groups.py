@@ -462,7 +462,9 @@ def test_other_protocols_are_refused_in_a_central_group(cluster: ZooKeeperCluste
     for unknown in (broker, other(cluster)):
         found_coordinator(unknown)
         code = ErrorCode.inconsistent_group_protocol if unknown is broker else ErrorCode.not_coordinator
-        assert unknown.ask(Api.CONSUMER_GROUP_HEARTBEAT, heartbeat).error_code is code
+        refused = unknown.ask(Api.CONSUMER_GROUP_HEARTBEAT, heartbeat)
+        assert refused.error_code is code
+        assert ("group 'g' is central: set group.protocol=central" in (refused.error_message or "")) is (unknown is broker)
         assert unknown.ask(Api.JOIN_GROUP, joining("g")).error_code is code
     leaving = heartbeat_request.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
     assert broker.ask(Api.HEARTBEAT, leaving).error_code is ErrorCode.unknown_member_id

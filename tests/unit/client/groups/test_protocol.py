@@ -52,7 +52,7 @@ class Auto(Asked):
         self.subscription.subscribe(frozenset({"t"}))
         self.manager.polled(self.now)
 
-    def answer_description(self, state: str = "", members: int = 0, code: int = 0) -> None:
+    def answer_description(self, state: str = "", members: int = 0, code: int = 0, *, is_central: bool = False) -> None:
         """What kind of group it is."""
         member = describe_groups_response.DescribedGroupMember(
             member_id="m", client_id="c", client_host="h", member_metadata=b"", member_assignment=b""
@@ -64,6 +64,7 @@ class Auto(Asked):
             protocol_type="consumer",
             protocol_data="",
             members=(member,) * members,
+            is_central=is_central,
         )
         answer = describe_groups_response.DescribeGroupsResponse(throttle_time=NO_THROTTLE, groups=(group,))
         self.answer(self.one(Api.DESCRIBE_GROUPS), answer)
@@ -106,6 +107,13 @@ def test_a_group_with_classic_members_is_joined_as_a_classic_group(state: str) -
     auto = Auto()
     auto.answer_description(state, 3)
     auto.one(Api.JOIN_GROUP)
+
+
+def test_a_central_group_refuses_the_member_with_a_text() -> None:
+    """Only the refusal of a heartbeat of a consumer group has one."""
+    auto = Auto()
+    auto.answer_description("Stable", 3, is_central=True)
+    auto.one(Api.CONSUMER_GROUP_HEARTBEAT)
 
 
 def test_a_connection_lost_with_the_response_causes_another_request() -> None:
