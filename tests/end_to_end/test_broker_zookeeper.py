@@ -17,7 +17,7 @@ import confluent_kafka.admin
 import pytest
 
 from ottla import Admin, Broker, Consumer, Producer, TopicPartition
-from ottla.errors import ConfigError, ConnectionFailedError, OttlaError, StorageError
+from ottla.errors import ConfigError, ConnectionFailedError, InvalidRequestError, OttlaError, StorageError
 from ottla.runtime.zookeeper_server import ZooKeeperServer
 from ottla.types import uuid_text
 from tests.closed_ports import closed_port
@@ -167,14 +167,18 @@ def test_a_topic_that_one_broker_deletes_is_gone_on_all_and_may_be_created_again
     assert read_values(cluster.brokers[2], "t", 60) == VALUES[:60]
 
 
-def test_transactions_are_refused_with_the_reason(cluster: BrokerCluster) -> None:
+def test_transactions_are_refused_with_the_reason(cluster: BrokerCluster, caplog: pytest.LogCaptureFixture) -> None:
+    """librdkafka does not pass the reason on, so for its users it is in the broker's log."""
+    reason = "Transactional ids are not served where several of Ottla's brokers share a ZooKeeper"
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": cluster.brokers[0].bootstrap_servers, "transactional.id": "x", "transaction.timeout.ms": 10_000}
     )
-    with pytest.raises(confluent_kafka.KafkaException):
+    with pytest.raises(confluent_kafka.KafkaException) as refused:
         producer.init_transactions(5)
+    assert refused.value.args[0].code() == confluent_kafka.KafkaError._TIMED_OUT
+    assert f"a transaction was refused: {reason}" in caplog.text
     address = cluster.brokers[0].bootstrap_servers
-    with Producer(bootstrap_servers=address, transactional_id="x") as ours, pytest.raises(OttlaError, match="transaction"):
+    with Producer(bootstrap_servers=address, transactional_id="x") as ours, pytest.raises(InvalidRequestError, match=reason):
         ours.initialize()
 
 
