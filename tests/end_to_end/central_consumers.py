@@ -59,6 +59,7 @@ settings, topic, slow, waits = json.loads(sys.argv[1]), sys.argv[2], float(sys.a
 with Consumer(settings, group_protocol="central", auto_offset_reset="earliest", enable_auto_commit=False,
               max_poll_records=1) as consumer:
     consumer.subscribe([topic], on_assign=listener("assigned"), on_revoke=revoked, on_lost=listener("lost"))
+    state = ""
     while True:
         try:
             records = consumer.poll(0.1)
@@ -66,6 +67,9 @@ with Consumer(settings, group_protocol="central", auto_offset_reset="earliest", 
             say(error=type(error).__name__, text=str(error))
             continue
         at = time.time()
+        if not records and consumer.health().state != state:
+            state = consumer.health().state
+            say(state=state)
         for record in records:
             said = {"partition": record.partition, "offset": record.offset}
             say(**said, value=(record.value or b"").decode(), at=at)
@@ -148,6 +152,11 @@ class Process:
             held |= set(item.get("assigned", ()))
             held -= {*item.get("revoked", ()), *item.get("lost", ())}
         return sorted(held)
+
+    @property
+    def state(self) -> str:
+        """That of its membership, when it last had no record to handle."""
+        return next((item["state"] for item in reversed(self.said()) if "state" in item), "")
 
     def handled(self) -> set[str]:
         """The values of the records that were handed out."""

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from ottla import Consumer, Producer
+from ottla import Admin, Consumer, Producer
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import offset_commit_request
@@ -179,22 +179,37 @@ def test_after_sigkill_of_the_coordinator_members_read_on_and_another_is_in_char
     group.check(server, produced)
 
 
-@pytest.mark.parametrize("moment", ["stopping", pytest.param("starting", marks=pytest.mark.slow)])
+def state_of(brokers: BrokerProcesses, group: str) -> str:
+    with Admin(bootstrap_servers=brokers.addresses) as admin:
+        return admin.describe_groups([group])[group].state
+
+
+@pytest.mark.parametrize(
+    ("moment", "slow"), [("stopping", 1.0), pytest.param("starting", 3.0, marks=pytest.mark.slow)], ids=["stopping", "starting"]
+)
 def test_a_coordinator_is_killed_in_a_rebalance(
-    server: ZooKeeperServer, brokers: BrokerProcesses, group: Group, moment: str
+    server: ZooKeeperServer, brokers: BrokerProcesses, group: Group, moment: str, slow: float
 ) -> None:
-    slow = group.join("a", slow=1.0)
+    """``a`` is slow to stop. For ``starting``, ``b`` is frozen before it can be started."""
+    one = group.join("a", slow=slow)
     until(group.shared)
     with feed(brokers.addresses, group.name, range(PARTITIONS), interval=0.2) as produced:
-        until(lambda: len(slow.commits()) > 3)
+        until(lambda: len(one.commits()) > 3)
         victim, epoch = brokers.elected(), brokers.epoch
-        generation = brokers.data("consumers", group.name, "generation")
-        group.join("b")
+        generation = json_of(brokers, group.name)["generation"]
+        two = group.join("b")
         if moment == "stopping":
-            until(lambda: any("revoked" in item for item in slow.said()))
+            until(lambda: any("revoked" in item for item in one.said()))
+            brokers.kill(victim)
+            assert json_of(brokers, group.name)["generation"] == generation
         else:
-            until(lambda: brokers.data("consumers", group.name, "generation") != generation)
-        brokers.kill(victim)
+            until(lambda: two.state == "STOPPED")
+            two.freeze()
+            assert json_of(brokers, group.name)["generation"] == generation, "it was frozen before it could be started"
+            until(lambda: json_of(brokers, group.name)["generation"] == generation + 1)
+            assert state_of(brokers, group.name) == "CompletingRebalance"
+            brokers.kill(victim)
+            two.go_on()
         until(lambda: brokers.epoch > epoch)
         until(group.shared)
         brokers.start(victim)
