@@ -1,13 +1,16 @@
 """What befalls central groups: brokers killed, stopped and awake again, ZooKeeper restarted, connections lost, garbage.
 
 Whatever happens: each record is handled at least once, no offset goes back, no commit of another than the owner is accepted, and no
-partition has two owners (``central_history``).
+partition has two owners (``central_history``). No broker and no member logs an error or a traceback, and each disconnection of a
+broker from ZooKeeper is on one line.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import logging
+import re
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -37,6 +40,8 @@ SESSION = 2.0
 """Seconds: the time-out of a broker's session with ZooKeeper."""
 MEMBER_SESSION, LONG_SESSION = 6.0, 15.0
 """Seconds: a member reads on while there is no coordinator if a third of its session is longer than that takes."""
+MOST_COMPLAINTS = 12
+"""The lines that a member logs in a test: a few for each disaster, however long it takes."""
 _numbers = itertools.count(1)
 
 
@@ -60,6 +65,34 @@ def brokers(started: BrokerProcesses) -> BrokerProcesses:
     return started
 
 
+class Logs:
+    """What the brokers log from now on."""
+
+    def __init__(self, brokers: BrokerProcesses) -> None:
+        self._logs = [brokers.log(number) for number in brokers.running()]
+        self._begun = [len(log.read_text()) for log in self._logs]
+
+    def lines(self) -> list[list[str]]:
+        """The lines of each broker."""
+        return [log.read_text()[begun:].splitlines() for log, begun in zip(self._logs, self._begun, strict=True)]
+
+    def check_disconnections(self) -> None:
+        """Each is logged once by each broker, and so are its consequences, however often something is tried meanwhile."""
+        until(lambda: all(lines_with(lines, _LOST) == lines_with(lines, _AGAIN) for lines in self.lines()))
+        for lines in self.lines():
+            assert lines_with(lines, _LOST) >= 1
+            # Members of earlier tests were killed, and are evicted now.
+            warnings = [line for line in lines if re.search(r" WARNING (?!ottla\.broker group )", line)]
+            assert len(warnings) <= 3 * lines_with(lines, _LOST), warnings
+
+
+_LOST, _AGAIN = "the connection to ZooKeeper .* is lost", "ZooKeeper .* is connected again"
+
+
+def lines_with(lines: Sequence[str], pattern: str) -> int:
+    return sum(re.search(pattern, line) is not None for line in lines)
+
+
 class Group(NamedTuple):
     """A group that reads a topic of the same name, with the records that it must handle."""
 
@@ -69,6 +102,7 @@ class Group(NamedTuple):
     folder: Path
     stack: ExitStack
     processes: list[Process]
+    logs: Logs
 
     def join(self, name: str, **more: Any) -> Process:
         made = process(
@@ -89,7 +123,13 @@ class Group(NamedTuple):
         """Wait until all is handled, then check how that came about."""
         self.brokers.start_all()
         until(lambda: self.handled() >= produced)
+        self.check_logs()
         return check(server.data_dir / "node-1", self.brokers.chroot, self.name, self.processes)
+
+    def check_logs(self) -> None:
+        logged = [*self.logs.lines(), *(member.complaints.splitlines() for member in self.processes)]
+        assert [line for lines in logged for line in lines if re.search("Traceback| ERROR | CRITICAL ", line)] == []
+        assert all(len(member.complaints.splitlines()) <= MOST_COMPLAINTS for member in self.processes), logged
 
     def live_partitions(self, but: int) -> list[int]:
         return [partition for partition, leader in self.leaders.items() if leader != but]
@@ -99,7 +139,7 @@ class Group(NamedTuple):
 def group(brokers: BrokerProcesses, tmp_path: Path) -> Iterator[Group]:
     name = f"disaster{next(_numbers)}"
     with ExitStack() as stack:
-        yield Group(brokers, name, brokers.create_topic(name, PARTITIONS), tmp_path, stack, [])
+        yield Group(brokers, name, brokers.create_topic(name, PARTITIONS), tmp_path, stack, [], Logs(brokers))
 
 
 def other_elected(brokers: BrokerProcesses, than: int) -> bool:
@@ -285,6 +325,7 @@ def test_zookeeper_is_restarted(server: ZooKeeperServer, brokers: BrokerProcesse
         until(group.shared)
         values = produced.stop()
     group.check(server, values)
+    group.logs.check_disconnections()
 
 
 @pytest.mark.slow
@@ -294,7 +335,7 @@ def test_the_leader_of_three_zookeepers_is_killed(tmp_path: Path) -> None:
         broker_processes(ensemble.connect_string, tmp_path, count=2, session=6000) as brokers,
         ExitStack() as stack,
     ):
-        group = Group(brokers, "g", brokers.create_topic("g", PARTITIONS), tmp_path, stack, [])
+        group = Group(brokers, "g", brokers.create_topic("g", PARTITIONS), tmp_path, stack, [], Logs(brokers))
         both = [group.join(name, waits=False) for name in "ab"]
         until(group.shared)
         with feed(brokers.addresses, "g", range(PARTITIONS), interval=0.02) as produced:
@@ -307,16 +348,21 @@ def test_the_leader_of_three_zookeepers_is_killed(tmp_path: Path) -> None:
             until(group.shared)
             values = produced.stop()
         until(lambda: group.handled() >= values)
+        group.check_logs()
+        group.logs.check_disconnections()
         survivor = ensemble.data_dir / f"node-{leader % 3 + 1}"
         check(survivor, brokers.chroot, "g", group.processes)
 
 
 @pytest.mark.parametrize("loss", list(Lose), ids=lambda loss: loss.name)
-def test_a_connection_is_lost_in_the_middle_of_a_multi(server: ZooKeeperServer, tmp_path: Path, loss: Lose) -> None:
+def test_a_connection_is_lost_in_the_middle_of_a_multi(
+    server: ZooKeeperServer, tmp_path: Path, loss: Lose, caplog: pytest.LogCaptureFixture
+) -> None:
     """Elections, generations and commits are multis: whatever became of one, the group goes on, and nothing is lost."""
     with (
         lossy_proxy(server.connect_string) as proxy,
         cluster_of(1, server.connect_string, tmp_path, through=proxy.connect_string) as cluster,
+        caplog.at_level(logging.INFO, "ottla"),
     ):
         broker = cluster.brokers[0]
         cluster.create_topic("t", PARTITIONS)
@@ -347,3 +393,7 @@ def test_a_connection_is_lost_in_the_middle_of_a_multi(server: ZooKeeperServer, 
         until(lambda: cluster.json("coordinator_epoch") > epoch and not proxy.losses)
         with members(Member(servers, "t", consumer_id="c")) as (three,):
             until(lambda: len(three.owned) == PARTITIONS)
+        assert lines_with(caplog.messages, _LOST) == lines_with(caplog.messages, _AGAIN) >= 5
+        assert [
+            one for one in caplog.records if one.name.startswith("ottla") and (one.levelno >= logging.ERROR or one.exc_info)
+        ] == []
