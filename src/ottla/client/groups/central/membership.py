@@ -89,8 +89,7 @@ class CentralMembership:
         """The member keeps its id however often it joins."""
         self.held = Held()
         """What it holds: in another state than those of ``HOLDING``, nothing. After a Stop it keeps the generation, by which a new
-        coordinator tells it from another process with its id.
-        """
+        coordinator tells it from another process with its id."""
         self._started = -1
         """The generation in which this member was last started; -1: none. It stays true whatever happens later."""
         self.failure: OttlaError | None = None
