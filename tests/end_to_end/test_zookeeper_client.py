@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from ottla.runtime.network_thread import NetworkThread
 from ottla.runtime.zookeeper import ZooKeeperClient
 from ottla.runtime.zookeeper_server import ZooKeeperServer
 from ottla.types import Now
+from ottla.zookeeper import session
 from ottla.zookeeper.operations import (
     Check,
     Children,
@@ -34,7 +36,7 @@ from ottla.zookeeper.operations import (
     SetData,
     Sync,
 )
-from ottla.zookeeper.session import AnyAsk, Ask, Session, SessionChanged, SessionState, WatchFired, WatchType
+from ottla.zookeeper.session import AnyAsk, Ask, Session, SessionChanged, SessionReport, SessionState, WatchFired, WatchType
 
 pytestmark = pytest.mark.long
 
@@ -203,6 +205,61 @@ def test_a_server_that_hangs_is_left_and_the_session_goes_on(member: Member, zoo
     finally:
         os.kill(zookeeper_server.pid(), signal.SIGCONT)
     member.until(lambda seen: SessionChanged(SessionState.CONNECTED) in seen)
+
+
+class Reports:
+    """What a client reports, without a session: the numbers of operations, in order."""
+
+    def __init__(self) -> None:
+        self.is_connected = False
+        self.answered: list[int] = []
+        self.failed: list[int] = []
+
+    def post(self, report: SessionReport) -> None:
+        report.apply(self, Now(0, 0))  # type: ignore[arg-type]
+
+    def on_connected(self, session_id: int, now: Now) -> None:
+        self.is_connected = True
+
+    def on_disconnected(self) -> None:
+        self.is_connected = False
+
+    def on_answered(self, number: int, value: object, now: Now) -> None:
+        self.answered.append(number)
+
+    def on_failed(self, number: int, error: ZooKeeperError, now: Now) -> None:
+        assert error.code is KeeperCode.CONNECTIONLOSS
+        self.failed.append(number)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_thousands_of_operations_are_answered_in_order_and_block_nobody_without_a_server() -> None:
+    """Kazoo's own queue blocks with some hundred operations while it connects, and with it the thread of a broker."""
+    reports = Reports()
+    with ZooKeeperServer() as server:
+        client = ZooKeeperClient(server.connect_string, SESSION_TIMEOUT, reports.post)
+        client.start()
+        wait_for(lambda: reports.is_connected)
+        for number in range(3_000):
+            client.perform(session.Perform(number, Exists("/none")))
+        wait_for(lambda: reports.answered == [*range(3_000)])
+        server.kill()
+        wait_for(lambda: not reports.is_connected)
+    sender = threading.Thread(
+        target=lambda: [client.perform(session.Perform(number, Exists("/none"))) for number in range(3_000)], daemon=True
+    )
+    sender.start()
+    wait_for(lambda: reports.failed == [*range(3_000)])
+    closing = threading.Thread(target=client.close, daemon=True)
+    closing.start()
+    closing.join(LIMIT)
+    assert not closing.is_alive()
 
 
 def test_a_list_of_servers_that_is_none_is_a_clear_error() -> None:

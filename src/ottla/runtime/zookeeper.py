@@ -11,6 +11,7 @@ What kazoo does, and what follows:
   only while it is connected, but learns of a disconnection later than kazoo. So a write that needs the session checks in a multi
   that the session's own node exists.
 - After the end of a session it opens the next one by itself.
+- It may block whoever sends an operation while it reconnects (``MOST_OUTSTANDING``).
 - It leaves a server that does not answer its own pings. Each operation counts as a ping, so while there are operations it sends
   none of its own, and waits for a server that has hung. ``Session`` counts the time instead.
 """
@@ -21,6 +22,7 @@ import contextlib
 import logging
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -86,6 +88,13 @@ CLOSE_TIMEOUT = 2.0
 FIRST_DELAY, LONGEST_DELAY = 0.05, 1.0
 """Seconds between attempts to connect: a restarted server is found within a second."""
 
+MOST_OUTSTANDING = 100
+"""Operations that kazoo has at a time.
+
+1. For each operation kazoo sends a byte to its own thread, on a blocking pair of sockets that holds 278 of them. 2. That thread
+reads none while it connects. 3. The thread of the core, a broker's only one, would wait there, as long as ZooKeeper is away.
+"""
+
 Post = Callable[[SessionReport], None]
 """Puts a report into the inbox of the core's thread; any thread may call it."""
 
@@ -102,6 +111,11 @@ class ZooKeeperClient:
         self._started = False
         self._stopping = threading.Lock()
         self._handler = _Handler()
+        self._lock = threading.Lock()
+        self._waiting: deque[Perform] = deque()
+        """Operations that kazoo does not have yet."""
+        self._outstanding = 0
+        self._is_sending = False
         retry = KazooRetry(max_tries=-1, delay=FIRST_DELAY, max_delay=LONGEST_DELAY)
         try:
             self._kazoo = KazooClient(
@@ -143,17 +157,51 @@ class ZooKeeperClient:
         self._handler.abandon()
 
     def perform(self, effect: Perform | Disconnect) -> None:
-        """Send one operation, and post its outcome; or break the connection."""
+        """Send one operation, and post its outcome; or break the connection. It does not block."""
         if isinstance(effect, Disconnect):
             self._handler.disconnect()
             return
+        with self._lock:
+            self._waiting.append(effect)
+        self._send_waiting()
+
+    def _send_waiting(self) -> None:
+        """Send operations in order, as far as kazoo takes them. One thread at a time does so: the core's or kazoo's."""
+        with self._lock:
+            if self._is_sending:
+                return
+            self._is_sending = True
+        try:
+            while (effect := self._next()) is not None:
+                self._send_one(effect)
+        except BaseException:
+            self._is_sending = False
+            raise
+
+    def _next(self) -> Perform | None:
+        with self._lock:
+            if not self._waiting or self._outstanding >= MOST_OUTSTANDING:
+                self._is_sending = False
+                return None
+            self._outstanding += 1
+            return self._waiting.popleft()
+
+    def _send_one(self, effect: Perform) -> None:
         number, operation = effect
         try:
+            if not self._kazoo.connected:
+                raise exceptions.ConnectionLoss
             pending = self._send(operation)
         except Exception as error:  # kazoo raises ValueError and TypeError for paths that it refuses
-            self._post(_failed(number, _error_of(error, operation)))
+            self._ended(_failed(number, _error_of(error, operation)))
         else:
-            pending.rawlink(lambda done: self._post(_outcome(number, operation, done)))
+            pending.rawlink(lambda done: self._ended(_outcome(number, operation, done)))
+
+    def _ended(self, report: SessionReport) -> None:
+        with self._lock:
+            self._outstanding -= 1
+        self._post(report)
+        self._send_waiting()
 
     def _stop(self) -> None:
         try:
