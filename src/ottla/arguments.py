@@ -309,6 +309,7 @@ def subscription(
 def topics(given: Iterable[str], pattern: str | None) -> frozenset[str]:
     """The topic names of a subscription; empty if it has a pattern."""
     if isinstance(given, str):
+        _check_topics([given])
         raise TypeError(f"subscribe() takes a collection of topics: subscribe([{short_repr(given)}])")
     wanted = frozenset(names(given, "topics"))
     _check_topics(wanted)

@@ -83,7 +83,7 @@ class Logs:
             assert lines_with(lines, _LOST) >= 1
             # Members of earlier tests were killed, and are evicted now.
             warnings = [line for line in lines if re.search(r" WARNING (?!ottla\.broker group )", line)]
-            assert len(warnings) <= 3 * lines_with(lines, _LOST), warnings
+            assert len(warnings) <= 5 * lines_with(lines, _LOST), warnings
 
 
 _LOST, _AGAIN = "the connection to ZooKeeper .* is lost", "ZooKeeper .* is connected again"

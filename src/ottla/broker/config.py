@@ -222,7 +222,7 @@ class BrokerConfig:
     group_max_session_timeout_ms: int = _setting(
         "group.max.session.timeout.ms",
         1_800_000,
-        "The longest session a member of a classic group may ask for.",
+        "The longest session a member of a classic or central group may ask for.",
         minimum=1,
         maximum=INT_MAX,
     )

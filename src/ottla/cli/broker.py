@@ -14,7 +14,7 @@ import typer
 
 import ottla
 from ottla.cli.options import Format, OutputFormat, SingleValueCommand, parse_pairs, parse_path
-from ottla.cli.output import report_details
+from ottla.cli.output import report_as_server
 from ottla.cli.standard_streams import interrupt_writes_on
 from ottla.signals import Interrupted, Stop, recorded_signals, wait_for_signal
 
@@ -55,8 +55,7 @@ def start(
     ] = False,
 ) -> None:
     """Run a broker until SIGTERM, SIGHUP or Ctrl-C."""
-    if verbose:
-        report_details()
+    report_as_server(verbose=verbose)
     with ottla.Broker(data_dir=data_dir, port=port, zookeeper=zookeeper, settings=parse_pairs(settings, "--set")) as broker:
         stop = Stop()
         stop.signal = wait_for_signal(

@@ -54,10 +54,11 @@ def report_to_stderr() -> None:
     warnings.showwarning = _print_warning
 
 
-def report_details() -> None:
-    """Write Ottla's log lines of level INFO to stderr as well, and the time of each line."""
-    logging.getLogger("ottla").setLevel(logging.INFO)
+def report_as_server(*, verbose: bool) -> None:
+    """Write the time of each log line, since those of a server are read later; if ``verbose``, also Ottla's of level INFO."""
     VisibleFormatter.has_time = True
+    if verbose:
+        logging.getLogger("ottla").setLevel(logging.INFO)
 
 
 def _print_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any) -> None:

@@ -39,6 +39,8 @@ def test_settings_are_those_of_kafka_in_any_spelling() -> None:
 def test_a_string_instead_of_a_collection_of_topics_raises(consumer: Consumer) -> None:
     with pytest.raises(TypeError, match=r"subscribe\(\['orders'\]\)"):
         consumer.subscribe("orders")
+    with pytest.raises(ConfigError, match=r"for a regular expression pass pattern='orders-\.\*'"):
+        consumer.subscribe("^orders-.*")
 
 
 @pytest.mark.parametrize("offset", [-1, OffsetAndMetadata(-5)])

@@ -34,6 +34,10 @@ _LEAST_SESSION = 6_000
 """Milliseconds. A server raises a shorter time-out to two of its ticks, 4 or 6 s as it is usually set up, and tells only kazoo."""
 
 
+_LONG_OUTAGE = 30_000
+"""Milliseconds without a connection after which the reason is more than a restart of ZooKeeper."""
+
+
 def patience(config: BrokerConfig) -> int:
     """Return the milliseconds after which the session of an earlier process has surely ended."""
     return max(config.zookeeper_session_timeout_ms, _LEAST_SESSION) * 5 // 4
@@ -66,6 +70,8 @@ class BrokerRegistration:
         """Whether it was reported that another broker has the id."""
         self._was_connected = self._was_registered = False
         """Whether each has happened since the start."""
+        self._complains_at: int | None = None
+        """When it is time to say that ZooKeeper stays away; ``None``: it does not, or that was said."""
         self._is_refused = False
         """Whether it was reported that this process never will be registered."""
         self._czxids: dict[int, int] = {}
@@ -87,7 +93,7 @@ class BrokerRegistration:
     def on_event(self, event: WatchFired | SessionChanged, now: Now) -> None:
         """Read the brokers again after a change, and after each connection, since a disconnection drops the watches."""
         if isinstance(event, SessionChanged):
-            return self._on_session(event)
+            return self._on_session(event, now)
         if event.path == paths.BROKER_IDS:
             self._backlog.add(paths.BROKER_IDS)
         elif event.path == self._path:
@@ -97,7 +103,7 @@ class BrokerRegistration:
                 self._backlog.add(self._path)
         return None
 
-    def _on_session(self, event: SessionChanged) -> None:
+    def _on_session(self, event: SessionChanged, now: Now) -> None:
         self._asks.abandon()
         self._backlog.clear()
         self._is_taken = False
@@ -108,10 +114,13 @@ class BrokerRegistration:
         if event.state is SessionState.CONNECTED:
             self._backlog.add(paths.BROKER_IDS)
             again = " again, in another session" if event.is_new else " again"
-            _log.info("ZooKeeper (%s) is connected%s", self._connect, again if self._was_connected else "")
-            self._was_connected = True
+            # What has ended a trouble is told to those who were told of the trouble.
+            level = logging.WARNING if self._was_connected else logging.INFO
+            _log.log(level, "ZooKeeper (%s) is connected%s", self._connect, again if self._was_connected else "")
+            self._was_connected, self._complains_at = True, None
         elif event.state is SessionState.SUSPENDED:
             _log.warning("the connection to ZooKeeper (%s) is lost; reconnecting", self._connect)
+            self._complains_at = now.mono + _LONG_OUTAGE
         elif event.state is SessionState.LOST:
             _log.warning("the session with ZooKeeper has expired: this broker is not registered; it goes on with what it last knew")
 
@@ -120,7 +129,7 @@ class BrokerRegistration:
         if self._data is None:
             self._data = encode_broker(self._catalog.cluster.me.host, self._catalog.cluster.me.port, now.wall)
         if self._session.state is not SessionState.CONNECTED:
-            return ManagerPoll()
+            return self._wait_for_zookeeper(now)
         if self._topics.is_ready:
             for broker_id in self._appeared:
                 self._states.read_epochs_of(broker_id)
@@ -179,7 +188,8 @@ class BrokerRegistration:
     def _on_registered(self) -> None:
         self._backlog.done(self._path)
         self.is_registered, self._patient_until, self._is_in_conflict = True, None, False
-        _log.info("broker %d is registered in ZooKeeper", self._catalog.node_id)
+        level = logging.WARNING if self._was_registered else logging.INFO
+        _log.log(level, "broker %d is registered in ZooKeeper%s", self._catalog.node_id, " again" * self._was_registered)
         if not self._was_registered:
             self._was_registered = True
             self._catalog.outbox.put(Registered())
@@ -235,6 +245,17 @@ class BrokerRegistration:
             return self._take(found)
 
         return self._asks.ask_all([GetData(paths.broker(broker_id)) for broker_id in ids], read)
+
+    def _wait_for_zookeeper(self, now: Now) -> ManagerPoll:
+        if self._complains_at is not None and now.mono >= self._complains_at:
+            self._complains_at = None
+            _log.warning(
+                "ZooKeeper (%s) takes no connection of this broker for %d s: is it running? One that has lost its data, or has"
+                " older data, refuses clients that have seen newer data: restore it, or stop the brokers",
+                self._connect,
+                _LONG_OUTAGE // 1000,
+            )
+        return ManagerPoll(wake_at=self._complains_at)
 
     def _on_ids_failed(self, error: OttlaError, now: Now) -> None:
         self._fail(paths.BROKER_IDS, error, now)

@@ -190,6 +190,7 @@ def test_an_expired_session_is_followed_by_another_registration(
     assert ids_known_to(two) == [1, 2]
     messages = [record.getMessage() for record in caplog.records]
     assert any("has expired" in message for message in messages)
+    assert f"broker {one.node_id} is registered in ZooKeeper again" in messages
     assert any("connected again, in another session" in message for message in messages)
 
 
@@ -291,3 +292,20 @@ def test_the_last_view_of_the_cluster_stays_while_zookeeper_is_away() -> None:
     cluster.run(1000)
     cluster.check()
     assert ids_known_to(two) == [1, 2]
+
+
+def test_the_end_of_an_outage_is_told_as_its_beginning_was_and_a_long_one_is_explained_once(
+    cluster: ZooKeeperCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    (one,) = cluster.add(1)
+    cluster.run()
+    caplog.clear()
+    cluster.zookeeper.stop()
+    cluster.run(100_000)
+    cluster.zookeeper.start()
+    cluster.run(2 * SESSION_TIMEOUT)
+    assert one.zookeeper.is_registered
+    told = [record.getMessage() for record in caplog.records if record.name.endswith("registration")]
+    assert all(record.levelno == logging.WARNING for record in caplog.records if record.name.endswith("registration"))
+    kinds = ("is lost; reconnecting", "takes no connection of this broker for 30 s", "is connected again")
+    assert [next(kind for kind in kinds if kind in line) for line in told] == [*kinds]

@@ -230,6 +230,13 @@ def test_who_signed_is_the_business_of_the_membership(commits: Commits, code: in
     assert type(replies.error) is error_class(code)
 
 
+def test_a_consumer_that_is_no_member_is_told_that_the_group_has_members(commits: Commits) -> None:
+    commits.membership.signs = NO_MEMBER
+    replies = commits.commit()
+    commits.answer(commits.one(Api.OFFSET_COMMIT), committed((T0, ErrorCode.unknown_member_id)))
+    assert "a consumer that assigns partitions by hand needs a group_id of its own" in str(replies.error)
+
+
 def test_the_first_failing_partition_decides_but_lacking_rights_are_named_together(commits: Commits) -> None:
     other = TopicPartition("u", 0)
     both = {T0: OffsetAndMetadata(1), other: OffsetAndMetadata(1)}

@@ -16,11 +16,9 @@ from typing import Protocol
 from ottla.client.cluster.coordinator import COORDINATOR
 from ottla.client.effects import ToChannel
 from ottla.client.positions.stores.interface import CommitDone, CommitOutcome, CommitRequest, Delay
-from ottla.client.positions.stores.kafka import KafkaOffsetStore
+from ottla.client.positions.stores.kafka import HAS_MEMBERS, KafkaOffsetStore
 from ottla.errors import OttlaError, UnknownMemberIdError
 from ottla.types import Now
-
-_HAS_MEMBERS = "the group has members: a consumer that assigns partitions by hand needs a group_id of its own"
 
 
 class Introducer(Protocol):
@@ -67,7 +65,7 @@ class CentralOffsetStore(KafkaOffsetStore):
         elif isinstance(outcome.error, UnknownMemberIdError):
             outcome.error.retriable = self.introduction.again(count)
             if not outcome.error.retriable:
-                outcome.error.hint = _HAS_MEMBERS
+                outcome.error.hint = HAS_MEMBERS
         return outcome
 
     def delay(self) -> Delay:

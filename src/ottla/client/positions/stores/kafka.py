@@ -44,6 +44,8 @@ class CommitReaction(enum.Enum):
     RETRY_UNLESS_REVOKING = "retry after the back-off, unless a revocation waits: a deleted topic must not delay it"
 
 
+HAS_MEMBERS = "the group has members: a consumer that assigns partitions by hand needs a group_id of its own"
+
 _COMMIT_REACTIONS: Mapping[int, CommitReaction] = {
     ErrorCode.unknown_topic_or_partition: CommitReaction.RETRY_UNLESS_REVOKING,
     ErrorCode.request_timed_out: CommitReaction.FIND_COORDINATOR,
@@ -243,7 +245,10 @@ class KafkaOffsetStore:
     def _commit_refused(self, request: CommitRequest, code: int, what: str, now: Now) -> CommitOutcome:
         reaction = _COMMIT_REACTIONS.get(code)
         if reaction is CommitReaction.MEMBERSHIP:
-            return CommitOutcome(error=self._membership.commit_refused(code, request.identity, now))
+            error = self._membership.commit_refused(code, request.identity, now)
+            if request.identity.generation < 0 and code == ErrorCode.unknown_member_id:
+                error.hint = HAS_MEMBERS
+            return CommitOutcome(error=error)
         if reaction is None or (reaction is CommitReaction.RETRY_UNLESS_REVOKING and request.revoking):
             return CommitOutcome(error=broker_error(code, what), retry=False)
         return CommitOutcome(error=self._react(reaction, broker_error(code, what)))
