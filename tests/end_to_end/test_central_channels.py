@@ -182,7 +182,7 @@ def test_frames_of_an_earlier_epoch_or_generation_are_refused_and_logged_once(
                 }
                 asked = [
                     pushed(Api.PING, ping_request.PingRequest(**whose)),
-                    pushed(Api.STOP, stop_request.StopRequest(**whose)),
+                    pushed(Api.STOP, stop_request.StopRequest(**whose, reason="")),
                     pushed(Api.START, start_request.StartRequest(**whose)),
                 ]
                 answered = [

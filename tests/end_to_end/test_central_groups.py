@@ -122,6 +122,8 @@ def test_two_members_share_the_partitions_and_a_leaving_one_gives_them_back(clus
         until(lambda: len(set(first.handled + second.handled)) == 100)
         rebalance = first.consumer.rebalances[-1]
         assert (rebalance.protocol, rebalance.completed) == ("central", True)
+        joined, gone = f"member '{topic}_b' has joined; ", f"member '{topic}_b' is gone; "
+        until(lambda: all(any(text in one.reason for one in first.consumer.rebalances) for text in (joined, gone)))
     assert first.errors == second.errors == []
     assert first.calls[:3] == [("assign", [0, 1, 2, 3, 4]), ("revoke", [0, 1, 2, 3, 4]), ("assign", [0, 1, 2])]
     assert len(first.handled + second.handled) == 100

@@ -6,10 +6,19 @@ new coordinator with the same members comes to the same result, and disturbs no 
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from ottla.assignors.threads import THREAD_ASSIGNORS
 from ottla.coordinator.central.group import CentralGroup, Owners
 from ottla.coordinator.decision import TopicImage
+from ottla.types import TopicPartition, short_list, short_repr
 from ottla.zookeeper.nodes import ConsumerThread
+
+_NAMED = 3
+"""The members that a reason names; it only counts the others."""
+
+_MOST_SHOWN = 200
+"""The characters of a partition's name that a reason has."""
 
 
 def computed_owners(group: CentralGroup, topics: TopicImage) -> Owners:
@@ -28,19 +37,47 @@ def computed_owners(group: CentralGroup, topics: TopicImage) -> Owners:
 
 
 def why_necessary(group: CentralGroup, computed: Owners) -> str | None:
-    """Return why a rebalance is necessary; ``None`` if it is not."""
+    """Return why a rebalance is necessary, for the log and the members: who came or left, and the rule; ``None`` if it is not."""
+    rule = _rule_that_applies(group, computed)
+    return None if rule is None else "; ".join([*_who_has_changed(group), rule])
+
+
+def _rule_that_applies(group: CentralGroup, computed: Owners) -> str | None:
     if computed and not group.owners:
         return "no partition has an owner"
     unowned = computed.keys() - group.owners.keys()
     if unowned:
-        return f"{min(unowned)} has no owner"
+        return f"{_shown(min(unowned))} has no owner"
     vanished = group.owners.keys() - computed.keys()
     if vanished:
-        return f"{min(vanished)} has an owner, but does not exist any longer, or is not read"
+        return f"{_shown(min(vanished))} has an owner, but does not exist any longer, or is not read"
     moved = [partition for partition, owner in computed.items() if group.owners[partition] != owner]
     if moved:
-        return f"{moved[0]} should have another owner"
+        return f"{_shown(moved[0])} should have another owner"
     differing = next((member.member_id for member in group.members.values() if member.differs), None)
     if differing is not None:
-        return f"member {differing!r} holds something else than the owners say"
+        return f"member {short_repr(differing)} holds something else than the owners say"
     return None
+
+
+def _who_has_changed(group: CentralGroup) -> list[str]:
+    """Return who has gone and who has come since the owners were computed, as far as the group shows it.
+
+    A member that was not started has joined, unless it owns partitions: then it has lost them, and has come back.
+    """
+    gone = group.shares.keys() - group.members.keys()
+    joined = [one.member_id for one in group.members.values() if one.generation < 0 and one.member_id not in group.shares]
+    return [*_sentence(gone, "is gone", "are gone"), *_sentence(joined, "has joined", "have joined")]
+
+
+def _sentence(member_ids: Collection[str], one: str, many: str) -> list[str]:
+    names = short_list([short_repr(name) for name in sorted(member_ids)], _NAMED)
+    if not names:
+        return []
+    return [f"member {names} {one}" if len(member_ids) == 1 else f"members {names} {many}"]
+
+
+def _shown(partition: TopicPartition) -> str:
+    """The name of a partition. A topic that only has owners may have any name."""
+    text = str(partition)
+    return text if text.isprintable() and len(text) <= _MOST_SHOWN else short_repr(text)

@@ -146,6 +146,7 @@ class StopOrdered:
 
     group_id: str
     member_ids: tuple[str, ...]
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,6 +83,8 @@ class CentralGroup:
     regex_version: int | None = None
     """The version of the topic image in which the patterns were matched."""
     is_resolving: bool = False
+    reason: str = ""
+    """Why the members were stopped, the last time."""
 
     @property
     def failures_so_far(self) -> int:

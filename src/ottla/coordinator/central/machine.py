@@ -74,8 +74,9 @@ def apply(group: CentralGroup, event: GroupEvent) -> CentralGroup:
             return _without(group, event)
         case Asked(_, questions):
             return _changed(group, {one: _asked(group.members[one], question) for one, question in questions.items()})
-        case StopOrdered(_, member_ids):
-            return _changed(group, {one: _ordered(group.members[one], MemberInput.STOP) for one in member_ids})
+        case StopOrdered(_, member_ids, reason):
+            stopped = {one: _ordered(group.members[one], MemberInput.STOP) for one in member_ids}
+            return replace(_changed(group, stopped), reason=reason)
         case StartOrdered(_, member_ids):
             return _changed(group, {one: _ordered(group.members[one], MemberInput.START) for one in member_ids})
         case ChannelLost() | Answered() | Complained():

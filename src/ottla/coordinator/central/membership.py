@@ -220,7 +220,7 @@ def _include(coordinator: CentralContext, draft: Draft, member: CentralMember, *
     if state in _STOPPING and member.state is not MemberState.STOPPED:
         if state is CentralGroupState.ASSIGNING:
             draft.move(CentralGroupInput.UNSTOPPED)
-        order_stop(draft, coordinator, (member.member_id,))
+        order_stop(draft, coordinator, (member.member_id,), draft.group.reason)
     elif state is CentralGroupState.STARTING and is_known and member.state is not MemberState.REGISTERED:
         order_start(draft, coordinator, (member.member_id,))
     elif state is CentralGroupState.STABLE:

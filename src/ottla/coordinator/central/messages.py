@@ -28,9 +28,13 @@ def ping(group: CentralGroup, member_id: str, epoch: int) -> ping_request.PingRe
 
 
 def stop(group: CentralGroup, member_id: str, epoch: int) -> stop_request.StopRequest:
-    """Return a Stop of the generation that ends."""
+    """Return a Stop of the generation that ends, with the reason that the group has for it."""
     return stop_request.StopRequest(
-        group_id=group.group_id, member_id=member_id, coordinator_epoch=epoch, generation=group.generation
+        group_id=group.group_id,
+        member_id=member_id,
+        coordinator_epoch=epoch,
+        generation=group.generation,
+        reason=group.reason,
     )
 
 

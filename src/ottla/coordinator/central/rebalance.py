@@ -97,18 +97,18 @@ def _check(draft: Draft, coordinator: CentralContext) -> None:
     logger.info("group %r: rebalance: %s", group.group_id, reason)
     draft.move_flag(FlagInput.BEGIN)
     draft.move(CentralGroupInput.NECESSARY)
-    order_stop(draft, coordinator, group.members)
+    order_stop(draft, coordinator, group.members, reason)
     advance(draft, coordinator)
 
 
 # Stop all
 
 
-def order_stop(draft: Draft, coordinator: CentralContext, member_ids: Collection[str]) -> None:
-    """Tell members to stop: now, or when they have a channel again. Their time runs from now on in any case."""
+def order_stop(draft: Draft, coordinator: CentralContext, member_ids: Collection[str], reason: str) -> None:
+    """Tell members to stop, and why: now, or when they have a channel again. Their time runs from now on in any case."""
     group = draft.group
-    draft.apply(StopOrdered(group.group_id, tuple(member_ids)))
-    draft.ask(Api.STOP, {one: messages.stop(group, one, coordinator.epoch) for one in member_ids})
+    draft.apply(StopOrdered(group.group_id, tuple(member_ids), reason))
+    draft.ask(Api.STOP, {one: messages.stop(draft.group, one, coordinator.epoch) for one in member_ids})
     for one in member_ids:
         before = group.members[one]
         was_stopping = before.state is MemberState.STOPPING

@@ -13,3 +13,4 @@ class StopRequest:
     member_id: str
     coordinator_epoch: int
     generation: int
+    reason: str

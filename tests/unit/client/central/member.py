@@ -102,8 +102,8 @@ class Member(GroupMember):
     def ping(self, generation: int | None = None, *, epoch: int | None = None, member: str = ID) -> int:
         return self.push(Api.PING, ping_request.PingRequest(**self._head(generation, epoch, member)))
 
-    def stop(self, generation: int | None = None, *, epoch: int | None = None, member: str = ID) -> int:
-        return self.push(Api.STOP, stop_request.StopRequest(**self._head(generation, epoch, member)))
+    def stop(self, generation: int | None = None, *, epoch: int | None = None, member: str = ID, reason: str = "") -> int:
+        return self.push(Api.STOP, stop_request.StopRequest(**self._head(generation, epoch, member), reason=reason))
 
     def start(self, *partitions: TopicPartition, generation: int | None = None, epoch: int | None = None, thread: int = 0) -> int:
         """Start the next generation, unless another one is named."""

@@ -16,6 +16,7 @@ from ottla.client.events import AssignmentReceived, ErrorNotification, Rebalance
 from ottla.client.groups.central.channel import State as ChannelState
 from ottla.client.groups.central.states import State
 from ottla.client.groups.membership import NO_MEMBER, MemberIdentity
+from ottla.client.groups.rebalances import RebalanceRecorder
 from ottla.errors import (
     CommitFailedError,
     DisconnectedError,
@@ -182,10 +183,48 @@ def test_a_stop_before_the_first_start_is_answered_at_once(member: Member) -> No
     member.generation = 4
     member.polled()
     member.registered(member.one(Api.REGISTER))
-    stop = member.stop()
+    stop = member.stop(reason="topic 't' has grown")
     assert (member.the_answer(stop).generation, member.state) == (4, State.STOPPED)
+    assert member.manager.status.reason == "the coordinator rebalances the group: topic 't' has grown"
     member.start(T0)
     assert member.partitions == {T0}
+
+
+SPOKEN = "the coordinator rebalances the group"
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("member 'b' has joined", f"{SPOKEN}: member 'b' has joined"),
+        ("", SPOKEN),
+        (" \n", SPOKEN),
+        ("é\n\x1b[31m\u202e\U0001f600", f"{SPOKEN}: é\\n\\x1b[31m\\u202e\U0001f600"),
+        ("x" * 500, f"{SPOKEN}: {'x' * 500}"),
+        ("x" * 501, f"{SPOKEN}: {'x' * 500}..."),
+        ("\0" * 32_767, f"{SPOKEN}: " + "\\x00" * 125 + "..."),
+    ],
+)
+@pytest.mark.parametrize("partitions", [(T0,), ()], ids=["it gives up a partition", "it has none"])
+def test_the_reason_of_a_stop_is_that_of_the_rebalance(
+    member: Member, given: str, shown: str, partitions: tuple[TopicPartition, ...]
+) -> None:
+    recorder = RebalanceRecorder(member.config, member.subscription, member.manager)
+    member.join(*partitions)
+    recorder.poll(member.now)
+    stop = member.stop(reason=given)
+    assert member.manager.status.reason == shown
+    recorder.poll(member.now)
+    if partitions:
+        member.give_up()
+    member.the_answer(stop)
+    member.start(T1)
+    member.answers()
+    member.accept()
+    assert member.manager.status.reason == ""
+    recorder.poll(member.now)
+    (record,) = recorder.records
+    assert (record.reason, record.completed, record.epoch) == (shown, True, 2)
 
 
 def test_a_stop_that_arrives_with_the_response_to_register(member: Member) -> None:

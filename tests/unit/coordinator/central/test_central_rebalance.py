@@ -10,7 +10,8 @@ import pytest
 
 from ottla.coordinator.central.assignment import why_necessary
 from ottla.coordinator.central.flag import RebalanceFlag
-from ottla.coordinator.central.group import CentralGroup
+from ottla.coordinator.central.group import CentralGroup, Owners, shares_of
+from ottla.coordinator.central.member import CentralMember
 from ottla.coordinator.central.states import CentralGroupState
 from ottla.coordinator.effects import Append
 from ottla.protocol import ErrorCode
@@ -136,6 +137,58 @@ def test_the_rules_of_the_draft() -> None:
     assert reason({one: a}, {one: b}) == "t-0 should have another owner"
     assert reason({one: a}, {one: a}) == "not necessary"
     assert reason({}, {}) == "not necessary"
+
+
+def member(member_id: str, generation: int = -1) -> CentralMember:
+    return CentralMember(member_id, "one", None, "client", "host", 9_000, 30_000, "range", {"t": 1}, generation=generation)
+
+
+def group_of(owners: Owners, *members: CentralMember) -> CentralGroup:
+    return CentralGroup("g", owners=owners, shares=shares_of(owners), members={one.member_id: one for one in members})
+
+
+@pytest.mark.parametrize(
+    ("owner", "members", "reason"),
+    [
+        ("a", [member("a", 2), member("b")], "member 'b' has joined; "),
+        ("a", [member("b", 2)], "member 'a' is gone; "),
+        ("a", [member("d"), member("c")], "member 'a' is gone; members 'c', 'd' have joined; "),
+        ("a", [member(one) for one in "fedcba"], "members 'b', 'c', 'd' and 2 more have joined; "),
+        ("a", [member("a"), member("b", 2)], ""),
+        ("a\n\udcff", [member("b", 2)], "member 'a\\n\\udcff' is gone; "),
+    ],
+    ids=["joined", "gone", "both", "many", "an owner that has lost its partitions comes back", "any name"],
+)
+def test_the_reason_says_first_who_has_come_or_gone(owner: str, members: list[CentralMember], reason: str) -> None:
+    group = group_of({TopicPartition("t", 0): ConsumerThread(owner, 0)}, *members)
+    computed = {TopicPartition("t", 0): ConsumerThread("x", 0)}
+    assert why_necessary(group, computed) == f"{reason}t-0 should have another owner"
+    assert why_necessary(group, group.owners) is None, "who has come or gone is no reason by itself"
+
+
+def test_a_reason_fits_into_a_frame_whatever_names_there_are() -> None:
+    name = "\udcff" * 40_000
+    owners = {TopicPartition(name, number): ConsumerThread(f"{number}{name}", 0) for number in range(10)}
+    reason = why_necessary(group_of(owners, *(member(f"new {number}{name}") for number in range(10))), {})
+    assert reason is not None
+    assert len(reason.encode()) < 2_000
+    assert "and 7 more are gone" in reason
+    assert "and 7 more have joined" in reason
+
+
+def test_each_member_learns_why_it_must_stop(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "ottla.broker")
+    central = stopping()
+    central.register("d")
+    reasons = {one: central.take(one).message.reason for one in "abcd"}
+    assert reasons == dict.fromkeys("abcd", "member 'c' has joined; orders-3 should have another owner")
+    assert f"group 'g': rebalance: {reasons['a']}" in caplog.messages
+
+
+def test_a_member_learns_that_another_one_has_left() -> None:
+    central = stable("a", "b")
+    central.leave("b")
+    assert central.take("a").message.reason == "member 'b' is gone; orders-2 should have another owner"
 
 
 def test_a_member_that_holds_something_else_is_stopped_first() -> None:

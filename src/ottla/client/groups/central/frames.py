@@ -1,7 +1,8 @@
-"""The frames of a member: what it sends, and what a Start gives it.
+"""The frames of a member: what it sends, what a Start gives it, and what a Stop tells it.
 
-Owns the fields of Register, Leave and the answers, and the check of a Start. Must not know states, connections or time. Invariant:
-a share that ``share_of`` returns has only partitions that can exist, each with one thread.
+Owns the fields of Register, Leave and the answers, the check of a Start, and the reason of a Stop. Must not know states,
+connections or time. Invariants: a share that ``share_of`` returns has only partitions that can exist, each with one thread; a
+reason is short, and has visible characters only.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ CoordinatorRequest = ping_request.PingRequest | stop_request.StopRequest | start
 """What the coordinator sends on a channel."""
 
 NOTHING: Share = FrozenMapping()
+
+_MOST_OF_A_REASON = 500
+"""The characters of the coordinator's reason that are shown."""
 
 
 class Interest(NamedTuple):
@@ -141,6 +145,15 @@ def share_of(request: start_request.StartRequest) -> Share:
                 raise ProtocolError(f"the coordinator has assigned {tp} to thread {item.thread}, or twice: that cannot be")
             share[tp] = int(item.thread)
     return FrozenMapping(share)
+
+
+def why_stopped(request: CoordinatorRequest) -> str:
+    """Return why a member must stop, for its log and its records. The coordinator's text may have anything in it."""
+    given = request.reason[: _MOST_OF_A_REASON + 1].strip() if isinstance(request, stop_request.StopRequest) else ""
+    shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in given)
+    if len(shown) > _MOST_OF_A_REASON:
+        shown = f"{shown[:_MOST_OF_A_REASON]}..."
+    return f"the coordinator rebalances the group: {shown}" if shown else "the coordinator rebalances the group"
 
 
 def _by_topic(

@@ -26,7 +26,7 @@ from ottla.client.cluster.consultation import NO_COORDINATOR_HINT
 from ottla.client.effects import Poll, ToChannel
 from ottla.client.events import Assigned, AssignmentReceived, RebalanceNeeded, Reply, UserData
 from ottla.client.groups.central.channel import Channel, State as ChannelState
-from ottla.client.groups.central.frames import NOTHING, CoordinatorRequest, Frames, Held, Share, interest_of, share_of
+from ottla.client.groups.central.frames import NOTHING, CoordinatorRequest, Frames, Held, Share, interest_of, share_of, why_stopped
 from ottla.client.groups.central.retries import Retries
 from ottla.client.groups.central.states import (
     HINTS,
@@ -366,7 +366,7 @@ class CentralMembership:
         if self.state is State.STABLE and self._subscription.partitions:
             if item.request.generation != self.held.generation:
                 return self._act_first(item)
-            self._stop, self._reason = item, "the coordinator rebalances the group"
+            self._stop, self._reason = item, why_stopped(item.request)
             self._ask_to_give_up(lost=False)
             return self._move(Input.STOP)
         if self.state is State.STABLE:  # without partitions there is nothing to wait for
@@ -375,7 +375,7 @@ class CentralMembership:
             self._move(Input.PREPARED)
         else:
             self._move(Input.STOP)
-        self.held, self._reason = Held(item.request.generation), "the coordinator rebalances the group"
+        self.held, self._reason = Held(item.request.generation), why_stopped(item.request)
         return self.channel.answer(*item)
 
     def _on_start(self, item: _Request, request: start_request.StartRequest) -> None:
