@@ -122,6 +122,7 @@ def test_a_group_at_rest(cluster: BrokerCluster, topic: str) -> None:
     assert "there is no group" in refusal(cluster, "group", "describe", topic)
 
 
+@pytest.mark.slow
 def test_a_consumer_of_another_protocol_is_told_at_once_what_the_group_is(cluster: BrokerCluster, topic: str) -> None:
     def refusals() -> Iterator[str]:
         for options in OTHERS:

@@ -13,6 +13,7 @@ from ottla import Admin, Broker
 from tests.end_to_end.programs import OTTLA, environment, ottla, started
 
 
+@pytest.mark.slow
 def test_a_topic_from_its_creation_to_its_end(served: str) -> None:
     def run(*arguments: str) -> str:
         done = ottla("topic", *arguments, bootstrap_servers=served)

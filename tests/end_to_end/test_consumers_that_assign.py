@@ -202,6 +202,7 @@ def test_members_survive_a_restart_of_the_broker(tmp_path: Path) -> None:
         assert not first.errors + second.errors
 
 
+@pytest.mark.slow
 def test_a_real_kafka_runs_its_own_assignor(real_kafka: str, caplog: pytest.LogCaptureFixture) -> None:
     create_topic(real_kafka, "assigned-by-kafka", 4)
     with caplog.at_level(logging.WARNING), Consumer({**settings(real_kafka, InTurn("a")), "group_id": "assigned-by-kafka"}) as one:

@@ -370,6 +370,7 @@ def sweep(path: Path, disk: FailingDisk, every: int, first: int, width: int) -> 
         shutil.rmtree(path / str(number))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "first", "every"), [(1, 5, 13), (3, 17, 37)])
 def test_the_broker_recovers_from_a_failed_operation(tmp_path: Path, disk: FailingDisk, width: int, first: int, every: int) -> None:
     sweep(tmp_path, disk, every, first, width)

@@ -11,6 +11,8 @@ from pyspark.sql import SparkSession
 
 from tests.spark.conftest import Kafka, numbered
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def table(spark: SparkSession) -> Iterator[str]:

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from ottla.spark.checkpoint import convert, read_batches
 from tests.spark.conftest import Kafka, connector_jars, numbered
 
-pytestmark = pytest.mark.skipif(not connector_jars(), reason="Spark's connector needs Maven")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not connector_jars(), reason="Spark's connector needs Maven")]
 
 
 class Query:

@@ -10,11 +10,13 @@ from pyspark.sql import SparkSession
 from ottla import Broker
 from tests.documents import is_for_spark, name_of, programs
 
+SLOW = ("docs/spark-recipes.md", "docs/spark-exactly-once.md")
+
 
 @pytest.mark.parametrize(
     ("document", "number", "text"),
     [
-        pytest.param(*each, id=f"{name_of(each[0])}-{each[1]}", marks=[pytest.mark.slow] if "recipes" in name_of(each[0]) else [])
+        pytest.param(*each, id=f"{name_of(each[0])}-{each[1]}", marks=[pytest.mark.slow] if name_of(each[0]) in SLOW else [])
         for each in programs()
         if is_for_spark(each[2])
     ],

@@ -157,6 +157,7 @@ def test_a_topic_with_added_partitions_is_read_completely(load_stream: Load, sin
     assert sink.values() == list(range(350))
 
 
+@pytest.mark.slow
 def test_records_that_retention_took_between_two_runs(load_stream: Load, sink: Sink, topic: str, kafka: Kafka) -> None:
     sink.run(load_stream(subscribe=topic, startingOffsets="earliest"))
     kafka.produce(topic, numbered(50, 300, 1))
@@ -221,6 +222,7 @@ def test_a_batch_that_is_repeated_after_its_topic_was_made_anew(load_stream: Loa
     assert sink.values() == list(range(100, 250))
 
 
+@pytest.mark.slow
 def test_a_topic_that_is_gone(load_stream: Load, sink: Sink, topic: str, kafka: Kafka) -> None:
     other = kafka.create()
     kafka.produce(other, numbered(10, 300))

@@ -148,6 +148,7 @@ esac
         assert machine.run(self.script, "python3", tmp_path / "venv").returncode == 0
         assert tmp_path.joinpath("venv").exists()
 
+    @pytest.mark.slow
     def test_makes_a_real_one(self, tmp_path: Path) -> None:
         venv = tmp_path / "venv"
         subprocess.run([self.script, sys.executable, venv], check=True, timeout=60, stdin=subprocess.DEVNULL)

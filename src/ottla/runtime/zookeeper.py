@@ -11,7 +11,7 @@ What kazoo does, and what follows:
   only while it is connected, but learns of a disconnection later than kazoo. So a write that needs the session checks in a multi
   that the session's own node exists.
 - After the end of a session it opens the next one by itself.
-- It may block whoever sends an operation while it reconnects (``MOST_OUTSTANDING``).
+- It may block the sender of an operation while it reconnects (``MOST_OUTSTANDING``).
 - It leaves a server that does not answer its own pings. Each operation counts as a ping, so while there are operations it sends
   none of its own, and waits for a server that has hung. ``Session`` counts the time instead.
 """
