@@ -114,7 +114,7 @@ class BrokerRegistration:
         if event.state is SessionState.CONNECTED:
             self._backlog.add(paths.BROKER_IDS)
             again = " again, in another session" if event.is_new else " again"
-            # What has ended a trouble is told to those who were told of the trouble.
+            # Where warnings are shown, the end of a trouble is shown as its beginning was.
             level = logging.WARNING if self._was_connected else logging.INFO
             _log.log(level, "ZooKeeper (%s) is connected%s", self._connect, again if self._was_connected else "")
             self._was_connected, self._complains_at = True, None
