@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 
@@ -19,6 +19,20 @@ TABLE = PACKAGE / "errors" / "codes.py"
 NAMES = {error for error, _ in ERROR_CODES.values()}
 CODE = re.compile(r"(\w*error_)?codes?")
 OF_ERRORS = re.compile(r"REACTION|HINT|ERROR|FATAL")
+
+
+CONCERNED = (
+    ast.AnnAssign,
+    ast.Assign,
+    ast.Call,
+    ast.Compare,
+    ast.Dict,
+    ast.Match,
+    ast.Subscript,
+    ast.arguments,
+    ast.keyword,
+)
+"""The nodes that a number may be found in. There are a million others."""
 
 
 def numbers(*nodes: ast.expr | None) -> list[ast.expr]:
@@ -52,10 +66,10 @@ def is_code(node: ast.expr | None) -> bool:
     return CODE.fullmatch(named(node)) is not None
 
 
-def tables(source: ast.AST) -> set[str]:
+def tables(nodes: Iterable[ast.AST]) -> set[str]:
     """The names of what error codes are looked up in."""
     found = set()
-    for node in ast.walk(source):
+    for node in nodes:
         match node:
             case ast.Call(func=ast.Attribute(attr="get", value=table), args=[key, *_]) if is_code(key):
                 found.add(named(table))
@@ -68,8 +82,9 @@ def tables(source: ast.AST) -> set[str]:
 
 def bare(source: ast.AST) -> Iterator[str]:
     """The lines of ``source`` with the number of an error code."""
-    looked_up = tables(source)
-    for node in ast.walk(source):
+    nodes = [node for node in ast.walk(source) if isinstance(node, CONCERNED)]
+    looked_up = tables(nodes)
+    for node in nodes:
         found: list[ast.expr] = []
         match node:
             case ast.Compare(left=left, comparators=right) if any(map(is_code, (left, *right))):
