@@ -1,7 +1,6 @@
 """``ottla compare``: the life of a group on all four generations, side by side.
 
-Owns the options. Must not know lives or figures. Invariant: the other commands, which import this module, do not load what it
-needs.
+Owns the options. Must not know lives or figures. Invariant: the help is shown without loading what the command needs.
 """
 
 from __future__ import annotations

@@ -101,6 +101,11 @@ class CentralGroup:
         """Whether there is no member, none that may come back, and none that may still read."""
         return not (self.members or self.found or self.leases)
 
+    @property
+    def has_unknown_members(self) -> bool:
+        """Whether it has members that are not known: after an election, one that owns nothing is not found, but registers."""
+        return self.is_deserted and self.stored_members > 0
+
     def topics_of(self, member: CentralMember) -> dict[str, int]:
         """Return the topics that a member reads -> its threads for each: fewer if a pattern matches too many topics."""
         if member.pattern is None:

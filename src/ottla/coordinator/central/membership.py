@@ -146,12 +146,17 @@ def _check_incarnation(group: CentralGroup, request: register_request.RegisterRe
             f"its session of {known.session_timeout_ms} ms must end first"
         )
         raise ApiError(ErrorCode.unreleased_instance_id, text)
-    if member_id in group.found and request.generation < 0 and request.lost_generation != group.generation:
+    if member_id in group.found and _may_be_another(group, request):
         text = (
             f"an instance that this coordinator has not heard of so far is member {member_id!r} and owns partitions; "
             f"its session must end first, {group.session_timeout_ms} ms after the election"
         )
         raise ApiError(ErrorCode.unreleased_instance_id, text)
+
+
+def _may_be_another(group: CentralGroup, request: register_request.RegisterRequest) -> bool:
+    """Whether this process may be another than the owner with its member id: it does not know the present generation."""
+    return request.generation < 0 and request.lost_generation != group.generation
 
 
 def _know_group(coordinator: CentralContext, draft: Draft, request: register_request.RegisterRequest, *, is_new: bool) -> Result:
@@ -173,7 +178,7 @@ def _member_of(group: CentralGroup, context: RequestContext, request: register_r
     elif old is not None:
         differs = old.differs
     else:  # a process that owns nothing of this generation must not get a share of it: see _check_incarnation
-        differs = bool(owned) and request.generation < 0 and request.lost_generation != group.generation
+        differs = bool(owned) and _may_be_another(group, request)
     member = CentralMember(
         member_id=request.member_id,
         incarnation=request.incarnation,

@@ -71,8 +71,7 @@ def _sender_error(
         known = VersionRule.GROUP_NOT_FOUND in context.version_rules
         return ErrorCode.group_id_not_found if known else ErrorCode.illegal_generation
     if generation < 0 and group.is_deserted:
-        # After an election, members that own nothing are not known before they register.
-        return ErrorCode.coordinator_load_in_progress if group.stored_members > 0 else None
+        return ErrorCode.coordinator_load_in_progress if group.has_unknown_members else None
     if member_id in group.members:
         return None if generation == group.generation else ErrorCode.illegal_generation
     if member_id in group.found and generation == group.generation:
@@ -126,7 +125,7 @@ def delete_offsets(
     group = state.group(request.group_id)
     if group is None:
         return Result(answer=offset_delete_refused(ErrorCode.group_id_not_found))
-    if group.state is CentralGroupState.RECOVERING or (group.is_deserted and group.stored_members > 0):
+    if group.state is CentralGroupState.RECOVERING or group.has_unknown_members:
         # The topics of its members are not known yet.
         return Result(answer=offset_delete_refused(ErrorCode.coordinator_load_in_progress))
     subscribed = group.subscribed_topics()
