@@ -8,6 +8,7 @@ notification contains everything that its handler needs, and never refers to an 
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -307,7 +308,8 @@ class FetchedPartition:
 
     ``epoch`` is that of the position it was fetched for; ``aborted`` has (producer id, first offset) of each aborted transaction.
     ``end`` is the offset up to which this consumer could read when the broker answered: the high watermark or the last stable
-    offset. ``begin`` is the first offset of the log (-1: the broker is too old to send it).
+    offset. ``begin`` is the first offset of the log (-1: the broker is too old to send it). ``topic_id`` is that of the topic
+    if the broker has compared it (``None``: the broker is too old, and knows topics by name).
     """
 
     tp: TopicPartition
@@ -317,6 +319,7 @@ class FetchedPartition:
     end: int
     aborted: tuple[tuple[int, int], ...] = ()
     begin: int = -1
+    topic_id: uuid.UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from ottla import errors
 from ottla.errors import OttlaError, OttlaTimeoutError
+from ottla.records import Records
 from ottla.spark import consumer_pool, worker_logs
 from ottla.spark.client_settings import with_option_names
 from ottla.spark.cluster import MISSING_TIMEOUT, RETRY_PAUSE, describe_topics
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
     from ottla.client.cluster.metadata import TopicMetadata
     from ottla.consumer import Consumer
-    from ottla.records import Records
 
 MAX_ROWS = 6_000
 """Rows of a batch. Spark reaches its full speed with 1,000. More do not fit into a processor's cache: 20,000 are 6 % slower."""
@@ -95,6 +95,8 @@ class _RangeReader:
         self._output_names = None if columns == self._columns else list(columns)
         self._options = options
         self._remaining = {each.topic_partition: each for each in ranges}
+        self._unconfirmed: dict[TopicPartition, str] = {}
+        """The id of the planned topic of each partition that may be one of a later topic of the same name."""
         self._waiting_since = time.monotonic()
         self._checked_at = self._waiting_since
         self._last_error: OttlaError | None = None
@@ -103,9 +105,10 @@ class _RangeReader:
         """Poll until all ranges are read."""
         self._consumer.assign(list(self._remaining))
         self._seek(self._remaining)
-        self._compare_topic_ids()  # after the seek: the first fetch is answered meanwhile
         while self._remaining:
             records = self._poll()
+            if records and self._unconfirmed:
+                records = self._of_planned_topics(records)
             if records:
                 for batch in self._to_batches(records):
                     yield batch if self._output_names is None else batch.rename_columns(self._output_names)
@@ -138,20 +141,23 @@ class _RangeReader:
             elif position > each.start:
                 self._remaining[tp] = each._replace(start=position)
             moved = moved or position > each.start
-        self._finish(done)
+        self._confirm(done)  # those without any record
+        self._finish([tp for tp in done if tp in self._remaining])
         return moved
 
     def _seek(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
         """Seek to the starts of ``ranges``, all with one call: a thousand calls take seconds."""
         if ranges:
             starts = {tp: OffsetAndMetadata(each.start) for tp, each in ranges.items()}
+            self._unconfirmed |= {tp: each.topic_id for tp, each in ranges.items() if each.topic_id is not None}
             self._consumer._seek_all(starts, {tp: each.end for tp, each in ranges.items()})
 
     def _finish(self, done: list[TopicPartition]) -> None:
         """Stop reading these partitions, all with one call."""
         for tp in done:
             del self._remaining[tp]
-        if self._remaining:
+            self._unconfirmed.pop(tp, None)
+        if done and self._remaining:
             self._consumer.pause(*done)
 
     def _check_stall(self) -> None:
@@ -184,7 +190,10 @@ class _RangeReader:
 
     def _compare_with_logs(self) -> None:
         """Report losses in the remaining ranges and seek behind them; without losses, try the same offsets again."""
+        self._compare_topic_ids()
         partitions = list(self._remaining)
+        if not partitions:
+            return
         begins, ends = self._bounds(partitions)
         losses: list[Loss] = []
         done: list[TopicPartition] = []
@@ -201,11 +210,33 @@ class _RangeReader:
         if not losses:
             time.sleep(POLL_TIMEOUT)
 
+    def _of_planned_topics(self, records: Records) -> Records:
+        """Leave out the records of topics that were recreated since they were planned."""
+        self._confirm(records.partitions())
+        if all(tp in self._remaining for tp in records.partitions()):
+            return records
+        return Records(part for part in records.parts if part.topic_partition in self._remaining)
+
+    def _confirm(self, partitions: Iterable[TopicPartition]) -> None:
+        """Check that these partitions, which were fetched, are of the topics that were planned.
+
+        Kafka 3.1 and later compare the id in each Fetch (KIP-516). That saves a request for metadata, a third of the time of a
+        micro-batch's task.
+        """
+        unconfirmed = [tp for tp in partitions if tp in self._unconfirmed]
+        for tp in unconfirmed:
+            topic_id = self._consumer._fetched_topic_id(tp)
+            if topic_id is not None and uuid_text(topic_id) == self._unconfirmed[tp]:
+                del self._unconfirmed[tp]
+        if any(tp in self._unconfirmed for tp in unconfirmed):
+            self._compare_topic_ids()
+
     def _compare_topic_ids(self) -> None:
         """Report the ranges of topics that were recreated since they were planned, and do not read them."""
-        planned = {each.topic: each.topic_id for each in self._remaining.values() if each.topic_id is not None}
+        planned = {tp.topic: topic_id for tp, topic_id in self._unconfirmed.items()}
         found = self._topics(planned)
         recreated = {name for name, topic in found.items() if topic.topic_id and uuid_text(topic.topic_id) != planned[name]}
+        self._unconfirmed = {tp: topic_id for tp, topic_id in self._unconfirmed.items() if tp.topic not in found}
         ranges = [each for each in self._remaining.values() if each.topic in recreated]
         self._finish([each.topic_partition for each in ranges])
         losses = [Loss(LossKind.TOPIC_RECREATED, each.topic, each.partition, each.start, each.end) for each in ranges]

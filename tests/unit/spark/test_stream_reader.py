@@ -125,6 +125,16 @@ def test_a_task_does_not_read_a_topic_that_was_recreated_since_it_was_planned(br
     stream.stop()
 
 
+def test_a_task_whose_worker_knows_the_topic_asks_for_no_metadata(broker: Broker, topic: str) -> None:
+    stream = reader(broker, topic)
+    (task,) = stream.partitions(*first_batch(stream))
+    assert sum(batch.num_rows for batch in stream.read(task)) == 10
+    with broker.faults.fail("Metadata", "UNKNOWN_SERVER_ERROR", times=None) as asked:
+        assert sum(batch.num_rows for batch in stream.read(task)) == 10
+    assert not asked.struck
+    stream.stop()
+
+
 def test_a_coordinator_that_does_not_answer_delays_no_batch(broker: Broker, topic: str) -> None:
     stream = reader(broker, topic, groupId=topic)
     with broker.faults.delay("OffsetCommit", 3.0, times=1) as silent:
@@ -141,6 +151,35 @@ def test_a_coordinator_that_does_not_answer_delays_no_batch(broker: Broker, topi
     assert stream.latestOffset(later, ReadAllAvailable()) == later  # the end of an availableNow run waits for its last commit
     with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
         assert [position.offset for position in admin.group_offsets(topic).values() if position] == [11]
+    stream.stop()
+
+
+def test_a_stream_with_a_backlog_looks_its_end_up_from_time_to_time(
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ottla.spark.stream.BACKLOG_INTERVAL", 3600.0)
+    stream = reader(broker, topic, maxOffsetsPerTrigger="3")
+    limit = stream.getDefaultReadLimit()
+    ends = [stream.latestOffset(stream.initialOffset(), limit)]
+    with broker.faults.fail(["ListOffsets", "Metadata"], "UNKNOWN_SERVER_ERROR", times=None) as asked:
+        ends.append(stream.latestOffset(ends[-1], limit))
+        ends.append(stream.latestOffset(ends[-1], limit))
+        assert not asked.struck
+    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        producer.send_many(topic, ["10", "11"])
+    ends.append(stream.latestOffset(ends[-1], limit))  # only one record of those that it knows is left
+    assert [end[topic]["0"] for end in ends] == [3, 6, 9, 12]
+    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        admin.create_partitions({topic: 2})
+    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        for partition in (0, 0, 0, 0, 0, 1):
+            producer.send(topic, b"x", partition=partition)
+    end = stream.latestOffset(ends[-1], limit)
+    assert sorted(end[topic]) == ["0", "1"]
+    monkeypatch.setattr("ottla.spark.stream.BACKLOG_INTERVAL", 0.0)
+    with broker.faults.fail("ListOffsets", "UNKNOWN_SERVER_ERROR", times=1) as asked:
+        stream.latestOffset(end, limit)
+    assert asked.struck
     stream.stop()
 
 

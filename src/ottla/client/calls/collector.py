@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.client.calls.delivery import Delivery, DeliveryPart
-from ottla.client.calls.shared_state import SharedState
+from ottla.client.calls.shared_state import FetchedLog, SharedState
 from ottla.client.events import FetchedPartition, FetchedResponse
 from ottla.client.health.metrics import Consumption
 from ottla.client.subscription import PartitionView, Snapshot
@@ -185,7 +185,7 @@ class FetchCollector:
         self._set_aside.clear()
         self._interrupt_walk()
         by_partition: dict[TopicPartition, tuple[int, Any]]
-        for by_partition in (self._shared.positions, self._shared.log_ranges):
+        for by_partition in (self._shared.positions, self._shared.logs):
             for tp in [tp for tp, (epoch, _) in by_partition.items() if not self._is_current(tp, epoch)]:
                 del by_partition[tp]
         self._consumption.keep(snapshot.partitions)
@@ -194,7 +194,7 @@ class FetchCollector:
     def on_fetched(self, response: FetchedResponse, now: Now) -> None:
         """Add a response to the buffer."""
         for part in response.partitions:
-            self._shared.log_ranges[part.tp] = (part.epoch, (part.begin, part.end))
+            self._shared.logs[part.tp] = (part.epoch, FetchedLog(part.begin, part.end, part.topic_id))
         self.buffer.add(response)
         self._consumption.arrived(response, self._shared.returned_offset, now)
 

@@ -6,17 +6,27 @@ lock, for the reason given with it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.client.poll_timer import InHand
 from ottla.client.subscription import Consumed, Mode, Snapshot
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from ottla.client.calls.delivery import Delivery
     from ottla.client.calls.streams import Streams
     from ottla.client.groups.rebalances import Rebalance
     from ottla.client.health.metrics import Consumption, MetricName, PollMetrics
     from ottla.types import Now, OffsetAndMetadata, TopicPartition
+
+
+class FetchedLog(NamedTuple):
+    """The log of a partition in a response. See ``FetchedPartition``. All responses of an epoch have the same id, or none."""
+
+    begin: int
+    end: int
+    topic_id: UUID | None
 
 
 class SharedState:
@@ -39,7 +49,7 @@ class SharedState:
         "delivery",
         "job",
         "lease_until",
-        "log_ranges",
+        "logs",
         "poll_metrics",
         "positions",
         "progress_at",
@@ -116,8 +126,8 @@ class SharedState:
 
         Readers use ``get()`` only. An epoch that is not that of ``snapshot`` shows that the two are of different moments.
         """
-        self.log_ranges: dict[TopicPartition, tuple[int, tuple[int, int]]] = {}
-        """For each partition, epoch, and first offset and end of the log in the latest response. Read as ``positions`` is."""
+        self.logs: dict[TopicPartition, tuple[int, FetchedLog]] = {}
+        """For each partition, epoch, and the log according to the latest response. Read as ``positions`` is."""
         self.progress_at: dict[TopicPartition, int] = {}
         """When the application last received records of a partition (monotonic ms). Read as ``positions`` is."""
 
@@ -146,13 +156,18 @@ class SharedState:
 
     def log_end(self, tp: TopicPartition) -> int | None:
         """The offset up to which a partition could be read at the latest response; ``None`` before the first one."""
-        latest = self.log_ranges.get(tp)
-        return None if latest is None else latest[1][1]
+        latest = self.logs.get(tp)
+        return None if latest is None else latest[1].end
 
     def log_begin(self, tp: TopicPartition) -> int | None:
         """The first offset of a partition's log at the latest response; ``None`` if it is not known."""
-        latest = self.log_ranges.get(tp)
-        return latest[1][0] if latest is not None and latest[1][0] >= 0 else None
+        latest = self.logs.get(tp)
+        return latest[1].begin if latest is not None and latest[1].begin >= 0 else None
+
+    def fetched_topic_id(self, tp: TopicPartition) -> UUID | None:
+        """The id of the topic that a partition was fetched from since its position was set; ``None``: no broker has compared it."""
+        latest = self.logs.get(tp)
+        return None if latest is None else latest[1].topic_id
 
     def consumed(self) -> dict[TopicPartition, Consumed]:
         """How far the application has come in each partition. The values of a partition may be of slightly different moments."""

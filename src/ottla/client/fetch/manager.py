@@ -179,11 +179,12 @@ class FetchManager:
         node.failures = 0
         if any(data.error_code for _, data in parts):
             self._learn_leaders(response, names)
+        by_id = not any(topic.topic for topic in response.responses)  # from Fetch 13 on
         fetched: list[FetchedPartition] = []
         try:
             for tp, data in parts:
                 assert tp is not None
-                part = self._partition(asked, tp, data, now)
+                part = self._partition(asked, tp, data, now, by_id=by_id)
                 if part is not None:
                     fetched.append(part)
         finally:
@@ -297,7 +298,7 @@ class FetchManager:
     # -- answers ----------------------------------------------------------------------------------------------------------
 
     def _partition(
-        self, fetch: _FetchInFlight, tp: TopicPartition, data: fetch_response.PartitionData, now: Now
+        self, fetch: _FetchInFlight, tp: TopicPartition, data: fetch_response.PartitionData, now: Now, *, by_id: bool
     ) -> FetchedPartition | None:
         """Return the data of one partition; ``None`` after an error, and if its position or topic has changed since the request."""
         asked = fetch.request.all[tp]
@@ -320,7 +321,8 @@ class FetchManager:
         end = data.last_stable_offset if committed_only and data.last_stable_offset >= 0 else data.high_watermark
         records = data.records or b""
         aborted = tuple([(item.producer_id, item.first_offset) for item in data.aborted_transactions or ()])
-        fetched = FetchedPartition(tp, state.epoch, asked.offset, records, end, aborted, data.log_start_offset)
+        topic_id = asked.topic_id if by_id else None
+        fetched = FetchedPartition(tp, state.epoch, asked.offset, records, end, aborted, data.log_start_offset, topic_id)
         if records:
             self._advance(fetch.session, tp, state, records)  # last: what raises before it leaves the position
         return fetched

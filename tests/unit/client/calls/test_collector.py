@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -405,3 +406,14 @@ def test_the_end_of_a_partition_is_that_of_its_newest_response() -> None:
     assert collecting.collector.log_end(T0) == 1_000
     collecting.show({T0: view(0, epoch=9)})
     assert collecting.collector.log_end(T0) is None
+
+
+def test_the_id_by_which_a_topic_was_fetched_is_known_until_its_position_is_set() -> None:
+    collecting, topic_id = Collecting(), uuid.UUID(int=7)
+    assert collecting.collector._shared.fetched_topic_id(T0) is None
+    part = FetchedPartition(T0, 1, 0, batch(0, 2), end=2, topic_id=topic_id)
+    collecting.collector.on_fetched(FetchedResponse(1, 1, (part,), len(part.data)), Now(0, 0))
+    assert collecting.collector._shared.fetched_topic_id(T0) == topic_id
+    assert collecting.collector._shared.fetched_topic_id(T1) is None
+    collecting.show({T0: view(epoch=3), T1: view(epoch=2)})
+    assert collecting.collector._shared.fetched_topic_id(T0) is None

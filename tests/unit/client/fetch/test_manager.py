@@ -240,6 +240,15 @@ def test_topics_go_by_name_where_the_id_is_not_known() -> None:
     assert fetches.state(T0).fetch == 15
 
 
+@pytest.mark.parametrize(("by_id", "topic_id"), [(True, TOPIC_ID), (False, None)])
+def test_what_arrives_has_the_topic_id_that_the_broker_has_compared(by_id: bool, topic_id: uuid.UUID | None) -> None:
+    fetches = Fetches(T0)
+    send = fetches.one(Api.FETCH)
+    assert [topic.topic_id for topic in send.message.topics] == [TOPIC_ID]  # not encoded before Fetch 13
+    fetches.answer(send, fetched(data(T0, batch(10)), by_id=by_id))
+    assert fetches.fetched()[0].partitions[0].topic_id == topic_id
+
+
 def test_memory_is_waited_for_only_where_some_broker_would_be_asked() -> None:
     fetches = Fetches(T0)
     fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, batch(10))))

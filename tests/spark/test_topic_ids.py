@@ -1,0 +1,89 @@
+"""A task notices that its topic was recreated since it was planned: from Fetch 13 on the broker compares the topic id, before the
+task does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from ottla.spark import consumer_pool
+from ottla.spark.data_loss import DataLossError
+from ottla.spark.options import parse_options
+from ottla.spark.stream import OttlaStreamReader
+from tests.interop.real_kafka import OwnKafka, free_port_pair
+from tests.spark.conftest import Kafka, numbered
+
+
+@pytest.fixture(scope="module", params=["kafka", pytest.param("3.0.2", marks=pytest.mark.slow)])
+def cluster(request: pytest.FixtureRequest) -> Iterator[Kafka]:
+    if request.param == "kafka":
+        yield request.getfixturevalue("kafka")
+    else:
+        request.getfixturevalue("kafka_tool")
+        node = OwnKafka(free_port_pair(), version=request.param)
+        yield Kafka(node.address)
+        node.stop()
+
+
+@pytest.fixture(autouse=True)
+def pool_is_empty() -> Iterator[None]:
+    yield
+    while consumer_pool._idle:
+        consumer_pool._idle.popitem()[1].close(timeout=0)
+
+
+def recreate(cluster: Kafka, topic: str, count: int) -> None:
+    cluster.delete(topic)
+    end = time.monotonic() + 60
+    while True:
+        try:
+            cluster.create(name=topic)
+            break
+        except KafkaException as error:  # the controller of 3.0 deletes it a while after the broker
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS or time.monotonic() > end:
+                raise
+            time.sleep(0.2)
+    cluster.produce(topic, numbered(count))
+
+
+@pytest.mark.parametrize("later", [10, 100, 300], ids=["shorter", "as long", "longer"])
+def test_a_worker_that_has_read_the_topic_before(cluster: Kafka, later: int) -> None:
+    topic = cluster.create()
+    cluster.produce(topic, numbered(100))
+    given = {"kafka.bootstrap.servers": cluster.servers, "subscribe": topic, "startingOffsets": "earliest"}
+    reader = OttlaStreamReader(parse_options(given).for_stream(), ("value",))
+    tolerant = OttlaStreamReader(parse_options({**given, "failOnDataLoss": "false"}).for_stream(), ("value",))
+    start = reader.initialOffset()
+    middle = reader.latestOffset(start, ReadMaxRows(50))
+    end = reader.latestOffset(middle, ReadAllAvailable())
+    (first,), (second,) = reader.partitions(start, middle), reader.partitions(middle, end)
+    for each in (reader, tolerant):
+        assert sum(batch.num_rows for batch in each.read(first)) == 50
+    recreate(cluster, topic, later)
+    with pytest.raises(
+        DataLossError, match=f"{topic}-0: offsets 50 to 99 cannot be read: the topic was deleted, and created again"
+    ):
+        list(reader.read(second))
+    assert list(tolerant.read(second)) == []
+    reader.stop()
+    tolerant.stop()
+
+
+def test_one_of_two_topics_was_recreated(cluster: Kafka) -> None:
+    topics = sorted(cluster.create() for _ in range(2))
+    for topic in topics:
+        cluster.produce(topic, numbered(100))
+    given = {"kafka.bootstrap.servers": cluster.servers, "subscribe": ",".join(topics), "startingOffsets": "earliest"}
+    options = parse_options({**given, "maxPartitions": "1", "failOnDataLoss": "false"})
+    reader = OttlaStreamReader(options.for_stream(), ("topic", "value"))
+    start = reader.initialOffset()
+    (task,) = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
+    recreate(cluster, topics[0], 200)
+    rows = [row for batch in reader.read(task) for row in batch.to_pylist()]
+    assert {row["topic"] for row in rows} == {topics[1]}
+    assert len(rows) == 100
+    reader.stop()
