@@ -103,6 +103,6 @@ def test_long_records(kafka: Kafka, tmp_path: Path) -> None:
     """
     (lengths, refused), memory = run(tmp_path, script, kafka, topic)
     assert lengths == [[LENGTH, 100]]
-    assert "MESSAGE_TOO_LARGE] (see max.message.bytes of the topic)" in refused
+    assert f"[MESSAGE_TOO_LARGE] (topic '{topic}', key '0') (see max.message.bytes of the topic)" in refused
     show(memory)
     assert max(memory["worker"]) < MOST_WITH_LONG_RECORDS
