@@ -124,5 +124,6 @@ class RawMember:
             topics=(register_request.Subscription(topic=self.topic, streams=1),),
             coordinator_epoch=self.epoch,
             generation=self.generation,
+            own_generation=self.generation,
             owned_topics=(register_request.OwnedTopic(topic=self.topic, partitions=owned),) if owned else (),
         )

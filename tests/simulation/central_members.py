@@ -113,6 +113,7 @@ class SimCentralMember:
             topics=tuple(register_request.Subscription(topic=topic, streams=n) for topic, n in self.topics.items()),
             coordinator_epoch=self.epoch,
             generation=self.generation,
+            own_generation=self.generation,
             owned_topics=tuple(
                 register_request.OwnedTopic(topic=topic, partitions=tuple(partitions)) for topic, partitions in owned.items()
             ),

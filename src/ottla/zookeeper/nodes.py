@@ -241,7 +241,7 @@ class GenerationNode(NamedTuple):
     session_timeout_ms: int
     """The longest session time-out of a member."""
     epoch: int
-    """The epoch of the coordinator that has written this."""
+    """The epoch of the coordinator that has written the owners, or this if there are none."""
 
     def encode(self) -> bytes:
         """Return the JSON."""

@@ -21,6 +21,7 @@ from ottla.zookeeper.nodes import ConsumerThread
 from tests.unit.coordinator.central.harness import ANSWERS, Central, owned_topics, share_of, stored_groups
 
 SESSION, REBALANCE = 9_000, 20_000
+_GIVE_UP = (ErrorCode.unknown_member_id, ErrorCode.illegal_generation, ErrorCode.unreleased_instance_id)
 CLOSED = "closed"
 """What arrives at the end of a connection."""
 
@@ -46,6 +47,8 @@ class Consumer:
     connection: Connection | None = None
     epoch: int = -1
     generation: int = -1
+    own: int = -1
+    """The latest generation in which no other process was started with its id."""
     held: dict[TopicPartition, int] = field(default_factory=dict)
     lease_until: int = -1
     sent_at: int = -1
@@ -233,6 +236,7 @@ class Network(Central):
             coordinator_epoch=consumer.epoch,
             generation=consumer.generation,
             owned_topics=owned_topics(consumer.held),
+            own_generation=consumer.own,
         )
         self.send_to_coordinator(consumer, Api.REGISTER, request)
 
@@ -260,12 +264,14 @@ class Network(Central):
         elif isinstance(frame, Push):
             self._pushed(consumer, frame)
         elif frame.error_code is not ErrorCode.none:
-            if frame.error_code in (ErrorCode.unknown_member_id, ErrorCode.illegal_generation):
+            if frame.error_code in _GIVE_UP:
                 consumer.held, consumer.generation = {}, -1
             self.break_connection(consumer)
         elif hasattr(frame, "ping_interval_ms"):
             consumer.is_member, consumer.epoch = True, frame.coordinator_epoch
             consumer.lease_until = max(consumer.lease_until, consumer.sent_at + SESSION)
+            if 0 <= consumer.generation < frame.generation:
+                consumer.own = frame.generation
             if not consumer.wants:
                 self.leave_group(consumer)
 
@@ -281,13 +287,15 @@ class Network(Central):
             consumer.sent_at = self.mono
         elif consumer.wants:
             consumer.held, consumer.generation = share_of(push), message.generation
+            consumer.own = consumer.generation
         self._answer(consumer, push)
 
     def stop(self, consumer: Consumer) -> None:
         """Let a member follow its Stop: its application has given up everything."""
         if consumer.stops:
-            consumer.held = {}
-            self._answer(consumer, consumer.stops.popleft())
+            stop = consumer.stops.popleft()
+            consumer.held, consumer.generation = {}, stop.message.generation
+            self._answer(consumer, stop)
 
     def _answer(self, consumer: Consumer, push: Push) -> None:
         message = push.message

@@ -64,8 +64,6 @@ class LoadedGroup(NamedTuple):
     """A central group, and the nodes that it has."""
 
     group: StoredGroup
-    epoch: int
-    """The epoch of the coordinator that has written its generation."""
     nodes: set[str]
 
 
@@ -112,11 +110,11 @@ def _load_part(
                 generation=node.generation,
                 members=node.members,
                 session_timeout_ms=node.session_timeout_ms,
+                epoch=node.epoch,
                 owners=owners[name],
                 offsets=offsets[name],
                 is_malformed=generations[name] is None,
             ),
-            node.epoch,
             found[name],
         )
         for name, node in ((name, node or unknown) for name, node in generations.items())

@@ -160,7 +160,7 @@ class CentralStore:
         if groups is None or error is not None:
             return self._fail(_ALL_GROUPS, error, now)
         self._backlog.done(_ALL_GROUPS)
-        if not self._elector.outbid(max([loaded.epoch for loaded in groups], default=-1), now):
+        if not self._elector.outbid(max([loaded.group.epoch for loaded in groups], default=-1), now):
             return None
         self._nodes = {one.group.group_id: GroupNodes(one.nodes, is_shared=not one.group.members) for one in groups}
         return _isolate(lambda: self._on_loaded([loaded.group for loaded in groups], now))

@@ -46,6 +46,8 @@ class StoredGroup:
     generation: int
     members: int
     session_timeout_ms: int
+    epoch: int
+    """That of the coordinator that has written the generation."""
     owners: Mapping[TopicPartition, str]
     offsets: Mapping[TopicPartition, int]
     is_malformed: bool = False
@@ -60,6 +62,8 @@ class CentralGroup:
     state: CentralGroupState = CentralGroupState.EMPTY
     flag: RebalanceFlag = RebalanceFlag.IDLE
     generation: int = 0
+    epoch: int = 0
+    """That of the coordinator that has written the generation: all owners have registered with it."""
     stored_members: int = 0
     """The members in its node; 0: Kafka 0.8's members may use the group."""
     may_be_later: bool = False

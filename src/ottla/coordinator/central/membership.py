@@ -111,6 +111,9 @@ def _check_request(coordinator: CentralContext, request: register_request.Regist
 
 def _check_member(coordinator: CentralContext, group: CentralGroup, request: register_request.RegisterRequest) -> None:
     """Raise ``ApiError`` if this group cannot have the member."""
+    if request.generation > group.generation and not group.may_be_later:
+        text = f"the generation of the group is {group.generation}, not {request.generation}: give up what you hold"
+        raise ApiError(ErrorCode.illegal_generation, text)
     _check_incarnation(group, request)
     others = [member for member in group.members.values() if member.member_id != request.member_id]
     other = next((member for member in others if member.assignor != request.assignor), None)
@@ -119,8 +122,10 @@ def _check_member(coordinator: CentralContext, group: CentralGroup, request: reg
         raise ApiError(ErrorCode.inconsistent_group_protocol, text)
     if len(others) >= coordinator.config.group_max_size:
         raise ApiError(ErrorCode.group_max_size_reached, f"the group has {len(others)} members, as many as it may have")
-    if request.generation > group.generation and not group.may_be_later:
-        text = f"the generation of the group is {group.generation}, not {request.generation}: give up what you hold"
+    is_known = request.member_id in group.members or request.member_id in group.leases
+    if request.generation >= 0 and not is_known and group.share_of(request.member_id) and _may_be_another(group, request):
+        # The session of the owner is over. If this process kept its generation, the next coordinator would take it for the owner.
+        text = f"another process was member {request.member_id!r} in generation {group.generation}: give up what you hold"
         raise ApiError(ErrorCode.illegal_generation, text)
     if request.member_id in group.leases and request.owned_topics:
         raise ApiError(ErrorCode.unknown_member_id, "the member was evicted: it must give up what it holds")
@@ -133,10 +138,7 @@ def _check_incarnation(group: CentralGroup, request: register_request.RegisterRe
     2. The second one registers, and so would get the share of its member id at once.
     3. The first one reads on for the rest of its lease.
 
-    An election forgets which process was the member. A generation is reported only while the lease lasts, so until then no other
-    process has the id. After that, the owner still knows in which generation it was started last: in each one at most one process
-    with this id is started (``differs``), so if this is the present one, no other process reads. (Unless the group was deleted in
-    the meantime: its next generations have the same numbers.)
+    An election forgets which process was the member, so an owner has to prove that it is the one (``_may_be_another``).
     """
     member_id = request.member_id
     known = group.members.get(member_id) or group.leases.get(member_id)
@@ -155,8 +157,29 @@ def _check_incarnation(group: CentralGroup, request: register_request.RegisterRe
 
 
 def _may_be_another(group: CentralGroup, request: register_request.RegisterRequest) -> bool:
-    """Whether this process may be another than the owner with its member id: it does not know the present generation."""
-    return request.generation < 0 and request.lost_generation != group.generation
+    """Whether this process may be another than the owner with its member id. Two things prove that it is the owner:
+
+    - The present generation is its own: in each one, at most one process with this id is started (``differs``), so no other one
+      reads. (Unless the group was deleted in the meantime: its next generations have the same numbers.)
+    - It was a member when the generation was written, and perhaps was not started in it so far: it has stopped for that, and its
+      lease lasts since then.
+
+    For the second, an earlier generation is not enough:
+
+    1. A member that owns nothing is cut off. The next coordinator does not find it, so another process gets its id at once, and a
+       share of the next generation. 2. A third one is elected. 3. The first process returns within its lease, in which it reports
+       its generation.
+
+    So it must also know the coordinator that has written the present one. A process that came after the owner, while that
+    coordinator or a later one lasted, knows it as well, but reports no earlier generation: see ``_check_member``.
+
+    If the node of the generation was malformed, nothing can be compared. Then it must hold partitions: none are given to others
+    before it has stopped, or its lease is over.
+    """
+    if group.may_be_later:
+        return not request.owned_topics
+    has_stopped_for_it = 0 <= request.generation < group.generation and request.coordinator_epoch >= group.epoch
+    return request.own_generation != group.generation and not has_stopped_for_it
 
 
 def _know_group(coordinator: CentralContext, draft: Draft, request: register_request.RegisterRequest, *, is_new: bool) -> Result:
@@ -208,14 +231,15 @@ def _member_of(group: CentralGroup, context: RequestContext, request: register_r
 
 def _occupy(coordinator: CentralContext, draft: Draft, request: register_request.RegisterRequest) -> None:
     """Store that the group has members, before the first gets its response, and how long a new coordinator must wait for them; and
-    the generation that a member knows, if the group's node was malformed."""
+    the generation that a member knows, if the group's node was malformed. The epoch remains that of the owners."""
     group = draft.group
     is_later = request.generation > group.generation
     if group.stored_members > 0 and request.session_timeout_ms <= group.session_timeout_ms and not is_later:
         return
     timeout = max(request.session_timeout_ms, group.session_timeout_ms if group.stored_members > 0 else 0)
     count = len({*group.members, request.member_id})
-    node = GenerationNode(max(group.generation, request.generation), count, timeout, coordinator.epoch)
+    epoch = group.epoch if group.owners and not group.may_be_later else coordinator.epoch
+    node = GenerationNode(max(group.generation, request.generation), count, timeout, epoch)
     draft.apply(GroupKnown(group.group_id, node))
 
 

@@ -119,6 +119,7 @@ def _found_group(stored: StoredGroup) -> CentralGroup:
         group_id=stored.group_id,
         state=TRANSITIONS[empty][CentralGroupInput.FOUND] if found else empty,
         generation=stored.generation,
+        epoch=stored.epoch,
         may_be_later=stored.is_malformed,
         stored_members=max(stored.members, len(found)),
         session_timeout_ms=stored.session_timeout_ms,

@@ -63,6 +63,7 @@ class RegisterRequest:
     generation: i32 = field(metadata=wire("int32"), default=i32(-1))
     """The generation of what it holds, or has given up for a Stop since; -1: it has had none."""
     owned_topics: tuple[OwnedTopic, ...] = field(default=())
-    lost_generation: i32 = field(metadata=wire("int32"), default=i32(-1))
-    """The generation of what it has had last, if it has nothing now; -1: it has had nothing. A coordinator that has found the
-    member as an owner of this generation knows by it that this is the owner, which reads no more."""
+    own_generation: i32 = field(metadata=wire("int32"), default=i32(-1))
+    """The latest generation in which no other process was started with its id, also if its lease is over: in it, it was started
+    itself, or has registered with an earlier one; -1: none. A coordinator that has found the member as an owner of this
+    generation knows by it that this is the owner."""

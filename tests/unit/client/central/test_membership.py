@@ -594,11 +594,11 @@ def test_after_the_lease_the_partitions_are_lost(member: Member, state: State, i
     assert member.give_up(lost=True) == {T0}
     send = member.one(Api.REGISTER)
     assert (send.message.generation, owned(send), member.state) == (-1, {}, State.JOINING)
-    assert send.message.lost_generation == 1
+    assert send.message.own_generation == 1
     member.registered(send)
     member.lose_channel()
     member.coordinator.node_id = 1
-    assert member.one(Api.REGISTER, member.mono + 2_000).message.lost_generation == 1, "the next coordinator has to know it as well"
+    assert member.one(Api.REGISTER, member.mono + 2_000).message.own_generation == 1, "the next coordinator has to know it as well"
 
 
 def test_a_stopped_member_has_nothing_to_lose(member: Member) -> None:
@@ -622,11 +622,56 @@ def test_a_member_that_was_stopped_reports_the_generation_of_the_stop_until_its_
     member.lose_channel()
     member.coordinator.node_id = 1
     send = member.one(Api.REGISTER, 4_000)
-    assert (send.message.generation, send.message.lost_generation, member.state) == (7, -1, State.STOPPED)
+    assert (send.message.generation, send.message.own_generation, member.state) == (7, 7, State.STOPPED)
     member.fail(send, OttlaTimeoutError("no answer"))
     member.coordinator.node_id = 1
     send = member.one(Api.REGISTER, 2_000 + SESSION)
-    assert (send.message.generation, send.message.lost_generation) == (-1, 1)
+    assert (send.message.generation, send.message.own_generation) == (-1, 7)
+
+
+def test_a_member_that_comes_after_the_owner_with_its_id_does_not_report_the_generation_as_its_own(member: Member) -> None:
+    """1. The owner is gone, and this process takes its id. 2. It gets a Stop of the generation in which the owner was started."""
+    member.polled()
+    member.coordinator.node_id = 1
+    member.generation = 7
+    member.registered(member.one(Api.REGISTER))
+    member.stop()
+    member.answers()
+    for _ in range(2):
+        member.lose_channel()
+        member.coordinator.node_id = 1
+        send = member.one(Api.REGISTER, member.mono + 1_000)
+        assert (send.message.generation, send.message.own_generation, member.state) == (7, -1, State.STOPPED)
+        member.registered(send)
+    member.generation = 8
+    member.start()
+    member.answers()
+    member.lose_channel()
+    member.coordinator.node_id = 1
+    send = member.one(Api.REGISTER, member.mono + 1_000)
+    assert (send.message.generation, send.message.own_generation) == (9, 9)
+
+
+@pytest.mark.parametrize("generation", [2, 3])
+def test_an_owner_that_was_not_started_so_far_is_known_as_the_owner_by_the_next_coordinators(
+    member: Member, generation: int
+) -> None:
+    """It was a member when its generation was written, whichever coordinator it registers with."""
+    member.join()
+    member.stop()
+    member.answers()
+    member.lose_channel()
+    member.coordinator.node_id = 1
+    member.epoch, member.generation = 2, generation
+    send = member.one(Api.REGISTER, 2_000)
+    assert (send.message.generation, send.message.own_generation, send.message.coordinator_epoch) == (1, 1, 1)
+    member.registered(send)
+    member.stop()
+    member.answers()
+    member.lose_channel()
+    member.coordinator.node_id = 1
+    send = member.one(Api.REGISTER, 4_000)
+    assert (send.message.generation, send.message.own_generation) == (generation, generation)
 
 
 def test_a_member_that_unsubscribes_without_a_coordinator_says_later_what_it_had(member: Member) -> None:
@@ -636,7 +681,7 @@ def test_a_member_that_unsubscribes_without_a_coordinator_says_later_what_it_had
     member.polled()
     member.coordinator.node_id = 1
     send = member.one(Api.REGISTER, 5_000)
-    assert (send.message.generation, send.message.lost_generation) == (-1, 1)
+    assert (send.message.generation, send.message.own_generation) == (-1, 1)
 
 
 # -- the application ------------------------------------------------------------------------------------------------------

@@ -69,6 +69,7 @@ class Member:
     connection: int | None = None
     epoch: int = -1
     generation: int = -1
+    own: int = -1
     held: dict[TopicPartition, int] = field(default_factory=dict)
     incarnation: str = "one"
     inbox: list[Push] = field(default_factory=list)
@@ -238,7 +239,10 @@ class Central:
     def register(self, member_id: str, *, group: str = "g", again: Member | None = None, **fields: Any) -> Any:
         """Register a member on a new connection; return the response, ``None`` if it waits."""
         ticket = self.send_register(member_id, group=group, again=again, **fields)
-        return self.replies.get(ticket)
+        answer, member = self.replies.get(ticket), self.members.get(member_id)
+        if member is not None and answer is not None and 0 <= member.generation < answer.generation:
+            member.own = answer.generation
+        return answer
 
     def send_register(self, member_id: str, *, group: str = "g", again: Member | None = None, **fields: Any) -> int:
         """Register a member on a new connection; return the ticket."""
@@ -257,7 +261,7 @@ class Central:
             coordinator_epoch=fields.pop("epoch", member.epoch),
             generation=fields.pop("generation", member.generation),
             owned_topics=owned_topics(fields.pop("held", member.held)),
-            lost_generation=fields.pop("lost", -1),
+            own_generation=fields.pop("own", member.own),
         )
         connection = fields.pop("connection", None) or next(self._connections)
         assert not fields
@@ -316,6 +320,7 @@ class Central:
             member.held, member.generation = {}, push.message.generation
         elif push.api is Api.START:
             member.held, member.generation = share_of(push), push.message.generation
+            member.own = member.generation
         self.answer(push)
 
     # Other requests.
@@ -442,7 +447,9 @@ def stored_groups(nodes: Mapping[str, bytes]) -> list[StoredGroup]:
             node, is_malformed = GenerationNode(0, 1, 1_800_000, 0), True
         owners = {partition: data.decode() for partition, data in _below(nodes, group_id, "owners")}
         offsets = {partition: int(data) for partition, data in _below(nodes, group_id, "offsets")}
-        groups.append(StoredGroup(group_id, node.generation, node.members, node.session_timeout_ms, owners, offsets, is_malformed))
+        groups.append(
+            StoredGroup(group_id, node.generation, node.members, node.session_timeout_ms, node.epoch, owners, offsets, is_malformed)
+        )
     return groups
 
 

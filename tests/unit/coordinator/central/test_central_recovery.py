@@ -161,7 +161,7 @@ def test_the_process_that_knows_the_generation_is_the_owner() -> None:
     other = Member("a", epoch=1, incarnation="two")
     assert central.register("a", again=other).error_code is ErrorCode.unreleased_instance_id
     assert central.group().found == {"a", "b"}
-    central.members["a"] = Member("a", epoch=1, generation=2, held=held("orders", 0, 1))
+    central.members["a"] = Member("a", epoch=1, generation=2, own=2, held=held("orders", 0, 1))
     assert central.register("a", again=central.members["a"]).error_code is ErrorCode.none
     assert central.register("a", again=other).error_code is ErrorCode.unreleased_instance_id, "it is known now"
 
@@ -172,15 +172,153 @@ def test_an_owner_whose_lease_has_ended_is_known_by_the_generation_that_it_has_l
     central = failed_over()
     generation = central.group().generation
     lost = {one: Member(one, epoch=1) for one in "ab"}
-    assert central.register("a", again=lost["a"], lost=generation - 1).error_code is ErrorCode.unreleased_instance_id
-    assert central.register("a", again=lost["a"], lost=generation).error_code is ErrorCode.none
+    assert central.register("a", again=lost["a"], own=generation - 1).error_code is ErrorCode.unreleased_instance_id
+    assert central.register("a", again=lost["a"], own=generation).error_code is ErrorCode.none
     other = Member("a", epoch=1, incarnation="two")
-    assert central.register("a", again=other, lost=generation).error_code is ErrorCode.unreleased_instance_id
+    assert central.register("a", again=other, own=generation).error_code is ErrorCode.unreleased_instance_id
     central.members["a"] = lost["a"]
-    assert central.register("b", again=lost["b"], lost=generation).error_code is ErrorCode.none
+    assert central.register("b", again=lost["b"], own=generation).error_code is ErrorCode.none
     central.obey()
     assert central.state() is CentralGroupState.STABLE
     assert sorted(functools.reduce(operator.iadd, central.holdings().values(), [])) == [f"orders/{n}" for n in range(4)]
+
+
+def id_taken_over() -> tuple[Central, Member, Member]:
+    """A third coordinator, a process that owned nothing of generation 1, and another one that owns orders/1 of 2 by its id, x."""
+    central = Central(Topics({"orders": 1}))
+    for one in "mx":
+        central.register(one)
+        central.obey()
+    first = central.members["x"]
+    assert (first.generation, first.held) == (1, {})
+    central.fail_over()
+    central.register("m", again=central.members["m"])
+    central.obey("m")
+    second = Member("x", incarnation="two")
+    assert central.register("x", again=second).error_code is ErrorCode.none, "x was not found: it owns nothing"
+    central.change_topics(orders=2)
+    central.obey()
+    assert (second.generation, second.held) == (2, held("orders", 1))
+    central.fail_over()
+    central.register("m", again=central.members["m"])
+    return central, first, second
+
+
+def test_a_process_whose_id_was_taken_over_is_not_the_owner_by_the_generation_that_its_lease_lets_it_report() -> None:
+    """1. A member that owns nothing is cut off. 2. The next coordinator does not wait for it, so another process gets its id, and a
+    share. 3. A third coordinator is elected, and the first process returns before the owner, within its lease."""
+    central, first, second = id_taken_over()
+    assert central.register("x", again=first).error_code is ErrorCode.unreleased_instance_id
+    central.members["x"] = second
+    assert central.register("x", again=second).error_code is ErrorCode.none
+    central.obey()
+    assert central.state() is CentralGroupState.STABLE
+    assert (first.held, second.held, central.group().generation) == ({}, held("orders", 1), 2)
+
+
+def test_only_the_owner_commits_after_its_id_was_taken_over() -> None:
+    central, first, second = id_taken_over()
+    central.register("x", again=first)
+    central.obey()
+    assert central.committed("x", 2, 120, orders=1) is ErrorCode.coordinator_load_in_progress, "the owner will register"
+    central.members["x"] = second
+    central.register("x", again=second)
+    assert central.committed("x", 2, 150, orders=1) is ErrorCode.none
+
+
+def test_owners_come_back_to_a_third_coordinator_without_a_rebalance() -> None:
+    central = failed_over()
+    for one in "ab":
+        central.register(one, again=central.members[one])
+    central.obey("a")
+    central.fail_over()
+    assert central.node().epoch == 1
+    for one in "ab":
+        assert central.register(one, again=central.members[one]).error_code is ErrorCode.none
+    assert [central.received(one) for one in "ab"] == [[Api.START]] * 2
+    central.obey()
+    assert central.group().generation == 2
+    assert central.holdings() == {"a": ["orders/0", "orders/1"], "b": ["orders/2", "orders/3"]}
+
+
+def test_an_owner_that_was_never_started_is_known_by_the_third_coordinator() -> None:
+    central = never_started()
+    for one in "abc":
+        central.register(one, again=central.members[one])
+    central.fail_over()
+    for one in "abc":
+        assert central.register(one, again=central.members[one]).error_code is ErrorCode.none
+    assert [central.received(one) for one in "abc"] == [[Api.START]] * 3
+    assert central.group().generation == 3
+
+
+def test_an_owner_that_was_never_started_and_is_stopped_again_is_known_by_the_third_coordinator() -> None:
+    central = never_started()
+    for one in "abc":
+        central.register(one, again=central.members[one], topics={"orders": 1, "bills": 1})
+    for one in "abc":
+        assert central.received(one) == [Api.STOP]
+    central.obey_next(central.members["c"])
+    central.fail_over()
+    for one in "abc":
+        assert central.register(one, again=central.members[one]).error_code is ErrorCode.none
+
+
+def test_a_longer_session_does_not_make_the_epoch_of_a_generation_that_of_a_later_coordinator() -> None:
+    """An owner that was not started so far, and has not registered since, would not know it."""
+    central = never_started()
+    central.register("a", again=central.members["a"], session=20_000)
+    assert (central.node().session_timeout_ms, central.node().epoch) == (20_000, 1)
+    central.fail_over()
+    assert central.register("c", again=central.members["c"]).error_code is ErrorCode.none
+
+
+def replaced() -> tuple[Central, Member, Member]:
+    """The first coordinator evicts b, whose id another process takes. It stops for that, and a does not."""
+    central = stable("a", "b")
+    first = central.members["b"]
+    for _ in range(4):
+        central.sleep(2_250)
+        central.obey("a") if central.received("a") == [Api.PING] else None
+    assert central.group().members.keys() == {"a"}
+    second = Member("b", incarnation="two")
+    assert central.register("b", again=second).error_code is ErrorCode.none
+    central.obey("b")
+    assert (second.generation, second.own, central.group().generation) == (2, -1, 2)
+    central.fail_over()
+    return central, first, second
+
+
+def test_a_process_that_was_stopped_in_the_generation_of_the_owner_before_it_is_not_the_owner() -> None:
+    """1. An owner is silent, and its session ends. 2. Another process gets its id, and is stopped. 3. Another coordinator is
+    elected before the next generation, and the owner is back, without a lease: it is started again. 4. At the next coordinator
+    the other process must not take its place, for it reads."""
+    central, first, second = replaced()
+    central.members["b"] = first
+    assert central.register("b", again=first, generation=-1, held={}).error_code is ErrorCode.none
+    central.register("a", again=central.members["a"])
+    central.obey()
+    assert first.held == held("orders", 2, 3)
+    central.fail_over()
+    assert central.register("b", again=second).error_code is ErrorCode.unreleased_instance_id
+    central.register("a", again=central.members["a"])
+    central.members["b"] = first
+    assert central.register("b", again=first).error_code is ErrorCode.none
+    central.obey()
+    assert (central.state(), central.group().generation) == (CentralGroupState.STABLE, 2)
+
+
+def test_a_process_that_comes_after_an_owner_must_give_up_the_generation_of_its_lease() -> None:
+    """The next coordinator would take it for the owner, which may be back before, and read."""
+    central, first, _ = id_taken_over()
+    central.appends = failing(ErrorCode.coordinator_not_available)
+    central.sleep(18_000)
+    assert (central.state(), len(central.group().share_of("x"))) == (CentralGroupState.EMPTY, 1)
+    assert central.register("x", again=first, session=30_000).error_code is ErrorCode.illegal_generation
+    central.appends = IMMEDIATE
+    assert central.register("x", again=first, generation=-1).error_code is ErrorCode.none
+    central.obey()
+    assert central.group().generation == 3
 
 
 def test_a_process_gets_nothing_of_a_generation_in_which_another_one_with_its_id_was_started() -> None:
@@ -199,7 +337,7 @@ def test_a_process_gets_nothing_of_a_generation_in_which_another_one_with_its_id
     central.obey()
     assert (central.group().generation, len(second.held)) == (2, 4)
     central.fail_over()
-    assert central.register("a", again=Member("a", epoch=1), lost=1).error_code is ErrorCode.unreleased_instance_id
+    assert central.register("a", again=Member("a", epoch=1), own=1).error_code is ErrorCode.unreleased_instance_id
     central.members["a"] = second
     assert central.register("a", again=second).error_code is ErrorCode.none
 
@@ -210,7 +348,7 @@ def test_a_process_that_is_started_again_as_its_own_member_causes_no_rebalance()
     central.sleep(12_000)
     assert central.state() is CentralGroupState.EMPTY
     central.appends = IMMEDIATE
-    central.register("a", again=Member("a", epoch=1), lost=1)
+    central.register("a", again=Member("a", epoch=1), own=1)
     central.obey()
     assert central.group().generation == 1
 

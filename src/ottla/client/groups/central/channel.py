@@ -123,6 +123,9 @@ class Channel:
         self.state = State.CLOSED
         self.epoch = self.generation = -1
         """The latest epoch of a coordinator, and generation of the group, of which the member knows; -1: none."""
+        self.own_generation = -1
+        """The latest generation in which no other process was started with the member's id; -1: none. It stays true whatever
+        happens, also when the lease is over."""
         self.interest: Interest | None = None
         """What the latest Register contained."""
         self.in_flight = False
@@ -171,8 +174,8 @@ class Channel:
 
     # -- the member's calls -----------------------------------------------------------------------------------------------
 
-    def register(self, interest: Interest, held: Held, now: Now, *, lost: int = -1) -> None:
-        """Register, on the open channel or at the coordinator, which is known. For ``lost`` see ``Frames.register``."""
+    def register(self, interest: Interest, held: Held, now: Now) -> None:
+        """Register, on the open channel or at the coordinator, which is known."""
         target = self._target
         if target is None:
             node = self._coordinator.target()
@@ -181,10 +184,10 @@ class Channel:
         number, sent_at, asked = self._number, now.mono, target
         send = Send(
             rpcs.REGISTER,
-            self._frames.register(interest, held, self.epoch, lost),
+            self._frames.register(interest, held, self.epoch, self.own_generation),
             target,
             response_timeout(self._config, 3),
-            lambda response, now: self._on_response(number, asked, sent_at, response, now),
+            lambda response, now: self._on_response(number, asked, sent_at, held, response, now),
             lambda error, now: self._on_failure(number, error, now),
             on_sent=lambda: self._on_sent(number),
         )
@@ -288,7 +291,7 @@ class Channel:
     def _on_sent(self, number: int) -> None:
         self._was_sent = self._was_sent or number == self._number
 
-    def _on_response(self, number: int, asked: ToChannel, sent_at: int, response: _RegisterResponse, now: Now) -> None:
+    def _on_response(self, number: int, asked: ToChannel, sent_at: int, held: Held, response: _RegisterResponse, now: Now) -> None:
         if number != self._number:
             # It was given up when its response had already arrived.
             return self._hang_up(asked, "its member has given up this channel", now) if self.state is State.CLOSED else None
@@ -307,6 +310,8 @@ class Channel:
             self._send_leave()
             return self._move(Input.ACCEPTED)
         self._move(Input.ACCEPTED)
+        if 0 <= held.generation < response.generation:  # it is its own, or the coordinator would have refused the earlier one
+            self.own_generation = response.generation
         self._heard_at, self._patience = now.mono, max(0, response.ping_interval_ms) + max(1, self._session // _SPARE)
         self._confirm(sent_at)
         return self._member.on_registered(response.generation, now)

@@ -70,9 +70,9 @@ class Frames:
         self._config = config
         self._group_id = config.group_id or ""
 
-    def register(self, interest: Interest | None, held: Held, epoch: int, lost: int = -1) -> register_request.RegisterRequest:
-        """The request for a membership; ``None``: only for the coordinator to know the group. ``lost``: the generation of what the
-        member has had last, if it has nothing now."""
+    def register(self, interest: Interest | None, held: Held, epoch: int, own: int = -1) -> register_request.RegisterRequest:
+        """The request for a membership; ``None``: only for the coordinator to know the group. ``own``: see
+        ``RegisterRequest.own_generation``."""
         topics, pattern, streams = interest or Interest((), None, 1)
         return register_request.RegisterRequest(
             group_id=self._group_id,
@@ -91,7 +91,7 @@ class Frames:
                 lambda number, thread: register_request.OwnedPartition(partition=number, thread=thread),
                 lambda topic, items: register_request.OwnedTopic(topic=topic, partitions=items),
             ),
-            lost_generation=lost,
+            own_generation=own,
         )
 
     def leave(self, epoch: int, generation: int, reason: str) -> leave_request.LeaveRequest:

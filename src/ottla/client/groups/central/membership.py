@@ -90,8 +90,6 @@ class CentralMembership:
         self.held = Held()
         """What it holds: in another state than those of ``HOLDING``, nothing. After a Stop it keeps the generation, by which a new
         coordinator tells it from another process with its id."""
-        self._started = -1
-        """The generation in which this member was last started; -1: none. It stays true whatever happens later."""
         self.failure: OttlaError | None = None
         """See ``Membership``."""
         self._config = config = context.config
@@ -271,8 +269,7 @@ class CentralMembership:
             target = self._coordinator.target() if channel.state is ChannelState.CLOSED else None
             may_register = target is not None and self._retries.may_register(target.node_id, now)
         if may_register:
-            lost = self._started if self.held.generation < 0 else -1
-            channel.register(interest_of(self._subscription), self.held, now, lost=lost)
+            channel.register(interest_of(self._subscription), self.held, now)
             self._outdated = False
 
     def _deadlines(self) -> list[int]:
@@ -405,7 +402,7 @@ class CentralMembership:
             # The subscription has changed since the coordinator has assigned: the rest is not delivered.
             self._subscription.subscribe(self._subscription.topics, self._subscription.pattern)
         self._token += 1
-        self.held, self._started, self._reason = held, held.generation, ""
+        self.held, self.channel.own_generation, self._reason = held, held.generation, ""
         self._move(Input.START)
         self._notify(AssignmentReceived(self._token, added))
 
