@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import signal
+import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -260,6 +262,39 @@ def test_thousands_of_operations_are_answered_in_order_and_block_nobody_without_
     closing.start()
     closing.join(LIMIT)
     assert not closing.is_alive()
+
+
+def serve_and_leave(listening: socket.socket, connections: int) -> None:
+    """Open a session on each of these connections, and close it at once; then take no more."""
+    with listening:
+        for _ in range(connections):
+            connection, _ = listening.accept()
+            with connection:
+                (length,) = struct.unpack(">i", connection.recv(4, socket.MSG_WAITALL))
+                connection.recv(length, socket.MSG_WAITALL)
+                opened = struct.pack(">iiqi", 0, SESSION_TIMEOUT, 77, 16) + bytes(17)
+                connection.sendall(struct.pack(">i", len(opened)) + opened)
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+def test_operations_that_were_dropped_on_short_connections_block_nobody() -> None:
+    """Kazoo drops the operations, and keeps the wake-up of each, until it has a connection for longer."""
+
+    class Asking(Reports):
+        """It asks a hundred questions as soon as there is a connection, before kazoo can notice its end."""
+
+        def on_connected(self, session_id: int, now: Now) -> None:
+            super().on_connected(session_id, now)
+            for _ in range(100):
+                client.perform(session.Perform(0, Exists("/none")))
+
+    reports = Asking()
+    listening = socket.create_server(("127.0.0.1", 0))
+    client = ZooKeeperClient(f"127.0.0.1:{listening.getsockname()[1]}", SESSION_TIMEOUT, reports.post)
+    threading.Thread(target=serve_and_leave, args=(listening, 8), daemon=True).start()
+    client.start()
+    wait_for(lambda: len(reports.failed) == 800)
+    client.close()
 
 
 def test_a_list_of_servers_that_is_none_is_a_clear_error() -> None:

@@ -11,7 +11,7 @@ What kazoo does, and what follows:
   only while it is connected, but learns of a disconnection later than kazoo. So a write that needs the session checks in a multi
   that the session's own node exists.
 - After the end of a session it opens the next one by itself.
-- It may block the sender of an operation while it reconnects (``MOST_OUTSTANDING``).
+- It would block the sender of an operation while it reconnects (``_WakeUps``).
 - It leaves a server that does not answer its own pings. Each operation counts as a ping, so while there are operations it sends
   none of its own, and waits for a server that has hung. ``Session`` counts the time instead.
 """
@@ -89,11 +89,7 @@ FIRST_DELAY, LONGEST_DELAY = 0.05, 1.0
 """Seconds between attempts to connect: a restarted server is found within a second."""
 
 MOST_OUTSTANDING = 100
-"""Operations that kazoo has at a time.
-
-1. For each operation kazoo sends a byte to its own thread, on a blocking pair of sockets that holds 278 of them. 2. That thread
-reads none while it connects. 3. The thread of the core, a broker's only one, would wait there, as long as ZooKeeper is away.
-"""
+"""Operations that kazoo has at a time: fewer than a pair of sockets holds wake-ups (``_WakeUps``)."""
 
 Post = Callable[[SessionReport], None]
 """Puts a report into the inbox of the core's thread; any thread may call it."""
@@ -336,6 +332,11 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self._connection = super().create_connection(*args, **kwargs)
         return self._connection
 
+    def create_socket_pair(self) -> tuple[socket.socket, socket.socket]:
+        """Create the pair by which kazoo wakes its own thread: it reads from the first one."""
+        reader, writer = socket.socketpair()
+        return reader, _WakeUps(writer)
+
     def disconnect(self) -> None:
         """Break the connection, if there is one: kazoo connects again."""
         if self._connection is not None:
@@ -346,6 +347,28 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         """Close this process's copy of the connection, if there is one, and leave the connection as it is."""
         if self._connection is not None:
             self._connection.close()
+
+
+class _WakeUps(socket.socket):
+    """The end of a pair on which kazoo sends its own thread a byte for each operation. It does not block:
+
+    1. The thread reads none while it connects, and those of operations that it drops with a connection remain: after some short
+    connections the pair is full, with 278 bytes. 2. The thread of the core, a broker's only one, sends the next one, and would wait
+    as long as ZooKeeper is away.
+
+    A byte for which there is no room is left out. Kazoo sends an operation for each one that it reads, so there must never be more
+    operations than bytes that are there already: ``MOST_OUTSTANDING``.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        super().__init__(end.family, end.type, end.proto, end.detach())
+        self.setblocking(False)
+
+    def send(self, data: Any, flags: int = 0, /) -> int:
+        """Send the byte, unless the pair is full."""
+        with contextlib.suppress(BlockingIOError):
+            return super().send(data, flags)
+        return len(data)
 
 
 class _KazooLogger(logging.Logger):
