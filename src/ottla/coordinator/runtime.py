@@ -290,6 +290,14 @@ class PartitionRuntime(Generic[S, F]):
         """Return the keys with open appends."""
         return tuple(self._open)
 
+    def is_open(self, key: str) -> bool:
+        """Whether a key has an open append."""
+        return key in self._open
+
+    def key_of(self, batch: int) -> str | None:
+        """Return the key of an open append."""
+        return next((key for key, one in self._open.items() if one.batch == batch), None)
+
     def waiting(self, key: str) -> Collection[Operation]:
         """Return the operations that wait for the open append of a key."""
         return self._waiting.get(key, ())
@@ -300,7 +308,7 @@ class PartitionRuntime(Generic[S, F]):
 
     def appended(self, batch: int, now: Now) -> list[F | Append | Reply | PartialAnswer]:
         """Apply and answer the operations of an append, then execute those that waited for it."""
-        key = self._key_of(batch)
+        key = self.key_of(batch)
         if key is None:
             return []
         ended = self._open.pop(key)
@@ -315,7 +323,7 @@ class PartitionRuntime(Generic[S, F]):
 
         Of several operations each gets an answer of its own, except for an error that concerns all of them.
         """
-        key = self._key_of(batch)
+        key = self.key_of(batch)
         if key is None:
             return []
         ended = self._open.pop(key)
@@ -347,9 +355,6 @@ class PartitionRuntime(Generic[S, F]):
         operations = [*(operation for one in self._open.values() for operation, _ in one.decided), *waiting]
         effects += [one.refused(NotServed.UNLOADED.value) for one in operations if isinstance(one, RequestOperation)]
         return effects
-
-    def _key_of(self, batch: int) -> str | None:
-        return next((key for key, one in self._open.items() if one.batch == batch), None)
 
     def _execute_waiting(self, key: str, now: Now) -> list[F | Append | Reply | PartialAnswer]:
         effects: list[F | Append | Reply | PartialAnswer] = []

@@ -90,7 +90,7 @@ class CentralCoordinator:
         served = self._runtime.served(_PARTITION)
         if served is None or not is_expected(served.shard.state.group(message.group_id), context, message):
             return False
-        if message.group_id not in served.open_keys():
+        if not served.is_open(message.group_id):
             return True
         waiting = self._waiting_answers.setdefault(message.group_id, set())
         answer = _key_of(context, message)
@@ -157,7 +157,8 @@ class CentralCoordinator:
 
     def on_appended(self, partition: int, batch: int, now: Now) -> list[CentralCoordinatorEffect]:
         """Apply and answer an operation whose records are stored now."""
-        return self._continue(self._runtime.on_appended(partition, batch, now), now)
+        group_id = self._group_of(batch)
+        return self._continue(group_id, self._runtime.on_appended(partition, batch, now), now)
 
     def on_append_failed(self, partition: int, batch: int, error: ErrorCode, now: Now) -> list[CentralCoordinatorEffect]:
         """Fail an operation whose records are not stored and never will be, unless the operation is tried again.
@@ -165,15 +166,22 @@ class CentralCoordinator:
         Clients get NOT_COORDINATOR (deposed) and INCONSISTENT_GROUP_PROTOCOL (the group has members of Kafka 0.8) as they are; any
         other error becomes COORDINATOR_NOT_AVAILABLE.
         """
-        return self._continue(self._runtime.on_append_failed(partition, batch, error, now), now)
+        group_id = self._group_of(batch)
+        return self._continue(group_id, self._runtime.on_append_failed(partition, batch, error, now), now)
 
-    def _continue(self, effects: Iterable[CentralCoordinatorEffect], now: Now) -> list[CentralCoordinatorEffect]:
-        """Go on after an append: what waited for it is done, or waits for another one."""
+    def _group_of(self, batch: int) -> str | None:
+        served = self._runtime.served(_PARTITION)
+        return None if served is None else served.key_of(batch)
+
+    def _continue(
+        self, group_id: str | None, effects: Iterable[CentralCoordinatorEffect], now: Now
+    ) -> list[CentralCoordinatorEffect]:
+        """Go on after an append of a group: what waited for it is done, or waits for another one."""
         completed = self._complete(effects, now)
         served = self._runtime.served(_PARTITION)
-        for group_id in tuple(self._waiting_answers):
+        if served is not None and group_id in self._waiting_answers:
             # One append may follow the other without end, so this is not left to the end of the last one.
-            waiting = () if served is None else served.waiting(group_id)
+            waiting = served.waiting(group_id)
             answers = {_key_of(one.context, one.message) for one in waiting if isinstance(one, AnswerReceived)}
             if answers:
                 self._waiting_answers[group_id] = answers

@@ -12,7 +12,7 @@ from ottla.coordinator.central.states import CentralGroupState
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import offset_fetch_request
 from ottla.types import TopicPartition
-from tests.unit.coordinator.central.harness import Central, Topics
+from tests.unit.coordinator.central.harness import DELAYED, Central, Topics
 from tests.work_counter import work
 
 SMALL, FACTOR = 12, 4
@@ -54,6 +54,30 @@ def lines_of_a_rebalance(size: int, assignor: str) -> int:
 def test_a_rebalance_costs_the_same_for_each_member(assignor: str) -> None:
     small, large = (lines_of_a_rebalance(size, assignor) for size in (SMALL, FACTOR * SMALL))
     assert 0 < large < FACTOR * small, "only a fixed part is the same"
+
+
+def lines_of_appends_for_which_answers_wait(groups: int) -> int:
+    central = Central()
+    for number in range(groups):
+        central.register(f"m{number}", group=f"g{number}")
+        central.obey(f"m{number}")
+    central.appends = DELAYED
+
+    def commit_and_answer() -> None:
+        central.sleep(1_500)
+        for number in range(groups):
+            central.commit(f"m{number}", 1, group=f"g{number}")
+        for number in range(groups):
+            central.answer(central.take(f"m{number}"))
+        assert len(central.open) == groups
+        central.settle()
+
+    return work(commit_and_answer).lines
+
+
+def test_an_append_and_an_answer_cost_the_same_however_many_groups_have_some() -> None:
+    small, large = (lines_of_appends_for_which_answers_wait(size) for size in (SMALL, FACTOR * SMALL))
+    assert 0 < large <= FACTOR * small
 
 
 def lines_of_an_election(size: int) -> int:
