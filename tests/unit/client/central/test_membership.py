@@ -629,6 +629,22 @@ def test_a_member_that_was_stopped_reports_the_generation_of_the_stop_until_its_
     assert (send.message.generation, send.message.own_generation) == (-1, 7)
 
 
+def test_a_register_with_the_generation_of_a_stop_does_not_outlive_the_lease(member: Member) -> None:
+    """It waits for a connection: sent later, it would say that the lease lasts."""
+    member.join()
+    member.stop()
+    member.answers()
+    member.lose_channel()
+    member.coordinator.node_id = 1
+    send = member.one(Api.REGISTER, SESSION - 500)
+    assert (send.message.generation, member.hung_up) == (1, [])
+    assert member.poll(SESSION) == []
+    assert (member.hung_up, member.state) == ([CHANNEL], State.STOPPED)
+    member.coordinator.node_id = 1
+    send = member.one(Api.REGISTER, SESSION + 500)
+    assert (send.message.generation, send.message.own_generation) == (-1, 1)
+
+
 def test_a_member_that_comes_after_the_owner_with_its_id_does_not_report_the_generation_as_its_own(member: Member) -> None:
     """1. The owner is gone, and this process takes its id. 2. It gets a Stop of the generation in which the owner was started."""
     member.polled()

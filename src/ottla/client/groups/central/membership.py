@@ -418,16 +418,19 @@ class CentralMembership:
     # -- the end of a membership ------------------------------------------------------------------------------------------
 
     def _on_lease_over(self, now: Now) -> None:
-        if self.state not in HOLDING:
-            # 1. A member that has stopped is cut off, and evicted. 2. Another process is started with its id. 3. By the
-            # generation of its Stop, the next coordinator would take the first one for the owner.
-            self.held = Held()
-            return
+        """Hold nothing, and send nothing that says otherwise:
+
+        1. A member that has stopped is cut off, and evicted. 2. Another process is started with its id. 3. By the generation of its
+        Stop, also in a Register that waits for a connection, the next coordinator would take the first one for the owner.
+        """
         reason = "the coordinator has not confirmed the membership within the session time-out"
-        self.channel.close(reason, now)
-        self._drop_requests()
-        self._coordinator.mark_unknown(reason, now)
-        self._lose(reason)
+        if self.state in HOLDING or self.channel.state is not ChannelState.CLOSED:
+            self.channel.close(reason, now)
+            self._drop_requests()
+            self._coordinator.mark_unknown(reason, now)
+        if self.state in HOLDING:
+            self._lose(reason)
+        self.held = Held()
 
     def _lose(self, why: str) -> None:
         """Go on after ``on_lost`` only: others may have the partitions."""
