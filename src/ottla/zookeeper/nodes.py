@@ -25,7 +25,7 @@ _MOST_STREAMS_OF_MEMBER = 1_000_000
 """The streams of all topics. Each member computes the assignment of all, so one node could exhaust the memory of the group."""
 _MAX_INT32 = 2**31 - 1
 _MAX_INT64 = 2**63 - 1
-_HIGHEST_FOUND_GENERATION = 2**30
+HIGHEST_FOUND_GENERATION = 2**30
 """A coordinator that goes on from here can count as many more, each an int32 in requests. No group has that many."""
 
 
@@ -263,7 +263,7 @@ class GenerationNode(NamedTuple):
 def decode_found_generation(data: bytes, path: str) -> GenerationNode:
     """Read the generation of a group to go on from it. Raises ``ProtocolError``, also for one that leaves too few numbers."""
     node = GenerationNode.decode(data, path)
-    _number(node.generation, path, "the generation", 0, _HIGHEST_FOUND_GENERATION)
+    _number(node.generation, path, "the generation", 0, HIGHEST_FOUND_GENERATION)
     return node
 
 

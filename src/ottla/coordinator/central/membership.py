@@ -25,7 +25,7 @@ from ottla.protocol import ErrorCode
 from ottla.protocol.messages import leave_request, register_request
 from ottla.types import MOST_STREAMS, Now
 from ottla.zookeeper import paths
-from ottla.zookeeper.nodes import GenerationNode
+from ottla.zookeeper.nodes import HIGHEST_FOUND_GENERATION, GenerationNode
 
 logger = logging.getLogger("ottla.broker")
 
@@ -114,6 +114,8 @@ def _check_member(coordinator: CentralContext, group: CentralGroup, request: reg
     if request.generation > group.generation and not group.may_be_later:
         text = f"the generation of the group is {group.generation}, not {request.generation}: give up what you hold"
         raise ApiError(ErrorCode.illegal_generation, text)
+    if request.generation > HIGHEST_FOUND_GENERATION:
+        raise ApiError(ErrorCode.illegal_generation, f"no group has generation {request.generation}: give up what you hold")
     _check_incarnation(group, request)
     others = [member for member in group.members.values() if member.member_id != request.member_id]
     other = next((member for member in others if member.assignor != request.assignor), None)

@@ -10,6 +10,7 @@ from ottla.coordinator.central.states import CentralGroupState
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.types import TopicPartition
+from ottla.zookeeper.nodes import HIGHEST_FOUND_GENERATION
 from tests.unit.coordinator.central.harness import IMMEDIATE, Central, Member, Topics, failing, stable
 
 
@@ -373,6 +374,21 @@ def test_members_know_the_generation_of_a_group_whose_node_is_malformed() -> Non
     assert central.node().generation == 10
     central.members["c"].generation = 11
     assert central.register("c", again=central.members["c"]).error_code is ErrorCode.illegal_generation
+
+
+def test_a_generation_that_no_group_has_is_refused_also_if_the_node_is_malformed() -> None:
+    """It would be stored, and the next one would fit into no request and no node."""
+    central = stable("a")
+    member = central.members["a"]
+    central.nodes["g/generation"] = b"{"
+    central.fail_over()
+    for generation in (2**31 - 1, HIGHEST_FOUND_GENERATION + 1):
+        answer = central.register("a", again=Member("a"), generation=generation, held=member.held)
+        assert answer.error_code is ErrorCode.illegal_generation
+    assert (central.nodes["g/generation"], central.group().generation) == (b"{", 0)
+    assert central.register("a", again=member).error_code is ErrorCode.none
+    central.obey()
+    assert central.node().generation == 1
 
 
 def test_a_group_whose_members_own_nothing_is_not_taken_for_one_without_members() -> None:
