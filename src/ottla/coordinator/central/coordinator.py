@@ -195,7 +195,7 @@ class CentralCoordinator:
 
     def load(self, groups: Iterable[StoredGroup], epoch: int, now: Now) -> list[CentralCoordinatorEffect]:
         """Serve groups from now on, as the coordinator with this epoch."""
-        self._context.epoch = epoch
+        self._context.epoch, self._context.loaded_at = epoch, now.mono
         return self._complete(self._runtime.load(_PARTITION, CentralShard(self._context, groups), now), now)
 
     def adopt(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:

@@ -44,6 +44,8 @@ class CentralContext:
     topics: TopicImage
     epoch: int = -1
     """The epoch of this coordinator: of the election that it has won."""
+    loaded_at: int = 0
+    """When it has loaded the groups (milliseconds on the monotonic clock)."""
 
 
 @dataclass(frozen=True, slots=True)

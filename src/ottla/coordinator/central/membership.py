@@ -51,7 +51,7 @@ def register(
         _check_request(coordinator, request)
         if not request.topics and request.pattern is None:
             return _know_group(coordinator, draft, request, is_new=group is None)
-        _check_member(coordinator, draft.group, request)
+        _check_member(coordinator, draft.group, request, now)
     except ApiError as error:
         return Result(answer=messages.register_refused(error))
     _occupy(coordinator, draft, request)
@@ -109,14 +109,15 @@ def _check_request(coordinator: CentralContext, request: register_request.Regist
         check_regex(request.pattern)
 
 
-def _check_member(coordinator: CentralContext, group: CentralGroup, request: register_request.RegisterRequest) -> None:
+def _check_member(coordinator: CentralContext, group: CentralGroup, request: register_request.RegisterRequest, now: Now) -> None:
     """Raise ``ApiError`` if this group cannot have the member."""
     if request.generation > group.generation and not group.may_be_later:
         text = f"the generation of the group is {group.generation}, not {request.generation}: give up what you hold"
         raise ApiError(ErrorCode.illegal_generation, text)
-    if request.generation > HIGHEST_FOUND_GENERATION:
-        raise ApiError(ErrorCode.illegal_generation, f"no group has generation {request.generation}: give up what you hold")
-    _check_incarnation(group, request)
+    latest = max(request.generation, request.own_generation)
+    if latest > HIGHEST_FOUND_GENERATION:
+        raise ApiError(ErrorCode.illegal_generation, f"no group has generation {latest}: give up what you hold")
+    _check_incarnation(coordinator, group, request, now)
     others = [member for member in group.members.values() if member.member_id != request.member_id]
     other = next((member for member in others if member.assignor != request.assignor), None)
     if other is not None:
@@ -133,14 +134,18 @@ def _check_member(coordinator: CentralContext, group: CentralGroup, request: reg
         raise ApiError(ErrorCode.unknown_member_id, "the member was evicted: it must give up what it holds")
 
 
-def _check_incarnation(group: CentralGroup, request: register_request.RegisterRequest) -> None:
+def _check_incarnation(
+    coordinator: CentralContext, group: CentralGroup, request: register_request.RegisterRequest, now: Now
+) -> None:
     """Raise ``ApiError`` if another process has this member id, and may read:
 
     1. Two processes are started with the same ``consumer.id``, and the first one reads.
     2. The second one registers, and so would get the share of its member id at once.
     3. The first one reads on for the rest of its lease.
 
-    An election forgets which process was the member, so an owner has to prove that it is the one (``_may_be_another``).
+    An election forgets which process was the member, so an owner has to prove that it is the one (``_may_be_another``), or waits
+    until the session is over. How long that is was in the node of the generation: if it was malformed, processes with one id count
+    as having the same time-out, since the longest one that is allowed is far longer.
     """
     member_id = request.member_id
     known = group.members.get(member_id) or group.leases.get(member_id)
@@ -150,10 +155,12 @@ def _check_incarnation(group: CentralGroup, request: register_request.RegisterRe
             f"its session of {known.session_timeout_ms} ms must end first"
         )
         raise ApiError(ErrorCode.unreleased_instance_id, text)
-    if member_id in group.found and _may_be_another(group, request):
+    session = min(group.session_timeout_ms, request.session_timeout_ms) if group.may_be_later else group.session_timeout_ms
+    is_over = group.may_be_later and now.mono >= coordinator.loaded_at + session
+    if member_id in group.found and _may_be_another(group, request) and not is_over:
         text = (
             f"an instance that this coordinator has not heard of so far is member {member_id!r} and owns partitions; "
-            f"its session must end first, {group.session_timeout_ms} ms after the election"
+            f"its session must end first, {session} ms after the election"
         )
         raise ApiError(ErrorCode.unreleased_instance_id, text)
 
@@ -235,13 +242,16 @@ def _occupy(coordinator: CentralContext, draft: Draft, request: register_request
     """Store that the group has members, before the first gets its response, and how long a new coordinator must wait for them; and
     the generation that a member knows, if the group's node was malformed. The epoch remains that of the owners."""
     group = draft.group
-    is_later = request.generation > group.generation
-    if group.stored_members > 0 and request.session_timeout_ms <= group.session_timeout_ms and not is_later:
+    generation = group.generation
+    if group.may_be_later:
+        generation = max(generation, request.generation, request.own_generation)
+    is_known = generation == group.generation and request.session_timeout_ms <= group.session_timeout_ms
+    if group.stored_members > 0 and is_known:
         return
     timeout = max(request.session_timeout_ms, group.session_timeout_ms if group.stored_members > 0 else 0)
     count = len({*group.members, request.member_id})
     epoch = group.epoch if group.owners and not group.may_be_later else coordinator.epoch
-    node = GenerationNode(max(group.generation, request.generation), count, timeout, epoch)
+    node = GenerationNode(generation, count, timeout, epoch)
     draft.apply(GroupKnown(group.group_id, node))
 
 

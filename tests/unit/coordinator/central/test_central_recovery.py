@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import operator
 
+import pytest
+
 from ottla.coordinator.central.flag import RebalanceFlag
 from ottla.coordinator.central.states import CentralGroupState
 from ottla.protocol import ErrorCode
@@ -376,6 +378,24 @@ def test_members_know_the_generation_of_a_group_whose_node_is_malformed() -> Non
     assert central.register("c", again=central.members["c"]).error_code is ErrorCode.illegal_generation
 
 
+@pytest.mark.parametrize("session", [9_000, 20_000])
+def test_an_owner_whose_lease_has_ended_waits_for_its_own_session_if_the_node_is_malformed(session: int) -> None:
+    """It cannot prove that it is the owner, and how long a session lasts was in the node."""
+    central = stable("a")
+    central.nodes["g/generation"] = b"{"
+    central.fail_over()
+    lost = Member("a", epoch=1, own=1)
+    central.sleep(session - 1)
+    answer = central.register("a", again=lost, session=session)
+    assert answer.error_code is ErrorCode.unreleased_instance_id
+    assert f"{session} ms after the election" in answer.error_message
+    central.sleep(1)
+    assert central.register("a", again=lost, session=session).error_code is ErrorCode.none
+    central.obey()
+    assert (central.state(), len(lost.held)) == (CentralGroupState.STABLE, 4)
+    assert central.node().generation == 2, "the number of a generation is not used twice"
+
+
 def test_a_generation_that_no_group_has_is_refused_also_if_the_node_is_malformed() -> None:
     """It would be stored, and the next one would fit into no request and no node."""
     central = stable("a")
@@ -383,8 +403,8 @@ def test_a_generation_that_no_group_has_is_refused_also_if_the_node_is_malformed
     central.nodes["g/generation"] = b"{"
     central.fail_over()
     for generation in (2**31 - 1, HIGHEST_FOUND_GENERATION + 1):
-        answer = central.register("a", again=Member("a"), generation=generation, held=member.held)
-        assert answer.error_code is ErrorCode.illegal_generation
+        for fields in ({"generation": generation, "held": member.held}, {"own": generation}):
+            assert central.register("a", again=Member("a"), **fields).error_code is ErrorCode.illegal_generation
     assert (central.nodes["g/generation"], central.group().generation) == (b"{", 0)
     assert central.register("a", again=member).error_code is ErrorCode.none
     central.obey()
