@@ -19,7 +19,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate, count, takewhile
 from typing import Any, Generic, Protocol, TypeVar
@@ -31,6 +31,9 @@ from ottla.types import Now
 from ottla.values import light_dataclass
 
 logger = logging.getLogger("ottla.broker")
+
+_MOST_REFUSED = 16
+"""The operations of one failed append that are each tried by themselves if none of them can be stored."""
 
 F = TypeVar("F")
 """The effects of the coordinator's decisions."""
@@ -249,6 +252,17 @@ class _OpenAppend(Generic[F]):
     producer: ProducerStamp | None
 
 
+@dataclass(slots=True)
+class _Division:
+    """The operations of an append that failed, which are tried again in parts."""
+
+    parts: list[int] = field(default_factory=list)
+    """How many of them have the next append together (the last number), how many the one after it, and so on."""
+    refused: int = 0
+    """Those that had an append for themselves, and failed."""
+    is_partly_stored: bool = False
+
+
 class PartitionRuntime(Generic[S, F]):
     """One loaded partition."""
 
@@ -260,9 +274,8 @@ class PartitionRuntime(Generic[S, F]):
         self._retry_backoff_ms = retry_backoff_ms
         self._open: dict[str, _OpenAppend[F]] = {}
         self._waiting: dict[str, deque[Operation]] = {}
-        self._parts: dict[str, list[int]] = {}
-        """How many of a key's first waiting operations have an append together (the last number), how many the next ones, and so
-        on: those of an append that failed."""
+        self._divisions: dict[str, _Division] = {}
+        """The key's first waiting operations are those of an append that failed."""
 
     def submit(self, key: str, operation: Operation, now: Now) -> list[F | Append | Reply | PartialAnswer]:
         """Execute an operation, or queue it behind the key's open append."""
@@ -312,6 +325,8 @@ class PartitionRuntime(Generic[S, F]):
         if key is None:
             return []
         ended = self._open.pop(key)
+        if key in self._divisions:
+            self._divisions[key].is_partly_stored = True
         effects: list[F | Append | Reply | PartialAnswer] = []
         for operation, result in ended.decided:
             effects += self.apply(result) + _answer(operation, result)
@@ -321,7 +336,7 @@ class PartitionRuntime(Generic[S, F]):
     def append_failed(self, batch: int, error: ErrorCode, now: Now) -> list[F | Append | Reply | PartialAnswer]:
         """Answer the operation of an append with an error, without any change, then execute those that waited.
 
-        Of several operations each gets an answer of its own, except for an error that concerns all of them.
+        Of several operations each gets an answer of its own, except for an error that concerns all of them, or seems to.
         """
         key = self.key_of(batch)
         if key is None:
@@ -333,7 +348,7 @@ class PartitionRuntime(Generic[S, F]):
         if len(operations) > 1 and told is ErrorCode.coordinator_not_available:
             self._divide(key, operations)
         else:
-            for operation in operations:
+            for operation in [*operations, *self._like_those_before(key)]:
                 effects += self._handle_failure(key, operation, told, now)
         return effects + self._execute_waiting(key, now)
 
@@ -344,8 +359,25 @@ class PartitionRuntime(Generic[S, F]):
         3. The member tries again, and so do the others: with one answer for all, none of them would ever commit.
         """
         half = len(operations) // 2
-        self._parts.setdefault(key, []).extend((len(operations) - half, half))
+        self._divisions.setdefault(key, _Division()).parts.extend((len(operations) - half, half))
         self._waiting.setdefault(key, deque()).extendleft(reversed(operations))
+
+    def _like_those_before(self, key: str) -> list[Operation]:
+        """Take the operations of a divided append that would probably fail as well:
+
+        1. The log refuses all records of a key, and 200 members commit. 2. Each one by itself, with the halves before, would take
+        400 appends, and delay all else of the key. 3. After some that had an append for themselves, and none that was stored, the
+        others are not tried. If one of them could be stored, it will be: clients try again, in another order.
+        """
+        division = self._divisions.get(key)
+        if division is None:
+            return []
+        division.refused += 1
+        if division.is_partly_stored or division.refused < _MOST_REFUSED:
+            return []
+        del self._divisions[key]
+        queue = self._waiting.get(key, deque())
+        return [queue.popleft() for _ in range(sum(division.parts))]
 
     def unload(self) -> list[F | Append | Reply | PartialAnswer]:
         """Answer all waiting and parked requests with NOT_COORDINATOR, and cancel all timers."""
@@ -364,6 +396,8 @@ class PartitionRuntime(Generic[S, F]):
             effects += self._execute(key, together, now)
         if not queue:
             self._waiting.pop(key, None)
+            if key not in self._open:
+                self._divisions.pop(key, None)
         return effects
 
     def _how_many(self, key: str, queue: Iterable[Operation]) -> int:
@@ -372,11 +406,10 @@ class PartitionRuntime(Generic[S, F]):
         1. The append of a key takes some milliseconds, and each of 200 members commits. 2. One append after the other, they would
         delay all else of the key for longer and longer.
         """
-        if parts := self._parts.get(key):
-            number = parts.pop()
-            if not parts:
-                del self._parts[key]
-            return number
+        division = self._divisions.get(key)
+        if division is not None and division.parts:
+            return division.parts.pop()
+        self._divisions.pop(key, None)
         needed = accumulate(map(_part_of_append, queue))
         return max(1, sum(1 for _ in takewhile(lambda part: part <= 1, needed)))
 

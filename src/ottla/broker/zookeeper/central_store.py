@@ -29,7 +29,7 @@ from ottla.broker.zookeeper.manager import ManagerPoll
 from ottla.broker.zookeeper.steps import take_steps
 from ottla.coordinator.central.group import StoredGroup
 from ottla.coordinator.effects import ApiError, Append
-from ottla.errors import OttlaError
+from ottla.errors import OttlaError, ZooKeeperError
 from ottla.protocol import ErrorCode
 from ottla.types import Now
 from ottla.zookeeper.ask_queue import AskQueue
@@ -84,6 +84,8 @@ class CentralStore:
         self._queues: dict[str, deque[Append | _Reading]] = {}
         self._nodes: dict[str, GroupNodes] = {}
         self._malformed = Malformed()
+        self._reported: set[tuple[str, str]] = set()
+        """The groups with an error, and the error, of which the traceback was logged in this term."""
         self._on_loaded: OnLoaded
         self._on_written: OnWritten
 
@@ -106,6 +108,7 @@ class CentralStore:
         self._backlog.clear()
         self._queues.clear()
         self._nodes.clear()
+        self._reported.clear()
 
     def write(self, append: Append) -> None:
         """Write the records of an append, which concern one group."""
@@ -179,7 +182,7 @@ class CentralStore:
             if isinstance(error, OttlaError) and error.retriable:
                 return self._fail(group_id, error, now)
             if error is not None:
-                _log.error("the offsets of the central group %r could not be read from ZooKeeper", group_id, exc_info=error)
+                self._report("the offsets of the central group %r could not be read from ZooKeeper", group_id, error)
             self._end_first(group_id)
             for on_read in reading.readers:
                 _isolate(partial(on_read, found, now))
@@ -207,7 +210,7 @@ class CentralStore:
                 return ended(error.code, now)
             if isinstance(error, OttlaError) and error.retriable:
                 return self._fail(group_id, error, now)
-            _log.error("the central group %r could not be written to ZooKeeper", group_id, exc_info=error)
+            self._report("the central group %r could not be written to ZooKeeper", group_id, error)
             return ended(ErrorCode.coordinator_not_available, now)
 
         steps = write_records(group_id, append.records, self._epoch_version, nodes, self._malformed.offsets)
@@ -221,6 +224,13 @@ class CentralStore:
         else:
             del self._queues[group_id]
         self._backlog.done(group_id)
+
+    def _report(self, text: str, group_id: str, error: Exception) -> None:
+        """Log an error that another attempt does not fix: once, since each of 200 members may commit what is refused."""
+        kind = f"{text} {error.code.name}" if isinstance(error, ZooKeeperError) else f"{text} {type(error).__name__}"
+        level = logging.DEBUG if (group_id, kind) in self._reported else logging.ERROR
+        self._reported.add((group_id, kind))
+        _log.log(level, text, group_id, exc_info=error)
 
     def _fail(self, key: str, error: Exception | None, now: Now) -> None:
         if self._backlog.fail(key, now):

@@ -744,6 +744,24 @@ def test_a_new_coordinator_waits_for_an_owner_whose_text_is_malformed(
     assert set(owners(cluster).values()) == {"a-0"}
 
 
+def test_many_commits_that_zookeeper_refuses_for_good_are_reported_once(
+    cluster: ZooKeeperCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    (member,) = join(cluster, "a")
+    broker = coordinator(cluster)
+    tool = cluster.model.open(1 << 40, cluster.clock.now)
+    cluster.zookeeper.execute(tool, Create(paths.offsets("g"), ephemeral=True))
+    one = committing(7, generation=member.generation, member="a", partitions=2)
+    before = broker.counts()
+    tickets = [broker.send(Api.OFFSET_COMMIT, one, version=9) for _ in range(100)]
+    until(cluster, lambda: all(ticket in broker.replies for ticket in tickets))
+    codes = {broker.replies[ticket].topics[0].partitions[0].error_code for ticket in tickets}
+    assert codes == {ErrorCode.coordinator_not_available}
+    assert (broker.counts() - before)["Multi"] < 40
+    lines = [record for record in caplog.records if "could not be written" in record.getMessage()]
+    assert [record.levelname for record in lines if record.levelno > logging.DEBUG] == ["ERROR"]
+
+
 def test_a_commit_that_zookeeper_refuses_for_good_fails_no_other_one(cluster: ZooKeeperCluster) -> None:
     """1. One commit is being stored, and others wait: they share a multi. 2. One of them is for a topic whose node is ephemeral."""
     (member,) = join(cluster, "a")

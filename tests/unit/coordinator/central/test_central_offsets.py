@@ -114,6 +114,35 @@ def test_of_several_commits_that_cannot_be_stored_each_fails_for_itself() -> Non
     assert codes == [ErrorCode.coordinator_not_available if number % 5 < 2 else ErrorCode.none for number in range(40)]
 
 
+def test_of_many_commits_none_of_which_can_be_stored_some_are_tried_by_themselves() -> None:
+    central = stable("a")
+    central.appends = DELAYED
+    tickets = [central.commit("a", 1, 99) for _ in range(120)]
+    registered = central.send_register("b")
+    sizes = settle_as_zookeeper(central, b"99")
+    assert sizes[:3] == [1, 119, 59]
+    assert sizes.count(1) == 1 + 16
+    assert len(sizes) < 40
+    assert {code_of_commit(central, ticket) for ticket in tickets} == {ErrorCode.coordinator_not_available}
+    assert registered in central.replies
+    assert list(central.replies) == sorted(central.replies), "all are answered in order"
+    again = [central.commit("a", 1, 10) for _ in range(5)]
+    assert settle_as_zookeeper(central, b"99") == [1, 4]
+    assert {code_of_commit(central, ticket) for ticket in again} == {ErrorCode.none}
+
+
+@pytest.mark.parametrize("good", [0, 1, 15, 100, 119])
+def test_one_commit_that_can_be_stored_lets_each_of_many_others_be_tried_before_it_is_refused(good: int) -> None:
+    """Unless it comes so late that all seem to be refused: then its client tries again, perhaps earlier than the others."""
+    central = stable("a")
+    central.appends = DELAYED
+    tickets = [central.commit("a", 1, 10 if number == good else 99) for number in range(120)]
+    sizes = settle_as_zookeeper(central, b"99")
+    is_tried = good <= 15
+    assert (code_of_commit(central, tickets[good]) is ErrorCode.none) is is_tried
+    assert (len(sizes) > 200) is (1 <= good <= 15)
+
+
 @pytest.mark.parametrize("error", [ErrorCode.not_coordinator, ErrorCode.inconsistent_group_protocol])
 def test_commits_that_share_an_append_fail_together_with_an_error_of_all(error: ErrorCode) -> None:
     central = stable("a")
