@@ -107,11 +107,14 @@ class ZooKeeperClient:
         self._started = False
         self._stopping = threading.Lock()
         self._handler = _Handler()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        """Held while one operation is sent."""
         self._waiting: deque[Perform] = deque()
         """Operations that kazoo does not have yet."""
-        self._outstanding = 0
+        self._outstanding: set[object] = set()
+        """One for each operation that kazoo has."""
         self._is_sending = False
+        """Whether the thread that has the lock is sending: an operation that fails at once has ended before that."""
         retry = KazooRetry(max_tries=-1, delay=FIRST_DELAY, max_delay=LONGEST_DELAY)
         try:
             self._kazoo = KazooClient(
@@ -157,45 +160,56 @@ class ZooKeeperClient:
         if isinstance(effect, Disconnect):
             self._handler.disconnect()
             return
-        with self._lock:
-            self._waiting.append(effect)
+        self._waiting.append(effect)
         self._send_waiting()
 
     def _send_waiting(self) -> None:
-        """Send operations in order, as far as kazoo takes them. One thread at a time does so: the core's or kazoo's."""
-        with self._lock:
-            if self._is_sending:
-                return
-            self._is_sending = True
-        try:
-            while (effect := self._next()) is not None:
-                self._send_one(effect)
-        except BaseException:
-            self._is_sending = False
-            raise
+        """Send operations in order, as far as kazoo takes them, in the core's thread or in kazoo's."""
+        while self._send_next():
+            pass
 
-    def _next(self) -> Perform | None:
+    def _send_next(self) -> bool:
+        """Send the next operation, if kazoo takes one. If a signal handler raises meanwhile, it fails, and the others go on."""
         with self._lock:
-            if not self._waiting or self._outstanding >= MOST_OUTSTANDING:
+            if self._is_sending or not self._waiting or len(self._outstanding) >= MOST_OUTSTANDING:
+                return False
+            effect, token = self._waiting[0], object()
+            try:
+                self._is_sending = True
+                self._outstanding.add(token)
+                self._waiting.popleft()
+                self._send_one(effect, token)
+            except BaseException as error:
+                if self._waiting and self._waiting[0] is effect:
+                    self._waiting.popleft()
+                # It may have been sent. Kazoo raises ValueError and TypeError for paths that it refuses.
+                cause = error if isinstance(error, Exception) else exceptions.ConnectionLoss()
+                self._ended(token, _failed(effect.number, _error_of(cause, effect.operation)))
+                if not isinstance(error, Exception):
+                    raise
+            finally:
                 self._is_sending = False
-                return None
-            self._outstanding += 1
-            return self._waiting.popleft()
+        return True
 
-    def _send_one(self, effect: Perform) -> None:
+    def _send_one(self, effect: Perform, token: object) -> None:
         number, operation = effect
-        try:
-            if not self._kazoo.connected:
-                raise exceptions.ConnectionLoss
-            pending = self._send(operation)
-        except Exception as error:  # kazoo raises ValueError and TypeError for paths that it refuses
-            self._ended(_failed(number, _error_of(error, operation)))
-        else:
-            pending.rawlink(lambda done: self._ended(_outcome(number, operation, done)))
 
-    def _ended(self, report: SessionReport) -> None:
+        def answered(done: Any) -> None:
+            try:
+                report = _outcome(number, operation, done)
+            except Exception as error:
+                report = _failed(number, ZooKeeperError(KeeperCode.APIERROR, operation.path, cause=error))
+            self._ended(token, report)
+
+        if not self._kazoo.connected:
+            raise exceptions.ConnectionLoss
+        self._send(operation).rawlink(answered)
+
+    def _ended(self, token: object, report: SessionReport) -> None:
         with self._lock:
-            self._outstanding -= 1
+            if token not in self._outstanding:
+                return
+            self._outstanding.remove(token)
         self._post(report)
         self._send_waiting()
 
