@@ -235,6 +235,11 @@ def short_repr(value: object) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
+def short_text(text: str) -> str:
+    """Return a text that may come from anywhere, for a log: as it is if it is short and visible, else its ``short_repr``."""
+    return text if text.isprintable() and len(text) <= _SHOWN_CHARACTERS else short_repr(text)
+
+
 def short_list(items: Sequence[object], most: int) -> str:
     """Return the first ``most`` items for the text of an error, and how many more there are."""
     shown = ", ".join(map(str, items[:most]))

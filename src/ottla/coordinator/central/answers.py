@@ -21,6 +21,7 @@ from ottla.coordinator.central.rebalance import advance
 from ottla.coordinator.effects import RequestContext
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
+from ottla.types import short_repr
 
 logger = logging.getLogger("ottla.broker")
 
@@ -81,7 +82,8 @@ def _why_refused(
 def _complain(draft: Draft, member: CentralMember, reason: str) -> None:
     """Log why a frame of a member is ignored: the first time as a warning, since it may do so for ever."""
     level = logging.DEBUG if member.complained else logging.WARNING
-    logger.log(level, "group %r: ignored an answer of member %r: %s", draft.group.group_id, member.member_id, reason)
+    name = short_repr(member.member_id)
+    logger.log(level, "group %r: ignored an answer of member %s: %s", draft.group.group_id, name, reason)
     if not member.complained:
         draft.apply(Complained(draft.group.group_id, member.member_id))
 

@@ -11,14 +11,11 @@ from collections.abc import Collection
 from ottla.assignors.threads import THREAD_ASSIGNORS
 from ottla.coordinator.central.group import CentralGroup, Owners
 from ottla.coordinator.decision import TopicImage
-from ottla.types import TopicPartition, short_list, short_repr
+from ottla.types import short_list, short_repr, short_text
 from ottla.zookeeper.nodes import ConsumerThread
 
 _NAMED = 3
 """The members that a reason names; it only counts the others."""
-
-_MOST_SHOWN = 200
-"""The characters of a partition's name that a reason has."""
 
 
 def computed_owners(group: CentralGroup, topics: TopicImage) -> Owners:
@@ -45,15 +42,16 @@ def why_necessary(group: CentralGroup, computed: Owners) -> str | None:
 def _rule_that_applies(group: CentralGroup, computed: Owners) -> str | None:
     if computed and not group.owners:
         return "no partition has an owner"
+    # A topic that only has owners may have any name.
     unowned = computed.keys() - group.owners.keys()
     if unowned:
-        return f"{_shown(min(unowned))} has no owner"
+        return f"{short_text(str(min(unowned)))} has no owner"
     vanished = group.owners.keys() - computed.keys()
     if vanished:
-        return f"{_shown(min(vanished))} has an owner, but does not exist any longer, or is not read"
+        return f"{short_text(str(min(vanished)))} has an owner, but does not exist any longer, or is not read"
     moved = [partition for partition, owner in computed.items() if group.owners[partition] != owner]
     if moved:
-        return f"{_shown(moved[0])} should have another owner"
+        return f"{short_text(str(moved[0]))} should have another owner"
     differing = next((member.member_id for member in group.members.values() if member.differs), None)
     if differing is not None:
         return f"member {short_repr(differing)} holds something else than the owners say"
@@ -75,9 +73,3 @@ def _sentence(member_ids: Collection[str], one: str, many: str) -> list[str]:
     if not names:
         return []
     return [f"member {names} {one}" if len(member_ids) == 1 else f"members {names} {many}"]
-
-
-def _shown(partition: TopicPartition) -> str:
-    """The name of a partition. A topic that only has owners may have any name."""
-    text = str(partition)
-    return text if text.isprintable() and len(text) <= _MOST_SHOWN else short_repr(text)

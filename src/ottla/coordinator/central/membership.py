@@ -23,7 +23,7 @@ from ottla.coordinator.consumer.regex import check_regex
 from ottla.coordinator.effects import ApiError, HangUp, Reply, RequestContext
 from ottla.protocol import ErrorCode
 from ottla.protocol.messages import leave_request, register_request
-from ottla.types import MOST_STREAMS, Now
+from ottla.types import MOST_STREAMS, Now, short_repr, short_text
 from ottla.zookeeper import paths
 from ottla.zookeeper.nodes import HIGHEST_FOUND_GENERATION, GenerationNode
 
@@ -65,7 +65,7 @@ def register(
     draft.set_timer(ping_timer(request.group_id, member.member_id), member.ping_interval_ms)
     draft.add(Reply(context.ticket, messages.registered(draft.group, coordinator.epoch, member.ping_interval_ms)))
     if old_channel is not None and old_channel != context.connection:
-        draft.add(HangUp(old_channel, f"member {member.member_id!r} has registered on another connection"))
+        draft.add(HangUp(old_channel, f"member {short_repr(member.member_id)} has registered on another connection"))
     _include(coordinator, draft, member, is_known=old is not None)
     return draft.result()
 
@@ -284,19 +284,21 @@ def leave(
     if request.coordinator_epoch != coordinator.epoch:
         text = f"the epoch of the coordinator is {coordinator.epoch}, not {request.coordinator_epoch}"
         return Result(answer=messages.left(ErrorCode.stale_member_epoch, text))
-    logger.info("group %r: member %r leaves: %s", group.group_id, member.member_id, request.reason or "no reason given")
+    reason = short_text(request.reason or "no reason given")
+    logger.info("group %r: member %s leaves: %s", group.group_id, short_repr(member.member_id), reason)
     draft = Draft(group, now)
     draft.add(Reply(context.ticket, messages.left(ErrorCode.none)))
-    draft.add(HangUp(context.connection, f"member {member.member_id!r} has left"))
+    draft.add(HangUp(context.connection, f"member {short_repr(member.member_id)} has left"))
     _remove(draft, coordinator, member, is_evicted=False, may_read=False)
     return draft.result()
 
 
 def evict(draft: Draft, coordinator: CentralContext, member: CentralMember, reason: str, *, may_read: bool) -> None:
     """Remove a member that is silent. ``may_read``: its lease is not over, so no other member gets its partitions before."""
-    logger.warning("group %r: member %r is evicted: %s", draft.group.group_id, member.member_id, reason)
+    name = short_repr(member.member_id)
+    logger.warning("group %r: member %s is evicted: %s", draft.group.group_id, name, reason)
     if member.connection is not None:
-        draft.add(HangUp(member.connection, f"member {member.member_id!r} is evicted: {reason}"))
+        draft.add(HangUp(member.connection, f"member {name} is evicted: {reason}"))
     _remove(draft, coordinator, member, is_evicted=True, may_read=may_read)
 
 
@@ -320,6 +322,6 @@ def connection_closed(draft: Draft, connection: int) -> None:
     """Note that members have lost their channel. They keep their places, and may come back, until their sessions end."""
     for member in draft.group.members.values():
         if member.connection == connection:
-            logger.info("group %r: member %r has lost its channel", draft.group.group_id, member.member_id)
+            logger.info("group %r: member %s has lost its channel", draft.group.group_id, short_repr(member.member_id))
             draft.cancel_timer(ping_timer(draft.group.group_id, member.member_id))
             draft.apply(ChannelLost(draft.group.group_id, member.member_id))

@@ -28,9 +28,13 @@ from ottla.coordinator.central.member import MemberState
 from ottla.coordinator.central.patterns import is_resolution_due, start_resolution
 from ottla.coordinator.central.states import CentralGroupInput, CentralGroupState
 from ottla.protocol.apis import Api
+from ottla.types import short_list, short_repr
 from ottla.zookeeper.nodes import GenerationNode
 
 logger = logging.getLogger("ottla.broker")
+
+_NAMED = 10
+"""The members that a line of the log names; it only counts the others."""
 
 
 def request_check(draft: Draft, coordinator: CentralContext) -> None:
@@ -202,6 +206,7 @@ def recovery_ended(draft: Draft, coordinator: CentralContext) -> None:
     """Wait no longer for the owners that this coordinator has found: if they still lived, they would have registered."""
     group = draft.group
     if group.state is CentralGroupState.RECOVERING:
-        logger.warning("group %r: members %s did not return to the new coordinator", group.group_id, sorted(group.found))
+        names = short_list([short_repr(name) for name in sorted(group.found)], _NAMED)
+        logger.warning("group %r: members did not return to the new coordinator: %s", group.group_id, names)
         draft.apply(OwnersGivenUp(group.group_id))
         advance(draft, coordinator)

@@ -277,6 +277,7 @@ class Central:
             member_id=member_id,
             coordinator_epoch=fields.pop("epoch", self.epoch),
             generation=fields.pop("generation", member.generation),
+            reason=fields.pop("reason", None),
         )
         connection = fields.pop("connection", member.connection)
         assert not fields

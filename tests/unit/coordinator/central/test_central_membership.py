@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import Any
 
@@ -284,6 +285,21 @@ def test_a_member_leaves_and_its_channel_is_closed_after_the_response() -> None:
     del central.members["b"]
     central.obey()
     assert central.holdings() == {"a": ["orders/0", "orders/1", "orders/2", "orders/3"]}
+
+
+def test_what_the_log_has_of_a_member_that_leaves_is_short_and_visible(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    name = "b\n" + "b" * 30_000
+    central = stable("a", name)
+    central.leave(name, reason="bye\ngroup 'billing': member 'z' is evicted" + "x" * 30_000)
+    central.leave("a", reason="close()")
+    del central.members[name]
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line.partition(" leaves: ")[2] for line in lines if " leaves: " in line][1] == "close()"
+    assert all(line.isprintable() and len(line) < 1_000 for line in lines), lines
+    hang_ups = [effect.reason for effect in central.trace if isinstance(effect, HangUp)]
+    assert len(hang_ups) == 2
+    assert all(reason.isprintable() and len(reason) < 1_000 for reason in hang_ups)
 
 
 def test_the_last_member_leaves_owners_are_deleted_and_the_generation_is_kept() -> None:
