@@ -363,6 +363,7 @@ def test_a_connection_is_lost_in_the_middle_of_a_multi(
         lossy_proxy(server.connect_string) as proxy,
         cluster_of(1, server.connect_string, tmp_path, through=proxy.connect_string) as cluster,
         caplog.at_level(logging.INFO, "ottla"),
+        caplog.at_level(logging.DEBUG, "ottla.broker.zookeeper.session_log"),  # it is short connections that are lost
     ):
         broker = cluster.brokers[0]
         cluster.create_topic("t", PARTITIONS)

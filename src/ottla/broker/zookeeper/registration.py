@@ -1,7 +1,7 @@
 """The registration of this broker in ZooKeeper, and the brokers that are registered.
 
-Owns the ephemeral node of this broker, the reading of the others, and what is logged about the session. Must not know topics, or
-what a partition's state is. Invariants: a node of another session is neither overwritten nor deleted, be it that of an earlier
+Owns the ephemeral node of this broker, and the reading of the others. Must not know topics, or what a partition's state is.
+ Invariants: a node of another session is neither overwritten nor deleted, be it that of an earlier
 process or of a second broker with the same id; the node is created only after all topics were read in this session and the states
 of this broker's partitions are written, so clients that find it can read and write.
 """
@@ -16,6 +16,7 @@ from ottla.broker.config import BrokerConfig
 from ottla.broker.effects import NodeEndpoint, Registered
 from ottla.broker.zookeeper.backlog import Backlog
 from ottla.broker.zookeeper.manager import ManagerPoll
+from ottla.broker.zookeeper.session_log import SessionLog
 from ottla.broker.zookeeper.states import PartitionStates
 from ottla.broker.zookeeper.topics import TopicRegistry
 from ottla.errors import ConfigError, KeeperCode, OttlaError, ProtocolError
@@ -32,10 +33,6 @@ _log = logging.getLogger(__name__)
 
 _LEAST_SESSION = 6_000
 """Milliseconds. A server raises a shorter time-out to two of its ticks, 4 or 6 s as it is usually set up, and tells only kazoo."""
-
-
-_LONG_OUTAGE = 30_000
-"""Milliseconds without a connection after which the reason is more than a restart of ZooKeeper."""
 
 
 def patience(config: BrokerConfig) -> int:
@@ -68,10 +65,9 @@ class BrokerRegistration:
         """Until when that may be an earlier process; ``None``: no other session has the node, or that was reported."""
         self._is_in_conflict = False
         """Whether it was reported that another broker has the id."""
-        self._was_connected = self._was_registered = False
-        """Whether each has happened since the start."""
-        self._complains_at: int | None = None
-        """When it is time to say that ZooKeeper stays away; ``None``: it does not, or that was said."""
+        self._was_registered = False
+        """Whether that has happened since the start."""
+        self._session_log = SessionLog(config.zookeeper_connect)
         self._is_refused = False
         """Whether it was reported that this process never will be registered."""
         self._czxids: dict[int, int] = {}
@@ -93,7 +89,8 @@ class BrokerRegistration:
     def on_event(self, event: WatchFired | SessionChanged, now: Now) -> None:
         """Read the brokers again after a change, and after each connection, since a disconnection drops the watches."""
         if isinstance(event, SessionChanged):
-            return self._on_session(event, now)
+            self._session_log.on_changed(event, now)
+            return self._on_session(event)
         if event.path == paths.BROKER_IDS:
             self._backlog.add(paths.BROKER_IDS)
         elif event.path == self._path:
@@ -103,7 +100,7 @@ class BrokerRegistration:
                 self._backlog.add(self._path)
         return None
 
-    def _on_session(self, event: SessionChanged, now: Now) -> None:
+    def _on_session(self, event: SessionChanged) -> None:
         self._asks.abandon()
         self._backlog.clear()
         self._is_taken = False
@@ -113,23 +110,14 @@ class BrokerRegistration:
             self.is_registered = self._is_in_conflict = False
         if event.state is SessionState.CONNECTED:
             self._backlog.add(paths.BROKER_IDS)
-            again = " again, in another session" if event.is_new else " again"
-            # Where warnings are shown, the end of a trouble is shown as its beginning was.
-            level = logging.WARNING if self._was_connected else logging.INFO
-            _log.log(level, "ZooKeeper (%s) is connected%s", self._connect, again if self._was_connected else "")
-            self._was_connected, self._complains_at = True, None
-        elif event.state is SessionState.SUSPENDED:
-            _log.warning("the connection to ZooKeeper (%s) is lost; reconnecting", self._connect)
-            self._complains_at = now.mono + _LONG_OUTAGE
-        elif event.state is SessionState.LOST:
-            _log.warning("the session with ZooKeeper has expired: this broker is not registered; it goes on with what it last knew")
 
     def poll(self, now: Now) -> ManagerPoll:
         """Return what to read and write."""
         if self._data is None:
             self._data = encode_broker(self._catalog.cluster.me.host, self._catalog.cluster.me.port, now.wall)
+        line_at = self._session_log.poll(now)
         if self._session.state is not SessionState.CONNECTED:
-            return self._wait_for_zookeeper(now)
+            return ManagerPoll(wake_at=line_at)
         if self._topics.is_ready:
             for broker_id in self._appeared:
                 self._states.read_epochs_of(broker_id)
@@ -145,7 +133,7 @@ class BrokerRegistration:
                 self._backlog.done(key)
             else:
                 self._create(self._data)
-        times = [at for at in (self._backlog.wake_at, self._patient_until) if at is not None and at > now.mono]
+        times = [at for at in (self._backlog.wake_at, self._patient_until, line_at) if at is not None and at > now.mono]
         return ManagerPoll(self._asks.take(), min(times, default=None))
 
     @property
@@ -188,7 +176,7 @@ class BrokerRegistration:
     def _on_registered(self) -> None:
         self._backlog.done(self._path)
         self.is_registered, self._patient_until, self._is_in_conflict = True, None, False
-        level = logging.WARNING if self._was_registered else logging.INFO
+        level = self._session_log.level if self._was_registered else logging.INFO
         _log.log(level, "broker %d is registered in ZooKeeper%s", self._catalog.node_id, " again" * self._was_registered)
         if not self._was_registered:
             self._was_registered = True
@@ -245,17 +233,6 @@ class BrokerRegistration:
             return self._take(found)
 
         return self._asks.ask_all([GetData(paths.broker(broker_id)) for broker_id in ids], read)
-
-    def _wait_for_zookeeper(self, now: Now) -> ManagerPoll:
-        if self._complains_at is not None and now.mono >= self._complains_at:
-            self._complains_at = None
-            _log.warning(
-                "ZooKeeper (%s) takes no connection of this broker for %d s: is it running? One that has lost its data, or has"
-                " older data, refuses clients that have seen newer data: restore it, or stop the brokers",
-                self._connect,
-                _LONG_OUTAGE // 1000,
-            )
-        return ManagerPoll(wake_at=self._complains_at)
 
     def _on_ids_failed(self, error: OttlaError, now: Now) -> None:
         self._fail(paths.BROKER_IDS, error, now)

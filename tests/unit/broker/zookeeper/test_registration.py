@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import uuid
 
 import pytest
@@ -305,7 +306,54 @@ def test_the_end_of_an_outage_is_told_as_its_beginning_was_and_a_long_one_is_exp
     cluster.zookeeper.start()
     cluster.run(2 * SESSION_TIMEOUT)
     assert one.zookeeper.is_registered
-    told = [record.getMessage() for record in caplog.records if record.name.endswith("registration")]
-    assert all(record.levelno == logging.WARNING for record in caplog.records if record.name.endswith("registration"))
+    records = [record for record in caplog.records if record.name.endswith(("registration", "session_log"))]
+    assert all(record.levelno == logging.WARNING for record in records)
     kinds = ("is lost; reconnecting", "takes no connection of this broker for 30 s", "is connected again")
-    assert [next(kind for kind in kinds if kind in line) for line in told] == [*kinds]
+    assert [next(kind for kind in kinds if kind in record.getMessage()) for record in records] == [*kinds]
+
+
+def shown(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What a log that shows warnings has about the session, without the connect string."""
+    names = ("registration", "session_log")
+    records = [record for record in caplog.records if record.name.endswith(names) and record.levelno >= logging.WARNING]
+    caplog.clear()
+    return [re.sub(r" \(.*?\)", "", record.getMessage()) for record in records]
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_short_connections_are_logged_once_and_then_counted_once_a_minute(caplog: pytest.LogCaptureFixture, is_new: bool) -> None:
+    """1. A server closes each connection at once. 2. At some time it stops that; or it ends, and is started again."""
+    cluster = ZooKeeperCluster()
+    (one,) = cluster.add(1)
+    cluster.run(10_000)
+    caplog.clear()
+    lost, back = "the connection to ZooKeeper is lost; reconnecting", "ZooKeeper is connected again"
+    registered = "broker 1 is registered in ZooKeeper again"
+    expired = "the session with ZooKeeper has expired: this broker is not registered; it goes on with what it last knew"
+
+    def lose(times: int) -> None:
+        for _ in range(times):
+            one.expire_session() if is_new else one.disconnect()
+            cluster.run(500)
+
+    lose(130)
+    lines = shown(caplog)
+    more = next(line for line in lines if "more times" in line)
+    first = [lost, expired, f"{back}, in another session", registered] if is_new else [lost, back]
+    assert lines[: len(first)] == first
+    assert sorted(lines[len(first) :]) == sorted([more, *(first[1:] if is_new else [])]), "and once a minute that a session expires"
+    assert re.fullmatch(r"the connection to ZooKeeper was lost \d+ more times in the last minute; there is one now", more)
+    cluster.run(60_000)
+    assert [line.split(" lost ")[0] for line in shown(caplog)] == ["the connection to ZooKeeper was"]
+    cluster.run(200_000)
+    assert shown(caplog) == []
+    lose(2)
+    cluster.zookeeper.stop()
+    cluster.run(100_000)
+    cluster.zookeeper.start()
+    cluster.run(2 * SESSION_TIMEOUT)
+    lines = shown(caplog)
+    assert lines[: len(first)] == first
+    assert lines[len(first)].startswith("ZooKeeper takes no connection of this broker for 30 s")
+    assert lines[len(first) + 1] == "the connection to ZooKeeper was lost 2 more times in the last minute; there is none now"
+    assert lines[len(first) + 2].startswith(back), "the end of an outage is shown if the outage was"
