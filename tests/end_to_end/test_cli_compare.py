@@ -102,7 +102,7 @@ def test_the_pictures(document: Any, folder: Path) -> None:
     [
         (["--picture", "p.gif"], "error: --picture: p.gif: the suffix has to be one of .png, .svg, .pdf"),
         (["--picture", "/p.svg/p.png"], "error: --picture: /p.svg/p.png: there is no directory /p.svg"),
-        (["--page", "/"], "error: /: Is a directory"),
+        (["--page", "/"], "error: --page: / cannot be written: Is a directory"),
         (["--picture", "nowhere/p.png"], "error: --picture: nowhere/p.png: there is no directory nowhere"),
         (["--page", "nowhere/p.md"], "error: --page: nowhere/p.md: there is no directory nowhere"),
     ],

@@ -66,20 +66,26 @@ def run(*, real: bool, output: Format, picture: Path | None, page_file: Path | N
 
 
 def _check_files(picture: Path | None, page_file: Path | None, image: Path | None) -> None:
-    """Raise ``CommandFailed`` or ``OSError`` if a file cannot be written."""
+    """Raise ``CommandFailed`` if a file cannot be written."""
     if picture is not None and picture.suffix not in FORMATS:
         raise CommandFailed(f"--picture: {picture}: the suffix has to be one of {', '.join(FORMATS)}")
     for name, file in (("--picture", picture), ("--page", page_file)):
         if file is not None and not file.parent.is_dir():
             raise CommandFailed(f"{name}: {file}: there is no directory {file.parent}")
-    if image is not None:
-        image.parent.mkdir(exist_ok=True)
-    for file in (picture, page_file, image):
+    for name, file in (("--picture", picture), ("--page", page_file), ("--page", image)):
         if file is not None:
-            existed = file.exists()
-            file.open("ab").close()
-            if not existed:
-                file.unlink()
+            try:
+                _try_to_write(file)
+            except OSError as error:
+                raise CommandFailed(f"{name}: {file} cannot be written: {error.strerror}") from error
+
+
+def _try_to_write(file: Path) -> None:
+    file.parent.mkdir(exist_ok=True)
+    existed = file.exists()
+    file.open("ab").close()
+    if not existed:
+        file.unlink()
 
 
 def _figures(lives: Lives) -> list[Figures]:

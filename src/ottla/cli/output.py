@@ -32,14 +32,15 @@ class CommandFailed(Exception):
 
 
 class VisibleFormatter(logging.Formatter):
-    """Formats log records without control characters, in one line unless there is a traceback."""
+    """Formats log records without control characters, in one line unless there is a traceback; ``has_time``: with their times."""
 
-    has_time = False
-    """Whether each message begins with its time."""
+    def __init__(self, *, has_time: bool = False) -> None:
+        super().__init__()
+        self._has_time = has_time
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the message, and the traceback if there is one."""
-        time = f"{self.formatTime(record)} " if self.has_time else ""
+        time = f"{self.formatTime(record)} " if self._has_time else ""
         lines = [time + visible(record.getMessage())]
         if record.exc_info:
             lines += [visible(line) for line in self.formatException(record.exc_info).splitlines()]
@@ -56,7 +57,9 @@ def report_to_stderr() -> None:
 
 def report_as_server(*, verbose: bool) -> None:
     """Write the time of each log line, since those of a server are read later; if ``verbose``, also Ottla's of level INFO."""
-    VisibleFormatter.has_time = True
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler.formatter, VisibleFormatter):
+            handler.setFormatter(VisibleFormatter(has_time=True))
     if verbose:
         logging.getLogger("ottla").setLevel(logging.INFO)
 
