@@ -182,7 +182,8 @@ def test_a_kill_leaves_no_process_behind(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_neither_does_it_while_spark_is_at_work(tmp_path: Path, number: signal.Signals) -> None:
     with demo(tmp_path / "out") as (process, mark):
-        read_until(process, "stream into Parquet, group delays ..." if number == signal.SIGINT else "start Spark ...")
+        stream = "stream into Parquet, and exactly once into delays ..."
+        read_until(process, stream if number == signal.SIGINT else "start Spark ...")
         time.sleep(3)
         assert any("java" in command for command in alive(mark))
         os.killpg(process.pid, number)
