@@ -36,8 +36,6 @@ from ottla.types import (
 )
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
     from ottla.client.cluster.metadata import TopicMetadata
     from ottla.streams import Stream, StreamsDriver
 
@@ -425,10 +423,6 @@ class Consumer(ConsumerBase[K_co, V_co]):
         """The metadata of topics; ``None``: of all. Raises ``UnknownTopicOrPartitionError`` if one of ``topics`` does not exist."""
         wait = self._timeout(timeout)
         return self._driver.run(lambda now: self._calls.describe_topics(topics, wait, now))
-
-    def _fetched_topic_id(self, partition: TopicPartition) -> UUID | None:
-        """The id of the topic that ``partition`` was fetched from since the last seek; ``None``: no broker has compared it."""
-        return self._calls.shared.fetched_topic_id(partition)
 
     # -- closing ----------------------------------------------------------------------------------------------------------
 

@@ -225,7 +225,7 @@ class _RangeReader:
         """
         unconfirmed = [tp for tp in partitions if tp in self._unconfirmed]
         for tp in unconfirmed:
-            topic_id = self._consumer._fetched_topic_id(tp)
+            topic_id = self._consumer._shared.fetched_topic_id(tp)
             if topic_id is not None and uuid_text(topic_id) == self._unconfirmed[tp]:
                 del self._unconfirmed[tp]
         if any(tp in self._unconfirmed for tp in unconfirmed):
