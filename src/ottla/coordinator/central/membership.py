@@ -169,26 +169,34 @@ def _may_be_another(group: CentralGroup, request: register_request.RegisterReque
     """Whether this process may be another than the owner with its member id. Two things prove that it is the owner:
 
     - The present generation is its own: in each one, at most one process with this id is started (``differs``), so no other one
-      reads. (Unless the group was deleted in the meantime: its next generations have the same numbers.)
-    - It was a member when the generation was written, and perhaps was not started in it so far: it has stopped for that, and its
-      lease lasts since then.
+      reads.
+    - It was a member when the generation was written, and was not started in it so far: it has answered the Stop of the generation
+      before, and holds nothing.
 
-    For the second, an earlier generation is not enough:
+    For the second, any earlier generation is not enough:
+
+    1. A member loses its channel. It registers at a broker that it does not reach: what it has sent waits, also after its lease.
+    2. It is evicted, and another process gets its id, and its share of the next generation. 3. That broker is elected, and the
+    Register arrives.
+
+    Nor is the generation before:
 
     1. A member that owns nothing is cut off. The next coordinator does not find it, so another process gets its id at once, and a
        share of the next generation. 2. A third one is elected. 3. The first process returns within its lease, in which it reports
        its generation.
 
-    So it must also know the coordinator that has written the present one. A process that came after the owner, while that
-    coordinator or a later one lasted, knows it as well, but reports no earlier generation: see ``_check_member``.
+    So it must also know the coordinator that has written the present one, as each owner does: it has answered its Stop. For the
+    first proof as well, since generations begin again in a group that was deleted. A process that came after the owner, while that
+    coordinator or a later one lasted, knows it, too, but reports no earlier generation: see ``_check_member``.
 
     If the node of the generation was malformed, nothing can be compared. Then it must hold partitions: none are given to others
     before it has stopped, or its lease is over.
     """
     if group.may_be_later:
         return not request.owned_topics
-    has_stopped_for_it = 0 <= request.generation < group.generation and request.coordinator_epoch >= group.epoch
-    return request.own_generation != group.generation and not has_stopped_for_it
+    has_stopped_for_it = 0 <= request.generation == group.generation - 1 and not request.owned_topics
+    is_proved = request.own_generation == group.generation or has_stopped_for_it
+    return not is_proved or request.coordinator_epoch < group.epoch
 
 
 def _know_group(coordinator: CentralContext, draft: Draft, request: register_request.RegisterRequest, *, is_new: bool) -> Result:

@@ -276,8 +276,9 @@ def test_a_longer_session_does_not_make_the_epoch_of_a_generation_that_of_a_late
     assert central.register("c", again=central.members["c"]).error_code is ErrorCode.none
 
 
-def replaced() -> tuple[Central, Member, Member]:
-    """The first coordinator evicts b, whose id another process takes. It stops for that, and a does not."""
+def replaced(*, again: bool = True) -> tuple[Central, Member, Member]:
+    """The first coordinator evicts b, whose id another process takes. It stops for that, and a does not. ``again``: then another
+    coordinator is elected."""
     central = stable("a", "b")
     first = central.members["b"]
     for _ in range(4):
@@ -288,7 +289,8 @@ def replaced() -> tuple[Central, Member, Member]:
     assert central.register("b", again=second).error_code is ErrorCode.none
     central.obey("b")
     assert (second.generation, second.own, central.group().generation) == (2, -1, 2)
-    central.fail_over()
+    if again:
+        central.fail_over()
     return central, first, second
 
 
@@ -309,6 +311,42 @@ def test_a_process_that_was_stopped_in_the_generation_of_the_owner_before_it_is_
     assert central.register("b", again=first).error_code is ErrorCode.none
     central.obey()
     assert (central.state(), central.group().generation) == (CentralGroupState.STABLE, 2)
+
+
+@pytest.mark.parametrize(("generation", "partitions"), [(2, (2, 3)), (2, (2,)), (1, (2, 3)), (1, ())])
+def test_a_register_that_arrives_after_the_lease_of_its_process_is_not_that_of_the_owner(
+    generation: int, partitions: tuple[int, ...]
+) -> None:
+    """1. A member registers at a broker that it does not reach, and what it has sent waits. 2. It is evicted, and another process
+    gets its id, and its share of the next generation. 3. That broker is elected, and the Register arrives before the owner's."""
+    central, _, second = replaced(again=False)
+    central.obey()
+    assert (second.held, central.node().generation, central.node().epoch) == (held("orders", 2, 3), 3, 1)
+    central.fail_over()
+    late = Member("b", epoch=1, generation=generation, own=generation, held=held("orders", *partitions))
+    assert central.register("b", again=late).error_code is ErrorCode.unreleased_instance_id
+    central.members["b"] = second
+    for one in "ab":
+        assert central.register(one, again=central.members[one]).error_code is ErrorCode.none
+    central.obey()
+    assert (central.state(), central.group().generation) == (CentralGroupState.STABLE, 3)
+
+
+def test_a_process_is_not_the_owner_by_its_generation_if_the_group_was_deleted_in_the_meantime() -> None:
+    """The generations of the next group with its name have the same numbers."""
+    central = stable("a")
+    first = central.members["a"]
+    central.sleep(12_000)
+    assert central.delete() is ErrorCode.none
+    central.fail_over()
+    second = Member("a", incarnation="two")
+    assert central.register("a", again=second).error_code is ErrorCode.none
+    central.obey()
+    assert (second.generation, first.own) == (1, 1)
+    central.fail_over()
+    assert central.register("a", again=first, generation=-1, held={}).error_code is ErrorCode.unreleased_instance_id
+    central.members["a"] = second
+    assert central.register("a", again=second).error_code is ErrorCode.none
 
 
 def test_a_process_that_comes_after_an_owner_must_give_up_the_generation_of_its_lease() -> None:
