@@ -1,4 +1,4 @@
-"""Who should own which partition, and the draft's five rules for whether a rebalance is necessary.
+"""Who should own which partition, and the draft's rules for whether a rebalance is necessary, with two more.
 
 Owns the computation and the rules. Must not know how a rebalance is done. Invariant: both depend only on their arguments, so that a
 new coordinator with the same members comes to the same result, and disturbs no member.
@@ -40,6 +40,8 @@ def why_necessary(group: CentralGroup, computed: Owners) -> str | None:
 
 
 def _rule_that_applies(group: CentralGroup, computed: Owners) -> str | None:
+    if group.may_be_later:
+        return "the node of its generation was malformed"
     if computed and not group.owners:
         return "no partition has an owner"
     # A topic that only has owners may have any name.

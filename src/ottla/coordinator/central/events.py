@@ -91,6 +91,14 @@ class MemberRegistered:
 
 
 @dataclass(frozen=True, slots=True)
+class GenerationReported:
+    """A member knows this generation of a group whose node was malformed."""
+
+    group_id: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
 class MemberRemoved:
     """A member has left or was evicted. ``may_read``: until its session ends."""
 
@@ -203,6 +211,7 @@ GroupEvent = (
     | GenerationStarted
     | GroupEmptied
     | MemberRegistered
+    | GenerationReported
     | MemberRemoved
     | LeaseEnded
     | OwnersGivenUp

@@ -67,7 +67,7 @@ class CentralGroup:
     stored_members: int = 0
     """The members in its node; 0: Kafka 0.8's members may use the group."""
     may_be_later: bool = False
-    """Whether members may know a later generation: the node that has it was malformed."""
+    """Whether members may know a later generation: the node that has it was malformed, and is as long as there are owners in it."""
     session_timeout_ms: int = 0
     """The longest session timeout, as its node has it: how long a new coordinator waits for the owners."""
     owners: Owners = field(default_factory=dict)

@@ -20,6 +20,7 @@ from ottla.coordinator.central.events import (
     Complained,
     Event,
     FlagMoved,
+    GenerationReported,
     GenerationStarted,
     GroupEmptied,
     GroupEvent,
@@ -53,7 +54,9 @@ def apply(group: CentralGroup, event: GroupEvent) -> CentralGroup:
             moved = _move(group, CentralGroupInput.GENERATION)
             return _stored(replace(moved, owners=owners, shares=shares_of(owners), may_be_later=False), node)
         case GroupEmptied(_, node):
-            return _stored(replace(group, owners={}, shares={}), node)
+            return _stored(replace(group, owners={}, shares={}, may_be_later=False), node)
+        case GenerationReported(_, generation):
+            return replace(group, generation=max(group.generation, generation))
         case Moved(_, cause):
             return _moved(group, cause)
         case FlagMoved(_, cause):

@@ -13,7 +13,14 @@ from dataclasses import replace
 from ottla.assignors.threads import THREAD_ASSIGNORS
 from ottla.coordinator.central import messages
 from ottla.coordinator.central.decision import CentralContext, Result, answer_timer, ping_timer, session_timer
-from ottla.coordinator.central.events import ChannelLost, GroupKnown, LeaseEnded, MemberRegistered, MemberRemoved
+from ottla.coordinator.central.events import (
+    ChannelLost,
+    GenerationReported,
+    GroupKnown,
+    LeaseEnded,
+    MemberRegistered,
+    MemberRemoved,
+)
 from ottla.coordinator.central.group import MOST_THREADS, CentralGroup
 from ottla.coordinator.central.machine import Draft, move_member
 from ottla.coordinator.central.member import CentralMember, MemberInput, MemberState, ping_interval_ms
@@ -247,20 +254,30 @@ def _member_of(group: CentralGroup, context: RequestContext, request: register_r
 
 
 def _occupy(coordinator: CentralContext, draft: Draft, request: register_request.RegisterRequest) -> None:
-    """Store that the group has members, before the first gets its response, and how long a new coordinator must wait for them; and
-    the generation that a member knows, if the group's node was malformed. The epoch remains that of the owners."""
+    """Store that the group has members, before the first gets its response, and how long a new coordinator must wait for them. The
+    epoch remains that of the owners.
+
+    If the node of their generation was malformed, it remains so until the next generation, which follows as soon as all owners are
+    back or given up (``why_necessary``):
+
+    1. A member registers, which knows an earlier generation. 2. Another coordinator is elected. 3. With that generation, and an
+       epoch that the other owners do not know, it would take strangers for owners, and refuse these.
+
+    Nor is the time stored that counts as the session's if no one knows it: the longest one that is allowed.
+    """
     group = draft.group
     generation = group.generation
     if group.may_be_later:
         generation = max(generation, request.generation, request.own_generation)
+        if group.owners:
+            return draft.apply(GenerationReported(group.group_id, generation))
     is_known = generation == group.generation and request.session_timeout_ms <= group.session_timeout_ms
     if group.stored_members > 0 and is_known:
-        return
+        return None
     timeout = max(request.session_timeout_ms, group.session_timeout_ms if group.stored_members > 0 else 0)
     count = len({*group.members, request.member_id})
-    epoch = group.epoch if group.owners and not group.may_be_later else coordinator.epoch
-    node = GenerationNode(generation, count, timeout, epoch)
-    draft.apply(GroupKnown(group.group_id, node))
+    epoch = group.epoch if group.owners else coordinator.epoch
+    return draft.apply(GroupKnown(group.group_id, GenerationNode(generation, count, timeout, epoch)))
 
 
 def _include(coordinator: CentralContext, draft: Draft, member: CentralMember, *, is_known: bool) -> None:

@@ -403,15 +403,15 @@ def test_members_know_the_generation_of_a_group_whose_node_is_malformed() -> Non
     assert (central.group().generation, central.group().session_timeout_ms) == (0, 1_800_000)
     for one in "bac":
         assert central.register(one, again=members[one]).error_code is ErrorCode.none
-    assert central.node().generation == 3
+        assert central.nodes["g/generation"] == b"{", "only what is true of all owners is stored"
+        if one != "c":
+            members[one].generation = 9
+            assert central.register(one, again=members[one]).error_code is ErrorCode.none, "as long as owners may know a later one"
+    assert central.state() is CentralGroupState.STOPPING
+    assert "the node of its generation was malformed" in central.group().reason
     central.obey()
-    assert central.node().generation == 3
+    assert central.node() == (10, 3, 9_000, 2)
     assert sorted(functools.reduce(operator.iadd, central.holdings().values(), [])) == [f"orders/{n}" for n in range(4)]
-    central.members["c"].generation = 9
-    assert central.register("c", again=central.members["c"]).error_code is ErrorCode.none, "until a generation is written"
-    central.change_topics(orders=5)
-    central.obey()
-    assert central.node().generation == 10
     central.members["c"].generation = 11
     assert central.register("c", again=central.members["c"]).error_code is ErrorCode.illegal_generation
 
@@ -446,7 +446,60 @@ def test_a_generation_that_no_group_has_is_refused_also_if_the_node_is_malformed
     assert (central.nodes["g/generation"], central.group().generation) == (b"{", 0)
     assert central.register("a", again=member).error_code is ErrorCode.none
     central.obey()
-    assert central.node().generation == 1
+    assert central.node().generation == 2
+
+
+def test_a_later_coordinator_is_as_careful_as_long_as_owners_of_a_malformed_generation_are_missing() -> None:
+    """With the generation that the first one knows, and the epoch of its coordinator, it would take strangers for owners."""
+    central = stable("a", "b")
+    members = dict(central.members)
+    first = Member("a", epoch=1, own=1)
+    central.nodes["g/generation"] = b"{"
+    central.fail_over()
+    assert central.register("b", again=members["b"], generation=1, own=1).error_code is ErrorCode.none
+    assert (central.nodes["g/generation"], central.group().generation) == (b"{", 1)
+    central.fail_over()
+    assert central.register("a", again=first).error_code is ErrorCode.unreleased_instance_id
+    central.members.update(members)
+    for one in "ab":
+        assert central.register(one, again=members[one]).error_code is ErrorCode.none
+    central.obey()
+    assert central.node() == (3, 2, 9_000, 3)
+
+
+def test_later_coordinators_wait_for_one_session_of_the_members_whose_node_was_malformed_once() -> None:
+    central = stable("a", "b")
+    central.nodes["g/generation"] = b"{"
+    central.fail_over()
+    for one in "ab":
+        central.register(one, again=central.members[one])
+    central.obey()
+    central.fail_over()
+    central.register("a", again=central.members["a"])
+    for _ in range(3):
+        central.sleep(3_000)
+        central.obey("a")
+    assert (central.state(), len(central.holdings()["a"])) == (CentralGroupState.STABLE, 4)
+
+
+def test_a_group_without_owners_whose_node_was_malformed_begins_a_generation_with_its_next_member() -> None:
+    central = stable("a")
+    central.nodes = {"g/generation": b"{"}
+    central.fail_over()
+    central.register("a", again=Member("a"))
+    central.obey()
+    assert (central.node(), len(central.holdings()["a"])) == ((1, 1, 9_000, 2), 4)
+
+
+def test_a_group_whose_node_was_malformed_and_whose_owners_do_not_return_becomes_empty() -> None:
+    central = stable("a")
+    central.nodes["g/generation"] = b"{"
+    central.fail_over()
+    central.sleep(1_800_000)
+    assert (central.state(), central.node(), central.stored_owners()) == (CentralGroupState.EMPTY, (0, 0, 1_800_000, 2), {})
+    central.register("a", again=Member("a"))
+    central.obey()
+    assert central.node() == (1, 1, 9_000, 2)
 
 
 def test_a_group_whose_members_own_nothing_is_not_taken_for_one_without_members() -> None:
