@@ -39,6 +39,9 @@ logger = logging.getLogger("ottla.broker")
 MOST_TOPICS = 10_000
 """The topics that a member names."""
 
+_USUAL_SESSION_MS = 45_000
+"""The session time-out of a consumer that has no other one."""
+
 _STOPPING = (CentralGroupState.STOPPING, CentralGroupState.ASSIGNING)
 
 
@@ -151,8 +154,9 @@ def _check_incarnation(
     3. The first one reads on for the rest of its lease.
 
     An election forgets which process was the member, so an owner has to prove that it is the one (``_may_be_another``), or waits
-    until the session is over. How long that is was in the node of the generation: if it was malformed, processes with one id count
-    as having the same time-out, since the longest one that is allowed is far longer.
+    until the session is over. How long that is was in the node of the generation. If it was malformed, no session of this id is
+    taken for longer than that of this process or Kafka's default, since the longest one that is allowed is far longer: processes
+    with one id must have the same time-out, or shorter ones than the default.
     """
     member_id = request.member_id
     known = group.members.get(member_id) or group.leases.get(member_id)
@@ -162,7 +166,9 @@ def _check_incarnation(
             f"its session of {known.session_timeout_ms} ms must end first"
         )
         raise ApiError(ErrorCode.unreleased_instance_id, text)
-    session = min(group.session_timeout_ms, request.session_timeout_ms) if group.may_be_later else group.session_timeout_ms
+    session = group.session_timeout_ms
+    if group.may_be_later:
+        session = min(session, max(request.session_timeout_ms, _USUAL_SESSION_MS))
     is_over = group.may_be_later and now.mono >= coordinator.loaded_at + session
     if member_id in group.found and _may_be_another(group, request) and not is_over:
         text = (
