@@ -186,6 +186,7 @@ class ZooKeeperClient:
                 cause = error if isinstance(error, Exception) else exceptions.ConnectionLoss()
                 self._ended(token, _failed(effect.number, _error_of(cause, effect.operation)))
                 if not isinstance(error, Exception):
+                    self._handler.wake()  # kazoo may have the operation, and no byte for it: each later one would wait for the next
                     raise
             finally:
                 self._is_sending = False
@@ -340,6 +341,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self._connection: socket.socket | None = None
+        self._wake_ups: _WakeUps | None = None
 
     def create_connection(self, *args: Any, **kwargs: Any) -> Any:
         """Open a connection to a server, for kazoo."""
@@ -349,7 +351,14 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def create_socket_pair(self) -> tuple[socket.socket, socket.socket]:
         """Create the pair by which kazoo wakes its own thread: it reads from the first one."""
         reader, writer = socket.socketpair()
-        return reader, _WakeUps(writer)
+        self._wake_ups = _WakeUps(writer)
+        return reader, self._wake_ups
+
+    def wake(self) -> None:
+        """Wake kazoo's thread once more than it has operations, which does no harm."""
+        if self._wake_ups is not None:
+            with contextlib.suppress(OSError):  # it was closed meanwhile
+                self._wake_ups.send(b"\0")
 
     def disconnect(self) -> None:
         """Break the connection, if there is one: kazoo connects again."""

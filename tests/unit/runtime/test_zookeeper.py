@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import socket
 import threading
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kazoo.protocol.states import KeeperState
 
 from ottla.errors import KeeperCode, ZooKeeperError
 from ottla.runtime.zookeeper import MOST_OUTSTANDING, ZooKeeperClient
@@ -117,6 +119,46 @@ def test_an_interrupt_while_an_operation_is_sent_fails_that_one_only() -> None:
     assert client.failed == dict.fromkeys(range(MOST_OUTSTANDING), KeeperCode.CONNECTIONLOSS)
     client.answer()
     assert client.answered == [1_000]
+
+
+class QueueWithSignal(collections.deque[Any]):
+    """Kazoo's queue, at whose next append a signal handler raises. Python runs it after the append."""
+
+    strikes = False
+
+    def append(self, item: Any) -> None:
+        super().append(item)
+        if self.strikes:
+            self.strikes = False
+            interrupt()
+
+
+def test_after_an_interrupt_before_kazoo_is_woken_up_no_later_operation_waits_for_the_one_after_it() -> None:
+    client = ZooKeeperClient("127.0.0.1:1", 6_000, lambda report: None)
+    kazoo = client._kazoo
+    kazoo._queue = queue = QueueWithSignal()
+    kazoo._state = KeeperState.CONNECTED
+    kazoo._live.set()
+    reader, kazoo._connection._write_sock = client._handler.create_socket_pair()
+    with reader, kazoo._connection._write_sock:
+        client.perform(Perform(1, GetData("/one")))
+        queue.strikes = True
+        with pytest.raises(KeyboardInterrupt):
+            client.perform(Perform(2, GetData("/two")))
+        client.perform(Perform(3, GetData("/three")))
+        assert [request.path for request, _ in queue] == ["/one", "/two", "/three"]
+        assert len(reader.recv(100)) == 3, "kazoo sends one operation for each byte"
+
+
+def test_an_interrupt_after_the_client_was_closed_is_the_only_error() -> None:
+    client = Client()
+    reader, writer = client.client._handler.create_socket_pair()
+    reader.close()
+    writer.close()
+    client.on_send = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        client.perform(1)
+    assert client.failed == {1: KeeperCode.CONNECTIONLOSS}
 
 
 class LockWithSignal:
