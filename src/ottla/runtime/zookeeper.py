@@ -91,6 +91,9 @@ FIRST_DELAY, LONGEST_DELAY = 0.05, 1.0
 MOST_OUTSTANDING = 100
 """Operations that kazoo has at a time: fewer than a pair of sockets holds wake-ups (``_WakeUps``)."""
 
+_ROOM_PER_WAKE_UP = 4096
+"""What a kernel counts for a byte in a pair of sockets is far less."""
+
 Post = Callable[[SessionReport], None]
 """Puts a report into the inbox of the core's thread; any thread may call it."""
 
@@ -376,15 +379,17 @@ class _WakeUps(socket.socket):
     """The end of a pair on which kazoo sends its own thread a byte for each operation. It does not block:
 
     1. The thread reads none while it connects, and those of operations that it drops with a connection remain: after some short
-    connections the pair is full, with 278 bytes. 2. The thread of the core, a broker's only one, sends the next one, and would wait
-    as long as ZooKeeper is away.
+    connections the pair is full. 2. The thread of the core, a broker's only one, sends the next one, and would wait as long as
+    ZooKeeper is away.
 
     A byte for which there is no room is left out. Kazoo sends an operation for each one that it reads, so there must never be more
-    operations than bytes that are there already: ``MOST_OUTSTANDING``.
+    operations than bytes that are there already: ``MOST_OUTSTANDING``. How many a pair has room for depends on the kernel, which
+    counts some 800 bytes for one, and on its settings: 278 with the defaults of Linux.
     """
 
     def __init__(self, end: socket.socket) -> None:
         super().__init__(end.family, end.type, end.proto, end.detach())
+        self.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MOST_OUTSTANDING * _ROOM_PER_WAKE_UP)
         self.setblocking(False)
 
     def send(self, data: Any, flags: int = 0, /) -> int:

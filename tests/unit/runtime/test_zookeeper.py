@@ -84,6 +84,23 @@ def test_kazoo_wakes_its_thread_without_waiting_for_it() -> None:
         writer.close()
 
 
+def test_a_pair_holds_the_wake_ups_of_all_operations_whatever_the_kernel_gives_to_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default is a setting of the machine."""
+    original = socket.socketpair
+
+    def small() -> tuple[socket.socket, socket.socket]:
+        reader, writer = original()
+        writer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+        return reader, writer
+
+    monkeypatch.setattr(socket, "socketpair", small)
+    reader, writer = ZooKeeperClient("127.0.0.1:1", 6_000, lambda report: None)._handler.create_socket_pair()
+    with reader, writer:
+        for _ in range(2 * MOST_OUTSTANDING):
+            writer.send(b"\0")
+        assert len(reader.recv(10_000)) == 2 * MOST_OUTSTANDING
+
+
 def test_kazoo_has_a_limited_number_of_operations() -> None:
     client = Client()
     for number in range(3 * MOST_OUTSTANDING):
