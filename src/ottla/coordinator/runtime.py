@@ -262,6 +262,11 @@ class _Division:
     """Those that had an append for themselves, and failed."""
     is_partly_stored: bool = False
 
+    @property
+    def seems_hopeless(self) -> bool:
+        """Whether the log would probably refuse all others as well."""
+        return self.refused >= _MOST_REFUSED and not self.is_partly_stored
+
 
 class PartitionRuntime(Generic[S, F]):
     """One loaded partition."""
@@ -346,38 +351,44 @@ class PartitionRuntime(Generic[S, F]):
         effects: list[F | Append | Reply | PartialAnswer] = []
         told, operations = self.shard.error_for_clients(error), [operation for operation, _ in ended.decided]
         if len(operations) > 1 and told is ErrorCode.coordinator_not_available:
-            self._divide(key, operations)
+            refused = self._divide(key, operations)
         else:
-            for operation in [*operations, *self._like_those_before(key)]:
-                effects += self._handle_failure(key, operation, told, now)
+            refused = [*operations, *self._like_those_before(key)]
+        for operation in refused:
+            effects += self._handle_failure(key, operation, told, now)
         return effects + self._execute_waiting(key, now)
 
-    def _divide(self, key: str, operations: Sequence[Operation]) -> None:
-        """Execute operations again next, in two halves:
+    def _divide(self, key: str, operations: Sequence[Operation]) -> Sequence[Operation]:
+        """Execute operations again next, in two halves, or only the second one (``_like_those_before``). Return the others.
 
         1. A topic has offsets that the log refuses. 2. A member commits some, and commits of others share the append, which fails.
         3. The member tries again, and so do the others: with one answer for all, none of them would ever commit.
         """
         half = len(operations) // 2
-        self._divisions.setdefault(key, _Division()).parts.extend((len(operations) - half, half))
-        self._waiting.setdefault(key, deque()).extendleft(reversed(operations))
+        division = self._divisions.setdefault(key, _Division())
+        again = operations[half:] if division.seems_hopeless else operations
+        division.parts.extend((len(operations) - half,) if division.seems_hopeless else (len(operations) - half, half))
+        self._waiting.setdefault(key, deque()).extendleft(reversed(again))
+        return operations[: len(operations) - len(again)]
 
     def _like_those_before(self, key: str) -> list[Operation]:
         """Take the operations of a divided append that would probably fail as well:
 
         1. The log refuses all records of a key, and 200 members commit. 2. Each one by itself, with the halves before, would take
-        400 appends, and delay all else of the key. 3. After some that had an append for themselves, and none that was stored, the
-        others are not tried. If one of them could be stored, it will be: clients try again, in another order.
+        400 appends, and delay all else of the key. 3. After some that had an append for themselves, and none that was stored, only
+        the last half of the others is tried, then the last half of that, and so on: clients may try again in the same order, so
+        those that come first must not be the only ones. They are not tried after later ones, which may be of the same client.
         """
         division = self._divisions.get(key)
         if division is None:
             return []
         division.refused += 1
-        if division.is_partly_stored or division.refused < _MOST_REFUSED:
+        if not division.seems_hopeless:
             return []
-        del self._divisions[key]
+        others = sum(division.parts)
+        division.parts = [others - others // 2] if others else []
         queue = self._waiting.get(key, deque())
-        return [queue.popleft() for _ in range(sum(division.parts))]
+        return [queue.popleft() for _ in range(others // 2)]
 
     def unload(self) -> list[F | Append | Reply | PartialAnswer]:
         """Answer all waiting and parked requests with NOT_COORDINATOR, and cancel all timers."""
