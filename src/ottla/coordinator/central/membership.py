@@ -54,9 +54,10 @@ def register(
     context: RequestContext,
     request: register_request.RegisterRequest,
     now: Now,
+    first_generation: int,
 ) -> Result:
     """Make a consumer a member, or a member again, with this connection as its channel."""
-    draft = Draft(group or CentralGroup(request.group_id), now)
+    draft = Draft(group or CentralGroup(request.group_id, generation=first_generation), now)
     try:
         _check_request(coordinator, request)
         if not request.topics and request.pattern is None:
@@ -215,7 +216,7 @@ def _may_be_another(group: CentralGroup, request: register_request.RegisterReque
 def _know_group(coordinator: CentralContext, draft: Draft, request: register_request.RegisterRequest, *, is_new: bool) -> Result:
     """Serve the commits of a consumer that is no member. The group's node says that it is central."""
     if is_new:
-        draft.apply(GroupKnown(request.group_id, GenerationNode(0, 0, 0, coordinator.epoch)))
+        draft.apply(GroupKnown(request.group_id, GenerationNode(draft.group.generation, 0, 0, coordinator.epoch)))
     interval = ping_interval_ms(request.session_timeout_ms)
     return draft.result(messages.registered(draft.group, coordinator.epoch, interval))
 

@@ -45,7 +45,7 @@ from ottla.coordinator.offsets import commit_refused, fetch_parts, fetch_refused
 from ottla.coordinator.runtime import BackgroundTask, Operation, Record, RequestOperation, Route, SplitRoute, TimerFired
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
-from ottla.protocol.messages import offset_commit_request
+from ottla.protocol.messages import offset_commit_request, register_request
 from ottla.types import Now
 from ottla.zookeeper import paths
 from ottla.zookeeper.multis import part_of_multi
@@ -216,6 +216,17 @@ def _of_group(decide: Callable[..., Result]) -> Callable[..., Result]:
     return of_group
 
 
+def _register(
+    coordinator: CentralContext,
+    state: CentralState,
+    context: RequestContext,
+    request: register_request.RegisterRequest,
+    now: Now,
+) -> Result:
+    group = state.group(request.group_id)
+    return register(coordinator, group, context, request, now, state.first_generation)
+
+
 def _route(
     decide: Callable[..., Result],
     refuse: Callable[[RequestContext, Any, ErrorCode], Any],
@@ -235,7 +246,7 @@ def _part_of_multi(request: offset_commit_request.OffsetCommitRequest) -> float:
 
 
 ROUTES: Mapping[Api, Route | SplitRoute] = {
-    Api.REGISTER: _route(_of_group(register), lambda context, request, error: register_refused(error)),
+    Api.REGISTER: _route(_register, lambda context, request, error: register_refused(error)),
     Api.LEAVE: _route(_of_group(leave), lambda context, request, error: left(error)),
     Api.OFFSET_COMMIT: _route(
         commit_offsets, lambda context, request, error: commit_refused(request, error), part_of_append=_part_of_multi

@@ -44,6 +44,10 @@ class CentralState:
         """Topic -> the groups with members that name it -> the number of these members."""
         self.groups_with_wildcard_topics: set[str] = set()
         """The groups with members that have a pattern."""
+        self.first_generation = 0
+        """The generation with which a new group begins: 1. A process is cut off, and its group is deleted. 2. Another one gets its
+        id, in a new group with that name. 3. After an election the first one would be the owner by a number that is used twice.
+        """
         self._channels: dict[int, dict[str, int]] = {}
         """Connection -> the groups for whose members it is the channel -> the number of these members."""
         for one in stored:
@@ -86,7 +90,9 @@ class CentralState:
                     self._delete_offsets(group_id, partitions)
                 case GroupDeleted(group_id):
                     self._offsets.pop(group_id, None)
-                    self._groups.pop(group_id, None)
+                    deleted = self._groups.pop(group_id, None)
+                    if deleted is not None:
+                        self.first_generation = max(self.first_generation, deleted.generation)
                 case _:
                     before = self._groups.get(event.group_id) or CentralGroup(event.group_id)
                     after = self._groups[event.group_id] = apply(before, event)
