@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ottla.comparison.cluster import ZOOKEEPER_SETTINGS, Cluster
@@ -148,8 +149,8 @@ def real_life(generation: Generation, folder: Path, stop: Stop, on_step: Callabl
     """
     logs = folder / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    logging.getLogger("ottla").setLevel(logging.ERROR)  # that the killed broker has closed a connection is no news
     with (
+        _errors_only(logging.getLogger("ottla")),
         ZooKeeperServer(folder / "zookeeper", settings=ZOOKEEPER_SETTINGS) as zookeeper,
         Children(logs, stop) as children,
     ):
@@ -161,3 +162,14 @@ def real_life(generation: Generation, folder: Path, stop: Stop, on_step: Callabl
                 return live(generation, stage, SEED, on_step)
             finally:
                 stage.close()
+
+
+@contextmanager
+def _errors_only(logger: logging.Logger) -> Iterator[None]:
+    """Log no warnings meanwhile: that the killed broker has closed a connection is no news."""
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -215,7 +215,7 @@ def _in_one_line(error: BaseException) -> str:
 def _log_to(handler: logging.Handler, level: int) -> Iterator[None]:
     """Let only handlers that are added in here get what the cores log: in a run, failures are no news."""
     logger = logging.getLogger("ottla")
-    before = logger.level, logger.propagate
+    level_before, propagated_before = logger.level, logger.propagate
     logger.setLevel(level)
     logger.propagate = False
     logger.addHandler(handler)
@@ -223,4 +223,5 @@ def _log_to(handler: logging.Handler, level: int) -> Iterator[None]:
         yield
     finally:
         logger.removeHandler(handler)
-        logger.level, logger.propagate = before
+        logger.setLevel(level_before)  # not by assignment: loggers keep what they have computed from the level of a parent
+        logger.propagate = propagated_before
