@@ -33,7 +33,7 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "fixed"
 CASES = int(os.environ.get("OTTLA_TEST_CASES") or 0)
 """The cases of a parametrized test that are run, of tests that need no other programs; 0: all, as in ``make test-slow``.
 
-``make check`` runs 8, ``make test`` 4.
+``make check`` runs 8, ``make test`` 2.
 """
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ottla.comparison.figures import figures
 from ottla.comparison.life import COUNTED, MORE_PARTITIONS, Phase
 from ottla.comparison.simulated import simulated_life
 from ottla.simulation.outcome import Generation
 
 
+@pytest.mark.slow
 def test_the_life_of_a_central_group() -> None:
     life = simulated_life(Generation.CENTRAL, 1)
     found = figures([life])

@@ -10,6 +10,8 @@ import pytest
 from tests.spark.conftest import Kafka, Load, Sink, numbered
 from tests.spark.stream_progress import wait_until
 
+pytestmark = pytest.mark.slow
+
 OPEN_FOR = 5.0
 """Seconds; after three a task compares its range with the log."""
 

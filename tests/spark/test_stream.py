@@ -25,6 +25,7 @@ def topic(kafka: Kafka) -> str:
     return name
 
 
+@pytest.mark.slow
 def test_all_that_is_available_lands_once_in_limited_batches(load_stream: Load, sink: Sink, topic: str, kafka: Kafka) -> None:
     stream = load_stream(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=70, includeHeaders=True)
     progress = sink.run(stream)
@@ -201,6 +202,7 @@ def test_a_topic_that_was_made_anew_and_is_as_long_as_before(load_stream: Load, 
     assert sink.values() == list(range(100 + count))
 
 
+@pytest.mark.slow
 def test_a_batch_that_is_repeated_after_its_topic_was_made_anew(load_stream: Load, sink: Sink, kafka: Kafka) -> None:
     topic = kafka.create()
     kafka.produce(topic, numbered(100))
