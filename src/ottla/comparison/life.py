@@ -12,8 +12,10 @@ heartbeat, and has to wait for the next one.
 from __future__ import annotations
 
 import enum
+import logging
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
 from ottla.comparison.history import History
@@ -216,6 +218,18 @@ class Stage(Protocol):
 def step_count() -> int:
     """The number of steps of a life."""
     return (MEMBERS - 1) + 1 + 1 + (MEMBERS - VICTIMS) + 1
+
+
+@contextmanager
+def log_level(level: int) -> Iterator[None]:
+    """Let Ottla log only lines of this level and above."""
+    logger = logging.getLogger("ottla")
+    before = logger.level
+    logger.setLevel(level)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def live(generation: Generation, stage: Stage, seed: int, on_step: Callable[[Phase], None] = lambda phase: None) -> Life:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from ottla.comparison.cluster import ZOOKEEPER_SETTINGS, Cluster
 from ottla.comparison.history import History
-from ottla.comparison.life import LIMIT, PARTITIONS, Life, Phase, Traffic, live, member_settings
+from ottla.comparison.life import LIMIT, PARTITIONS, Life, Phase, Traffic, live, log_level, member_settings
 from ottla.comparison.proxies import serving
 from ottla.demo.processes import ENDED, Child, Children, Event
 from ottla.runtime.zookeeper_server import ZooKeeperServer
@@ -150,7 +149,7 @@ def real_life(generation: Generation, folder: Path, stop: Stop, on_step: Callabl
     logs = folder / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     with (
-        _errors_only(logging.getLogger("ottla")),
+        log_level(logging.ERROR),  # that the killed broker has closed a connection is no news
         ZooKeeperServer(folder / "zookeeper", settings=ZOOKEEPER_SETTINGS) as zookeeper,
         Children(logs, stop) as children,
     ):
@@ -162,14 +161,3 @@ def real_life(generation: Generation, folder: Path, stop: Stop, on_step: Callabl
                 return live(generation, stage, SEED, on_step)
             finally:
                 stage.close()
-
-
-@contextmanager
-def _errors_only(logger: logging.Logger) -> Iterator[None]:
-    """Log no warnings meanwhile: that the killed broker has closed a connection is no news."""
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

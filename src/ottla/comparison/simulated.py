@@ -26,6 +26,7 @@ from ottla.comparison.life import (
     Life,
     Traffic,
     live,
+    log_level,
     member_settings,
 )
 from ottla.errors import OttlaError
@@ -54,13 +55,8 @@ no broker for it, though these brokers elect a coordinator in any case, and look
 
 def simulated_life(generation: Generation, seed: int) -> Life:
     """Play the life of a generation. Raises ``Unstable``."""
-    logger = logging.getLogger("ottla")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)  # the life has failures, which are no news
-    try:
+    with log_level(logging.CRITICAL):  # the life has failures, which are no news
         return live(generation, SimulatedStage(generation, seed), seed)
-    finally:
-        logger.setLevel(level)
 
 
 class SimulatedStage:

@@ -247,7 +247,6 @@ class Timers:
 
 @light_dataclass(frozen=True, slots=True)
 class _OpenAppend(Generic[F]):
-    batch: int
     decided: tuple[tuple[Operation, DecisionLike[F]], ...]
     producer: ProducerStamp | None
 
@@ -278,6 +277,8 @@ class PartitionRuntime(Generic[S, F]):
         self._batches = batches
         self._retry_backoff_ms = retry_backoff_ms
         self._open: dict[str, _OpenAppend[F]] = {}
+        self._keys: dict[int, str] = {}
+        """Batch -> the key whose open append it is."""
         self._waiting: dict[str, deque[Operation]] = {}
         self._divisions: dict[str, _Division] = {}
         """The key's first waiting operations are those of an append that failed."""
@@ -314,7 +315,7 @@ class PartitionRuntime(Generic[S, F]):
 
     def key_of(self, batch: int) -> str | None:
         """Return the key of an open append."""
-        return next((key for key, one in self._open.items() if one.batch == batch), None)
+        return self._keys.get(batch)
 
     def waiting(self, key: str) -> Collection[Operation]:
         """Return the operations that wait for the open append of a key."""
@@ -326,7 +327,7 @@ class PartitionRuntime(Generic[S, F]):
 
     def appended(self, batch: int, now: Now) -> list[F | Append | Reply | PartialAnswer]:
         """Apply and answer the operations of an append, then execute those that waited for it."""
-        key = self.key_of(batch)
+        key = self._keys.pop(batch, None)
         if key is None:
             return []
         ended = self._open.pop(key)
@@ -343,7 +344,7 @@ class PartitionRuntime(Generic[S, F]):
 
         Of several operations each gets an answer of its own, except for an error that concerns all of them, or seems to.
         """
-        key = self.key_of(batch)
+        key = self._keys.pop(batch, None)
         if key is None:
             return []
         ended = self._open.pop(key)
@@ -364,12 +365,15 @@ class PartitionRuntime(Generic[S, F]):
         1. A topic has offsets that the log refuses. 2. A member commits some, and commits of others share the append, which fails.
         3. The member tries again, and so do the others: with one answer for all, none of them would ever commit.
         """
-        half = len(operations) // 2
-        division = self._divisions.setdefault(key, _Division())
-        again = operations[half:] if division.seems_hopeless else operations
-        division.parts.extend((len(operations) - half,) if division.seems_hopeless else (len(operations) - half, half))
-        self._waiting.setdefault(key, deque()).extendleft(reversed(again))
-        return operations[: len(operations) - len(again)]
+        first, second = operations[: len(operations) // 2], operations[len(operations) // 2 :]
+        division, waiting = self._divisions.setdefault(key, _Division()), self._waiting.setdefault(key, deque())
+        division.parts.append(len(second))
+        waiting.extendleft(reversed(second))
+        if division.seems_hopeless:
+            return first
+        division.parts.append(len(first))
+        waiting.extendleft(reversed(first))
+        return ()
 
     def _like_those_before(self, key: str) -> list[Operation]:
         """Take the operations of a divided append that would probably fail as well:
@@ -438,7 +442,7 @@ class PartitionRuntime(Generic[S, F]):
                 records, producer = records + more, self.shard.producer_of(result.events)
         if decided:
             batch = next(self._batches)
-            self._open[key] = _OpenAppend(batch, tuple(decided), producer)
+            self._open[key], self._keys[batch] = _OpenAppend(tuple(decided), producer), key
             effects.append(Append(self._partition, batch, records, producer))
         return effects
 

@@ -1,9 +1,9 @@
 """The registration of this broker in ZooKeeper, and the brokers that are registered.
 
 Owns the ephemeral node of this broker, and the reading of the others. Must not know topics, or what a partition's state is.
- Invariants: a node of another session is neither overwritten nor deleted, be it that of an earlier
-process or of a second broker with the same id; the node is created only after all topics were read in this session and the states
-of this broker's partitions are written, so clients that find it can read and write.
+Invariants: a node of another session is neither overwritten nor deleted, be it that of an earlier process or of a second broker
+with the same id; the node is created only after all topics were read in this session and the states of this broker's partitions
+are written, so clients that find it can read and write.
 """
 
 from __future__ import annotations
