@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -86,6 +86,16 @@ def pytest_collection_finish() -> None:
     """Exclude the millions of objects of the collected tests from full garbage collections: they live as long as the run."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def no_idle_consumers() -> Iterator[None]:
+    """Close the consumers that tasks of Spark, run in the process of the test, keep for later tasks."""
+    from ottla.spark import consumer_pool  # not at the top: most tests do not need Spark
+
+    yield
+    while consumer_pool._idle:
+        consumer_pool._idle.popitem()[1].close(timeout=0)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import itertools
@@ -23,9 +24,10 @@ from confluent_kafka import admin
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
+from ottla import Broker
 from ottla.spark.jobs.session import use_installed_pyspark
 from ottla.spark.runner_environment import DRAIN
-from tests.interop.real_kafka import QUICK_JVM
+from tests.interop.real_kafka import QUICK_JVM, OwnKafka, free_port_pair
 from tests.spark.standalone import Standalone
 
 SETTINGS = {
@@ -201,6 +203,23 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def kafka(real_kafka: str) -> Kafka:
     """Apache Kafka."""
     return Kafka(real_kafka)
+
+
+@contextlib.contextmanager
+def cluster_of(request: pytest.FixtureRequest, kind: str) -> Iterator[Kafka]:
+    """The shared Apache Kafka (``"kafka"``), an embedded broker (``"broker"``), or an Apache Kafka of the version ``kind``."""
+    if kind == "kafka":
+        yield request.getfixturevalue("kafka")
+    elif kind == "broker":
+        with Broker() as broker:
+            yield Kafka(broker.bootstrap_servers)
+    else:
+        request.getfixturevalue("kafka_tool")
+        node = OwnKafka(free_port_pair(), version=kind)
+        try:
+            yield Kafka(node.address)
+        finally:
+            node.stop()
 
 
 @pytest.fixture(scope="module")

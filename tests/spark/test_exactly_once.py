@@ -22,8 +22,7 @@ from ottla.spark import exactly_once
 from ottla.spark.exactly_once import TaskAttempt, abort_batch, commit_batch, open_transactions, write_task
 from ottla.spark.replay import Marker, SinkName, TaskReport, conflicts
 from ottla.spark.sink_options import SinkOptions, parse_sink_options
-from tests.interop.real_kafka import OwnKafka, free_port_pair
-from tests.spark.conftest import Kafka
+from tests.spark.conftest import Kafka, cluster_of
 
 _numbers = itertools.count(1)
 
@@ -91,20 +90,13 @@ class Query:
 
 
 OTHERS = [pytest.param(each, marks=pytest.mark.slow) for each in ("broker", "3.9.1", "3.0.2")]
+"""3.9.1 and 3.0.2 have the first version of transactions."""
 
 
 @pytest.fixture(scope="module", params=["kafka", *OTHERS])
 def cluster(request: pytest.FixtureRequest) -> Iterator[Kafka]:
-    if request.param == "kafka":
-        yield request.getfixturevalue("kafka")
-    elif request.param == "broker":
-        with Broker() as broker:
-            yield Kafka(broker.bootstrap_servers)
-    else:  # an older Kafka, with the first version of transactions
-        request.getfixturevalue("kafka_tool")
-        node = OwnKafka(free_port_pair(), version=request.param)
-        yield Kafka(node.address)
-        node.stop()
+    with cluster_of(request, request.param) as kafka:
+        yield kafka
 
 
 @pytest.fixture

@@ -10,30 +10,18 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from ottla.spark import consumer_pool
 from ottla.spark.data_loss import DataLossError
 from ottla.spark.options import parse_options
 from ottla.spark.stream import OttlaStreamReader
-from tests.interop.real_kafka import OwnKafka, free_port_pair
-from tests.spark.conftest import Kafka, numbered
+from tests.spark.conftest import Kafka, cluster_of, numbered
+
+pytestmark = pytest.mark.usefixtures("no_idle_consumers")
 
 
 @pytest.fixture(scope="module", params=["kafka", pytest.param("3.0.2", marks=pytest.mark.slow)])
 def cluster(request: pytest.FixtureRequest) -> Iterator[Kafka]:
-    if request.param == "kafka":
-        yield request.getfixturevalue("kafka")
-    else:
-        request.getfixturevalue("kafka_tool")
-        node = OwnKafka(free_port_pair(), version=request.param)
-        yield Kafka(node.address)
-        node.stop()
-
-
-@pytest.fixture(autouse=True)
-def pool_is_empty() -> Iterator[None]:
-    yield
-    while consumer_pool._idle:
-        consumer_pool._idle.popitem()[1].close(timeout=0)
+    with cluster_of(request, request.param) as kafka:
+        yield kafka
 
 
 def recreate(cluster: Kafka, topic: str, count: int) -> None:

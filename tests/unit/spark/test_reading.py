@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,19 +18,14 @@ from ottla.spark.planning import OffsetRange
 from ottla.spark.reading import read_ranges
 from tests.work_counter import work
 
+pytestmark = pytest.mark.usefixtures("no_idle_consumers")
+
 PARTITIONS = 240
 
 
 def read(partitions: int, options: SourceOptions) -> int:
     ranges = [OffsetRange("wide", number, 0, 2) for number in range(partitions)]
     return sum(batch.num_rows for batch in read_ranges(ranges, ("value",), options))
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left() -> Iterator[None]:
-    yield
-    while consumer_pool._idle:
-        consumer_pool._idle.popitem()[1].close(timeout=0)
 
 
 def test_an_error_names_the_option_also_when_a_range_is_held_against_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
