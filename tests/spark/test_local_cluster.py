@@ -16,7 +16,7 @@ from tests.interop.real_kafka import QUICK_JVM
 from tests.spark.conftest import Kafka, numbered
 from tests.spark.driver_process import SOURCE_AND_SINK, driver, result_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 PYTHON = """#!/bin/sh
 home=$(dirname "$0")
@@ -62,7 +62,7 @@ TRIED = [("without", "batch"), ("without", "write"), ("without", "stream"), ("ot
 """What executors lack, and a job that fails for it."""
 
 
-@pytest.fixture(scope="module", params=["connect", "classic"])
+@pytest.fixture(scope="module", params=["connect", pytest.param("classic", marks=pytest.mark.slow)])
 def session(request: pytest.FixtureRequest) -> str:
     """The kind of the session."""
     kind: str = request.param
