@@ -41,8 +41,9 @@ def batch_of(rows: int) -> pa.RecordBatch:
 class Reader(DataSourceReader):
     """Hands out the same batch over and over."""
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, rows: int, schema: StructType) -> None:
         self._rows = rows
+        self._columns = schema.names
 
     def partitions(self) -> list[InputPartition]:
         """Return the tasks."""
@@ -54,7 +55,7 @@ class Reader(DataSourceReader):
 
         freeze_heap()  # as Ottla's source does: without it each task is followed by 30 ms of garbage collection
         left = self._rows // TASKS
-        batch = batch_of(min(left, ROWS_OF_BATCH))
+        batch = batch_of(min(left, ROWS_OF_BATCH)).select(self._columns)
         while left:
             yield batch.slice(0, left)
             left -= min(left, batch.num_rows)
@@ -100,11 +101,11 @@ class PythonAlone(DataSource):
 
     def reader(self, schema: StructType) -> Reader:
         """The reader of a batch."""
-        return Reader(int(self.options["rows"]))
+        return Reader(int(self.options["rows"]), schema)
 
     def streamReader(self, schema: StructType) -> StreamReader:
         """The reader of a stream."""
-        return StreamReader(int(self.options["rows"]))
+        return StreamReader(int(self.options["rows"]), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> Writer:
         """The writer of a batch."""

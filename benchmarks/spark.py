@@ -159,19 +159,15 @@ class Benchmark:
         """Read a batch of all columns, or only some."""
 
         def work(name: str) -> float:
-            if name == PYTHON_ALONE:
-                given = self._spark.read.format("python-alone").option("rows", self._records).load()
-                return self._records / seconds(lambda: given.write.format("noop").mode("overwrite").save())
-            source, options = SOURCES[name]
+            source, options = ("python-alone", {"rows": self._records}) if name == PYTHON_ALONE else SOURCES[name]
             reader = self._spark.read.format(source).options(**{"kafka.bootstrap.servers": self._servers, "subscribe": self._topic})
-            if columns and source == "ottla":
+            if columns and source != "kafka":
                 reader = reader.schema(f"{columns} binary")  # Spark does not tell a Python source which columns a query uses
             frame = reader.options(**options).load()
             frame = frame.select(columns) if columns else frame
             return self._records / seconds(lambda: frame.write.format("noop").mode("overwrite").save())
 
-        names = SOURCES if columns else (*SOURCES, PYTHON_ALONE)
-        works = {name: functools.partial(work, name) for name in names}
+        works = {name: functools.partial(work, name) for name in (*SOURCES, PYTHON_ALONE)}
         self._rates(f"batch, {columns or 'all columns'}", compare(self._runs, works))
 
     def value(self) -> None:
@@ -183,7 +179,7 @@ class Benchmark:
 
         def work(name: str) -> tuple[float, float]:
             begun = time.perf_counter()
-            frame = self._stream(name, self._topic)
+            frame = self._stream(name, self._topic, rows=self._records)
             writer = frame.writeStream.format("noop").option("checkpointLocation", tempfile.mkdtemp())
             query = writer.trigger(availableNow=True).start()
             query.awaitTermination()
@@ -191,7 +187,7 @@ class Benchmark:
             [batch] = [each["durationMs"]["triggerExecution"] / 1000 for each in query.recentProgress if each["numInputRows"]]
             return self._records / batch, self._records / whole
 
-        found = compare(self._runs, {name: functools.partial(work, name) for name in SOURCES})
+        found = compare(self._runs, {name: functools.partial(work, name) for name in (*SOURCES, PYTHON_ALONE)})
         self._rates("AvailableNow, one batch", {name: [batch for batch, _ in each] for name, each in found.items()})
         self._rates("AvailableNow, with start and end", {name: [whole for _, whole in each] for name, each in found.items()})
 
@@ -201,11 +197,7 @@ class Benchmark:
         fill(self._servers, topic, 200_000, 100, 2)
 
         def work(name: str) -> list[float]:
-            if name == PYTHON_ALONE:
-                frame = self._spark.readStream.format("python-alone").option("rows", 1000).load()
-            else:
-                frame = self._stream(name, topic, maxOffsetsPerTrigger="1000")
-            return self._triggers(frame, "noop", {}, 60)
+            return self._triggers(self._stream(name, topic, rows=1000, maxOffsetsPerTrigger=1000), "noop", {}, 60)
 
         works = {name: functools.partial(work, name) for name in ("connector", "ottla", PYTHON_ALONE)}
         found = compare(2, works, WARM_UPS // 2)
@@ -241,10 +233,13 @@ class Benchmark:
         """Write small batches."""
         self.exactly_once(1000, 60)
 
-    def _stream(self, name: str, topic: str, **more: str) -> DataFrame:
+    def _stream(self, name: str, topic: str, rows: int, **more: int) -> DataFrame:
+        """Return a stream; ``rows`` are those of a batch of Python alone."""
+        if name == PYTHON_ALONE:
+            return self._spark.readStream.format("python-alone").option("rows", rows).load()
         source, options = SOURCES[name]
-        given = {"kafka.bootstrap.servers": self._servers, "subscribe": topic, "startingOffsets": "earliest", **options, **more}
-        return self._spark.readStream.format(source).options(**given).load()
+        given = {"kafka.bootstrap.servers": self._servers, "subscribe": topic, "startingOffsets": "earliest", **options}
+        return self._spark.readStream.format(source).options(**given, **more).load()
 
     def _rows(self, numbers: DataFrame) -> DataFrame:
         return numbers.selectExpr("lpad(CAST(id AS STRING), 8, '0') AS key", "rpad(CAST(id AS STRING), 100, 'abcdefgh') AS value")
