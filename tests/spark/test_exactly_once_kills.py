@@ -11,6 +11,7 @@ import json
 import os
 import random
 import signal
+import statistics
 import subprocess
 import sys
 import threading
@@ -35,7 +36,8 @@ KILLS = int(os.environ.get("OTTLA_SPARK_KILLS", "15"))
 
 PARTITIONS = 4
 READERS_WAIT = 30.0
-"""Seconds after the start of a session within which the first tasks of a query run, on a machine that may be busy. Usual are 6."""
+"""Seconds after the start of a session within which a query has aborted the transactions of the run before, on a machine that may
+be busy."""
 TIMEOUT = 240.0
 """Seconds in which a restarted query must end a batch."""
 
@@ -81,12 +83,12 @@ class Driver:
         environment.pop("PYSPARK_GATEWAY_PORT", None)
         use_installed_pyspark(home, environment)
         self._log = (home / "driver.log").open("a")
+        self._started_at = time.monotonic()
         self._process = subprocess.Popen(
             [sys.executable, str(DRIVER), json.dumps(wanted)], env=environment, stdout=subprocess.PIPE, stderr=self._log, text=True
         )
         self.jvm = int(self._next()["jvm"])
-        self.began_at = time.monotonic()
-        """When there was a session."""
+        self._session_at = time.monotonic()
         self.speculative = 0
         """Speculative copies of tasks."""
 
@@ -107,6 +109,11 @@ class Driver:
     def wait_for_end(self) -> None:
         """Wait until the driver is gone."""
         self._process.communicate(timeout=TIMEOUT)
+
+    def ages(self) -> tuple[float, float]:
+        """The seconds since the process was started, and since there was a session."""
+        now = time.monotonic()
+        return now - self._started_at, now - self._session_at
 
     def kill(self) -> None:
         """Kill the JVM; its Python parent notices."""
@@ -183,12 +190,12 @@ class Copy:
             found = admin.describe_transactions(names)
         return {name: each.transaction_start_time_ms for name, each in found.items() if each.state == "Ongoing"}
 
-    def wait_for_readers(self, left: dict[str, int | None], driver: Driver) -> float:
-        """Return the seconds after which a restarted driver has ended the transactions of the one before."""
+    def wait_for_readers(self, left: dict[str, int | None], driver: Driver) -> tuple[float, float]:
+        """Return the age of a restarted driver when it has ended the transactions of the one before."""
         while left.items() & self.open_transactions().items():
-            assert time.monotonic() - driver.began_at < READERS_WAIT
+            assert driver.ages()[1] < READERS_WAIT
             time.sleep(0.1)
-        return time.monotonic() - driver.began_at
+        return driver.ages()
 
     def check(self, **given: Any) -> None:
         """Copy the rest, and count each number once."""
@@ -234,7 +241,8 @@ def test_drivers_are_killed_between_two_commits(copy: Copy) -> None:
         driver.kill()
         left = copy.open_transactions()
         assert left
-    print(f"readers waited {min(waits):.1f} to {max(waits):.1f} s")
+    for what, each in zip(("start of the driver", "start of its session"), zip(*waits, strict=True), strict=True):
+        print(f"readers went on {min(each):.1f} to {max(each):.1f} s after the {what}, median {statistics.median(each):.1f} s")
     copy.check()
 
 

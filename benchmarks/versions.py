@@ -1,0 +1,172 @@
+"""A broker without ZooKeeper and a classic consumer: this checkout, and an earlier revision of it.
+
+In each round each version has a broker and consumers of its own, in processes of their own, and the versions take turns to begin.
+The broker's clients are confluent-kafka, the same for both. Both versions use the compiled modules of this checkout. The figures
+are medians of the rounds.
+
+    python benchmarks/versions.py [REVISION] [--rounds 3] [--records 1000000]
+
+REVISION is by default the last one before several brokers could share a ZooKeeper.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+from confluent_kafka import admin
+
+ROOT = Path(__file__).parents[1]
+ROUND = Path(__file__).with_name("_version_round.py")
+BEFORE_ZOOKEEPER = "4f93c068~1"
+PARTITIONS = 4
+VALUE = os.urandom(100)
+TITLES = {
+    "broker start": ("broker: start", 1e3, "ms"),
+    "produced": ("broker: produced", 1e-6, "M records/s"),
+    "consumed": ("broker: consumed", 1e-6, "M records/s"),
+    "import": ("import of ottla", 1e3, "ms"),
+    "first": ("classic consumer: first record after subscribe()", 1e3, "ms"),
+    "rate": ("classic consumer: poll()", 1e-6, "M records/s"),
+    "median": ("from produce() to poll(), median", 1e3, "ms"),
+    "99 %": ("from produce() to poll(), 99 %", 1e3, "ms"),
+}
+"""Figure -> its title, a factor and a unit."""
+
+
+def extract(revision: str, folder: Path) -> Path:
+    """Return the directory of the sources of ``revision``, with the compiled modules of this checkout."""
+    archive = subprocess.run(["git", "-C", ROOT, "archive", revision, "src"], capture_output=True, check=False)
+    if archive.returncode:
+        sys.exit(f"error: no sources of {revision}: {archive.stderr.decode().strip()}")
+    subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
+    for compiled in (ROOT / "src").rglob("*.so"):
+        shutil.copy(compiled, folder / compiled.relative_to(ROOT))
+    return folder / "src"
+
+
+def start(sources: Path, *args: str) -> subprocess.Popen[str]:
+    """Start a measurement of the version in ``sources``."""
+    environment = {**os.environ, "PYTHONPATH": str(sources)}
+    return subprocess.Popen(
+        [sys.executable, ROUND, *args], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def figures_of(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """Return what a measurement prints at its end."""
+    output, _ = process.communicate()
+    if process.returncode:
+        sys.exit(f"error: a measurement ended with {process.returncode}")
+    found: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return found
+
+
+@contextmanager
+def broker(sources: Path, figures: dict[str, Any]) -> Iterator[str]:
+    """A broker of a version; afterwards its figures are in ``figures``."""
+    process = start(sources, "broker")
+    assert process.stdout is not None
+    try:
+        yield process.stdout.readline().strip()
+    finally:
+        found = figures_of(process)
+    figures["broker start"], figures["broker modules"] = found["start"], found["modules"]
+
+
+def produce(servers: str, records: int) -> float:
+    """Return the records per second of a producer."""
+    settings = {"linger.ms": 5, "batch.size": 1_000_000, "queue.buffering.max.messages": 1_000_000}
+    producer = confluent_kafka.Producer({"bootstrap.servers": servers, **settings})
+    begun = time.perf_counter()
+    for number in range(records):
+        while True:
+            try:
+                producer.produce("read", VALUE, partition=number % PARTITIONS)
+                break
+            except BufferError:
+                producer.poll(0.05)
+        if not number % 1000:
+            producer.poll(0)
+    assert producer.flush(60) == 0
+    return records / (time.perf_counter() - begun)
+
+
+def consume(servers: str, records: int) -> float:
+    """Return the records per second of a consumer, from its first ones on."""
+    settings = {"auto.offset.reset": "earliest", "queued.min.messages": 1_000_000, "queued.max.messages.kbytes": 1_000_000}
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": servers, "group.id": "none", "enable.auto.commit": False, "fetch.queue.backoff.ms": 2, **settings}
+    )
+    consumer.assign([confluent_kafka.TopicPartition("read", number, 0) for number in range(PARTITIONS)])
+    left, begun = records, 0.0
+    while left > 0:
+        left -= len(consumer.consume(10_000, 5))
+        begun = begun or time.perf_counter()
+    ended = time.perf_counter()
+    consumer.close()
+    return records / (ended - begun)
+
+
+def measure(sources: Path, records: int) -> dict[str, Any]:
+    """One round of a version."""
+    figures: dict[str, Any] = {}
+    with broker(sources, figures) as servers:
+        control = admin.AdminClient({"bootstrap.servers": servers})
+        for created in control.create_topics([admin.NewTopic("read", PARTITIONS, 1), admin.NewTopic("late", 1, 1)]).values():
+            created.result(20)
+        figures["produced"], figures["consumed"] = produce(servers, records), consume(servers, records)
+        figures |= figures_of(start(sources, "read", servers, "read", str(records)))
+        figures |= figures_of(start(sources, "latency", servers, "late"))
+    return figures
+
+
+def report(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> None:
+    """Print the table, and the modules that only one version loads."""
+    for name, (title, factor, unit) in TITLES.items():
+        old, new = ([each[name] * factor for each in rounds] for rounds in (before, after))
+        middle = statistics.median(old)
+        spread = f"{min(new) / middle:.2f} to {max(new) / middle:.2f}"
+        ratio = statistics.median(new) / middle
+        print(f"{title:50} before {middle:8.2f}   after {statistics.median(new):8.2f} {unit:12} ratio {ratio:.2f} ({spread})")
+    for what, name in (("consumer", "modules"), ("broker", "broker modules")):
+        print(f"modules of the {what}: {_difference(before[0][name], after[0][name])}")
+
+
+def _difference(before: list[str], after: list[str]) -> str:
+    more, fewer = sorted(set(after) - set(before)), sorted(set(before) - set(after))
+    return ", ".join([f"+{name}" for name in more] + [f"-{name}" for name in fewer]) or "the same"
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("revision", nargs="?", default=BEFORE_ZOOKEEPER)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--records", type=int, default=1_000_000)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        versions: Mapping[str, Path] = {"before": extract(given.revision, Path(folder)), "after": ROOT / "src"}
+        found: dict[str, list[dict[str, Any]]] = {name: [] for name in versions}
+        for number in range(given.rounds):
+            for name in sorted(versions, reverse=bool(number % 2)):
+                found[name].append(measure(versions[name], given.records))
+                print(f"round {number + 1} of {given.rounds}: {name}", file=sys.stderr, flush=True)
+    report(found["before"], found["after"])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
