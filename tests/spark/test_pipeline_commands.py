@@ -188,7 +188,9 @@ def test_ctrl_c_in_a_terminal(project: Project) -> None:
     os.killpg(run.pid, signal.SIGINT)
     _, errors = run.communicate(timeout=LONG)
     assert run.returncode == 0, errors
-    assert "Traceback" not in errors
+    # On a busy machine PySpark's daemon prints a BrokenPipeError when Spark has closed its connection to a worker.
+    frames = [line for line in errors.splitlines() if line.lstrip().startswith("File ") and "/pyspark/daemon.py" not in line]
+    assert frames == [], errors
     wait_for(lambda: subprocess.run(["pgrep", "-g", str(run.pid)], capture_output=True).stdout == b"")
     copied, lake = project.copied(), project.lake()
     assert 0 < len(copied) < 400
