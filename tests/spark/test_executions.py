@@ -79,6 +79,17 @@ def test_a_view_has_the_records_left_after_delete_records(load: Load, kafka: Kaf
     assert values(frame.select("value")) == [7, 8, 9]
 
 
+def test_a_view_of_a_topic_that_was_recreated_has_its_records(load: Load, kafka: Kafka, source: str) -> None:
+    topic = kafka.create(2)
+    kafka.produce(topic, [*numbered(5), *numbered(5, 5, 1)])
+    frame = load(source=source, subscribe=topic)
+    assert values(frame) == list(range(10))
+    kafka.delete(topic)
+    kafka.create(2, name=topic)
+    kafka.produce(topic, [*numbered(15, 100), *numbered(15, 115, 1)])
+    assert values(frame) == list(range(100, 130))
+
+
 def test_a_topic_that_was_empty_and_partitions_that_are_new(load: Load, kafka: Kafka, source: str) -> None:
     topic = kafka.create()
     frame = load(source=source, subscribe=topic)
@@ -113,6 +124,11 @@ def test_a_stream_joined_with_a_table_sees_its_update(
         kafka.produce(names, [Message(b"new", key=b"1")])
         kafka.produce(orders, [Message(b"second", key=b"1")])
         wait_for(lambda: written(spark, sink) == [("first", 0), ("second", 1)])
+        kafka.delete(names)
+        kafka.create(name=names)
+        kafka.produce(names, [Message(b"recreated", key=b"1")])
+        kafka.produce(orders, [Message(b"third", key=b"1")])
+        wait_for(lambda: written(spark, sink) == [("first", 0), ("second", 1), ("third", 0)])
     finally:
         query.stop()
 

@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from ottla.spark.batch import OttlaBatchReader
 from ottla.spark.data_loss import DataLossError
 from ottla.spark.options import parse_options
 from ottla.spark.stream import OttlaStreamReader
@@ -75,3 +76,36 @@ def test_one_of_two_topics_was_recreated(cluster: Kafka) -> None:
     assert {row["topic"] for row in rows} == {topics[1]}
     assert len(rows) == 100
     reader.stop()
+
+
+def batch_reader(cluster: Kafka, topic: str, **options: str) -> OttlaBatchReader:
+    given = {"kafka.bootstrap.servers": cluster.servers, "subscribe": topic, "planOnce": "true", **options}
+    return OttlaBatchReader(parse_options(given).for_batch(), ("value",), given)
+
+
+@pytest.mark.parametrize("later", [10, 100, 300], ids=["shorter", "as long", "longer"])
+def test_a_batch_whose_topic_is_recreated_after_it_was_planned(cluster: Kafka, later: int) -> None:
+    topic = cluster.create()
+    cluster.produce(topic, numbered(100))
+    batch, tolerant = batch_reader(cluster, topic), batch_reader(cluster, topic, failOnDataLoss="false")
+    (task,) = batch.partitions()
+    for each in (batch, tolerant):
+        assert sum(rows.num_rows for rows in each.read(task)) == 100
+    recreate(cluster, topic, later)
+    with pytest.raises(DataLossError, match=f"{topic}-0: offsets 0 to 99 cannot be read: the topic was deleted, and created again"):
+        list(batch.read(task))
+    assert list(tolerant.read(task)) == []
+    (task,) = batch.partitions()
+    assert sum(rows.num_rows for rows in batch.read(task)) == later
+
+
+@pytest.mark.slow
+def test_a_batch_on_brokers_without_topic_ids(request: pytest.FixtureRequest) -> None:
+    with cluster_of(request, "2.4.1") as old:
+        topic = old.create()
+        old.produce(topic, numbered(10))
+        batch = batch_reader(old, topic)
+        (task,) = batch.partitions()
+        assert [each.topic_id for each in task.value] == [None]
+        recreate(old, topic, 20)
+        assert sum(rows.num_rows for rows in batch.read(task)) == 10

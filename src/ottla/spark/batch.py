@@ -24,7 +24,7 @@ from ottla.spark.executors import Shipped
 from ottla.spark.offsets import LATEST, Offsets
 from ottla.spark.options import SourceOptions
 from ottla.spark.planner_client import PlannerAddress, register, request_bounds
-from ottla.spark.planning import Bounds, Task, UnboundTask, plan_tasks, plan_unbound_tasks, ranges_between
+from ottla.spark.planning import Bounds, Task, UnboundTask, plan_tasks, plan_unbound_tasks
 from ottla.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -64,8 +64,7 @@ class OttlaBatchReader(Shipped, DataSourceReader):
             bounds = current_bounds(cluster, options)
         least, most, cores = options.min_partitions, options.max_partitions, os.cpu_count() or 1
         if options.plan_once or are_fixed(options, bounds):
-            starts, ends = ({tp: both[point] for tp, both in bounds.items()} for point in (0, 1))
-            ranges = ranges_between(starts, ends)
+            ranges = bounds.ranges()
             planned = plan_tasks(ranges, min_partitions=least, max_partitions=most, max_records=options.max_records, cores=cores)
             return [InputPartition(task) for task in planned]
         planner = register(self._given)
@@ -91,8 +90,8 @@ class OttlaBatchReader(Shipped, DataSourceReader):
             return unbound.task.ranges(unbound.planned)
         driver = context.getLocalProperty(DRIVER_HOST) or "localhost"
         timeout = MAX_LOOKUPS * api_timeout(self._options) + MISSING_TIMEOUT
-        rows = request_bounds(unbound.planner, int(execution), driver=driver, timeout=timeout)
-        return unbound.task.ranges(bounds_from_json(rows))
+        bounds = request_bounds(unbound.planner, int(execution), driver=driver, timeout=timeout)
+        return unbound.task.ranges(bounds_from_json(bounds))
 
     def _warn_of_newer_records(self, unbound: UnboundPartition) -> None:
         ending = self._options.ending_offsets
@@ -101,7 +100,7 @@ class OttlaBatchReader(Shipped, DataSourceReader):
         latest: Offsets = {}
         with contextlib.suppress(OttlaError), Cluster(self._options) as cluster:  # the read that follows raises the same error
             latest = cluster.latest(ending.unresolved(last, LATEST))
-        if newer := sorted(tp for tp, end in latest.items() if end > unbound.planned[tp][1]):
+        if newer := sorted(tp for tp, end in latest.items() if end > unbound.planned.offsets[tp][1]):
             log.warning(
                 "%s: an RDD, and so foreach(), foreachPartition() and toJSON(), does not read records newer than the first use of "
                 "the table; call load() again to read them",
@@ -112,4 +111,8 @@ class OttlaBatchReader(Shipped, DataSourceReader):
 def _bounds_of(task: UnboundTask, bounds: Bounds) -> Bounds:
     """Return ``bounds`` of the partitions in ``task``."""
     shared = {share[:2] for share in task.shares}
-    return {tp: both for tp, both in bounds.items() if tuple(tp) in shared}
+    topics = {topic for topic, _ in shared}
+    return Bounds(
+        {tp: both for tp, both in bounds.offsets.items() if tuple(tp) in shared},
+        {topic: topic_id for topic, topic_id in bounds.topic_ids.items() if topic in topics},
+    )

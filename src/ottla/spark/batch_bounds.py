@@ -1,4 +1,4 @@
-"""The bounds of a batch: the first offset and the end offset in each partition.
+"""The bounds of a batch: the first offset and the end offset in each partition, and the ids of the topics.
 
 Owns the resolution of ``startingOffsets`` and ``endingOffsets`` to offsets in a cluster, and the JSON of bounds. Must not know how
 tasks share them. Invariant: ``are_fixed`` is true only for bounds that do not depend on the state of the cluster, so every
@@ -27,7 +27,7 @@ def are_fixed(options: SourceOptions, bounds: Bounds) -> bool:
     starting, ending = options.starting_offsets, options.ending_offsets
     if starting is None or ending is None or starting.everywhere is not None or ending.everywhere is not None:
         return False
-    return all(both == (starting.partitions[tp], ending.partitions[tp]) for tp, both in bounds.items())
+    return all(both == (starting.partitions[tp], ending.partitions[tp]) for tp, both in bounds.offsets.items())
 
 
 def current_bounds(cluster: Cluster, options: SourceOptions) -> Bounds:
@@ -43,14 +43,17 @@ def current_bounds(cluster: Cluster, options: SourceOptions) -> Bounds:
                 f"{first} for {tp} is {start}, beyond its {last}, {ends[tp]}",
                 hint="endingOffsets=latest is the current end of the log",
             )
-    return {tp: (start, ends[tp]) for tp, start in starts.items()}
+    return Bounds({tp: (start, ends[tp]) for tp, start in starts.items()}, cluster.topic_ids)
 
 
 def bounds_to_json(bounds: Bounds) -> str:
-    """Encode as ``[["topic", 0, 23, 42], ...]``: topic, partition, first offset, end offset (exclusive)."""
-    return json.dumps([[*tp, *bounds[tp]] for tp in sorted(bounds)])
+    """Encode as ``{"offsets": [["topic", 0, 23, 42], ...], "topics": {"topic": "id"}}``: each row has a topic, a partition, its
+    first offset and its end offset (exclusive)."""
+    rows = [[*tp, *bounds.offsets[tp]] for tp in sorted(bounds.offsets)]
+    return json.dumps({"offsets": rows, "topics": dict(bounds.topic_ids)})
 
 
-def bounds_from_json(rows: Any) -> Bounds:
-    """Return the bounds for the rows of ``bounds_to_json``."""
-    return {TopicPartition(topic, partition): (start, end) for topic, partition, start, end in rows}
+def bounds_from_json(stored: Any) -> Bounds:
+    """Return the bounds for the decoded JSON of ``bounds_to_json``."""
+    offsets = {TopicPartition(topic, partition): (start, end) for topic, partition, start, end in stored["offsets"]}
+    return Bounds(offsets, stored["topics"])

@@ -39,6 +39,7 @@ _AGAINST_RETENTION = "to avoid it, run the query more often, or increase retenti
 _ADVICE = {
     LossKind.LOG_BEGINS_LATER: _AGAINST_RETENTION,
     LossKind.FOUND_LATE: _AGAINST_RETENTION,
+    LossKind.TOPIC_RECREATED: "to read the new topic in a batch, call load() again",
     LossKind.NOT_SUBSCRIBED: "to read them, include the partition in assign, subscribe or subscribePattern again",
 }
 """The advice for each kind, beside ``failOnDataLoss``."""

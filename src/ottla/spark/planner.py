@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CACHE_SIZE = 64 * 2**20
-"""Bytes of the bounds that are kept per table, least recently used first out: enough for 200,000 executions with a few partitions,
+"""Bytes of the bounds that are kept per table, least recently used first out: enough for 180,000 executions with a few partitions,
 or 1,600 with a thousand."""
 
 MAX_TABLES = 10_000
@@ -192,7 +192,7 @@ class Planner:
         self._tables: OrderedDict[str, Table] = OrderedDict()
 
     def handle(self, request: Mapping[str, Any]) -> str:
-        """Return the JSON of the response: ``{"table": NAME}`` to a table's options, ``{"bounds": [...]}`` to an execution of a
+        """Return the JSON of the response: ``{"table": NAME}`` to a table's options, ``{"bounds": {...}}`` to an execution of a
         table, ``{}`` to a hello, or ``{"error": TEXT}``."""
         try:
             if "hello" in request:

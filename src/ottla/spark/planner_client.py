@@ -97,8 +97,8 @@ def _send_options(address: tuple[int, bytes], given: Mapping[str, str]) -> dict[
         return None
 
 
-def request_bounds(address: PlannerAddress, execution: int, *, driver: str, timeout: float) -> list[list[object]]:
-    """Return the bounds of ``execution``, as rows of JSON, from the planner process. Called in a task. ``driver`` is a host name.
+def request_bounds(address: PlannerAddress, execution: int, *, driver: str, timeout: float) -> dict[str, Any]:
+    """Return the bounds of ``execution``, as decoded JSON, from the planner process. Called in a task. ``driver`` is a host name.
 
     Raises ``OttlaError`` if the planner process cannot be reached, does not respond within ``timeout`` seconds, or responds with an
     error.
@@ -120,7 +120,7 @@ def request_bounds(address: PlannerAddress, execution: int, *, driver: str, time
         )
     if "error" in response:
         raise OttlaError(response["error"])
-    bounds: list[list[object]] = response["bounds"]
+    bounds: dict[str, Any] = response["bounds"]
     return bounds
 
 

@@ -13,8 +13,8 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from ottla.spark.offsets import Offsets
-from ottla.types import TopicPartition
+from ottla.spark.offsets import Offsets, TopicIds
+from ottla.types import FrozenMapping, TopicPartition
 
 RECORDS_PER_TASK = 1_000_000
 """With fewer records, the start of a task takes longer than its work."""
@@ -28,7 +28,7 @@ class OffsetRange(NamedTuple):
     start: int
     end: int
     topic_id: str | None = None
-    """The id of the topic, if the plan depends on it."""
+    """The id of the topic, which the task compares with that of the topic it reads; ``None`` if it is not known."""
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -47,8 +47,18 @@ class OffsetRange(NamedTuple):
 Task = tuple[OffsetRange, ...]
 """The work of one Spark task: ranges of different partitions."""
 
-Bounds = Mapping[TopicPartition, tuple[int, int]]
-"""Partition -> the first offset and the end offset (exclusive) of a batch."""
+
+class Bounds(NamedTuple):
+    """The offsets between which a batch reads, and the topics to which these offsets belong."""
+
+    offsets: Mapping[TopicPartition, tuple[int, int]]
+    """Partition -> the first offset and the end offset (exclusive)."""
+    topic_ids: TopicIds = FrozenMapping()
+    """Empty for a cluster without ids (Kafka before 2.8)."""
+
+    def ranges(self) -> list[OffsetRange]:
+        """The range of each partition, which may be empty."""
+        return [OffsetRange(*tp, *self.offsets[tp], self.topic_ids.get(tp.topic)) for tp in sorted(self.offsets)]
 
 
 class Share(NamedTuple):
@@ -78,16 +88,16 @@ class UnboundTask(NamedTuple):
     def ranges(self, bounds: Bounds) -> Task:
         """Return the ranges of this task within ``bounds``. A partition that is not in ``bounds`` has none."""
         shares = list(self.shares)
-        for tp in sorted(bounds):
+        for tp in sorted(bounds.offsets):
             is_new = not self.planned.get(tp.topic, 0) >> tp.partition & 1
             if is_new and zlib.crc32(str(tp).encode()) % self.tasks == self.number:
                 shares.append(Share(*tp))
         ranges = []
         for topic, partition, low, high in shares:
-            start, end = bounds.get(TopicPartition(topic, partition), (0, 0))
+            start, end = bounds.offsets.get(TopicPartition(topic, partition), (0, 0))
             start, end = max(start, low or 0), end if high is None else min(end, high)
             if start < end:
-                ranges.append(OffsetRange(topic, partition, start, end))
+                ranges.append(OffsetRange(topic, partition, start, end, bounds.topic_ids.get(topic)))
         return tuple(ranges)
 
 
@@ -136,12 +146,11 @@ def plan_unbound_tasks(
 
     There is at least one task. Empty partitions have shares as well, as they may get records.
     """
-    ranges = [OffsetRange(*tp, *bounds[tp]) for tp in sorted(bounds)]
-    planned = _share_out(ranges, min_partitions, max_partitions, max_records, cores) or [()]
+    planned = _share_out(bounds.ranges(), min_partitions, max_partitions, max_records, cores) or [()]
     masks: dict[str, int] = {}
-    for tp in bounds:
+    for tp in bounds.offsets:
         masks[tp.topic] = masks.get(tp.topic, 0) | 1 << tp.partition
-    shares = [tuple(_share(piece, *bounds[piece.topic_partition]) for piece in pieces) for pieces in planned]
+    shares = [tuple(_share(piece, *bounds.offsets[piece.topic_partition]) for piece in pieces) for pieces in planned]
     return [UnboundTask(of_task, number, len(shares), masks) for number, of_task in enumerate(shares)]
 
 

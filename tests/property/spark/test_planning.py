@@ -76,7 +76,7 @@ def test_a_plan_holds_every_record_once(ranges: list[OffsetRange], least: int | 
 
 
 BOUNDS = st.dictionaries(PARTITIONS, st.tuples(st.integers(0, 300), st.integers(0, 300)), max_size=10).map(
-    lambda found: {tp: (start, start + size) for tp, (start, size) in found.items()}
+    lambda found: Bounds({tp: (start, start + size) for tp, (start, size) in found.items()})
 )
 
 
@@ -87,7 +87,7 @@ def test_an_offset_belongs_to_one_task_in_every_execution(
     tasks = plan_unbound_tasks(planned, min_partitions=least, max_partitions=None, max_records=None, cores=cores)
     for bounds in executions:
         found = [each for task in tasks for each in task.ranges(bounds)]
-        assert _offsets(found) == _offsets([OffsetRange(*tp, *both) for tp, both in bounds.items()])
+        assert _offsets(found) == _offsets([OffsetRange(*tp, *both) for tp, both in bounds.offsets.items()])
     assert [task for task in tasks if len({share[:2] for share in task.shares}) != len(task.shares)] == []
     mixed = [each for task in tasks for each in task.ranges(random.choice(executions))]
     assert all(count == 1 for count in _offsets(mixed).values())

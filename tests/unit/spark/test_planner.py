@@ -23,10 +23,11 @@ from pyspark.sql.datasource import InputPartition
 from ottla import Admin, Broker, OttlaError
 from ottla.spark import planner as planner_module
 from ottla.spark.batch import OttlaBatchReader, UnboundPartition
+from ottla.spark.batch_bounds import bounds_from_json
 from ottla.spark.options import parse_options, planner_options
 from ottla.spark.planner import DRIVER_CHECK_INTERVAL, IDLE_TIMEOUT, MAX_CONNECTED_TABLES, BoundsCache, Planner, serve
 from ottla.spark.planner_client import PlannerAddress, has_local_master, register, request_bounds
-from ottla.spark.planning import Share, UnboundTask
+from ottla.spark.planning import Bounds, Share, UnboundTask
 from ottla.spark.signed_messages import SignedConnection, WrongSignatureError
 from ottla.types import TopicPartition
 from tests.closed_ports import closed_port
@@ -125,7 +126,7 @@ def test_the_bounds_of_an_execution_stay_and_those_of_the_next_are_new(broker: B
     table = json.loads(planner.handle({"options": options_of(broker)}))["table"]
 
     def bounds(execution: int) -> Any:
-        return json.loads(planner.handle({"table": table, "execution": execution}))["bounds"]
+        return json.loads(planner.handle({"table": table, "execution": execution}))["bounds"]["offsets"]
 
     assert bounds(1) == [["t", 0, 0, 0], ["t", 1, 0, 0]]
     produce(broker, "t", 3, partition=1)
@@ -147,7 +148,7 @@ def test_a_restarted_planner_rejects_executions_of_its_predecessor(broker: Broke
         produce(broker, "t", 3, partition=1)
     assert all("bounds" in answer for answer in answers[0])
     assert ["does not have the offsets" in answer.get("error", "") for answer in answers[1]] == [True, True, True, False]
-    assert answers[1][-1] == {"bounds": [["t", 0, 0, 0], ["t", 1, 0, 3]]}
+    assert answers[1][-1]["bounds"]["offsets"] == [["t", 0, 0, 0], ["t", 1, 0, 3]]
 
 
 def test_tables_with_the_same_options_are_one(broker: Broker, topic: str, tmp_path: Path) -> None:
@@ -199,7 +200,9 @@ def test_a_task_asks_over_the_network(served: int, broker: Broker, topic: str, m
         table = connection.request({"options": options_of(broker)}, timeout=SECONDS)["table"]
     monkeypatch.setenv("SPARK_LOCAL_DIRS", "another machine's")
     address = PlannerAddress(served, KEY, table, "the driver's")
-    assert request_bounds(address, 1, driver="localhost", timeout=SECONDS) == [["t", 0, 0, 0], ["t", 1, 0, 0]]
+    bounds = bounds_from_json(request_bounds(address, 1, driver="localhost", timeout=SECONDS))
+    assert bounds.offsets == {TopicPartition("t", 0): (0, 0), TopicPartition("t", 1): (0, 0)}
+    assert [*bounds.topic_ids] == ["t"]
     with pytest.raises(OttlaError, match=r"does not have this table.*\(call load\(\) again, or set option planOnce to true\)"):
         request_bounds(address._replace(table="other"), 1, driver="localhost", timeout=SECONDS)
 
@@ -364,7 +367,7 @@ def test_an_rdd_warns_of_newer_records(broker: Broker, topic: str, caplog: pytes
     given = options_of(broker)
     reader = OttlaBatchReader(parse_options(given).for_batch(), ("offset",), planner_options(given))
     task = UnboundTask((Share("t", 0), Share("t", 1)), 0, 1, {"t": 0b11})
-    planned = {TopicPartition("t", 0): (0, 2), TopicPartition("t", 1): (0, 0)}
+    planned = Bounds({TopicPartition("t", 0): (0, 2), TopicPartition("t", 1): (0, 0)})
     partition = InputPartition(UnboundPartition(task, planned, PlannerAddress(1, KEY, "t", "")))
 
     def offsets() -> list[int]:
@@ -381,7 +384,7 @@ def test_an_rdd_warns_of_newer_records(broker: Broker, topic: str, caplog: pytes
 def test_an_rdd_is_read_if_the_check_for_newer_records_fails(broker: Broker, topic: str) -> None:
     given = options_of(broker, **{"kafka.default.api.timeout.ms": "1000"})
     reader = OttlaBatchReader(parse_options(given).for_batch(), ("offset",), planner_options(given))
-    planned = {TopicPartition("t", 0): (0, 0)}
+    planned = Bounds({TopicPartition("t", 0): (0, 0)})
     partition = InputPartition(
         UnboundPartition(UnboundTask((Share("t", 0),), 0, 1, {"t": 1}), planned, PlannerAddress(1, KEY, "t", ""))
     )

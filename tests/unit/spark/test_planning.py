@@ -103,40 +103,51 @@ def open_tasks(bounds: Bounds, least: int | None = None, most: int | None = None
 
 
 def test_a_share_is_open_where_the_batch_begins_and_ends() -> None:
-    tasks = open_tasks({A: (10, 40)}, least=3)
+    tasks = open_tasks(Bounds({A: (10, 40)}), least=3)
     assert [task.shares for task in tasks] == [
         (Share("a", 0, None, 20),),
         (Share("a", 0, 20, 30),),
         (Share("a", 0, 30, None),),
     ]
-    later = {A: (15, 100)}
+    later = Bounds({A: (15, 100)})
     assert [task.ranges(later) for task in tasks] == [(a(15, 20),), (a(20, 30),), (a(30, 100),)]
-    assert [task.ranges({A: (35, 100)}) for task in tasks] == [(), (), (a(35, 100),)]
+    assert [task.ranges(Bounds({A: (35, 100)})) for task in tasks] == [(), (), (a(35, 100),)]
 
 
 def test_empty_partitions_have_their_shares() -> None:
-    empty = {TopicPartition("a", number): (0, 0) for number in range(4)}
+    empty = Bounds({TopicPartition("a", number): (0, 0) for number in range(4)})
     tasks = open_tasks(empty)
     assert len(tasks) == 2
     assert [task.ranges(empty) for task in tasks] == [(), ()]
-    filled = dict.fromkeys(empty, (0, 5))
+    filled = Bounds(dict.fromkeys(empty.offsets, (0, 5)))
     assert [len(task.ranges(filled)) for task in tasks] == [2, 2]
 
 
 def test_partitions_that_are_new_belong_to_one_task_each() -> None:
-    tasks = open_tasks({A: (0, 5), B: (0, 5), C: (0, 5)}, cores=3)
+    tasks = open_tasks(Bounds({A: (0, 5), B: (0, 5), C: (0, 5)}), cores=3)
     names = [TopicPartition(topic, number) for topic in ("a", "b", "new") for number in range(20)]
-    found = [each.topic_partition for task in tasks for each in task.ranges(dict.fromkeys(names, (0, 9)))]
+    later = Bounds(dict.fromkeys(names, (0, 9)))
+    found = [each.topic_partition for task in tasks for each in task.ranges(later)]
     assert sorted(found) == sorted(names)
-    assert all(task.ranges(dict.fromkeys(names, (0, 9))) for task in tasks)
+    assert all(task.ranges(later) for task in tasks)
 
 
 def test_a_pattern_that_matches_nothing_yet_has_a_task() -> None:
-    [task] = open_tasks({})
-    assert task.ranges({}) == ()
-    assert task.ranges({A: (0, 3)}) == (a(0, 3),)
+    [task] = open_tasks(Bounds({}))
+    assert task.ranges(Bounds({})) == ()
+    assert task.ranges(Bounds({A: (0, 3)})) == (a(0, 3),)
 
 
 def test_a_partition_that_is_gone_is_not_read() -> None:
-    [first, second] = open_tasks({A: (0, 5), B: (0, 5)})
-    assert [first.ranges({A: (0, 6)}), second.ranges({A: (0, 6)})] == [(a(0, 6),), ()]
+    [first, second] = open_tasks(Bounds({A: (0, 5), B: (0, 5)}))
+    later = Bounds({A: (0, 6)})
+    assert [first.ranges(later), second.ranges(later)] == [(a(0, 6),), ()]
+
+
+def test_ranges_have_the_ids_of_the_topics_to_which_the_bounds_belong() -> None:
+    new = TopicPartition("new", 0)
+    planned = Bounds({A: (0, 5), B: (0, 5)}, {"a": "before", "b": "b's"})
+    assert planned.ranges() == [OffsetRange(*A, 0, 5, "before"), OffsetRange(*B, 0, 5, "b's")]
+    later = Bounds({A: (0, 3), B: (0, 5), new: (0, 1)}, {"a": "after", "new": "new's"})
+    found = [each for task in open_tasks(planned) for each in task.ranges(later)]
+    assert sorted((each.topic, each.topic_id) for each in found) == [("a", "after"), ("b", None), ("new", "new's")]
