@@ -123,6 +123,11 @@ class _RangeReader:
         except errors.OffsetOutOfRangeError as error:
             self._last_error = error
             self._compare_with_logs()
+        except errors.LogTruncationError as error:
+            # The client raises it also for a topic that was recreated while it is read.
+            self._compare_topic_ids()
+            if any(tp.topic == error.topic for tp in self._remaining):
+                raise
         except OttlaError as error:
             if not error.retriable:
                 raise
@@ -190,11 +195,11 @@ class _RangeReader:
 
     def _compare_with_logs(self) -> None:
         """Report losses in the remaining ranges and seek behind them; without losses, try the same offsets again."""
-        self._compare_topic_ids()
+        topics = self._compare_topic_ids()
         partitions = list(self._remaining)
         if not partitions:
             return
-        begins, ends = self._bounds(partitions)
+        begins, ends = self._bounds(partitions, topics)
         losses: list[Loss] = []
         done: list[TopicPartition] = []
         for tp in partitions:
@@ -230,16 +235,19 @@ class _RangeReader:
         if any(tp in self._unconfirmed for tp in unconfirmed):
             self._compare_topic_ids()
 
-    def _compare_topic_ids(self) -> None:
-        """Report the ranges of topics that were recreated since they were planned, and do not read them."""
-        planned = {tp.topic: topic_id for tp, topic_id in self._unconfirmed.items()}
+    def _compare_topic_ids(self) -> Mapping[str, TopicMetadata]:
+        """Report the ranges of topics that were recreated since they were planned, and do not read them. Return the topics that
+        exist."""
+        planned = {each.topic: each.topic_id for each in self._remaining.values()}
         found = self._topics(planned)
-        recreated = {name for name, topic in found.items() if topic.topic_id and uuid_text(topic.topic_id) != planned[name]}
+        current = {name: uuid_text(topic.topic_id) for name, topic in found.items() if topic.topic_id is not None}
+        recreated = {name for name, topic_id in current.items() if planned[name] not in (None, topic_id)}
         self._unconfirmed = {tp: topic_id for tp, topic_id in self._unconfirmed.items() if tp.topic not in found}
         ranges = [each for each in self._remaining.values() if each.topic in recreated]
         self._finish([each.topic_partition for each in ranges])
         losses = [Loss(LossKind.TOPIC_RECREATED, each.topic, each.partition, each.start, each.end) for each in ranges]
         report(losses, fail=self._options.fail_on_data_loss)
+        return found
 
     def _topics(self, names: Collection[str]) -> dict[str, TopicMetadata]:
         """Return the metadata of the topics that exist, after ``MISSING_TIMEOUT`` if one is missing."""
@@ -252,9 +260,11 @@ class _RangeReader:
                 return {name: found[name] for name in names if name in found}
             time.sleep(RETRY_PAUSE)
 
-    def _bounds(self, partitions: list[TopicPartition]) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """Return the first offsets and the high watermarks of the logs, without partitions that are deleted."""
-        topics = self._topics({tp.topic for tp in partitions})
+    def _bounds(
+        self, partitions: list[TopicPartition], topics: Mapping[str, TopicMetadata]
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+        """Return the first offsets and the high watermarks of the logs, without partitions that are deleted. ``topics``: those that
+        exist."""
         existing = {TopicPartition(info.topic, info.partition) for topic in topics.values() for info in topic.partitions}
         wanted = [tp for tp in partitions if tp in existing]
         begins = self._consumer.beginning_offsets(wanted, timeout=self._options.poll_timeout)

@@ -11,14 +11,20 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
-from ottla import Admin, Broker, Producer
+from ottla import Admin, Broker, Producer, TopicPartition
+from ottla.errors import LogTruncationError
 from ottla.spark.batch import EXECUTION, OttlaBatchReader, UnboundPartition
 from ottla.spark.data_loss import DataLossError
 from ottla.spark.options import parse_options, planner_options
+from ottla.spark.planning import OffsetRange
+from ottla.spark.reading import read_ranges
 
 pytestmark = pytest.mark.usefixtures("no_idle_consumers")
 
 RECREATED = "cannot be read: the topic was deleted, and created again under its name"
+
+SIZE = 100_000
+"""The bytes of a record that is fetched by itself."""
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +151,53 @@ def test_a_task_has_the_ids_of_its_own_topics_only(broker: Broker, topic: str) -
         unbound = partition.value
         assert isinstance(unbound, UnboundPartition)
         assert unbound.planned.topic_ids.keys() == {share.topic for share in unbound.task.shares}
+
+
+def begun_task(broker: Broker, topic: str, *, has_ids: bool, **options: str) -> tuple[list[int], Iterator[pa.RecordBatch]]:
+    """Begin a task of ``topic``, which gets ten large records, and of another one. Return what it has read, and the rest."""
+    other = f"{topic}-other"
+    recreate(broker, topic, range(10), SIZE)
+    create(broker, other, range(200, 210), SIZE)
+    small = {"kafka.max.partition.fetch.bytes": str(SIZE), "kafka.fetch.max.bytes": str(SIZE), "kafka.max.poll.records": "1"}
+    one_task = {"planOnce": "true", "minPartitions": "1", "maxPartitions": "1", "subscribe": f"{topic},{other}"}
+    batch = reader(broker, topic, **options, **one_task, **small)
+    (task,) = batch.partitions()
+    ranges = task.value if has_ids else [each._replace(topic_id=None) for each in task.value]
+    rows = batch.read(InputPartition(tuple(ranges)))
+    found = numbers(next(rows))
+    while min(found) >= 200:
+        found += numbers(next(rows))
+    return found, rows
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_topic_that_is_recreated_while_a_task_reads_it(broker: Broker, topic: str, fails: bool) -> None:
+    found, rows = begun_task(broker, topic, has_ids=True, failOnDataLoss=str(fails))
+    recreate(broker, topic, range(100, 140), SIZE)
+    if fails:
+        with pytest.raises(DataLossError, match=rf"^{topic}-0: offsets \d to 9 {RECREATED}"):
+            found += [number for more in rows for number in numbers(more)]
+    else:
+        found += [number for more in rows for number in numbers(more)]
+        assert [number for number in found if number >= 200] == list(range(200, 210))
+    old = [number for number in found if number < 200]
+    assert old == list(range(len(old)))
+    assert len(old) < 10
+
+
+def test_a_plan_without_ids_ends_with_the_error_of_the_client(broker: Broker, topic: str) -> None:
+    """As that of a stream's first batch after a checkpoint of Spark's connector."""
+    _, rows = begun_task(broker, topic, has_ids=False, failOnDataLoss="false")
+    recreate(broker, topic, range(100, 140), SIZE)
+    with pytest.raises(LogTruncationError, match=f"{topic} was deleted and recreated"):
+        list(rows)
+
+
+def test_a_plan_without_ids_is_compared_with_the_log_only(broker: Broker, topic: str) -> None:
+    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        admin.delete_records({TopicPartition(topic, 0): 4})
+    options = reader(broker, topic, failOnDataLoss="false")._options
+    assert [numbers(rows) for rows in read_ranges([OffsetRange(topic, 0, 0, 10)], ("value",), options)] == [list(range(4, 10))]
 
 
 def test_a_task_whose_worker_knows_the_topic_asks_for_no_metadata(broker: Broker, topic: str) -> None:
