@@ -7,17 +7,20 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from ottla.spark.jobs import check
+from ottla.spark.jobs.check import CheckSettings, check_job
 from ottla.spark.jobs.job_file import JobError, check_checkpoints, load_job
 from ottla.spark.jobs.runner import Runner, RunSettings
 from ottla.spark.jobs.state_file import RunDirectory
 from ottla.spark.jobs.stopping import StopRequests
 from ottla.spark.jobs.writers import settings_of
-from ottla.spark.runner_environment import DRAIN
+from ottla.spark.runner_environment import DRAIN, SAMPLE
 from tests.spark.conftest import Kafka, Load, numbered
 
 JOB = Path("job.py")
@@ -191,3 +194,35 @@ def test_what_a_writer_has_been_set_to(orders: Callable[..., DataFrame]) -> None
     same = frame.writeStream.format("noop").option("checkpointLocation", "file:/checkpoints/b/")
     with pytest.raises(JobError, match="the queries 'b' and 'c' have the same checkpoint"):
         check_checkpoints(JOB, {"b": other, "c": same}, "/checkpoints")
+
+
+REFUSED = {
+    "stream": ({"endingOffsets": "latest"}, "value binary", "option endingOffsets has no effect for a stream"),
+    "column": ({}, "price int", "there is no column 'price'"),
+}
+"""Query -> options and a schema that the source refuses when the query starts, and the reason."""
+SOURCES = """
+from pyspark.sql import SparkSession
+
+def writer(more, schema, reason):
+    reader = SparkSession.active().readStream.format("ottla").options(**OPTIONS, **more)
+    return reader.schema(schema).load().writeStream.format("noop")
+
+def queries(spark):
+    return {name: writer(*each) for name, each in REFUSED.items()}
+"""
+
+
+def test_the_check_refuses_what_the_source_refuses_when_a_query_starts(
+    kafka: Kafka, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"kafka.bootstrap.servers": kafka.servers, "subscribe": kafka.create()}
+    (tmp_path / "job.py").write_text(f"OPTIONS, REFUSED = {options}, {REFUSED}\n{SOURCES}")
+    monkeypatch.setenv(SAMPLE, "5")
+    monkeypatch.setattr(check, "prepare_environment", lambda settings: None)  # the session of the tests goes on
+    monkeypatch.setattr(check, "create_session", lambda settings: SimpleNamespace(stop=lambda: None))
+    checked = list(check_job(CheckSettings(tmp_path / "job.py", str(tmp_path), 5, None, {}), lambda: False))
+    assert [query.name for query in checked] == list(REFUSED)
+    for query in checked:
+        ((problem, _),) = query.problems
+        assert REFUSED[query.name][2] in problem

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,10 +21,12 @@ from ottla.spark.jobs.state_file import RunDirectory
 from ottla.spark.jobs.status import last_batch
 from ottla.spark.jobs.writers import WriterSettings
 from ottla.spark.runner_environment import sample_starts
+from ottla.spark.source import OttlaDataSource
 from ottla.types import TopicPartition
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
 TOPIC = {**SERVERS, "topic": "invoices", "checkpointlocation": "here"}
+ONCE = {**TOPIC, "exactlyonce": "true"}
 FIGURES = {
     "state": "running",
     "batch": 4,
@@ -45,17 +48,44 @@ def frame(*columns: str, is_stream: bool = True) -> Any:
     ("sink", "options", "mode", "columns", "reason"),
     [
         ("ottla", TOPIC, "update", ["value"], "supports the output modes append and complete, not update"),
-        ("ottla", TOPIC, "append", ["key"], "there is no column 'value', only 'key'"),
-        ("ottla", SERVERS, "append", ["value"], "there is no topic"),
-        ("ottla", {"topic": "x"}, "append", ["value"], "option kafka.bootstrap.servers is missing"),
-        ("ottla", {**TOPIC, "topik": "x"}, "append", ["value"], "topik"),
+        ("Ottla", TOPIC, "append", ["key"], "there is no column 'value', only 'key'"),
         ("parquet", {}, "append", ["value"], "the sink parquet has no option path"),
+        ("Parquet", {}, "append", ["value"], "the sink parquet has no option path"),
         ("json", {"path": "x"}, "complete", ["value"], "the sink json supports the output mode append, not complete"),
     ],
 )
 def test_sinks_that_cannot_work(sink: str, options: dict[str, str], mode: str, columns: list[str], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         check_sink(WriterSettings(sink, options, mode), frame(*columns))
+
+
+@pytest.mark.parametrize(
+    ("options", "columns", "reason"),
+    [
+        ({"topic": "x"}, ["value"], "option kafka.bootstrap.servers is missing"),
+        ({**TOPIC, "topik": "x"}, ["value"], "topik"),
+        ({**TOPIC, "topic": " "}, ["value"], "option topic is empty"),
+        ({**TOPIC, "kafka.acks": "2"}, ["value"], "acks=.2.: expected all or 1"),
+        ({**ONCE, "exactlyonce": "yes"}, ["value"], "option exactlyOnce must be true or false"),
+        ({**ONCE, "sinkid": "a.b"}, ["value"], "option sinkId must be 1 to 100 letters"),
+        ({**ONCE, "onreplaymismatch": "retry"}, ["value"], "option onReplayMismatch must be fail, skip or repeat"),
+        ({**ONCE, "txnversion": "1"}, ["value"], "options txnAppId and txnVersion need each other"),
+        ({**TOPIC, "txnappid": "a", "txnversion": "1"}, ["value"], "options txnAppId and txnVersion need exactlyOnce=true"),
+        ({**ONCE, "txnappid": "a", "txnversion": "1"}, ["value"], "are for foreachBatch and for batch jobs, not for writeStream"),
+        (TOPIC, ["key"], "there is no column 'value', only 'key'"),
+        (SERVERS, ["value"], "there is no topic"),
+        (TOPIC, ["value", "partition"], "column 'partition' is string; expected: int"),
+        (TOPIC, ["value", "headers"], "column 'headers' is string"),
+    ],
+)
+def test_the_check_refuses_what_the_sink_refuses_when_a_query_starts(
+    options: dict[str, str], columns: list[str], reason: str
+) -> None:
+    written = frame(*columns)
+    with pytest.raises(ConfigError, match=reason) as at_start:
+        OttlaDataSource(dict(options)).streamWriter(written.schema, overwrite=False)
+    with pytest.raises(ConfigError, match=re.escape(str(at_start.value))):
+        check_sink(WriterSettings("ottla", options, "append"), written)
 
 
 @pytest.mark.parametrize(

@@ -222,6 +222,10 @@ def test_options_that_a_batch_does_not_support_raise(name: str, value: str) -> N
         parse_options({**TOPIC, name: value}).for_batch()
 
 
-def test_a_stream_has_no_ending_offsets() -> None:
-    with pytest.raises(ConfigError, match="endingOffsets"):
-        parse_options({**TOPIC, "endingOffsets": "latest"}).for_stream()
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("endingOffsets", "latest"), ("endingTimestamp", "5"), ("endingOffsetsByTimestamp", "{}"), ("planOnce", "true")],
+)
+def test_options_that_a_stream_does_not_support_raise(name: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"option {name} has no effect for a stream"):
+        parse_options({**TOPIC, name: value}).for_stream()

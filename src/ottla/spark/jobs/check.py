@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ottla.errors import ConfigError
+from ottla.errors import ConfigError, OttlaError
 from ottla.spark.jobs.causes import cause_of
 from ottla.spark.jobs.job_file import JobError, check_checkpoints, load_job
 from ottla.spark.jobs.session import SessionSettings, create_session, prepare_environment
 from ottla.spark.jobs.stopping import own_handlers_kept
-from ottla.spark.jobs.writers import CHECKPOINT, WriterSettings, frame_of, settings_of
+from ottla.spark.jobs.writers import WriterSettings, frame_of, settings_of
 from ottla.spark.runner_environment import SAMPLE
 
 FILES = ("csv", "json", "orc", "parquet", "text", "avro", "xml")
@@ -108,28 +108,29 @@ def _checked(name: str, writer: Any, checkpoints: str) -> CheckedQuery:
     query = CheckedQuery(name, settings.sink, settings.output_mode, settings.checkpoint or f"{checkpoints}/{name}")
     try:
         check_sink(settings, frame_of(writer))
-    except ConfigError as error:
+    except OttlaError as error:
         query.problems.append((str(error), ()))
     return query
 
 
 def check_sink(settings: WriterSettings, frame: Any) -> None:
-    """Check the sink of a writer, as far as the sink is known. Raises ``ConfigError``."""
+    """Check the sink of a writer, as far as the sink is known. Raises ``OttlaError``."""
     if not frame.isStreaming:
         raise ConfigError("the DataFrame is not a stream", hint="read it with spark.readStream")
-    if settings.sink in FILES:
+    sink, mode = settings.sink.lower(), settings.output_mode  # format() does not regard case
+    if sink in FILES:
         if "path" not in settings.options:
-            raise ConfigError(f"the sink {settings.sink} has no option path")
-        if settings.output_mode != "append":
-            raise ConfigError(f"the sink {settings.sink} supports the output mode append, not {settings.output_mode}")
-    if settings.sink == "ottla":
-        from ottla.spark.sink_options import parse_sink_options, written_columns
+            raise ConfigError(f"the sink {sink} has no option path")
+        if mode != "append":
+            raise ConfigError(f"the sink {sink} supports the output mode append, not {mode}")
+    if sink == "ottla":
+        from ottla.spark.source import OttlaDataSource
 
-        if settings.output_mode == "update":
+        if mode == "update":
             hint = "use foreachBatch and the batch sink"
             raise ConfigError("the sink ottla supports the output modes append and complete, not update", hint=hint)
-        options = {name: value for name, value in settings.options.items() if name != CHECKPOINT}
-        written_columns(frame.schema, parse_sink_options(options))
+        # What Spark calls when the query starts: the check refuses whatever that does.
+        OttlaDataSource(dict(settings.options)).streamWriter(frame.schema, overwrite=mode == "complete")
 
 
 def _try(query: CheckedQuery, writer: Any, checkpoint: Path, is_stopped: Callable[[], bool]) -> None:
