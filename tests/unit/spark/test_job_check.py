@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,12 +17,13 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from ottla.cli.app import run
 from ottla.errors import ConfigError, OttlaError
+from ottla.spark.jobs import check
 from ottla.spark.jobs.check import check_sink
 from ottla.spark.jobs.project import write_project
 from ottla.spark.jobs.state_file import RunDirectory
 from ottla.spark.jobs.status import last_batch
 from ottla.spark.jobs.writers import WriterSettings
-from ottla.spark.runner_environment import sample_starts
+from ottla.spark.runner_environment import SAMPLE, sample_starts
 from ottla.spark.source import OttlaDataSource
 from ottla.types import TopicPartition
 
@@ -98,6 +101,58 @@ def test_sinks_that_may_work(sink: str, options: dict[str, str], mode: str) -> N
 def test_a_frame_that_is_no_stream() -> None:
     with pytest.raises(ConfigError, match=r"not a stream \(read it with spark.readStream\)"):
         check_sink(WriterSettings("noop", {}, "append"), frame(is_stream=False))
+
+
+JOB = """
+from types import SimpleNamespace
+from pyspark.sql.types import StructType
+
+def writer(location):
+    options = {} if location is None else {"checkpointLocation": location}
+    request = SimpleNamespace(format="noop", options=options, output_mode="", HasField=lambda name: False)
+    frame = SimpleNamespace(isStreaming=True, schema=StructType([]))
+    return SimpleNamespace(_write_proto=request, _df=frame, foreachBatch=None)
+
+def queries(spark):
+    return {"orders": writer(None), "bills": writer(LOCATION), "drafts": writer("elsewhere")}
+"""
+"""Writers as those of Spark Connect."""
+
+
+@pytest.fixture
+def without_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check of ``JOB`` needs no session. The environment is as before after the test."""
+    monkeypatch.setattr(check, "prepare_environment", lambda settings: None)
+    monkeypatch.setattr(check, "create_session", lambda settings: SimpleNamespace(stop=lambda: None))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in (SAMPLE, "PYTHONPATH"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("without_spark")
+@pytest.mark.parametrize("location", ["{}/orders", "{}/orders/", "file:{}/orders", "checkpoints/x/../job/orders", "link/orders"])
+def test_two_queries_with_one_checkpoint_however_it_is_spelled(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], location: str
+) -> None:
+    location = location.format(tmp_path / "checkpoints" / "job")
+    (tmp_path / "link").symlink_to(tmp_path / "checkpoints" / "job")
+    (tmp_path / "job.py").write_text(f"LOCATION = {location!r}\n{JOB}")
+    assert run(["pipeline", "check", "job.py", "--sample", "0", "--format", "json"]) == 1
+    printed = capsys.readouterr()
+    assert [row["result"] for row in json.loads(printed.out)] == ["failed", "failed", "not tried"]
+    reason = f"job.py: the queries 'orders' and 'bills' have the same checkpoint {location} ("
+    assert [line.partition("each query")[0] for line in printed.err.splitlines()] == [
+        f"error: query orders: {reason}",
+        f"error: query bills: {reason}",
+    ]
+
+
+@pytest.mark.usefixtures("without_spark")
+def test_two_queries_with_checkpoints_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "job.py").write_text(f"LOCATION = 'checkpoints/orders'\n{JOB}")
+    assert run(["pipeline", "check", "job.py", "--sample", "0"]) == 0
+    assert not capsys.readouterr().err
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 200)), max_size=6), st.integers(0, 300))

@@ -147,7 +147,7 @@ def _kind(value: Any) -> str:
 
 def _normalized(location: str) -> str:
     path = local_path(location)
-    return location.rstrip("/") if path is None else os.path.abspath(path)
+    return location.rstrip("/") if path is None else os.path.realpath(path)
 
 
 def _execute(path: Path) -> ModuleType:
