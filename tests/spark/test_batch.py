@@ -170,8 +170,17 @@ def test_several_topics(load: Load, thousand: str, kafka: Kafka) -> None:
     assert values(load(subscribe=f"{thousand},{other}")) == [*range(1000), 5000, 5001]
 
 
-@pytest.mark.parametrize(("options", "tasks"), [({"minPartitions": 10}, 10), ({"maxPartitions": 1}, 1), ({"maxPartitions": 3}, 3)])
-def test_the_number_of_tasks(load: Load, thousand: str, options: dict[str, int], tasks: int) -> None:
+@pytest.mark.parametrize(
+    ("options", "tasks"),
+    [
+        ({"minPartitions": 10}, 10),
+        ({"maxPartitions": 1}, 1),
+        ({"maxPartitions": 3}, 3),
+        ({"maxRecordsPerPartition": 100}, 12),
+        ({"maxRecordsPerPartition": 100, "planOnce": "true"}, 12),
+    ],
+)
+def test_the_number_of_tasks(load: Load, thousand: str, options: dict[str, Any], tasks: int) -> None:
     frame = load(subscribe=thousand, **options)
     assert frame.rdd.getNumPartitions() == tasks
     assert values(frame) == list(range(1000))

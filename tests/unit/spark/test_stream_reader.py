@@ -347,7 +347,15 @@ def test_a_batch_waits_for_the_least_number_of_offsets(broker: Broker, topic: st
         latest = changed(stream, later)
     assert latest[topic] == {"0": 31}
     assert 1 < time.monotonic() - began < 10
+    stream.stop()
+
+
+def test_a_query_with_available_now_does_not_wait_for_the_least_number_of_offsets(broker: Broker, topic: str) -> None:
+    stream = reader(broker, topic, minOffsetsPerTrigger="6", maxOffsetsPerTrigger="6")
     stream.prepareForTriggerAvailableNow()
+    end = stream.latestOffset(stream.initialOffset(), stream.getDefaultReadLimit())
+    assert end[topic] == {"0": 6}
+    assert stream.latestOffset(end, stream.getDefaultReadLimit())[topic] == {"0": 10}
     stream.stop()
 
 
@@ -357,6 +365,14 @@ def changed_within(stream: OttlaStreamReader, end: dict[str, Any], seconds: floa
         if time.monotonic() > until:
             return None
     return later
+
+
+def test_a_task_of_a_stream_has_at_most_so_many_records(broker: Broker, topic: str) -> None:
+    stream = reader(broker, topic, maxRecordsPerPartition="4")
+    start, end = first_batch(stream)
+    tasks = [each.value for each in stream.partitions(start, end)]
+    assert [[(each.start, each.end) for each in task] for task in tasks] == [[(0, 3)], [(3, 6)], [(6, 10)]]
+    stream.stop()
 
 
 def test_a_batch_has_the_same_tasks_on_a_host_with_other_cores(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
