@@ -128,7 +128,7 @@ def test_a_batch_job_writes_each_row_once(spark: SparkSession, copy: Copy) -> No
         named = copy.sink(txnAppId=f"daily-{copy.target}", txnVersion=version)
         frame.limit(10).write.format("ottla").options(**named).mode("append").save()
     assert len(values(copy.kafka, copy.target)) == 1020
-    with pytest.raises(PySparkException, match="option sinkId is for a sink of a streaming query"):
+    with pytest.raises(PySparkException, match="only a sink of a streaming query can have sinkId, "):
         frame.write.format("ottla").options(**copy.sink(sinkId="invoices")).mode("append").save()
     with pytest.raises(PySparkException):
         fails.write.format("ottla").options(**copy.sink()).mode("append").save()

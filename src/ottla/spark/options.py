@@ -2,7 +2,8 @@
 
 Owns the table of options, their parsing into a frozen ``SourceOptions``, and the errors for invalid ones. Must not do I/O, nor know
 Spark. Invariant: every option takes effect or raises an error; unrelated names are logged, and options that Spark itself adds are
-ignored.
+ignored. As in Spark's connector, ``maxTriggerDelay`` without ``minOffsetsPerTrigger`` has no effect, nor has
+``startingOffsetsByTimestampStrategy`` without a timestamp.
 
 Names and defaults are those of the "Structured Streaming + Kafka Integration Guide" of Apache Spark.
 """

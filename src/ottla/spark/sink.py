@@ -92,9 +92,9 @@ class RowWriter(Shipped):
             return TaskAttempt(SinkName(given.query, given.sink_id), given.batch, self._job, number, earlier)
         if query is not None and batch is not None:
             return TaskAttempt(SinkName(query, given.sink_id), int(batch), _run(run) or UNKNOWN_RUN + self._job, number, earlier)
-        if given.has_id:  # a sink of a query, which as a batch job would write a repeated batch again
+        if given.of_query:  # a sink of a query, which as a batch job would write a repeated batch again
             raise ConfigError(
-                "option sinkId is for a sink of a streaming query, and Spark passes no query to this task",
+                f"only a sink of a streaming query can have {' and '.join(given.of_query)}, and Spark passes no query to this task",
                 hint="in a batch job, leave it out; in foreachBatch, write in the thread in which Spark calls the function, or set "
                 "txnAppId and txnVersion, which Spark Connect needs",
             )

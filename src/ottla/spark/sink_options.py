@@ -62,8 +62,8 @@ class ExactlyOnce:
 
     sink_id: str = "sink"
     """Tells the sinks of one query apart. It has no dot: names of tasks would be ambiguous."""
-    has_id: bool = False
-    """Whether the user has set it."""
+    of_query: tuple[str, ...] = ()
+    """The options that the user has set, and that have no effect in a batch job without ``query``."""
     query: str | None = None
     batch: int | None = None
     """The options ``txnAppId`` and ``txnVersion``: what stands for a query's id and a batch's number where Spark passes none."""
@@ -143,7 +143,8 @@ def _exactly_once(own: Mapping[str, str]) -> ExactlyOnce | None:
             hint=hint,
         )
     if parse_boolean(EXACTLY_ONCE, own.get(EXACTLY_ONCE, "false")):
-        return ExactlyOnce(sink_id, SINK_ID in own, query, None if version is None else int(version), on_mismatch)
+        of_query = tuple(name for name in (SINK_ID, ON_REPLAY_MISMATCH) if name in own)
+        return ExactlyOnce(sink_id, of_query, query, None if version is None else int(version), on_mismatch)
     if query is not None:
         hint = "without it, a job that is run again writes its rows again"
         raise ConfigError(f"options {TXN_APP_ID} and {TXN_VERSION} need {EXACTLY_ONCE}=true", hint=hint)

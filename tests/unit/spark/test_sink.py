@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from pyspark import cloudpickle
+from pyspark import TaskContext, cloudpickle
 from pyspark.sql.types import StringType, StructField, StructType
 
 from ottla import Admin, Broker, OffsetAndMetadata, Producer, TopicPartition
@@ -92,6 +92,22 @@ def test_a_failed_write_with_a_name_of_its_own_leaves_no_transaction_open() -> N
                 admin.alter_group_offsets("ottla.daily.sink", {place: OffsetAndMetadata(7, record.dumps())})
                 mine.abort([None])
                 assert ongoing(broker) == left
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({"sinkId": "a"}, "sinkId"),
+        ({"onReplayMismatch": "repeat"}, "onReplayMismatch"),
+        ({"onReplayMismatch": "fail", "sinkId": "a"}, "sinkId and onReplayMismatch"),
+    ],
+)
+def test_a_batch_job_has_no_options_of_a_query(monkeypatch: pytest.MonkeyPatch, options: dict[str, str], names: str) -> None:
+    monkeypatch.setattr(TaskContext, "_taskContext", None)
+    TaskContext(partitionId=0, localProperties={})
+    made = OttlaDataSource({"kafka.bootstrap.servers": "one:9092", "topic": "t", "exactlyOnce": "true", **options})
+    with pytest.raises(ConfigError, match=f"only a sink of a streaming query can have {names}, and Spark passes no query"):
+        made.writer(VALUE, overwrite=False).write(iter(()))
 
 
 def test_a_stream_has_no_name_of_its_own() -> None:

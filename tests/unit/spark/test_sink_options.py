@@ -30,7 +30,7 @@ def test_without_transactions_nothing_is_set(caplog: pytest.LogCaptureFixture) -
 def test_the_names_and_numbers_of_a_write(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     given = {**SINK, "exactlyOnce": "true", "sinkId": "a", "txnAppId": "daily", "txnVersion": "20783", "onReplayMismatch": "Repeat"}
-    assert parse_sink_options(given).exactly_once == ExactlyOnce("a", True, "daily", 20783, "repeat")
+    assert parse_sink_options(given).exactly_once == ExactlyOnce("a", ("sinkId", "onReplayMismatch"), "daily", 20783, "repeat")
     assert not caplog.text
     with pytest.raises(ConfigError, match="option onReplayMismatch cannot be skip with txnAppId"):
         parse_sink_options({**given, "onReplayMismatch": "skip"})
