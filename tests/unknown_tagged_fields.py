@@ -23,9 +23,10 @@ from kio.serial._implicit_defaults import get_tagged_field_default
 from kio.serial._serialize import get_writer
 from kio.serial.writers import write_compact_array_length, write_legacy_array_length, write_unsigned_varint
 
-from ottla.protocol.apis import SPOKEN, Api
+from ottla.protocol.apis import Api
 from ottla.protocol.conversion import wire_class
 from ottla.protocol.schema import is_nullable, is_tuple, nested_class
+from tests.answer_proxy import AnswerProxy
 
 Tagging = Callable[[frozenset[int]], list[tuple[int, bytes]]]
 """The unknown fields of one section, of which these tags are known: tags and contents."""
@@ -138,45 +139,22 @@ class _Writer:
             target.write(body)
 
 
-class TaggingProxy:
+class TaggingProxy(AnswerProxy):
     """A proxy in front of a broker: every answer of a flexible version gets an unknown field in each section.
 
     ``tagged``: the APIs and versions of which such an answer went out.
     """
 
     def __init__(self, listener: socket.socket) -> None:
+        super().__init__(listener)
         self.tagged: set[tuple[Api, int]] = set()
-        self._listener = listener
-        self.address = "{}:{}".format(*listener.getsockname())
 
-    def serve(self, broker: str) -> None:
-        """Accept connections, each with one of its own to the broker."""
-        host, port = broker.rsplit(":", 1)
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                server = socket.create_connection((host, int(port)))
-                asked: dict[int, tuple[Api, int]] = {}
-                for work in (self._requests, self._answers):
-                    threading.Thread(target=work, args=(client, server, asked), daemon=True).start()
-
-    def _requests(self, client: socket.socket, server: socket.socket, asked: dict[int, tuple[Api, int]]) -> None:
-        for frame in _frames(client, server):
-            key, version, number = struct.unpack_from(">hhi", frame)
-            if version in SPOKEN[Api(key)]:
-                asked[number] = Api(key), version
-            server.sendall(struct.pack(">i", len(frame)) + frame)
-
-    def _answers(self, client: socket.socket, server: socket.socket, asked: dict[int, tuple[Api, int]]) -> None:
-        for frame in _frames(server, client):
-            (number,) = struct.unpack_from(">i", frame)
-            answer = frame
-            if number in asked:
-                which = asked.pop(number)
-                answer = tagged_answer(frame, *which)
-                if answer != frame:
-                    self.tagged.add(which)
-            client.sendall(struct.pack(">i", len(answer)) + answer)
+    def changed(self, api: Api, version: int, answer: bytes) -> bytes:
+        """Return the answer with unknown fields."""
+        tagged = tagged_answer(answer, api, version)
+        if tagged != answer:
+            self.tagged.add((api, version))
+        return tagged
 
 
 @contextmanager
@@ -188,12 +166,3 @@ def tagging_proxy(broker_behind: Callable[[str], contextlib.AbstractContextManag
             threading.Thread(target=proxy.serve, args=(broker,), daemon=True).start()
             yield proxy
             listener.shutdown(socket.SHUT_RDWR)
-
-
-def _frames(source: socket.socket, other: socket.socket) -> Iterator[bytes]:
-    """The frames that arrive, until either side closes; then both are closed."""
-    with contextlib.suppress(OSError), source, other, source.makefile("rb") as stream:
-        while len(length := stream.read(4)) == 4:
-            yield stream.read(struct.unpack(">i", length)[0])
-        for one in (source, other):
-            one.shutdown(socket.SHUT_RDWR)
