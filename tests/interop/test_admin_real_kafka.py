@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 
 import confluent_kafka
 import pytest
@@ -13,6 +13,7 @@ import pytest
 from ottla import Admin, Broker
 from ottla.errors import OttlaError
 from ottla.types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from tests.interop.real_kafka import OwnKafka, free_port_pair
 
 NAMES = (f"admin-{number}" for number in itertools.count())
 
@@ -204,6 +205,33 @@ def test_the_offsets_of_a_group_without_members(admin: Admin, topic: str) -> Non
     admin.delete_groups([group])
     assert group not in {item.group_id for item in admin.list_groups()}
     assert admin.group_offsets(group) == {}
+
+
+@pytest.mark.parametrize("kind", ["embedded", pytest.param("apache-kafka", marks=pytest.mark.slow)])
+def test_an_offset_expires_at_a_time_of_its_own(request: pytest.FixtureRequest, kind: str) -> None:
+    with expiring_servers(request, kind) as servers, Admin(bootstrap_servers=servers) as admin:
+        admin.create_topics({"t": 2})
+        short, usual = TopicPartition("t", 0), TopicPartition("t", 1)
+        admin.alter_group_offsets("g", {short: 5}, retention=1.5)
+        admin.alter_group_offsets("g", {usual: 7})
+        assert admin.group_offsets("g").keys() == {short, usual}
+        eventually(lambda: [*admin.group_offsets("g")], [usual])
+
+
+@contextmanager
+def expiring_servers(request: pytest.FixtureRequest, kind: str) -> Iterator[str]:
+    """A broker that looks for expired offsets ten times a second."""
+    interval = ("offsets.retention.check.interval.ms", 100)
+    if kind == "embedded":
+        with Broker(settings=dict([interval])) as broker:
+            yield broker.bootstrap_servers
+    else:
+        request.getfixturevalue("kafka_tool")
+        node = OwnKafka(free_port_pair(), "=".join(map(str, interval)))
+        try:
+            yield node.address
+        finally:
+            node.stop()
 
 
 def test_a_consumer_group_is_described_like_a_classic_one(admin: Admin, servers: str, topic: str) -> None:

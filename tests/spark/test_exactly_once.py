@@ -10,18 +10,21 @@ import itertools
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from ottla import Admin, Broker, ConsumerGroupMetadata, OffsetAndMetadata, Producer, TopicPartition
+from ottla import Admin, Broker, Consumer, ConsumerGroupMetadata, OffsetAndMetadata, Producer, TopicPartition
 from ottla.admin import TransactionDescription
 from ottla.errors import OttlaError, ReplayMismatchError
+from ottla.protocol.group_records import OffsetCommitKey, OffsetCommitValue, decode_record
 from ottla.spark import exactly_once
 from ottla.spark.exactly_once import TaskAttempt, abort_batch, commit_batch, open_transactions, write_task
 from ottla.spark.replay import Marker, SinkName, TaskReport, conflicts
 from ottla.spark.sink_options import SinkOptions, parse_sink_options
+from tests.interop.real_kafka import OwnKafka, free_port_pair
 from tests.spark.conftest import Kafka, cluster_of
 
 _numbers = itertools.count(1)
@@ -451,6 +454,53 @@ def test_a_batch_job_commits_once_and_leaves_no_markers(query: Query) -> None:
     with Admin(bootstrap_servers=query.kafka.servers) as admin:
         groups = [each.group_id for each in admin.list_groups()]
     assert not [each for each in groups if each.startswith(query.name.group)]
+
+
+def test_the_record_expires_in_ten_years_and_markers_as_the_brokers_are_set(query: Query) -> None:
+    query.write(0, ["a"], ["b"])
+    name = query.name
+    kept = {group: value.expire_timestamp - value.commit_timestamp for group, value in stored_offsets(query.kafka.servers)}
+    assert kept[name.group] == exactly_once.RETENTION / timedelta(milliseconds=1)
+    markers = {
+        group: value.expire_timestamp for group, value in stored_offsets(query.kafka.servers) if name.task_of(group) is not None
+    }
+    assert markers == {name.of_task(0): -1, name.of_task(1): -1}
+
+
+def stored_offsets(servers: str) -> Iterator[tuple[str, OffsetCommitValue]]:
+    """The committed offsets as brokers store them, with their groups."""
+    with Consumer(bootstrap_servers=servers) as consumer:
+        consumer.assign([TopicPartition(each.topic, each.partition) for each in consumer.partitions_for("__consumer_offsets")])
+        consumer.seek_to_beginning()
+        ends = consumer.end_offsets(consumer.assignment())
+        while any(consumer.position(tp) < end for tp, end in ends.items()):
+            for record in consumer.poll(timeout=1):
+                key, value = decode_record(record.key or b"", record.value)
+                if isinstance(key, OffsetCommitKey) and isinstance(value, OffsetCommitValue):
+                    yield key.group, value
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("kafka_tool")
+def test_a_query_goes_on_when_its_markers_have_expired() -> None:
+    node = OwnKafka(free_port_pair(), "offsets.retention.minutes=1", "offsets.retention.check.interval.ms=1000")
+    try:
+        query = Query(Kafka(node.address))
+        query.write(0, ["a"], ["b"])
+        groups = [query.name.of_task(task) for task in (0, 1)] + ["a little later than the record could"]
+        exactly_once.admin_of(query.options).alter_group_offsets(groups[-1], {TopicPartition(query.topic, 0): 0}, retention=65)
+        for is_there in (True, False):
+            deadline = time.monotonic() + 150
+            while {bool(query.kafka.committed(group)) for group in groups} != {is_there}:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+        query.write(1, ["c"], ["d"], run="next")
+        with pytest.raises(ReplayMismatchError, match="batch 1 was committed before, and Spark now writes batch 0"):
+            query.write(0, ["a"], ["b"], run="from a copy")
+        assert query.committed() == ["a", "b", "c", "d"]
+    finally:
+        node.stop()
 
 
 def test_an_offset_of_somebody_else_is_not_taken_for_a_marker(query: Query) -> None:
