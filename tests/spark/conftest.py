@@ -24,7 +24,7 @@ from confluent_kafka import admin
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
-from ottla import Broker
+from ottla import Admin, Broker
 from ottla.spark.jobs.session import use_installed_pyspark
 from ottla.spark.runner_environment import DRAIN
 from tests.interop.real_kafka import QUICK_JVM, OwnKafka, free_port_pair
@@ -125,6 +125,9 @@ class Kafka:
 
     def values(self, topic: str) -> list[bytes]:
         """Return the values of all committed records, up to the last stable offsets."""
+        with Admin(bootstrap_servers=self.servers) as own:  # brokers answer EndTxn before readers see the end
+            while own.list_transactions(states=["PrepareCommit", "PrepareAbort"]):
+                time.sleep(0.01)
         ends = self.ends(topic)
         settings = {"bootstrap.servers": self.servers, "group.id": "none", "enable.partition.eof": True}
         consumer = confluent_kafka.Consumer({**settings, "isolation.level": "read_committed", "enable.auto.commit": False})
