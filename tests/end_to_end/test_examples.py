@@ -39,6 +39,9 @@ PRINTED = {
     "thread_pool.py": ["served 30 orders"],
     "worker_threads.py": ["coffee for table 0", "committed: orders-0 at 30"],
 }
+"""What is printed, among other things."""
+ALL_PRINTED = {"spark_aircraft.py"}
+"""Examples that print nothing else, and each of these lines once."""
 
 
 def run(*arguments: str) -> str:
@@ -61,6 +64,8 @@ def test_an_example(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(variable, value)
     printed = run("-m", "pytest", "-q", "-p", "no:cacheprovider", name) if name.startswith("test_") else run(name)
     assert [line for line in PRINTED[name] if line not in printed] == []
+    if name in ALL_PRINTED:
+        assert sorted(printed.splitlines(keepends=True)) == sorted(PRINTED[name])
 
 
 def test_what_is_committed_of_records_that_finish_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
