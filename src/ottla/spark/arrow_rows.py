@@ -7,11 +7,10 @@ acknowledged, and one of ``batches``.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from ottla.errors import MessageTooLargeError, OttlaError
 from ottla.producer import Producer
@@ -48,10 +47,10 @@ def in_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 def send_rows(producer: Producer, batches: Iterable[pa.RecordBatch | pa.Table], topic: str | None) -> int:
     """Send all rows, and wait for their acknowledgements; return their number. ``topic``: where all rows go."""
     rows = 0
-    pending: deque[tuple[ArrowDelivery, pa.RecordBatch | pa.Table]] = deque()
+    pending: deque[tuple[ArrowDelivery, pa.RecordBatch | pa.Table, int]] = deque()
     for batch in batches:
         try:
-            pending.append((producer.send_arrow(batch, topic), batch))
+            pending.append((producer.send_arrow(batch, topic), batch, rows))
         except (OttlaError, ValueError) as error:
             if (number := _row_of(error, batch)) is not None:
                 error.args = (_ROW.sub(f"row {rows + number}", str(error.args[0]), count=1), *error.args[1:])
@@ -66,32 +65,29 @@ def send_rows(producer: Producer, batches: Iterable[pa.RecordBatch | pa.Table], 
     return rows
 
 
-def _wait(delivery: ArrowDelivery, batch: pa.RecordBatch | pa.Table, topic: str | None) -> None:
-    """Wait until the rows of a batch are acknowledged."""
+def _wait(delivery: ArrowDelivery, batch: pa.RecordBatch | pa.Table, first: int, topic: str | None) -> None:
+    """Wait until the rows of a batch are acknowledged. ``first``: the number of its first row in the task."""
     try:
         delivery.result()
     except MessageTooLargeError as error:  # the producer divides batches that are too large, so a single row is
-        if (number := _largest(batch, str(error.args[0]))) is not None:
-            _add_row(error, batch, number, topic)
+        number = _largest(batch, str(error.args[0]))
+        error.args = (f"row {first + number}: {error.args[0]}", *error.args[1:])
+        _add_row(error, batch, number, topic)
         raise
 
 
-def _largest(batch: pa.RecordBatch | pa.Table, text: str) -> int | None:
-    """Return the number of the row with most bytes in key and value, of those to the topic that ``text`` names; ``None`` if all are
-    empty, so that headers are large."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
+def _largest(batch: pa.RecordBatch | pa.Table, text: str) -> int:
+    """Return the number of the row with most bytes, of those to the topic that ``text`` names."""
+    rows = batch.select([name for name in ("key", "value", "headers", "topic") if name in batch.schema.names]).to_pylist()
+    refused = re.search(r" to (\S+)-\d+:", text)
+    named = [number for number, row in enumerate(rows) if refused is not None and row.get("topic") == refused[1]]
+    return max(named or range(len(rows)), key=lambda number: _size(rows[number]))
 
-    columns = [batch.column(name) for name in ("key", "value") if name in batch.schema.names]
-    filled = [column for column in columns if column.null_count < batch.num_rows]  # one without values may have the type null
-    if not filled:
-        return None
-    sizes = functools.reduce(pc.add, [pc.fill_null(pc.binary_length(column), 0) for column in filled])
-    if "topic" in batch.schema.names:
-        topics = batch.column("topic")
-        named = [each for each in pc.unique(topics).to_pylist() if re.search(rf" to {re.escape(str(each))}-\d+:", text)]
-        sizes = pc.if_else(pc.is_in(topics, pa.array(named)), sizes, -1) if named else sizes
-    return int(pc.index(sizes, pc.max(sizes)).as_py())
+
+def _size(row: Mapping[str, Any]) -> int:
+    """Return the bytes of a record."""
+    cells = [row.get("key"), row.get("value"), *(cell for header in row.get("headers") or () for cell in header.values())]
+    return sum(len(cell.encode() if isinstance(cell, str) else cell) for cell in cells if cell is not None)
 
 
 def _row_of(error: Exception, batch: pa.RecordBatch | pa.Table) -> int | None:

@@ -17,10 +17,10 @@ def test_a_record_that_the_broker_refuses_is_named() -> None:
         with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
             admin.create_topics({"t": 1}, configs={"max.message.bytes": "1000"})
         with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
-            with pytest.raises(MessageTooLargeError, match=r"writing 1 record to t-0: .* \(topic 't', key 'b'\)"):
+            with pytest.raises(MessageTooLargeError, match=r"^row 2: writing 1 record to t-0: .* \(topic 't', key 'b'\)"):
                 send_rows(producer, [rows.slice(0, 1), rows], "t")
             without_key = rows.set_column(0, "key", pa.nulls(3))
-            with pytest.raises(MessageTooLargeError, match=r"\(topic 't', key None\)"):
+            with pytest.raises(MessageTooLargeError, match=r"^row 1: .* \(topic 't', key None\)"):
                 send_rows(producer, [without_key], "t")
             assert send_rows(producer, [rows.slice(2), rows.slice(0, 1)], "t") == 2
             rows = rows.append_column("partition", pa.array([0, 0, -5], pa.int32()))
@@ -52,17 +52,20 @@ def test_of_several_topics_the_row_to_the_one_that_refused_is_named() -> None:
         with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
             admin.create_topics({"large": 1, "small": 1})
             admin.create_topics({"small-b": 1}, configs={"max.message.bytes": "1000"})
-        refused = pytest.raises(MessageTooLargeError, match=r"writing 1 record to small-b-0: .* \(topic 'small-b', key 'b'\)")
+        refused = pytest.raises(
+            MessageTooLargeError, match=r"^row 1: writing 1 record to small-b-0: .* \(topic 'small-b', key 'b'\)"
+        )
         with Producer(bootstrap_servers=broker.bootstrap_servers) as producer, refused:
             send_rows(producer, [pa.RecordBatch.from_pydict(rows)], None)
 
 
-def test_a_record_with_large_headers_alone() -> None:
-    headers = pa.array([[{"key": "h", "value": b"x" * 5000}]])
-    rows = pa.RecordBatch.from_pydict({"value": pa.array([None], pa.binary()), "headers": headers})
+def test_a_record_with_large_headers() -> None:
+    headers = pa.array([None, [{"key": "h", "value": b"x" * 5000}, {"key": "i", "value": None}], []])
+    values = pa.array(["x" * 500, None, "x" * 600], pa.string())
+    rows = pa.RecordBatch.from_pydict({"key": ["a", "b", "c"], "value": values, "headers": headers})
     with Broker() as broker:
         with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
             admin.create_topics({"t": 1}, configs={"max.message.bytes": "1000"})
-        refused = pytest.raises(MessageTooLargeError, match="writing 1 record to t-0")
+        refused = pytest.raises(MessageTooLargeError, match=r"^row 1: writing 1 record to t-0: .* \(topic 't', key 'b'\)")
         with Producer(bootstrap_servers=broker.bootstrap_servers) as producer, refused:
             send_rows(producer, [rows], "t")
