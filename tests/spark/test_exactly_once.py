@@ -21,6 +21,7 @@ from ottla.admin import TransactionDescription
 from ottla.errors import OttlaError, ReplayMismatchError
 from ottla.protocol.group_records import OffsetCommitKey, OffsetCommitValue, decode_record
 from ottla.spark import exactly_once
+from ottla.spark.arrow_rows import GROUP_BYTES
 from ottla.spark.exactly_once import TaskAttempt, abort_batch, commit_batch, open_transactions, write_task
 from ottla.spark.replay import Marker, SinkName, TaskReport, conflicts
 from ottla.spark.sink_options import SinkOptions, parse_sink_options
@@ -90,6 +91,13 @@ class Query:
         """The ids of the sink with an open transaction."""
         listed = exactly_once.admin_of(self.options).list_transactions(states=["Ongoing"])
         return [each.transactional_id for each in listed if self.name.task_of(each.transactional_id) is not None]
+
+    def await_open_transactions(self, count: int) -> None:
+        """Wait until so many transactions are open."""
+        deadline = time.monotonic() + 60
+        while len(self.open_transactions()) != count:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
 
 
 OTHERS = [pytest.param(each, marks=pytest.mark.slow) for each in ("broker", "3.9.1", "3.0.2")]
@@ -511,19 +519,36 @@ def test_an_offset_of_somebody_else_is_not_taken_for_a_marker(query: Query) -> N
         query.task(1, 0, "b")
 
 
-def test_a_batch_that_takes_too_long_names_the_option_that_helps() -> None:
-    with Broker() as broker:
-        query = Query(Kafka(broker.bootstrap_servers), kafka__transaction__timeout__ms="1000")
-        reports = query.prepare(0, ["a"])
-        deadline = time.monotonic() + 30
-        while query.open_transactions():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        with pytest.raises(OttlaError, match=r"the batch: its transaction was open for \d s; the brokers abort it") as raised:
-            query.commit(reports)
-        assert "maxOffsetsPerTrigger" in str(raised.value.hint)
-        query.write(0, ["a"])
-        assert query.committed() == ["a"]
+@pytest.fixture(params=["broker", pytest.param("kafka", marks=pytest.mark.slow)])
+def query_of_a_second(request: pytest.FixtureRequest) -> Iterator[Query]:
+    """A query whose transactions may be open for a second. Kafka looks for older ones every ten seconds."""
+    with cluster_of(request, request.param) as kafka:
+        yield Query(kafka, kafka__transaction__timeout__ms="1000")
+
+
+def test_a_batch_that_takes_too_long_names_the_option_that_helps(query_of_a_second: Query) -> None:
+    query = query_of_a_second
+    reports = query.prepare(0, ["a"])
+    query.await_open_transactions(0)
+    with pytest.raises(OttlaError, match=r"^the batch: its transaction was open for \d+ s; the brokers abort it") as raised:
+        query.commit(reports)
+    assert "maxOffsetsPerTrigger" in str(raised.value.hint)
+    query.write(0, ["a"])
+    assert query.committed() == ["a"]
+
+
+def test_a_task_that_takes_too_long_names_the_option_that_helps(query_of_a_second: Query) -> None:
+    query = query_of_a_second
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"value": ["x" * (GROUP_BYTES // 5)] * 6})  # sent before the next one is asked for
+        query.await_open_transactions(1)
+        query.await_open_transactions(0)
+        yield pa.RecordBatch.from_pydict({"value": ["y"]})
+
+    with pytest.raises(OttlaError, match=r"^task 3: its transaction was open for \d+ s; the brokers abort it after 1 s") as raised:
+        write_task(query.options, ("value",), rows(), TaskAttempt(query.name, 0, "run", 3, ()))
+    assert "maxOffsetsPerTrigger" in str(raised.value.hint)
 
 
 @pytest.mark.parametrize("sends", [True, False])
