@@ -39,7 +39,7 @@ check: lint ## lint, and the tests that need no other programs, a few cases of e
 # The jars of Kafka and of Spark's connector are downloaded before the tests, since that may take longer than a test's time limit.
 test: export OTTLA_TEST_CASES = 2
 test: export HYPOTHESIS_PROFILE = test
-test: install ## the test suite, up to 2 cases of each parametrized test, without the tests that take minutes
+test: install ## the test suite, 2 cases of most parametrized tests, without the tests that take minutes
 	@! command -v mvn >/dev/null || { tools/kafka fetch; OTTLA_KAFKA_VERSION=1.1.1 tools/kafka fetch; tools/spark-jvm-connector >/dev/null; } || true
 	@$(bin)/pytest -m "not slow and not interop and not torture and not endurance" $(parallel) $(PYTEST_ARGS)
 

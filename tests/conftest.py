@@ -33,7 +33,7 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "fixed"
 CASES = int(os.environ.get("OTTLA_TEST_CASES") or 0)
 """The cases of a parametrized test that are run, of tests that need no other programs; 0: all, as in ``make test-slow``.
 
-``make check`` runs 8, ``make test`` 2.
+``make check`` runs 8, ``make test`` 2. Cases with the marker ``always`` are run besides.
 """
 
 
@@ -68,11 +68,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def leave_out_cases(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect all but ``CASES`` cases of each parametrized test, evenly over its cases and the same ones in each run."""
+    """Deselect all but ``CASES`` cases of each parametrized test, evenly over its cases and the same ones in each run.
+
+    Where a case stands for a whole group protocol or API, none is like another: such tests have the marker ``always``.
+    """
     tests: dict[str, list[pytest.Item]] = {}
     kept = set()
     for item in items:
-        if any(item.path.is_relative_to(folder) for folder in NEVER_SKIPPED):
+        if item.get_closest_marker("always") or any(item.path.is_relative_to(folder) for folder in NEVER_SKIPPED):
             kept.add(id(item))
         else:
             tests.setdefault(item.nodeid.partition("[")[0], []).append(item)

@@ -89,6 +89,7 @@ def test_each_broker_leads_its_share_and_knows_the_others(world: World) -> None:
     ]
 
 
+@pytest.mark.always
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_group_survives_the_death_of_its_coordinator(world: World, protocol: str) -> None:
     apps = join(world, protocol, "a", "b")
@@ -102,6 +103,7 @@ def test_a_group_survives_the_death_of_its_coordinator(world: World, protocol: s
     check_handled(world, *apps)
 
 
+@pytest.mark.always
 @pytest.mark.parametrize("first", Thread)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_group_survives_a_coordinator_that_stops_for_longer_than_its_session(world: World, protocol: str, first: Thread) -> None:
@@ -121,6 +123,7 @@ def test_a_group_survives_a_coordinator_that_stops_for_longer_than_its_session(w
     check_handled(world, *apps)
 
 
+@pytest.mark.always
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_group_survives_a_coordinator_without_zookeeper(world: World, protocol: str) -> None:
     apps = join(world, protocol, "a", "b")

@@ -36,6 +36,7 @@ def flatten(pieces: list[Any]) -> bytes:
     return b"".join(pieces)[4:]
 
 
+@pytest.mark.always
 @pytest.mark.parametrize(("api", "version"), EVERY, ids=NAMES)
 @settings(max_examples=examples(3))
 @given(data=st.data())
@@ -147,6 +148,7 @@ def test_no_bytes_crash_the_decoder(which: tuple[Api, int], body: bytes) -> None
         decode_pushed(struct.pack(">hhi", api, version, 1) + body)
 
 
+@pytest.mark.always
 @pytest.mark.parametrize("api", sorted(PUSHED))
 @settings(max_examples=examples(20))
 @given(data=st.data())
