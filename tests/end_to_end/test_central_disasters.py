@@ -25,7 +25,7 @@ from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import offset_commit_request
 from ottla.runtime.zookeeper_server import ZooKeeperServer
-from tests.end_to_end.broker_cluster import PATIENCE, cluster_of, until
+from tests.end_to_end.broker_cluster import cluster_of, until
 from tests.end_to_end.broker_processes import BrokerProcesses, broker_processes
 from tests.end_to_end.central_consumers import Member, Process, feed, process
 from tests.end_to_end.central_history import History, check
@@ -41,7 +41,7 @@ SESSION = 2.0
 MEMBER_SESSION, LONG_SESSION = 6.0, 15.0
 """Seconds: a member reads on while there is no coordinator if a third of its session is longer than that takes."""
 MOST_COMPLAINTS = 12
-"""The lines that a member logs in a test: a few for each disaster, however long it takes."""
+"""The lines that a member logs in a disaster, however long that takes."""
 _numbers = itertools.count(1)
 
 
@@ -119,17 +119,17 @@ class Group(NamedTuple):
     def handled(self) -> set[str]:
         return set().union(*(member.handled() for member in self.processes))
 
-    def check(self, server: ZooKeeperServer, produced: set[str]) -> History:
+    def check(self, server: ZooKeeperServer, produced: set[str], *, disasters: int = 1) -> History:
         """Wait until all is handled, then check how that came about."""
         self.brokers.start_all()
         until(lambda: self.handled() >= produced)
-        self.check_logs()
+        self.check_logs(disasters)
         return check(server.data_dir / "node-1", self.brokers.chroot, self.name, self.processes)
 
-    def check_logs(self) -> None:
+    def check_logs(self, disasters: int = 1) -> None:
         logged = [*self.logs.lines(), *(member.complaints.splitlines() for member in self.processes)]
         assert [line for lines in logged for line in lines if re.search("Traceback| ERROR | CRITICAL ", line)] == []
-        assert all(len(member.complaints.splitlines()) <= MOST_COMPLAINTS for member in self.processes), logged
+        assert all(len(member.complaints.splitlines()) <= MOST_COMPLAINTS * disasters for member in self.processes), logged
 
     def live_partitions(self, but: int) -> list[int]:
         return [partition for partition, leader in self.leaders.items() if leader != but]
@@ -159,19 +159,25 @@ def gaps(handled: Sequence[Process], partitions: Sequence[int], since: float, un
 # -- brokers --------------------------------------------------------------------------------------------------------------
 
 
+NOISE = 0.4
+"""Seconds by which the time between two records may grow, on two cores on which a coordinator is elected and a member starts."""
+
+
 class Measured(NamedTuple):
     """What a failure of the coordinator costs, in seconds."""
 
+    usual: float
+    """The longest time without a record of a partition that a live broker has, before the failure."""
     unread: float
-    """The longest time without a record of a partition that a live broker has."""
+    """The same after the failure."""
     commit: float
     """Until the next commit was accepted."""
     member: float
     """Until a member that joins had partitions."""
 
-    def is_good(self, spare: float = 1.0) -> bool:
-        """Whether it is below the limits. ``spare``: the factor for a machine that is busy."""
-        return self.unread < 0.5 * spare and max(self.commit, self.member) < (SESSION + 2) * spare
+    def is_good(self, limit: float, spare: float = 1.0) -> bool:
+        """Whether partitions were read on, and a coordinator served within ``limit``. ``spare``: the factor for a busy machine."""
+        return self.unread < self.usual + NOISE * spare and max(self.commit, self.member) < limit * spare
 
 
 def kill_and_measure(brokers: BrokerProcesses, group: Group, readers: list[Process], number: int) -> tuple[Measured, set[str]]:
@@ -183,6 +189,8 @@ def kill_and_measure(brokers: BrokerProcesses, group: Group, readers: list[Proce
     before = [len(member.commits()) for member in readers]
     with feed(brokers.addresses, group.name, live) as produced:
         until(lambda: all(len(member.commits()) > count for member, count in zip(readers, before, strict=True)))
+        flowing = time.time()
+        until(lambda: all(len(member.commits()) > count + 100 for member, count in zip(readers, before, strict=True)))
         began = time.time()
         brokers.kill(victim)
         with Consumer(settings, bootstrap_servers=brokers.addresses, session_timeout=6) as late:
@@ -194,29 +202,57 @@ def kill_and_measure(brokers: BrokerProcesses, group: Group, readers: list[Proce
     accepted = min(item["at"] for member in readers for item in member.said() if "committed" in item and item["at"] > began + 0.5)
     # For the member that joins, the others stop.
     stopped = min(item["at"] for member in readers for item in member.said() if "revoked" in item and item["at"] > began)
-    unread = max(gaps(readers, live, began, stopped).values())
-    return Measured(round(unread, 3), round(accepted - began, 2), round(joined - began, 2)), values
+    usual, unread = (max(gaps(readers, live, *period).values()) for period in ((flowing, began), (began, stopped)))
+    return Measured(round(usual, 3), round(unread, 3), round(accepted - began, 2), round(joined - began, 2)), values
+
+
+def failovers(
+    server: ZooKeeperServer, group: Group, session: float, limit: float, capsys: pytest.CaptureFixture[str]
+) -> list[Measured]:
+    """Kill the coordinator up to three times, until a failover is good: a machine may be busy at that moment. ``session``: that
+    of the members, in seconds."""
+    both = [group.join(name, waits=False, session=session) for name in "ab"]
+    produced: set[str] = set()
+    found: list[Measured] = []
+    while len(found) < 3 and not any(one.is_good(limit) for one in found):
+        group.brokers.start_all()
+        measured, values = kill_and_measure(group.brokers, group, both, len(found))
+        produced |= values
+        found.append(measured)
+        with capsys.disabled():
+            print(f"\n  {measured}, of at most {limit:g} s")
+    assert not any("lost" in item for member in both for item in member.said())
+    group.check(server, produced, disasters=len(found))
+    return found
 
 
 def test_after_sigkill_of_the_coordinator_members_read_on_and_another_is_in_charge_soon(
-    server: ZooKeeperServer, brokers: BrokerProcesses, group: Group, capsys: pytest.CaptureFixture[str]
+    server: ZooKeeperServer, group: Group, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The partitions of live brokers are read on, and a new coordinator serves within the session and two seconds."""
-    both = [group.join(name, waits=False, session=LONG_SESSION) for name in "ab"]
-    produced: set[str] = set()
-    best = Measured(PATIENCE, PATIENCE, PATIENCE)
-    for number in range(3):  # on a machine that is busy at that moment, it is measured again
-        measured, values = kill_and_measure(brokers, group, both, number)
-        produced |= values
-        with capsys.disabled():
-            print(f"\n  {measured}")
-        best = Measured(*map(min, best, measured))
-        if best.is_good():
-            break
-        brokers.start_all()
-    assert best.is_good(spare=2.5)
-    assert not any("lost" in item for member in both for item in member.said())
-    group.check(server, produced)
+    """The partitions of live brokers are read on, and a new coordinator serves soon: each at least once, also on a busy machine."""
+    found = failovers(server, group, LONG_SESSION, SESSION + 2, capsys)
+    assert Measured(*map(min, zip(*found, strict=True))).is_good(SESSION + 2, spare=2.5)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("session", "member_session", "tick", "limit"),
+    [(2, 15, 500, 4.0), (18, 45, 500, 20.0), (18, 45, 2000, 22.0)],
+    ids=["short", "default", "default and that of ZooKeeper"],
+)
+def test_a_failover_on_an_idle_machine(
+    session: int, member_session: int, tick: int, limit: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Live brokers' partitions are read on, and another coordinator serves within the session and two seconds. In the last case
+    within a tick more: only at a tick, which are two seconds apart by default, does ZooKeeper end a session."""
+    with (
+        ZooKeeperServer(settings={"tickTime": tick, "maxSessionTimeout": 20_000}) as server,
+        broker_processes(server.connect_string, tmp_path, count=3, session=session * 1000) as brokers,
+        ExitStack() as stack,
+    ):
+        group = Group(brokers, "g", brokers.create_topic("g", PARTITIONS), tmp_path, stack, [], Logs(brokers))
+        assert failovers(server, group, member_session, limit, capsys)[-1].is_good(limit)
 
 
 def state_of(brokers: BrokerProcesses, group: str) -> str:
