@@ -42,6 +42,13 @@ def test_the_demo_of_a_group_in_zookeeper_needs_more(protocol: str) -> None:
     assert ended.stderr == 'error: the demo needs kazoo: pip install "ottla[demo]"\n'
 
 
+@pytest.mark.parametrize("name", ["kazoo", "pyspark"])
+def test_a_comparison_on_real_processes_needs_more(name: str) -> None:
+    ended = without(name, "compare", "--real")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == f'error: this needs {name}: pip install "ottla[demo]"\n'
+
+
 def test_a_lack_of_descriptors_is_one_line() -> None:
     program = """
 import resource, sys
