@@ -1,15 +1,17 @@
-"""Kafka's own tools on several embedded brokers in a ZooKeeper: a central group, and a producer with a transactional id."""
+"""Java's clients on several embedded brokers in a ZooKeeper: an idempotent producer, consumers of both protocols, a producer with a
+transactional id, and the tool for groups on a central group."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Iterator
 
 import pytest
 
-from ottla import Producer
+from ottla import Admin, Producer
 from ottla.runtime.zookeeper_server import ZooKeeperServer
-from tests.end_to_end.broker_cluster import BrokerCluster, cluster_of, until
+from tests.end_to_end.broker_cluster import BrokerCluster, cluster_of, node_id_of, partitions_of, read_values, until
 from tests.end_to_end.central_consumers import Member
 from tests.end_to_end.polling_members import members
 from tests.interop.real_kafka import TOOL, KafkaTool
@@ -17,6 +19,9 @@ from tests.interop.real_kafka import TOOL, KafkaTool
 pytestmark = pytest.mark.interop
 
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+PRODUCE, CONSUME = "org.apache.kafka.tools.ProducerPerformance", "org.apache.kafka.tools.consumer.ConsoleConsumer"
+DUMP = "org.apache.kafka.tools.DumpLogSegments"
+PARTITIONS, RECORDS = 4, 1000
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +76,40 @@ def test_kafka_consumer_groups_on_a_central_group(cluster: BrokerCluster, kafka_
 def test_java_s_producer_shows_why_a_transactional_id_is_refused(cluster: BrokerCluster) -> None:
     options = ("--topic", "any", "--num-records", "1", "--record-size", "10", "--throughput", "-1", "--transactional-id", "x")
     address = ("--bootstrap-server", cluster.brokers[0].bootstrap_servers)
-    done = subprocess.run(
-        [TOOL, "run", "org.apache.kafka.tools.ProducerPerformance", *options, *address], capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run([TOOL, "run", PRODUCE, *options, *address], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert "Transactional ids are not served where several of Ottla's brokers share a ZooKeeper" in done.stderr
+
+
+def producer_ids(cluster: BrokerCluster, topic: str, kafka_tool: KafkaTool) -> set[int]:
+    """Those of all batches of a topic, in the logs of all brokers; -1: not idempotent."""
+    logs = ",".join(str(path) for path in cluster.folder.glob(f"broker-*/{topic}-*/*.log"))
+    return {int(found) for found in re.findall(r"producerId: (-?\d+)", kafka_tool(DUMP, "--files", logs))}
+
+
+@pytest.mark.timeout(300)
+def test_java_s_producer_writes_idempotently_and_consumers_of_both_protocols_read(
+    cluster: BrokerCluster, kafka_tool: KafkaTool
+) -> None:
+    """Both brokers lead partitions of the topic. Each client knows the address of one of them."""
+    one, two = cluster.brokers
+    cluster.create_topic("java", PARTITIONS)
+    options = ("--topic", "java", "--num-records", str(RECORDS), "--record-size", "20", "--throughput", "-1")
+    # With the default size of a batch all records would be in one or two partitions.
+    settings = ("--command-property", "enable.idempotence=true", "batch.size=500")
+    printed = kafka_tool(PRODUCE, *options, *settings, "--bootstrap-server", one.bootstrap_servers)
+    assert f"{RECORDS} records sent" in printed
+    (producer_id,) = producer_ids(cluster, "java", kafka_tool)
+    assert producer_id >= 0
+    written = read_values(one, "java", RECORDS)
+    with Admin(bootstrap_servers=two.bootstrap_servers) as admin:
+        for protocol in ("classic", "consumer"):
+            group = ("--group", protocol, "--command-property", f"group.protocol={protocol}")
+            until_all = ("--from-beginning", "--max-messages", str(RECORDS))
+            printed = kafka_tool(CONSUME, "--bootstrap-server", two.bootstrap_servers, "--topic", "java", *group, *until_all)
+            assert sorted(line.encode() for line in printed.splitlines()) == written
+            offsets = {tp.partition: each.offset for tp, each in admin.group_offsets(protocol).items()}
+            assert sum(offsets.values()) == RECORDS
+            assert admin.describe_groups([protocol])[protocol].group_type == protocol
+    leaders = {each.partition: each.leader for each in partitions_of(one, "java")}
+    assert {leaders[partition] for partition, offset in offsets.items() if offset} == {node_id_of(one), node_id_of(two)}
