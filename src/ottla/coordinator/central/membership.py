@@ -180,12 +180,12 @@ def _check_incarnation(
 
 
 def _may_be_another(group: CentralGroup, request: register_request.RegisterRequest) -> bool:
-    """Whether this process may be another than the owner with its member id. Two things prove that it is the owner:
+    """Whether this process may be another than the owner with its member id. It counts as the owner in two cases:
 
     - The present generation is its own: in each one, at most one process with this id is started (``differs``), so no other one
       reads.
     - It was a member when the generation was written, and was not started in it so far: it has answered the Stop of the generation
-      before, and holds nothing.
+      before, and holds nothing. This is no proof: see the end.
 
     For the second, any earlier generation is not enough:
 
@@ -199,9 +199,16 @@ def _may_be_another(group: CentralGroup, request: register_request.RegisterReque
        share of the next generation. 2. A third one is elected. 3. The first process returns within its lease, in which it reports
        its generation.
 
-    So it must also know the coordinator that has written the present one, as each owner does: it has answered its Stop. For the
-    first proof as well, since generations begin again in a group that was deleted. A process that came after the owner, while that
+    So it must also know the coordinator that has written the present one, as each owner does: it has answered its Stop. In the
+    first case as well, since generations begin again in a group that was deleted. A process that came after the owner, while that
     coordinator or a later one lasted, knows it, too, but reports no earlier generation: see ``_check_member``.
+
+    In the second case a process may still be taken for the owner that has replaced it:
+
+    1. It answers the Stop of the generation before, and loses its channel. Its Register waits at another broker, as above.
+    2. While others are slow to stop, it is evicted, and another process gets its id: before the present generation is written.
+    3. That broker is elected, and the late Register comes before the owner's. It gets the owner's Start, and the owner, which
+       reads on until its lease ends, gets UNRELEASED_INSTANCE_ID for a session.
 
     If the node of the generation was malformed, nothing can be compared. Then it must hold partitions: none are given to others
     before it has stopped, or its lease is over.
