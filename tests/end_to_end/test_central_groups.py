@@ -113,6 +113,14 @@ def test_two_members_share_the_partitions_and_a_leaving_one_gives_them_back(clus
         with members(member(cluster, topic, "b")) as (second,):
             until(lambda: second.owned == [3, 4] and first.owned == [0, 1, 2])
             assert owners(cluster, topic, topic) == {number: f"{topic}_{'a' if number < 3 else 'b'}-0" for number in range(5)}
+            until(lambda: first.consumer.health().healthy and second.consumer.health().healthy)
+            for one, name, partitions in ((first, "a", {0, 1, 2}), (second, "b", {3, 4})):
+                health = one.consumer.health()
+                assert (health.live, health.ready, health.healthy, health.reasons) == (True, True, True, ())
+                assert (health.protocol, health.state, health.joined, health.rebalancing) == ("central", "STABLE", True, False)
+                assert (health.group_id, health.member_id) == (topic, f"{topic}_{name}")
+                assert health.epoch == json.loads(data(cluster, topic, "generation"))["generation"]
+                assert {tp.partition for tp in health.partitions} == partitions
             with Admin(bootstrap_servers=addresses(cluster)) as admin:
                 described = admin.describe_groups([topic])[topic]
                 assert described.state == "Stable"
@@ -124,6 +132,8 @@ def test_two_members_share_the_partitions_and_a_leaving_one_gives_them_back(clus
         assert (rebalance.protocol, rebalance.completed) == ("central", True)
         joined, gone = f"member '{topic}_b' has joined; ", f"member '{topic}_b' is gone; "
         until(lambda: all(any(text in one.reason for one in first.consumer.rebalances) for text in (joined, gone)))
+    closed = first.consumer.health()
+    assert (closed.live, closed.ready, closed.healthy, closed.reasons) == (False, False, False, ("the consumer is closed",))
     assert first.errors == second.errors == []
     assert first.calls[:3] == [("assign", [0, 1, 2, 3, 4]), ("revoke", [0, 1, 2, 3, 4]), ("assign", [0, 1, 2])]
     assert len(first.handled + second.handled) == 100
@@ -208,6 +218,10 @@ def test_a_member_that_is_slow_to_give_up_its_partitions_is_waited_for(cluster: 
             until(lambda: ("revoke", [0, 1, 2, 3, 4]) in one.calls)
             time.sleep(1)
             assert two.owned == []
+            for waiting in (one, two):
+                health = waiting.consumer.health()
+                assert (health.live, health.ready, health.healthy, health.rebalancing) == (True, False, False, True)
+                assert health.reasons[0].startswith(f"group '{topic}' is rebalancing: ")
             ready.set()
             until(lambda: two.owned == [3, 4] and one.owned == [0, 1, 2])
 

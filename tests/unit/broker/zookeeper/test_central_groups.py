@@ -35,10 +35,10 @@ from ottla.protocol.messages import (
 )
 from ottla.simulation.requests import creating
 from ottla.types import TopicPartition
-from ottla.zookeeper import paths
+from ottla.zookeeper import multis, paths
 from ottla.zookeeper.malformed import MalformedNodes
 from ottla.zookeeper.nodes import GenerationNode, MemberRegistration
-from ottla.zookeeper.operations import Check, Create, Exists, Multi, SetData
+from ottla.zookeeper.operations import Check, Create, Delete, Exists, Multi, SetData
 from tests.simulation.central_members import SimCentralMember
 from tests.simulation.zookeeper_cluster import SESSION_TIMEOUT, BrokerInCluster, ZooKeeperCluster
 
@@ -188,16 +188,24 @@ def test_commits_are_stored_as_text_and_fenced_by_the_generation(cluster: ZooKee
     assert broker.counts() - before == {"Multi": 1}
 
 
-def test_every_write_checks_the_epoch(cluster: ZooKeeperCluster) -> None:
-    join(cluster, "a", "b")
-    broker = coordinator(cluster)
-    commit(broker, 1)
+def test_every_write_checks_the_epoch(cluster: ZooKeeperCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of generations, commits and deletions, also if one does not fit into a multi."""
+    monkeypatch.setattr(multis, "MULTI_OPERATIONS", 2)
+    broker = emptied(cluster, 1)
+    assert broker.ask(Api.OFFSET_DELETE, deleting()).error_code is ErrorCode.none
+    assert commit(broker, 2, partitions=PARTITIONS) is ErrorCode.none
+    deletion = delete_groups_request.DeleteGroupsRequest(groups_names=("g",))
+    assert [one.error_code for one in broker.ask(Api.DELETE_GROUPS, deletion).results] == [ErrorCode.none]
     writes = [
         one
         for one in broker.asked
         if isinstance(one, Multi) and any(each.path.startswith("/consumers/g") for each in one.operations)
     ]
-    assert writes
+    deleted = [[each.path for each in one.operations if isinstance(each, Delete)] for one in writes]
+    offset = paths.offset("g", "t", 0)
+    assert sum(offset in one for one in deleted) == 2, "of the offset, and of the group"
+    assert sum(paths.generation("g") in one for one in deleted) == 1
+    assert sum(any(path.startswith(paths.group("g")) for path in one) for one in deleted) > 5
     assert all(one.operations[0] == Check(paths.COORDINATOR_EPOCH, broker.zookeeper.elector._epoch_version) for one in writes)
 
 

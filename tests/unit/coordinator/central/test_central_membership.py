@@ -287,6 +287,17 @@ def test_a_member_leaves_and_its_channel_is_closed_after_the_response() -> None:
     assert central.holdings() == {"a": ["orders/0", "orders/1", "orders/2", "orders/3"]}
 
 
+def test_a_member_may_leave_before_it_has_received_the_last_start() -> None:
+    central = stable("a")
+    central.register("b")
+    central.obey_next(central.members["a"])
+    central.obey_next(central.members["b"])
+    member = central.members["b"]
+    assert (central.received("b"), central.group().generation, member.generation) == ([Api.START], 2, 1)
+    assert central.leave("b").error_code is ErrorCode.none
+    assert sorted(central.group().members) == ["a"]
+
+
 def test_what_the_log_has_of_a_member_that_leaves_is_short_and_visible(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     name = "b\n" + "b" * 30_000
