@@ -26,8 +26,8 @@ def name(path: Path) -> str:
 def tree(path: Path) -> ast.Module:
     """The parsed source of ``path``.
 
-    All sources are 1.7 million nodes, which stay. The garbage collector went through them again and again: parsing took 17 s instead of
-    5, and each full collection of the tests that followed 3 s. So it never sees them.
+    All sources are 1.7 million nodes, which stay. The garbage collector went through them again and again: parsing took 17 s
+    instead of 5, and each full collection of the tests that followed 3 s. So it never sees them.
     """
     gc.disable()
     try:

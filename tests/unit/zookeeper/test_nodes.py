@@ -27,6 +27,7 @@ from ottla.zookeeper.nodes import (
     encode_configs,
     encode_partition_state,
     encode_topic,
+    process_digest,
 )
 
 # As Kafka 1.1.1 wrote them.
@@ -192,3 +193,20 @@ def test_a_generation_that_was_found_leaves_enough_numbers_for_the_next_ones() -
     for generation in (2**30 + 1, 2**31 - 1, 2**31, -1):
         with pytest.raises(ProtocolError, match=f"/g of ZooKeeper is malformed: the generation is {generation},"):
             decode_found_generation(highest._replace(generation=generation).encode(), "/g")
+
+
+def test_the_processes_of_a_generation() -> None:
+    processes = frozenset(
+        {process_digest("a", "1"), process_digest("a", "2"), process_digest("ab", "1"), process_digest("a", "b1")}
+    )
+    assert len(processes) == 4
+    assert {len(each) for each in processes} == {12}
+    node = GenerationNode(1, 2, 9_000, 1, processes)
+    assert GenerationNode.decode(node.encode(), "/g") == node
+    assert GenerationNode.decode(b'{"generation":1,"members":2,"session_timeout":9000,"epoch":1}', "/g") == node._replace(
+        processes=frozenset()
+    )
+    for malformed in (b"7", b"null", b'{"a":1}', b'["a",1]'):
+        data = b'{"generation":1,"members":2,"session_timeout":9000,"epoch":1,"processes":%b}' % malformed
+        with pytest.raises(ProtocolError, match="/g of ZooKeeper is malformed: the processes are a list of strings"):
+            GenerationNode.decode(data, "/g")

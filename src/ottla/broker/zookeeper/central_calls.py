@@ -112,6 +112,7 @@ def _load_part(
                 session_timeout_ms=node.session_timeout_ms,
                 epoch=node.epoch,
                 owners=owners[name],
+                processes=node.processes,
                 offsets=offsets[name],
                 is_malformed=generations[name] is None,
             ),

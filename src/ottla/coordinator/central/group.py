@@ -50,6 +50,8 @@ class StoredGroup:
     """That of the coordinator that has written the generation."""
     owners: Mapping[TopicPartition, str]
     offsets: Mapping[TopicPartition, int]
+    processes: frozenset[str] = frozenset()
+    """The processes that are the members of this generation (``GenerationNode.processes``)."""
     is_malformed: bool = False
     """Whether its node has no generation that can be read."""
 
@@ -73,6 +75,8 @@ class CentralGroup:
     owners: Owners = field(default_factory=dict)
     shares: Mapping[str, Share] = field(default_factory=dict)
     """The same by member (``shares_of``)."""
+    processes: frozenset[str] = frozenset()
+    """The processes that were members when the generation began (``GenerationNode.processes``)."""
     members: Mapping[str, CentralMember] = field(default_factory=dict)
     found: frozenset[str] = frozenset()
     """The owners that a new coordinator has found, and that have not registered."""

@@ -148,8 +148,14 @@ def _moved(group: CentralGroup, cause: CentralGroupInput) -> CentralGroup:
 
 def _stored(group: CentralGroup, node: GenerationNode) -> CentralGroup:
     assert node.generation >= group.generation, "a generation never goes back"
-    generation, members, session_timeout_ms, epoch = node
-    return replace(group, generation=generation, stored_members=members, session_timeout_ms=session_timeout_ms, epoch=epoch)
+    return replace(
+        group,
+        generation=node.generation,
+        stored_members=node.members,
+        session_timeout_ms=node.session_timeout_ms,
+        epoch=node.epoch,
+        processes=node.processes,
+    )
 
 
 def _without(group: CentralGroup, event: MemberRemoved) -> CentralGroup:

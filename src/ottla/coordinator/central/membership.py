@@ -32,7 +32,7 @@ from ottla.protocol import ErrorCode
 from ottla.protocol.messages import leave_request, register_request
 from ottla.types import MOST_STREAMS, Now, short_repr, short_text
 from ottla.zookeeper import paths
-from ottla.zookeeper.nodes import HIGHEST_FOUND_GENERATION, GenerationNode
+from ottla.zookeeper.nodes import HIGHEST_FOUND_GENERATION, GenerationNode, process_digest
 
 logger = logging.getLogger("ottla.broker")
 
@@ -154,8 +154,8 @@ def _check_incarnation(
     2. The second one registers, and so would get the share of its member id at once.
     3. The first one reads on for the rest of its lease.
 
-    An election forgets which process was the member, so an owner has to prove that it is the one (``_may_be_another``), or waits
-    until the session is over. How long that is was in the node of the generation. If it was malformed, no session of this id is
+    After an election the node of the generation tells which process was the member (``_may_be_another``), and how long its session
+    is. If the node was malformed, no session of this id is
     taken for longer than that of this process or Kafka's default, since the longest one that is allowed is far longer: processes
     with one id must have the same time-out, or shorter ones than the default.
     """
@@ -180,44 +180,18 @@ def _check_incarnation(
 
 
 def _may_be_another(group: CentralGroup, request: register_request.RegisterRequest) -> bool:
-    """Whether this process may be another than the owner with its member id. It counts as the owner in two cases:
+    """Whether this process may be another than the owner with its member id. The node of the generation says which processes its
+    members are. A process proves nothing by what it knows:
 
-    - The present generation is its own: in each one, at most one process with this id is started (``differs``), so no other one
-      reads.
-    - It was a member when the generation was written, and was not started in it so far: it has answered the Stop of the generation
-      before, and holds nothing. This is no proof: see the end.
+    1. A member answers a Stop, and loses its channel. Its Register waits in the kernel of another broker. 2. It is evicted, and
+       another process gets its id, and its share of the next generation. 3. That broker is elected, and the Register arrives.
 
-    For the second, any earlier generation is not enough:
-
-    1. A member loses its channel. It registers at a broker that it does not reach: what it has sent waits, also after its lease.
-    2. It is evicted, and another process gets its id, and its share of the next generation. 3. That broker is elected, and the
-    Register arrives.
-
-    Nor is the generation before:
-
-    1. A member that owns nothing is cut off. The next coordinator does not find it, so another process gets its id at once, and a
-       share of the next generation. 2. A third one is elected. 3. The first process returns within its lease, in which it reports
-       its generation.
-
-    So it must also know the coordinator that has written the present one, as each owner does: it has answered its Stop. In the
-    first case as well, since generations begin again in a group that was deleted. A process that came after the owner, while that
-    coordinator or a later one lasted, knows it, too, but reports no earlier generation: see ``_check_member``.
-
-    In the second case a process may still be taken for the owner that has replaced it:
-
-    1. It answers the Stop of the generation before, and loses its channel. Its Register waits at another broker, as above.
-    2. While others are slow to stop, it is evicted, and another process gets its id: before the present generation is written.
-    3. That broker is elected, and the late Register comes before the owner's. It gets the owner's Start, and the owner, which
-       reads on until its lease ends, gets UNRELEASED_INSTANCE_ID for a session.
-
-    If the node of the generation was malformed, nothing can be compared. Then it must hold partitions: none are given to others
-    before it has stopped, or its lease is over.
+    If the node was malformed, nothing can be compared. Then it must hold partitions: none are given to others before it has
+    stopped, or its lease is over.
     """
     if group.may_be_later:
         return not request.owned_topics
-    has_stopped_for_it = 0 <= request.generation == group.generation - 1 and not request.owned_topics
-    is_proved = request.own_generation == group.generation or has_stopped_for_it
-    return not is_proved or request.coordinator_epoch < group.epoch
+    return process_digest(request.member_id, request.incarnation) not in group.processes
 
 
 def _know_group(coordinator: CentralContext, draft: Draft, request: register_request.RegisterRequest, *, is_new: bool) -> Result:
@@ -274,8 +248,8 @@ def _occupy(coordinator: CentralContext, draft: Draft, request: register_request
     If the node of their generation was malformed, it remains so until the next generation, which follows as soon as all owners are
     back or given up (``why_necessary``):
 
-    1. A member registers, which knows an earlier generation. 2. Another coordinator is elected. 3. With that generation, and an
-       epoch that the other owners do not know, it would take strangers for owners, and refuse these.
+    1. A member registers, which knows an earlier generation. 2. Another coordinator is elected. 3. In a node without their
+       processes, it would take the other owners for strangers, and refuse them.
 
     Nor is the time stored that counts as the session's if no one knows it: the longest one that is allowed.
     """
@@ -291,7 +265,7 @@ def _occupy(coordinator: CentralContext, draft: Draft, request: register_request
     timeout = max(request.session_timeout_ms, group.session_timeout_ms if group.stored_members > 0 else 0)
     count = len({*group.members, request.member_id})
     epoch = group.epoch if group.owners else coordinator.epoch
-    return draft.apply(GroupKnown(group.group_id, GenerationNode(generation, count, timeout, epoch)))
+    return draft.apply(GroupKnown(group.group_id, GenerationNode(generation, count, timeout, epoch, group.processes)))
 
 
 def _include(coordinator: CentralContext, draft: Draft, member: CentralMember, *, is_known: bool) -> None:

@@ -29,7 +29,7 @@ from ottla.coordinator.central.patterns import is_resolution_due, start_resoluti
 from ottla.coordinator.central.states import CentralGroupInput, CentralGroupState
 from ottla.protocol.apis import Api
 from ottla.types import short_list, short_repr
-from ottla.zookeeper.nodes import GenerationNode
+from ottla.zookeeper.nodes import GenerationNode, process_digest
 
 logger = logging.getLogger("ottla.broker")
 
@@ -137,7 +137,8 @@ def start_generation(draft: Draft, coordinator: CentralContext) -> None:
         return
     owners = computed_owners(group, coordinator.topics)
     session_timeout = max(member.session_timeout_ms for member in group.members.values())
-    node = GenerationNode(group.generation + 1, len(group.members), session_timeout, coordinator.epoch)
+    processes = frozenset(process_digest(member.member_id, member.incarnation) for member in group.members.values())
+    node = GenerationNode(group.generation + 1, len(group.members), session_timeout, coordinator.epoch, processes)
     disowned = tuple(partition for partition in group.owners if partition not in owners)
     draft.apply(GenerationStarted(group.group_id, node, owners, disowned))
     if not is_resolution_due(group, coordinator.topics):  # else another check follows, with the topics of new patterns

@@ -131,6 +131,7 @@ def _found_group(stored: StoredGroup) -> CentralGroup:
         session_timeout_ms=stored.session_timeout_ms,
         owners=owners,
         shares=shares,
+        processes=stored.processes,
         found=found,
     )
 

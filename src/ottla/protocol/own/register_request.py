@@ -46,7 +46,8 @@ class RegisterRequest:
     group_id: str = field(metadata=wire("string"))
     member_id: str = field(metadata=wire("string"))
     incarnation: str = field(metadata=wire("string"))
-    """A random id of the consumer: another process may have the same ``member_id``."""
+    """A random id of the consumer: another process may have the same ``member_id``. The coordinator remembers which one is the
+    member, also after an election."""
     session_timeout_ms: i32 = field(metadata=wire("int32"))
     """The member is evicted if it answers nothing for this time."""
     rebalance_timeout_ms: i32 = field(metadata=wire("int32"))
@@ -64,6 +65,5 @@ class RegisterRequest:
     """The generation of what it holds, or has given up for a Stop since; -1: it has had none."""
     owned_topics: tuple[OwnedTopic, ...] = field(default=())
     own_generation: i32 = field(metadata=wire("int32"), default=i32(-1))
-    """The latest generation in which no other process was started with its id, also if its lease is over: in it, it was started
-    itself, or has registered with an earlier one; -1: none. A coordinator that has found the member as an owner of this
-    generation knows by it that this is the owner."""
+    """The latest generation in which it was started, or has registered with an earlier one, also if its lease is over; -1: none. A
+    coordinator whose node of the generation is malformed goes on from the highest one."""

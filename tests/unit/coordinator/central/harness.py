@@ -449,7 +449,17 @@ def stored_groups(nodes: Mapping[str, bytes]) -> list[StoredGroup]:
         owners = {partition: data.decode() for partition, data in _below(nodes, group_id, "owners")}
         offsets = {partition: int(data) for partition, data in _below(nodes, group_id, "offsets")}
         groups.append(
-            StoredGroup(group_id, node.generation, node.members, node.session_timeout_ms, node.epoch, owners, offsets, is_malformed)
+            StoredGroup(
+                group_id=group_id,
+                generation=node.generation,
+                members=node.members,
+                session_timeout_ms=node.session_timeout_ms,
+                epoch=node.epoch,
+                owners=owners,
+                offsets=offsets,
+                processes=node.processes,
+                is_malformed=is_malformed,
+            )
         )
     return groups
 

@@ -124,8 +124,8 @@ class Channel:
         self.epoch = self.generation = -1
         """The latest epoch of a coordinator, and generation of the group, of which the member knows; -1: none."""
         self.own_generation = -1
-        """The latest generation in which no other process was started with the member's id; -1: none. It stays true whatever
-        happens, also when the lease is over."""
+        """The latest generation in which the member was started, or has registered with an earlier one; -1: none. It stays true
+        whatever happens, also when the lease is over."""
         self.interest: Interest | None = None
         """What the latest Register contained."""
         self.in_flight = False

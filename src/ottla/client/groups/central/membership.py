@@ -418,11 +418,8 @@ class CentralMembership:
     # -- the end of a membership ------------------------------------------------------------------------------------------
 
     def _on_lease_over(self, now: Now) -> None:
-        """Hold nothing, and send nothing that says otherwise:
-
-        1. A member that has stopped is cut off, and evicted. 2. Another process is started with its id. 3. By the generation of its
-        Stop, also in a Register that waits for a connection, the next coordinator would take the first one for the owner.
-        """
+        """Hold nothing, and send nothing that says otherwise, also not in a Register that waits for a connection: others may have
+        the partitions."""
         reason = "the coordinator has not confirmed the membership within the session time-out"
         if self.state in HOLDING or self.channel.state is not ChannelState.CLOSED:
             self.channel.close(reason, now)
