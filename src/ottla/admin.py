@@ -230,7 +230,8 @@ class Admin:
         """The committed offsets of a group: for each partition the next offset to read. Empty if there is no such group.
 
         With ``require_stable`` the call waits while a transaction that has offsets of the group is open or ending, as a consumer
-        does that starts (brokers from 2.5 on).
+        does that starts (brokers from 2.5 on). Kafka 4.3 waits only for partitions that have a committed offset already, so not
+        for the first transaction of a group.
         """
         call = calls.group_offsets(
             arguments.text(group, "group"), require_stable=arguments.boolean(require_stable, "require_stable")

@@ -197,6 +197,7 @@ def _check(servers: str, count: int) -> None:
     assert committed_by_ours(servers, "out", [len(one) for one in written]) == written
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_each_record_is_written_once_despite_kills(tmp_path: Path) -> None:
     _run(tmp_path, kills=4, seed=1)

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from ottla import Broker
 from tests.documents import is_for_spark, name_of, programs
 
-SLOW = ("docs/spark-recipes.md", "docs/spark-exactly-once.md")
+SLOW = ("docs/spark.md", "docs/spark-recipes.md", "docs/spark-exactly-once.md")
 
 
 @pytest.mark.parametrize(
