@@ -1,28 +1,24 @@
 """One measurement of the version of Ottla that PYTHONPATH names, for ``versions.py``: prints its figures as JSON.
 
-python benchmarks/_version_round.py broker               (prints its address, and its figures when stdin ends)
-python benchmarks/_version_round.py read SERVERS TOPIC RECORDS
-python benchmarks/_version_round.py latency SERVERS TOPIC
+The first argument is ``broker``, which prints its address, and its figures when stdin ends; ``read``, with servers, a topic and a
+number of records; or ``latency``, with servers and a topic.
 """
 
 from __future__ import annotations
 
 import json
-import statistics
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 begun = time.perf_counter()
 
 from ottla import Broker, Consumer  # noqa: E402 - the import is measured
 
 IMPORTED = time.perf_counter() - begun
-LATENCY_SECONDS = 6.0
-INTERVAL = 0.005
-"""Seconds between two records whose latency is measured."""
+RATE, SECONDS = 200, 6.0
+"""The records per second whose latency is measured, and for how long."""
 
 
 def modules() -> list[str]:
@@ -54,34 +50,25 @@ def read(servers: str, topic: str, records: str) -> dict[str, object]:
         return {"import": IMPORTED, "first": first - subscribed, "rate": int(records) / (ended - first), "modules": modules()}
 
 
-def latency(servers: str, topic: str) -> dict[str, object]:
-    """The seconds from ``produce()`` of another client to the record in the application."""
-    import confluent_kafka
-
-    producer = confluent_kafka.Producer({"bootstrap.servers": servers, "linger.ms": 0})
-    stopped = threading.Event()
-
-    def produce() -> None:
-        while not stopped.wait(INTERVAL):
-            producer.produce(topic, repr(time.perf_counter()).encode())
-            producer.poll(0)
-
-    found: list[float] = []
+def follow(servers: str, topic: str, partitions: int) -> Iterator[bytes]:
+    """``poll()`` in a classic group, from the end of the log."""
     with Consumer(bootstrap_servers=servers, group_id="latency", group_protocol="classic", auto_offset_reset="latest") as consumer:
         consumer.subscribe([topic])
-        while not consumer.assignment():
+        while len(consumer.assignment()) < partitions:
             consumer.poll(0.2)
         consumer.poll(0.5)
-        producing = threading.Thread(target=produce)
-        producing.start()
-        end = time.monotonic() + LATENCY_SECONDS
-        while time.monotonic() < end:
-            found += [time.perf_counter() - float(record.value or b"") for record in consumer.poll(0.5)]
-        stopped.set()
-        producing.join()
-        producer.flush(10)
-    settled = found[len(found) // 20 :]
-    return {"median": statistics.median(settled), "99 %": statistics.quantiles(settled, n=100)[-1]}
+        yield b""
+        while True:
+            for record in consumer.poll(0.5):
+                yield record.value or b""
+
+
+def latency(servers: str, topic: str) -> dict[str, object]:
+    """The milliseconds from ``produce()`` of another client to the record in the application."""
+    from _waiting import waits  # not at the top: it imports Ottla
+
+    found = waits(follow, servers, topic, 1, RATE, SECONDS)
+    return {"median": found.median, "99 %": found.p99}
 
 
 if __name__ == "__main__":

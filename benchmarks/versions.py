@@ -1,8 +1,8 @@
 """A broker without ZooKeeper and a classic consumer: this checkout, and an earlier revision of it.
 
 In each round each version has a broker and consumers of its own, in processes of their own, and the versions take turns to begin.
-The broker's clients are confluent-kafka, the same for both. Both versions use the compiled modules of this checkout. The figures
-are medians of the rounds.
+The broker's clients are those of ``broker.py``, the same for both. Both versions use the compiled modules of this checkout. The
+figures are medians of the rounds.
 
     python benchmarks/versions.py [REVISION] [--rounds 3] [--records 1000000]
 
@@ -19,20 +19,20 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import confluent_kafka
-from confluent_kafka import admin
+from _topics import create
+from broker import consume, produce
 
 ROOT = Path(__file__).parents[1]
 ROUND = Path(__file__).with_name("_version_round.py")
 BEFORE_ZOOKEEPER = "4f93c068~1"
 PARTITIONS = 4
-VALUE = os.urandom(100)
+SIZE = 100
+"""Bytes of a value."""
 TITLES = {
     "broker start": ("broker: start", 1e3, "ms"),
     "produced": ("broker: produced", 1e-6, "M records/s"),
@@ -40,8 +40,8 @@ TITLES = {
     "import": ("import of ottla", 1e3, "ms"),
     "first": ("classic consumer: first record after subscribe()", 1e3, "ms"),
     "rate": ("classic consumer: poll()", 1e-6, "M records/s"),
-    "median": ("from produce() to poll(), median", 1e3, "ms"),
-    "99 %": ("from produce() to poll(), 99 %", 1e3, "ms"),
+    "median": ("from produce() to poll(), median", 1, "ms"),
+    "99 %": ("from produce() to poll(), 99 %", 1, "ms"),
 }
 """Figure -> its title, a factor and a unit."""
 
@@ -75,7 +75,7 @@ def figures_of(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 @contextmanager
-def broker(sources: Path, figures: dict[str, Any]) -> Iterator[str]:
+def running_broker(sources: Path, figures: dict[str, Any]) -> Iterator[str]:
     """A broker of a version; afterwards its figures are in ``figures``."""
     process = start(sources, "broker")
     assert process.stdout is not None
@@ -86,48 +86,14 @@ def broker(sources: Path, figures: dict[str, Any]) -> Iterator[str]:
     figures["broker start"], figures["broker modules"] = found["start"], found["modules"]
 
 
-def produce(servers: str, records: int) -> float:
-    """Return the records per second of a producer."""
-    settings = {"linger.ms": 5, "batch.size": 1_000_000, "queue.buffering.max.messages": 1_000_000}
-    producer = confluent_kafka.Producer({"bootstrap.servers": servers, **settings})
-    begun = time.perf_counter()
-    for number in range(records):
-        while True:
-            try:
-                producer.produce("read", VALUE, partition=number % PARTITIONS)
-                break
-            except BufferError:
-                producer.poll(0.05)
-        if not number % 1000:
-            producer.poll(0)
-    assert producer.flush(60) == 0
-    return records / (time.perf_counter() - begun)
-
-
-def consume(servers: str, records: int) -> float:
-    """Return the records per second of a consumer, from its first ones on."""
-    settings = {"auto.offset.reset": "earliest", "queued.min.messages": 1_000_000, "queued.max.messages.kbytes": 1_000_000}
-    consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": servers, "group.id": "none", "enable.auto.commit": False, "fetch.queue.backoff.ms": 2, **settings}
-    )
-    consumer.assign([confluent_kafka.TopicPartition("read", number, 0) for number in range(PARTITIONS)])
-    left, begun = records, 0.0
-    while left > 0:
-        left -= len(consumer.consume(10_000, 5))
-        begun = begun or time.perf_counter()
-    ended = time.perf_counter()
-    consumer.close()
-    return records / (ended - begun)
-
-
 def measure(sources: Path, records: int) -> dict[str, Any]:
     """One round of a version."""
     figures: dict[str, Any] = {}
-    with broker(sources, figures) as servers:
-        control = admin.AdminClient({"bootstrap.servers": servers})
-        for created in control.create_topics([admin.NewTopic("read", PARTITIONS, 1), admin.NewTopic("late", 1, 1)]).values():
-            created.result(20)
-        figures["produced"], figures["consumed"] = produce(servers, records), consume(servers, records)
+    with running_broker(sources, figures) as servers:
+        create(servers, "read", PARTITIONS)
+        create(servers, "late", 1)
+        figures["produced"] = records / produce(servers, "read", records, SIZE)
+        figures["consumed"] = records / consume(servers, "read", records, PARTITIONS)
         figures |= figures_of(start(sources, "read", servers, "read", str(records)))
         figures |= figures_of(start(sources, "latency", servers, "late"))
     return figures

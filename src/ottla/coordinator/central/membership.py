@@ -155,9 +155,8 @@ def _check_incarnation(
     3. The first one reads on for the rest of its lease.
 
     After an election the node of the generation tells which process was the member (``_may_be_another``), and how long its session
-    is. If the node was malformed, no session of this id is
-    taken for longer than that of this process or Kafka's default, since the longest one that is allowed is far longer: processes
-    with one id must have the same time-out, or shorter ones than the default.
+    is. If the node was malformed, no session of this id is taken for longer than that of this process or Kafka's default, since the
+    longest one that is allowed is far longer: processes with one id must have the same time-out, or shorter ones than the default.
     """
     member_id = request.member_id
     known = group.members.get(member_id) or group.leases.get(member_id)
