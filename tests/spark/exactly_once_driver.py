@@ -3,7 +3,8 @@
 The argument is JSON: ``servers``, ``source``, ``target``, ``checkpoint``, ``master``, ``home``, ``kind`` (``stream``, ``foreach``),
 ``kill`` (after how many commits of a batch's transactions, at most, the driver kills itself, before the last one; 0: never),
 ``rows`` (the most records of a batch), ``stalls`` (whether the first attempt of a task waits) and ``settings`` of Spark. It prints
-each batch that has ended, at last ``null``, and how many copies of tasks Spark has started so far because of ``spark.speculation``.
+the process id of the JVM when there is a session, a line when it starts the query, each batch that has ended, at last ``null``, and
+how many copies of tasks Spark has started so far because of ``spark.speculation``.
 """
 
 from __future__ import annotations
@@ -103,6 +104,7 @@ writer = (
     if given["kind"] == "foreach"
     else writer.format("killing" if given["kill"] else "ottla").options(**sink)
 )
+print(json.dumps({"starts": True}), flush=True)
 query = writer.start()
 ended = -1
 while query.isActive:
