@@ -1,8 +1,8 @@
 """A broker without ZooKeeper and a classic consumer: this checkout, and an earlier revision of it.
 
 In each round each version has a broker and consumers of its own, in processes of their own, and the versions take turns to begin.
-The broker's clients are those of ``broker.py``, the same for both. Both versions use the compiled modules of this checkout. The
-figures are medians of the rounds.
+The broker's clients are those of ``broker.py``, the same for both. Both versions are copies in one directory, with their bytecode
+and the extension modules of this checkout. The figures are medians of the rounds.
 
     python benchmarks/versions.py [REVISION] [--rounds 3] [--records 1000000]
 
@@ -12,6 +12,7 @@ REVISION is by default the last one before several brokers could share a ZooKeep
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import os
 import shutil
@@ -47,14 +48,24 @@ TITLES = {
 
 
 def extract(revision: str, folder: Path) -> Path:
-    """Return the directory of the sources of ``revision``, with the compiled modules of this checkout."""
+    """Return the directory of the sources of ``revision``, with the extension modules of this checkout."""
     archive = subprocess.run(["git", "-C", ROOT, "archive", revision, "src"], capture_output=True, check=False)
     if archive.returncode:
         sys.exit(f"error: no sources of {revision}: {archive.stderr.decode().strip()}")
+    folder.mkdir()
     subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
     for compiled in (ROOT / "src").rglob("*.so"):
         shutil.copy(compiled, folder / compiled.relative_to(ROOT))
     return folder / "src"
+
+
+def copies(revision: str, folder: Path) -> Mapping[str, Path]:
+    """Return the directories of the sources of both versions. They are equally far from the disk, and compiled."""
+    after = shutil.copytree(ROOT / "src", folder / "after", ignore=shutil.ignore_patterns("__pycache__"))
+    versions = {"before": extract(revision, folder / "before"), "after": after}
+    for sources in versions.values():
+        compileall.compile_dir(sources, quiet=1)
+    return versions
 
 
 def start(sources: Path, *args: str) -> subprocess.Popen[str]:
@@ -124,7 +135,7 @@ def main() -> int:
     parser.add_argument("--records", type=int, default=1_000_000)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        versions: Mapping[str, Path] = {"before": extract(given.revision, Path(folder)), "after": ROOT / "src"}
+        versions = copies(given.revision, Path(folder))
         found: dict[str, list[dict[str, Any]]] = {name: [] for name in versions}
         for number in range(given.rounds):
             for name in sorted(versions, reverse=bool(number % 2)):

@@ -285,6 +285,25 @@ def test_a_task_without_rows_and_without_a_marker_protects_nothing(cluster: Kafk
     assert query.committed() == ["d", "e"]
 
 
+def test_two_drivers_commit_the_first_batch_at_the_same_time(cluster: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One has recorded the batch, and not committed yet; the first task of the other one has no rows, and so no transaction."""
+    query = Query(cluster)
+    query.options = parse_sink_options({"kafka.bootstrap.servers": cluster.servers, "exactlyOnce": "true"})
+    old = [query.task(0, 0)]
+    new = query.prepare(0, ["d", "e"], run="the next run")
+    commit = exactly_once._commit
+
+    def commit_old_first(*arguments: Any) -> None:
+        monkeypatch.setattr(exactly_once, "_commit", commit)
+        query.commit([*old, query.task(0, 1, "d"), query.task(0, 2, "e")])
+        commit(*arguments)
+
+    monkeypatch.setattr(exactly_once, "_commit", commit_old_first)
+    with pytest.raises(OttlaError, match="the batch is not committed, or not in whole"):
+        query.commit(new)
+    assert query.committed() == ["d", "e"]
+
+
 def test_a_driver_that_was_cut_off_does_not_replace_a_newer_record(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     query.write(0, ["a"])
     old = query.prepare(1, ["c"])

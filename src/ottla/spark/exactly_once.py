@@ -362,10 +362,15 @@ def _with_newest_marker(admin: Admin, report: TaskReport, number: int) -> TaskRe
 
     1. Task 0 of driver A has no rows, and no topic for a marker. 2. Driver B, which has taken over, commits the whole batch. 3. The
     other tasks of A begin, and B had fewer. 4. A must not commit them.
+
+    Nor may B commit afterwards, if it has prepared the task and recorded the batch by now: so its transaction is ended. (Kafka does
+    not wait for it when it is asked for the offsets of a group that has none yet.)
     """
     if report.prepared is not None or report.marker is not None:
         return report
-    _, marker = _newest_marker(admin, report.name.of_task(report.task))
+    name = report.name.of_task(report.task)
+    admin.fence_producers([name])
+    _, marker = _newest_marker(admin, name)
     return report if marker is None or marker.batch < number else dataclasses.replace(report, marker=marker)
 
 
