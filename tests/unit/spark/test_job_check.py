@@ -149,6 +149,18 @@ def test_two_queries_with_one_checkpoint_however_it_is_spelled(
 
 
 @pytest.mark.usefixtures("without_spark")
+def test_several_checkpoints_that_queries_share(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    locations = {"a": "x", "b": "y", "c": "x", "d": "z", "e": "y/", "f": "x"}
+    queries = f"{{name: writer(at) for name, at in {locations!r}.items()}}"
+    (tmp_path / "job.py").write_text(f"LOCATION = 'x'\n{JOB}\ndef queries(spark):\n    return {queries}\n")
+    assert run(["pipeline", "check", "job.py", "--sample", "0", "--format", "json"]) == 1
+    printed = capsys.readouterr()
+    assert [row["result"] for row in json.loads(printed.out)] == [*["failed"] * 3, "not tried", *["failed"] * 2]
+    reason = "the queries 'a', 'c' and 'f' have the same checkpoint x; the queries 'b' and 'e' have the same checkpoint y/ ("
+    assert reason in printed.err
+
+
+@pytest.mark.usefixtures("without_spark")
 def test_two_queries_with_checkpoints_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "job.py").write_text(f"LOCATION = 'checkpoints/orders'\n{JOB}")
     assert run(["pipeline", "check", "job.py", "--sample", "0"]) == 0

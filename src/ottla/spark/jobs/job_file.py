@@ -112,17 +112,18 @@ def check_checkpoints(path: Path, writers: Mapping[str, Any], checkpoints: str) 
 
     Raises ``JobError`` if two queries have the same.
     """
-    found: dict[str, str] = {}
-    owners: dict[str, str] = {}
-    for name, writer in writers.items():
-        location = settings_of(writer).checkpoint or f"{checkpoints}/{name}"
-        same = _normalized(location)
-        if same in owners:
-            raise JobError(
-                f"{path}: the queries {owners[same]!r} and {name!r} have the same checkpoint {location}",
-                hint="each query needs its own; without the option checkpointLocation it gets one",
-            )
-        owners[same], found[name] = name, location
+    found = {name: settings_of(writer).checkpoint or f"{checkpoints}/{name}" for name, writer in writers.items()}
+    owners: dict[str, list[str]] = {}
+    for name, location in found.items():
+        owners.setdefault(_normalized(location), []).append(name)
+    shared = [
+        f"the queries {', '.join(map(repr, names[:-1]))} and {names[-1]!r} have the same checkpoint {found[names[-1]]}"
+        for names in owners.values()
+        if len(names) > 1
+    ]
+    if shared:
+        hint = "each query needs its own; without the option checkpointLocation it gets one"
+        raise JobError(f"{path}: {'; '.join(shared)}", hint=hint)
     return found
 
 
