@@ -244,7 +244,8 @@ class GenerationNode(NamedTuple):
     epoch: int
     """The epoch of the coordinator that has written the owners, or this if there are none."""
     processes: frozenset[str] = frozenset()
-    """The processes that are the members: of each, a digest of its member id and its incarnation (``process_digest``)."""
+    """The processes that were members when it began: of each, a digest of its member id and its incarnation (``process_digest``).
+    Without them, as in the first versions, no process is known as an owner, so all wait for a session after an election."""
 
     def encode(self) -> bytes:
         """Return the JSON."""

@@ -48,7 +48,7 @@ class Consumer:
     epoch: int = -1
     generation: int = -1
     own: int = -1
-    """The latest generation in which no other process was started with its id."""
+    """The latest generation in which it was started or has registered (``RegisterRequest.own_generation``)."""
     held: dict[TopicPartition, int] = field(default_factory=dict)
     lease_until: int = -1
     sent_at: int = -1

@@ -51,7 +51,7 @@ class StoredGroup:
     owners: Mapping[TopicPartition, str]
     offsets: Mapping[TopicPartition, int]
     processes: frozenset[str] = frozenset()
-    """The processes that are the members of this generation (``GenerationNode.processes``)."""
+    """The processes that were members when the generation began (``GenerationNode.processes``)."""
     is_malformed: bool = False
     """Whether its node has no generation that can be read."""
 
@@ -65,7 +65,7 @@ class CentralGroup:
     flag: RebalanceFlag = RebalanceFlag.IDLE
     generation: int = 0
     epoch: int = 0
-    """That of the coordinator that has written the generation: all owners have registered with it."""
+    """That of the coordinator that has written the generation."""
     stored_members: int = 0
     """The members in its node; 0: Kafka 0.8's members may use the group."""
     may_be_later: bool = False

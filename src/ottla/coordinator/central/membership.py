@@ -138,7 +138,7 @@ def _check_member(coordinator: CentralContext, group: CentralGroup, request: reg
         raise ApiError(ErrorCode.group_max_size_reached, f"the group has {len(others)} members, as many as it may have")
     is_known = request.member_id in group.members or request.member_id in group.leases
     if request.generation >= 0 and not is_known and group.share_of(request.member_id) and _may_be_another(group, request):
-        # The session of the owner is over. If this process kept its generation, the next coordinator would take it for the owner.
+        # The session of the owner is over. A process that is not in the node has no part in its generation, only in the next one.
         text = f"another process was member {request.member_id!r} in generation {group.generation}: give up what you hold"
         raise ApiError(ErrorCode.illegal_generation, text)
     if request.member_id in group.leases and request.owned_topics:

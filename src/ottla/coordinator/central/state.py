@@ -45,9 +45,9 @@ class CentralState:
         self.groups_with_wildcard_topics: set[str] = set()
         """The groups with members that have a pattern."""
         self.first_generation = 0
-        """The generation with which a new group begins: 1. A process is cut off, and its group is deleted. 2. Another one gets its
-        id, in a new group with that name. 3. After an election the first one would be the owner by a number that is used twice.
-        """
+        """The generation with which a new group begins: 1. A process is cut off with a commit, and its group is deleted. 2. Another
+        one gets its id, in a new group with that name. 3. The commit of the first one arrives, which has no other proof than that
+        number."""
         self._channels: dict[int, dict[str, int]] = {}
         """Connection -> the groups for whose members it is the channel -> the number of these members."""
         for one in stored:

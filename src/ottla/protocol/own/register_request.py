@@ -46,8 +46,8 @@ class RegisterRequest:
     group_id: str = field(metadata=wire("string"))
     member_id: str = field(metadata=wire("string"))
     incarnation: str = field(metadata=wire("string"))
-    """A random id of the consumer: another process may have the same ``member_id``. The coordinator remembers which one is the
-    member, also after an election."""
+    """A random id of the consumer: another process may have the same ``member_id``. The coordinator remembers which one is an
+    owner, also after an election."""
     session_timeout_ms: i32 = field(metadata=wire("int32"))
     """The member is evicted if it answers nothing for this time."""
     rebalance_timeout_ms: i32 = field(metadata=wire("int32"))

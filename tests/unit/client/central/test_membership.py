@@ -598,7 +598,7 @@ def test_after_the_lease_the_partitions_are_lost(member: Member, state: State, i
     member.registered(send)
     member.lose_channel()
     member.coordinator.node_id = 1
-    assert member.one(Api.REGISTER, member.mono + 2_000).message.own_generation == 1, "the next coordinator has to know it as well"
+    assert member.one(Api.REGISTER, member.mono + 2_000).message.own_generation == 1, "the node of the generation may be malformed"
 
 
 def test_a_stopped_member_has_nothing_to_lose(member: Member) -> None:
@@ -669,9 +669,7 @@ def test_a_member_that_comes_after_the_owner_with_its_id_does_not_report_the_gen
 
 
 @pytest.mark.parametrize("generation", [2, 3])
-def test_an_owner_that_was_not_started_so_far_is_known_as_the_owner_by_the_next_coordinators(
-    member: Member, generation: int
-) -> None:
+def test_an_owner_that_was_not_started_so_far_tells_each_coordinator_what_it_knows(member: Member, generation: int) -> None:
     """It was a member when its generation was written, whichever coordinator it registers with."""
     member.join()
     member.stop()

@@ -296,7 +296,7 @@ def test_a_process_that_was_replaced_after_its_stop_is_not_the_owner() -> None:
 
 
 def test_a_longer_session_does_not_make_the_epoch_of_a_generation_that_of_a_later_coordinator() -> None:
-    """An owner that was not started so far, and has not registered since, would not know it."""
+    """The epoch tells who has written the owners."""
     central = never_started()
     central.register("a", again=central.members["a"], session=20_000)
     assert (central.node().session_timeout_ms, central.node().epoch) == (20_000, 1)
@@ -385,7 +385,7 @@ def test_a_process_is_not_the_owner_by_its_generation_if_the_group_was_deleted_i
 
 
 def test_a_process_that_comes_after_an_owner_must_give_up_the_generation_of_its_lease() -> None:
-    """The next coordinator would take it for the owner, which may be back before, and read."""
+    """It is not in the node of that generation, which a coordinator that cannot write begins again for those that are."""
     central, first, _ = id_taken_over()
     central.appends = failing(ErrorCode.coordinator_not_available)
     central.sleep(18_000)

@@ -310,7 +310,7 @@ class Channel:
             self._send_leave()
             return self._move(Input.ACCEPTED)
         self._move(Input.ACCEPTED)
-        if 0 <= held.generation < response.generation:  # it is its own, or the coordinator would have refused the earlier one
+        if 0 <= held.generation < response.generation:  # the group has gone on meanwhile
             self.own_generation = response.generation
         self._heard_at, self._patience = now.mono, max(0, response.ping_interval_ms) + max(1, self._session // _SPARE)
         self._confirm(sent_at)

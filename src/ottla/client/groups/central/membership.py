@@ -88,8 +88,8 @@ class CentralMembership:
         self.member_id = frames.member_id
         """The member keeps its id however often it joins."""
         self.held = Held()
-        """What it holds: in another state than those of ``HOLDING``, nothing. After a Stop it keeps the generation, by which a new
-        coordinator tells it from another process with its id."""
+        """What it holds: in another state than those of ``HOLDING``, nothing. After a Stop it keeps the generation, which a new
+        coordinator may not know (``RegisterRequest``)."""
         self.failure: OttlaError | None = None
         """See ``Membership``."""
         self._config = config = context.config
