@@ -75,6 +75,8 @@ class Network(Central):
     def __init__(self, **config: Any) -> None:
         self.consumers: dict[str, Consumer] = {}
         self.channels: dict[int, Connection] = {}
+        self.early: list[Connection] = []
+        """Connections to the broker that is elected next, which answers nothing before."""
         self.problems: list[str] = []
         """What must not happen, and did."""
         self.generation_at: dict[int, int] = {}
@@ -172,6 +174,10 @@ class Network(Central):
         self.epoch += 1
         self.coordinator = CentralCoordinator(self.config, self.topics)
         self.tell("load", stored_groups(self.nodes), self.epoch)
+        for connection in self.early:
+            connection.is_open = True
+            self.channels[connection.number] = connection
+        self.early.clear()
 
     # The network.
 
@@ -239,6 +245,14 @@ class Network(Central):
             own_generation=consumer.own,
         )
         self.send_to_coordinator(consumer, Api.REGISTER, request)
+
+    def consume_early(self, consumer: Consumer) -> None:
+        """Register a member with the broker that is elected next. Its Register arrives then, also if it has given up meanwhile."""
+        if consumer.connection is None:
+            self.consume(consumer)
+            assert consumer.connection is not None
+            consumer.connection.is_open = False
+            self.early.append(self.channels.pop(consumer.connection.number))
 
     def leave_group(self, consumer: Consumer) -> None:
         """Give up everything, and leave."""

@@ -12,7 +12,7 @@ from ottla.coordinator.central.states import CentralGroupState
 from ottla.protocol import ErrorCode
 from ottla.types import TopicPartition
 from tests.example_counts import examples
-from tests.property.coordinator.central_members import SESSION, Consumer, Network
+from tests.property.coordinator.central_members import CLOSED, SESSION, Consumer, Network
 from tests.unit.coordinator.central.harness import DELAYED, IMMEDIATE, Topics, code_of, failing, stored_groups
 
 MEMBERS = st.sampled_from(["a", "a'", "b", "c", "d"])
@@ -48,6 +48,11 @@ class CentralGroups(RuleBasedStateMachine):
             consumer.topics = topics
             self.network.consume(consumer)
             self.network.arrive(consumer)
+
+    @rule(member=MEMBERS)
+    def come_early(self, member: str) -> None:
+        if member in self.network.consumers:
+            self.network.consume_early(self.network.consumers[member])
 
     @rule(member=MEMBERS, frames=st.integers(1, 3))
     def frames_arrive(self, member: str, frames: int) -> None:
@@ -178,6 +183,7 @@ class CentralGroups(RuleBasedStateMachine):
         for group_id, group in groups.items():
             one = found[group_id]
             assert (one.generation, one.session_timeout_ms) == (group.generation, group.session_timeout_ms)
+            assert (one.epoch, one.processes) == (group.epoch, group.processes)
             assert {partition: str(owner) for partition, owner in group.owners.items()} == one.owners
             assert self.network.coordinator.offsets(group_id) == one.offsets
 
@@ -215,7 +221,8 @@ class CentralGroups(RuleBasedStateMachine):
                 self.network.arrive(consumer)
                 self.network.read(consumer)
                 self.network.stop(consumer)
-            idle = not any(one.connection and (one.connection.up or one.connection.down) for one in consumers)
+            used = [one.connection for one in consumers if one.connection is not None and one.connection not in self.network.early]
+            idle = not any(connection.up or connection.down for connection in used)
             if idle and len(self.network.trace) == before:
                 return
         raise AssertionError("it does not end")
@@ -224,6 +231,8 @@ class CentralGroups(RuleBasedStateMachine):
         """Every history that becomes quiet ends with all partitions of the members' topics read."""
         network = self.network
         network.appends = IMMEDIATE
+        for connection in network.early:
+            connection.down.append(CLOSED)
         for _ in range(40):
             network.settle()
             for connection in network.broken():
