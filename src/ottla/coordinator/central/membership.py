@@ -39,6 +39,9 @@ logger = logging.getLogger("ottla.broker")
 MOST_TOPICS = 10_000
 """The topics that a member names."""
 
+MOST_MEMBERS = 50_000
+"""The members of a group. The node of its generation has 15 bytes for each, and ZooKeeper takes a megabyte."""
+
 _USUAL_SESSION_MS = 45_000
 """The session time-out of a consumer that has no other one."""
 
@@ -134,7 +137,7 @@ def _check_member(coordinator: CentralContext, group: CentralGroup, request: reg
     if other is not None:
         text = f"the assignor is {request.assignor!r}, but member {other.member_id!r} has {other.assignor!r}"
         raise ApiError(ErrorCode.inconsistent_group_protocol, text)
-    if len(others) >= coordinator.config.group_max_size:
+    if len(others) >= min(coordinator.config.group_max_size, MOST_MEMBERS):
         raise ApiError(ErrorCode.group_max_size_reached, f"the group has {len(others)} members, as many as it may have")
     is_known = request.member_id in group.members or request.member_id in group.leases
     if request.generation >= 0 and not is_known and group.share_of(request.member_id) and _may_be_another(group, request):

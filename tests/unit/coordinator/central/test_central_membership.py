@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ottla.coordinator.central import membership
 from ottla.coordinator.central.group import CentralGroup
 from ottla.coordinator.central.member import CentralMember
 from ottla.coordinator.central.states import CentralGroupState
@@ -15,6 +16,8 @@ from ottla.coordinator.effects import HangUp, Push, Reply
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.types import TopicPartition
+from ottla.zookeeper.multis import OPERATION_BYTES, REQUEST_BYTES
+from ottla.zookeeper.nodes import GenerationNode, process_digest
 from tests.unit.coordinator.central.harness import DELAYED, IMMEDIATE, Central, Member, failing, stable
 from tests.work_counter import work
 
@@ -227,6 +230,13 @@ def test_a_group_has_a_largest_size() -> None:
     assert central.register("b").error_code is ErrorCode.group_max_size_reached
     again = Member("a", generation=1, held=central.members["a"].held)
     assert central.register("a", again=again).error_code is ErrorCode.none
+
+
+def test_a_group_has_no_more_members_than_fit_into_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = frozenset(process_digest(str(number), "") for number in range(membership.MOST_MEMBERS))
+    assert len(GenerationNode(1, len(processes), 9_000, 1, processes).encode()) + OPERATION_BYTES < REQUEST_BYTES
+    monkeypatch.setattr(membership, "MOST_MEMBERS", 1)
+    assert stable("a").register("b").error_code is ErrorCode.group_max_size_reached
 
 
 def test_a_group_with_members_of_kafka_0_8_is_refused_and_the_error_says_so() -> None:
