@@ -5,12 +5,15 @@ Each test lets a driver or a task die at some point, which here is a call that d
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
+import json
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +25,7 @@ from ottla.errors import OttlaError, ReplayMismatchError
 from ottla.protocol.group_records import OffsetCommitKey, OffsetCommitValue, decode_record
 from ottla.spark import exactly_once
 from ottla.spark.arrow_rows import GROUP_BYTES
-from ottla.spark.exactly_once import TaskAttempt, abort_batch, commit_batch, open_transactions, write_task
+from ottla.spark.exactly_once import TaskAttempt, abort_batch, abort_before_batch, commit_batch, open_transactions, write_task
 from ottla.spark.replay import Marker, SinkName, TaskReport, conflicts
 from ottla.spark.sink_options import SinkOptions, parse_sink_options
 from tests.interop.real_kafka import OwnKafka, free_port_pair
@@ -100,8 +103,9 @@ class Query:
             time.sleep(0.05)
 
 
-OTHERS = [pytest.param(each, marks=pytest.mark.slow) for each in ("broker", "3.9.1", "3.0.2")]
-"""3.9.1 and 3.0.2 have the first version of transactions."""
+FIRST_VERSION = ("3.9.1", "3.0.2")
+"""Those of Apache Kafka with the first version of transactions."""
+OTHERS = [pytest.param(each, marks=pytest.mark.slow) for each in ("broker", *FIRST_VERSION)]
 
 
 @pytest.fixture(scope="module", params=["kafka", *OTHERS])
@@ -304,6 +308,40 @@ def test_two_drivers_commit_the_first_batch_at_the_same_time(cluster: Kafka, mon
     assert query.committed() == ["d", "e"]
 
 
+def test_two_drivers_record_the_first_batch_at_the_same_time(cluster: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has a task without rows, and so without a transaction, where the other one has the rows."""
+    query = Query(cluster)
+    query.options = parse_sink_options({"kafka.bootstrap.servers": cluster.servers, "exactlyOnce": "true"})
+    new = [query.task(0, 0, run="the next run")]
+    old = query.prepare(0, ["d", "e"], [])
+    new += [query.task(0, 1, "d", "e", run="the next run")]
+    store = exactly_once._store
+
+    def store_later(*arguments: Any) -> None:
+        monkeypatch.setattr(exactly_once, "_store", store)
+        with pytest.raises(OttlaError):
+            query.commit(new)
+        store(*arguments)
+
+    monkeypatch.setattr(exactly_once, "_store", store_later)
+    with pytest.raises(OttlaError):
+        query.commit(old)
+    query.write(0, ["d", "e"], [], run="a third")
+    assert query.committed() == ["d", "e"]
+
+
+def test_a_marker_that_a_task_did_not_see_yet(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka before 4.0 shows the first marker of a group a moment after its transaction has ended."""
+    query.die_after_first_commit(query.prepare(0, ["a"], ["b"]))
+    with monkeypatch.context() as patch:
+        patch.setattr(exactly_once, "_newest_marker", lambda *_: (None, None))
+        again = query.prepare(0, ["a"], ["b"], run="the next run")
+    with pytest.raises(OttlaError, match="batch 0 is not committed: another driver has committed task 0 meanwhile"):
+        query.commit(again)
+    query.write(0, ["a"], ["b"], run="a third")
+    assert query.committed() == ["a", "b"]
+
+
 def test_a_driver_that_was_cut_off_does_not_replace_a_newer_record(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     query.write(0, ["a"])
     old = query.prepare(1, ["c"])
@@ -436,18 +474,46 @@ def test_a_row_that_cannot_be_sent_aborts_its_transaction(query: Query) -> None:
     assert query.committed() == []
 
 
-def test_a_run_aborts_what_earlier_runs_have_left_open(query: Query) -> None:
+def test_a_run_aborts_what_earlier_runs_have_left_open(query: Query, request: pytest.FixtureRequest) -> None:
     query.task(0, 7, "of an earlier run")
     query.task(0, 8, "of an earlier run")
     earlier = open_transactions(query.options)
     assert {query.name.of_task(7), query.name.of_task(8)} <= {each.transactional_id for each in earlier}
     query.task(0, 8, "of a task of this run in another process", run="another")
     query.task(0, 0, "of this run", run="another", earlier=earlier)
-    assert query.open_transactions() == [query.name.of_task(0), query.name.of_task(8)]
+    left = [7] if request.node.callspec.params["cluster"] in FIRST_VERSION else []
+    assert query.open_transactions() == [query.name.of_task(task) for task in (0, *left, 8)]
     query.task(0, 9, "of a task that this attempt does not have", run="another", earlier=earlier)
     query.commit([query.task(0, 0, "of this run", run="a third")])
     assert query.open_transactions() == []
     assert query.committed() == ["of this run"]
+
+
+@pytest.mark.parametrize("by", ["driver", "task"])
+def test_a_task_whose_rows_a_later_run_has_aborted_commits_no_marker(query: Query, tmp_path: Path, by: str) -> None:
+    """Its driver was thought dead. With the marker the repeated task would skip the rows. In the first version of transactions
+    EndTxn does not end the epoch of a producer."""
+    (tmp_path / "metadata").write_text(json.dumps({"id": query.name.query}))
+    options = query.with_options(checkpointLocation=str(tmp_path))
+    with Producer(bootstrap_servers=query.kafka.servers, transactional_id=query.name.of_task(0)) as old:
+        transaction = old.transaction()
+        transaction.begin()
+        old.send(query.topic, "a")
+        old.flush()
+        earlier = open_transactions(options)
+        assert query.name.of_task(0) in {each.transactional_id for each in earlier}
+        if by == "driver":
+            assert query.name.of_task(0) not in {each.transactional_id for each in abort_before_batch(options, earlier)}
+            assert query.open_transactions() == []
+        else:
+            query.task(0, 1, "b", run="the next run", earlier=earlier)
+        with contextlib.suppress(OttlaError):
+            marker = OffsetAndMetadata(0, Marker(0, 1, 0).dumps())
+            transaction.commit_offsets(ConsumerGroupMetadata(query.name.of_task(0)), {TopicPartition(query.topic, 0): marker})
+            exactly_once.admin_of(options).end_transactions(transaction.prepare(), commit=True)
+    markers = exactly_once.admin_of(options).group_offsets(query.name.of_task(0), require_stable=True)
+    assert (len(markers), query.committed()) in [(0, []), (1, ["a"])]
+    assert by == "task" or not markers
 
 
 @pytest.mark.parametrize("apart", [0.0, 0.03, 0.1])
@@ -554,6 +620,17 @@ def test_a_batch_that_takes_too_long_names_the_option_that_helps(query_of_a_seco
     assert "maxOffsetsPerTrigger" in str(raised.value.hint)
     query.write(0, ["a"])
     assert query.committed() == ["a"]
+
+
+def test_a_batch_of_which_some_transactions_may_have_timed_out_is_not_committed_in_part(query_of_a_second: Query) -> None:
+    query = query_of_a_second
+    late = query.task(0, 1, "b")
+    query.await_open_transactions(0)
+    reports = [query.task(0, 0, "a"), late]
+    with pytest.raises(OttlaError, match=r"^the batch: its transaction was open for \d+ s; the brokers abort it"):
+        query.commit(reports)
+    abort_batch(query.options, reports)
+    assert query.committed() == []
 
 
 def test_a_task_that_takes_too_long_names_the_option_that_helps(query_of_a_second: Query) -> None:

@@ -202,8 +202,8 @@ def _report(
     )
 
 
-def _raise_if_too_long(error: OttlaError, options: SinkOptions, began_at: float, what: str) -> None:
-    """Raise a better error if the transaction was open for so long that the brokers have aborted it."""
+def _raise_if_too_long(cause: OttlaError | None, options: SinkOptions, began_at: float, what: str) -> None:
+    """Raise an error if the transaction was open for so long that the brokers have aborted it, or are about to."""
     seconds = time.time() - began_at
     if seconds < options.transaction_timeout:
         return
@@ -211,8 +211,8 @@ def _raise_if_too_long(error: OttlaError, options: SinkOptions, began_at: float,
         f"{what}: its transaction was open for {seconds:.0f} s; the brokers abort it after {options.transaction_timeout:g} s",
         hint="write smaller batches, with maxOffsetsPerTrigger of the source; or set "
         f"{CLIENT_PREFIX}{TRANSACTION_TIMEOUT} higher, which the brokers allow up to their transaction.max.timeout.ms",
-        cause=error,
-    ) from error
+        cause=cause,
+    ) from cause
 
 
 @contextlib.contextmanager
@@ -230,7 +230,11 @@ def _abort_earlier_runs(admin: Admin, attempt: TaskAttempt) -> None:
 
     Their own tasks may begin at the same time. Initializing a producer here would then fence that of such a task, and asking for
     its epoch first would not help: the coordinator looks at the epoch only when no transaction is open (KIP-360). EndTxn is for one
-    epoch.
+    epoch, and in the second version of transactions it is the last request of that epoch (KIP-890).
+
+    In the first version the epoch goes on, and a task of an earlier run that was thought dead could: 1. Its rows are aborted. 2. It
+    sends its marker, which begins another transaction. 3. That is committed, and the repeated task finds the marker, and skips its
+    rows. So with Kafka before 4.0 readers wait until the tasks of this run begin, or its first batch is committed.
     """
     run = (os.getpid(), attempt.name, attempt.run)
     found = [each for each in attempt.earlier if attempt.name.task_of(each.transactional_id) not in (None, attempt.task)]
@@ -241,22 +245,16 @@ def _abort_earlier_runs(admin: Admin, attempt: TaskAttempt) -> None:
 
 def _abort(admin: Admin, found: Sequence[TransactionDescription]) -> None:
     """Abort these transactions, unless their ids have another epoch by now. It raises nothing."""
-    if not found:
-        return
     log.warning("aborting the open transactions of earlier runs: %s", ", ".join(each.transactional_id for each in found))
-    for version in (2, 1):  # what the brokers support
-        left = [Prepared(each.transactional_id, each.producer_id, each.producer_epoch, version) for each in found]
-        try:
-            admin.end_transactions(left, commit=False, timeout=ABORT_TIMEOUT)
-            break
-        except UnsupportedApiError:
-            continue
-        except (TransactionOutcomeUnknownError, InvalidTxnStateError) as error:
-            log.info("transactions of earlier runs have ended meanwhile: %s", error)
-            break
-        except OttlaError as error:
-            log.warning("transactions of earlier runs stay open until their tasks run or they time out: %s", error)
-            break
+    left = [Prepared(each.transactional_id, each.producer_id, each.producer_epoch, 2) for each in found]
+    try:
+        admin.end_transactions(left, commit=False, timeout=ABORT_TIMEOUT)
+    except UnsupportedApiError as error:
+        log.info("transactions of earlier runs stay open until their tasks run: %s", error)
+    except (TransactionOutcomeUnknownError, InvalidTxnStateError) as error:
+        log.info("transactions of earlier runs have ended meanwhile: %s", error)
+    except OttlaError as error:
+        log.warning("transactions of earlier runs stay open until their tasks run or they time out: %s", error)
 
 
 # -- the driver -----------------------------------------------------------------------------------------------------------
@@ -291,7 +289,12 @@ def abort_before_batch(options: SinkOptions, earlier: tuple[TransactionDescripti
         return earlier
     name = SinkName(query, options.exactly_once.sink_id)
     mine = [each for each in earlier if name.task_of(each.transactional_id) is not None]
-    _abort(admin_of(options), mine)
+    try:
+        # Not with EndTxn: a task of the earlier run that still writes must not go on (``_abort_earlier_runs``).
+        _fence(admin_of(options), [each.transactional_id for each in mine])
+    except OttlaError as error:
+        log.warning("transactions of earlier runs stay open until their tasks run or they time out: %s", error)
+        return earlier
     return tuple(each for each in earlier if each not in mine)
 
 
@@ -326,8 +329,8 @@ def _may_commit(admin: Admin, options: SinkOptions, reports: Sequence[TaskReport
     if record is not None and record.batch == number and record.tasks > count:
         surplus = _fence_surplus(admin, name, range(count, record.tasks))
     known = reports
-    if record is not None and record.batch == number and record.run != run:
-        known = [_with_newest_marker(admin, report, number) for report in reports]
+    if record is None or (record.batch == number and record.run != run):
+        known = _with_newest_markers(admin, reports, number)
     batch = Batch(number, run, known, record, surplus, time.time())
     found = conflicts(batch, least_record=_least_record(options.exactly_once, number, is_every_batch=is_every_batch))
     if found and options.exactly_once.on_mismatch == SKIP and batch.is_complete:
@@ -357,21 +360,35 @@ def _may_commit(admin: Admin, options: SinkOptions, reports: Sequence[TaskReport
     return True
 
 
-def _with_newest_marker(admin: Admin, report: TaskReport, number: int) -> TaskReport:
-    """Return the report of a task with the marker that is there by now, if the task has no transaction, which would protect it.
+def _with_newest_markers(admin: Admin, reports: Sequence[TaskReport], number: int) -> list[TaskReport]:
+    """Return the reports with the markers that are there by now, of tasks without a transaction, which would protect them.
 
     1. Task 0 of driver A has no rows, and no topic for a marker. 2. Driver B, which has taken over, commits the whole batch. 3. The
-    other tasks of A begin, and B had fewer. 4. A must not commit them.
+    other tasks of A begin, and B had fewer. 4. A must not commit them. Nor may B commit afterwards, if it has prepared such a task
+    by now: so its transaction is ended. (Kafka does not wait for it when it is asked for the offsets of a group that has none yet.)
 
-    Nor may B commit afterwards, if it has prepared the task and recorded the batch by now: so its transaction is ended. (Kafka does
-    not wait for it when it is asked for the offsets of a group that has none yet.)
+    Raises ``OttlaError`` if a task has written rows that are committed. Kafka before 4.0 may initialize a producer, and tell the
+    task its offsets, a moment before it shows the first marker of a transaction that was committed.
     """
-    if report.prepared is not None or report.marker is not None:
-        return report
-    name = report.name.of_task(report.task)
-    admin.fence_producers([name])
-    _, marker = _newest_marker(admin, name)
-    return report if marker is None or marker.batch < number else dataclasses.replace(report, marker=marker)
+    names = [report.name.of_task(report.task) for report in reports]
+    unprotected = [name for name, report in zip(names, reports, strict=True) if report.prepared is None and report.marker is None]
+    admin.fence_producers(unprotected)
+    found = []
+    for name, report in zip(names, reports, strict=True):
+        marker = None
+        if report.marker is None:
+            # The own transaction has a marker, too, for which a stable answer would wait.
+            marker = _newest(admin.group_offsets(name, require_stable=report.prepared is None), Marker, name)[1]
+        if marker is None or marker.batch < number:
+            found.append(report)
+        elif report.prepared is None:
+            found.append(dataclasses.replace(report, marker=marker))
+        else:
+            raise OttlaError(
+                f"batch {number} is not committed: another driver has committed task {report.task} meanwhile",
+                hint="start the query again, which repeats the batch: no row is lost or twice in the topic",
+            )
+    return found
 
 
 def _least_record(given: ExactlyOnce, number: int, *, is_every_batch: bool) -> int | None:
@@ -415,13 +432,15 @@ def _fence_surplus(admin: Admin, name: SinkName, tasks: range) -> list[tuple[int
 def _commit(admin: Admin, options: SinkOptions, reports: Sequence[TaskReport]) -> None:
     written = [report for report in reports if report.prepared is not None]
     prepared = [report.prepared for report in written if report.prepared is not None]
+    began_at = min((report.began_at for report in written), default=time.time())
+    _raise_if_too_long(None, options, began_at, "the batch")  # or those that began later would be committed, and the others not
     try:
         # One first. Two drivers may commit attempts of the same batch, because one was thought dead. Each attempt has the first
         # task, and only the later one of the two can commit it, so the other driver ends here, before it has committed anything.
         admin.end_transactions(prepared[:1], commit=True, timeout=COMMIT_TIMEOUT)
         admin.end_transactions(prepared[1:], commit=True, timeout=COMMIT_TIMEOUT)
     except OttlaError as error:
-        _raise_if_too_long(error, options, min(report.began_at for report in written), "the batch")
+        _raise_if_too_long(error, options, began_at, "the batch")
         raise OttlaError(
             f"the batch is not committed, or not in whole: {error.args[0]}",
             hint="start the query again, which repeats the batch: no row is lost or twice in the topic. If this comes again while "
