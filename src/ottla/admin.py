@@ -225,18 +225,27 @@ class Admin:
         self._call_unless_empty(names, "delete_groups", calls.delete_groups(names), timeout)
 
     def group_offsets(
-        self, group: str, *, require_stable: bool = False, timeout: Timeout = None
+        self,
+        group: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        require_stable: bool = False,
+        timeout: Timeout = None,
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The committed offsets of a group: for each partition the next offset to read. Empty if there is no such group.
+        """The committed offsets of a group, or those of some partitions: for each the next offset to read.
+
+        Empty if there is no such group.
 
         With ``require_stable`` the call waits while a transaction that has offsets of the group is open or ending, as a consumer
-        does that starts (brokers from 2.5 on). Kafka 4.3 waits only for partitions that have a committed offset already, so not
-        for the first transaction of a group.
+        does that starts (brokers from 2.5 on). Without ``partitions`` Kafka waits only for those that have a committed offset
+        already, so not for the first transaction of a group.
         """
-        call = calls.group_offsets(
-            arguments.text(group, "group"), require_stable=arguments.boolean(require_stable, "require_stable")
-        )
-        return self._call("group_offsets", call, timeout)
+        wanted = None if partitions is None else arguments.partitions([partitions])
+        stable = arguments.boolean(require_stable, "require_stable")
+        call = calls.group_offsets(arguments.text(group, "group"), wanted, require_stable=stable)
+        if wanted is None:
+            return self._call("group_offsets", call, timeout)
+        return self._call_unless_empty(wanted, "group_offsets", call, timeout) or {}
 
     def alter_group_offsets(
         self,

@@ -200,6 +200,9 @@ def test_the_offsets_of_a_group_without_members(admin: Admin, topic: str) -> Non
     assert admin.group_offsets(group) == {}
     admin.alter_group_offsets(group, {first: 5, second: OffsetAndMetadata(7, "why", 0)})
     assert admin.group_offsets(group) == {first: OffsetAndMetadata(5), second: OffsetAndMetadata(7, "why", 0)}
+    third = TopicPartition(topic, 1)
+    assert admin.group_offsets(group, [second, third]) == {second: OffsetAndMetadata(7, "why", 0)}
+    assert admin.group_offsets(group, [third]) == admin.group_offsets(group, []) == {}
     listed = next(item for item in admin.list_groups() if item.group_id == group)
     assert (listed.state, listed.group_type.lower()) == ("Empty", "classic")
     admin.delete_groups([group])

@@ -166,7 +166,12 @@ ADMIN: dict[str, dict[str, list[Any]]] = {
     "list_groups": {"timeout": NOT_TIMEOUTS},
     "describe_groups": {"groups": NOT_NAMES, "timeout": NOT_TIMEOUTS},
     "delete_groups": {"groups": NOT_NAMES, "timeout": NOT_TIMEOUTS},
-    "group_offsets": {"group": NOT_TEXTS, "require_stable": NOT_FLAGS, "timeout": NOT_TIMEOUTS},
+    "group_offsets": {
+        "group": NOT_TEXTS,
+        "partitions": NOT_PARTITION_LISTS[1:],
+        "require_stable": NOT_FLAGS,
+        "timeout": NOT_TIMEOUTS,
+    },
     "alter_group_offsets": {
         "group": NOT_TEXTS,
         "offsets": [None, *by_partition(NOT_OFFSETS)],

@@ -369,12 +369,21 @@ def delete_groups(group_ids: Iterable[str]) -> Call[None]:
     return attempt
 
 
-def group_offsets(group_id: str, *, require_stable: bool = False) -> Call[dict[TopicPartition, OffsetAndMetadata]]:
-    """Return all committed offsets of a group; with ``require_stable``, wait while a transaction with some of them is ending."""
+def group_offsets(
+    group_id: str, partitions: Iterable[TopicPartition] | None = None, *, require_stable: bool = False
+) -> Call[dict[TopicPartition, OffsetAndMetadata]]:
+    """Return the committed offsets of a group, all or some; with ``require_stable``, wait while a transaction with some of them is
+    ending."""
+    topics = None
+    if partitions is not None:
+        topics = tuple(
+            offset_fetch_request.OffsetFetchRequestTopics(name=topic, partition_indexes=tuple(tp.partition for tp in tps))
+            for topic, tps in by_topic(partitions).items()
+        )
 
     def attempt() -> CallAttempt[dict[TopicPartition, OffsetAndMetadata]]:
         coordinators = yield from coordinators_of([group_id])
-        group = offset_fetch_request.OffsetFetchRequestGroup(group_id=group_id, topics=None)
+        group = offset_fetch_request.OffsetFetchRequestGroup(group_id=group_id, topics=topics)
         message = offset_fetch_request.OffsetFetchRequest(groups=(group,), require_stable=require_stable)
         rule = VersionRule.STABLE_OFFSETS if require_stable else None
         (answer,) = yield (AdminRequest(rpcs.OFFSET_FETCH, message, coordinators[group_id], requires=rule),)
