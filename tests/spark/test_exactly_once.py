@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -328,6 +329,50 @@ def test_two_drivers_record_the_first_batch_at_the_same_time(cluster: Kafka, mon
         query.commit(old)
     query.write(0, ["d", "e"], [], run="a third")
     assert query.committed() == ["d", "e"]
+
+
+def test_a_driver_commits_the_first_batch_while_another_one_lists_open_transactions(
+    cluster: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one has fewer tasks, and had found no record."""
+    query = Query(cluster)
+    query.options = parse_sink_options({"kafka.bootstrap.servers": cluster.servers, "exactlyOnce": "true"})
+    old = query.prepare(0, [], ["d"], ["e"])
+    checked, go_on = threading.Event(), threading.Event()
+    store, list_open = exactly_once._store, exactly_once._open_transactions
+
+    def store_later(*arguments: Any) -> None:
+        monkeypatch.setattr(exactly_once, "_store", store)
+        checked.set()
+        assert go_on.wait(60)
+        store(*arguments)
+
+    monkeypatch.setattr(exactly_once, "_store", store_later)
+    with ThreadPoolExecutor(1) as pool:
+        committed = pool.submit(query.commit, old)
+        assert checked.wait(60)
+        new = [query.task(0, 0, "d", "e", run="the next run")]
+
+        def list_later(*arguments: Any) -> list[str]:
+            go_on.set()
+            committed.result(60)
+            return list_open(*arguments)
+
+        monkeypatch.setattr(exactly_once, "_open_transactions", list_later)
+        with pytest.raises(ReplayMismatchError, match="batch 0 had 3 tasks, of which 1, 2 are committed, and now has 1"):
+            query.commit(new)
+    assert query.committed() == ["d", "e"]
+
+
+def test_a_batch_job_that_computes_for_long_before_its_first_row(query_of_a_second: Query) -> None:
+    query = query_of_a_second
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        time.sleep(1.2)  # the wall clock decides
+        yield pa.RecordBatch.from_pydict({"value": ["a"]})
+
+    query.commit([write_task(query.options, ("value",), rows(), TaskAttempt(query.name, None, "run", 0, ()))])
+    assert query.committed() == ["a"]
 
 
 def test_a_driver_that_was_cut_off_does_not_replace_a_newer_record(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:

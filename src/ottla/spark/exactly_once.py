@@ -23,7 +23,7 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -106,7 +106,7 @@ def write_task(
         _abort_earlier_runs(admin, attempt)
         if attempt.batch is None:
             return _prepare(options, producer, filled, attempt, None, None)
-        place, marker = _newest_marker(admin, options, attempt.name, attempt.task)
+        place, marker = _newest_markers(admin, options, attempt.name, [attempt.task])[attempt.task]
         if marker is not None and marker.batch < attempt.batch:
             marker = None
         assert options.exactly_once is not None
@@ -156,10 +156,13 @@ def _prepare(
 ) -> TaskReport:
     """Write the rows, and the marker to ``place``, and prepare the transaction. A batch job has no markers."""
     fingerprint = RowFingerprint(options.topic)
-    began_at = time.time()
+    groups = in_groups(rows)
+    first = next(groups, None)
+    began_at = time.time()  # now, since the brokers' clock starts with the first record
+    groups = groups if first is None else itertools.chain([first], groups)
     try:
         with producer.transaction() as transaction:
-            send_rows(producer, _counted(in_groups(rows), fingerprint), options.topic)
+            send_rows(producer, _counted(groups, fingerprint), options.topic)
             report = _report(attempt, fingerprint, marker, place=place, began_at=began_at)
             if report.is_committed:  # it is repeated, and was right before
                 transaction.abort()
@@ -245,10 +248,10 @@ def _abort_earlier_runs(admin: Admin, attempt: TaskAttempt) -> None:
 
 def _abort(admin: Admin, found: Sequence[TransactionDescription]) -> None:
     """Abort these transactions, unless their ids have another epoch by now. It raises nothing."""
-    log.warning("aborting the open transactions of earlier runs: %s", ", ".join(each.transactional_id for each in found))
     left = [Prepared(each.transactional_id, each.producer_id, each.producer_epoch, 2) for each in found]
     try:
         admin.end_transactions(left, commit=False, timeout=ABORT_TIMEOUT)
+        log.warning("aborted the open transactions of earlier runs: %s", ", ".join(each.transactional_id for each in found))
     except UnsupportedApiError as error:
         log.info("transactions of earlier runs stay open until their tasks run: %s", error)
     except (TransactionOutcomeUnknownError, InvalidTxnStateError) as error:
@@ -325,6 +328,9 @@ def _may_commit(admin: Admin, options: SinkOptions, reports: Sequence[TaskReport
     place, record = _newest_record(admin, name)
     if record is None or record.run != run:
         _fence(admin, [each for each in _open_transactions(admin, name) if (name.task_of(each) or 0) >= count])
+        # What another driver has committed before that, it has recorded.
+        read_at = time.monotonic()
+        place, record = _newest_record(admin, name)
     surplus: list[tuple[int, Marker]] = []
     if record is not None and record.batch == number and record.tasks > count:
         surplus = _fence_surplus(admin, options, name, range(count, record.tasks))
@@ -369,12 +375,9 @@ def _with_newest_markers(admin: Admin, options: SinkOptions, reports: Sequence[T
     """
     unprotected = [report for report in reports if report.prepared is None and report.marker is None]
     admin.fence_producers([report.name.of_task(report.task) for report in unprotected])
-    newest = {report.task: _newest_marker(admin, options, report.name, report.task)[1] for report in unprotected}
-    return [
-        report if marker is None or marker.batch < number else dataclasses.replace(report, marker=marker)
-        for report in reports
-        for marker in [newest.get(report.task)]
-    ]
+    newest = _newest_markers(admin, options, reports[0].name, [report.task for report in unprotected])
+    committed = {task: marker for task, (_, marker) in newest.items() if marker is not None and marker.batch >= number}
+    return [dataclasses.replace(report, marker=committed.get(report.task, report.marker)) for report in reports]
 
 
 def _least_record(given: ExactlyOnce, number: int, *, is_every_batch: bool) -> int | None:
@@ -410,8 +413,8 @@ def _store(admin: Admin, name: SinkName, record: BatchRecord, places: Iterator[T
 def _fence_surplus(admin: Admin, options: SinkOptions, name: SinkName, tasks: range) -> list[tuple[int, Marker]]:
     """Abort what tasks have prepared that this attempt of the batch does not have, and return their markers."""
     admin.fence_producers([name.of_task(task) for task in tasks])
-    found = ((task, _newest_marker(admin, options, name, task)[1]) for task in tasks)
-    return [(task, marker) for task, marker in found if marker is not None]
+    found = _newest_markers(admin, options, name, tasks)
+    return [(task, marker) for task, (_, marker) in found.items() if marker is not None]
 
 
 def _commit(admin: Admin, options: SinkOptions, reports: Sequence[TaskReport]) -> None:
@@ -484,8 +487,10 @@ def _newest_record(admin: Admin, name: SinkName) -> tuple[TopicPartition | None,
     return _newest(admin.group_offsets(name.group), BatchRecord, name.group)
 
 
-def _newest_marker(admin: Admin, options: SinkOptions, name: SinkName, task: int) -> tuple[TopicPartition | None, Marker | None]:
-    """Return the latest marker of a task, and where it is, when no other one is pending. Its producer was initialized before.
+def _newest_markers(
+    admin: Admin, options: SinkOptions, name: SinkName, tasks: Iterable[int]
+) -> dict[int, tuple[TopicPartition | None, Marker | None]]:
+    """Return the latest marker of each task, and where it is, as soon as none is pending. Their producers were initialized before.
 
     A broker's classic coordinator of groups (the only one before Kafka 4.0) takes the offsets of a transaction over a moment after
     that has ended, and with it all that the producer has pending by then: 1. A task commits its marker of batch 0. 2. It prepares
@@ -493,13 +498,18 @@ def _newest_marker(admin: Admin, options: SinkOptions, name: SinkName, task: int
     marker, and skip its rows. (With 3.0.2 on a busy machine that happened 3 times in 60.) So a task waits until nothing is pending.
     Kafka waits only for partitions that have an offset in the group, or are named.
     """
-    group = name.of_task(task)
-    offsets = admin.group_offsets(group, require_stable=True)
-    if not offsets:
-        topics = admin.list_topics(include_internal=True) if options.topic is None else [options.topic]
-        places = [*(TopicPartition(topic, 0) for topic in topics), *admin.group_offsets(name.group)]
-        offsets = admin.group_offsets(group, places, require_stable=True)
-    return _newest(offsets, Marker, group)
+    found = {}
+    places: list[TopicPartition] | None = None
+    for task in tasks:
+        group = name.of_task(task)
+        offsets = admin.group_offsets(group, require_stable=True)
+        if not offsets:
+            if places is None:
+                topics = admin.list_topics(include_internal=True) if options.topic is None else [options.topic]
+                places = [*(TopicPartition(topic, 0) for topic in topics), *admin.group_offsets(name.group)]
+            offsets = admin.group_offsets(group, places, require_stable=True)
+        found[task] = _newest(offsets, Marker, group)
+    return found
 
 
 def _newest(
