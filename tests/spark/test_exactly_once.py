@@ -281,7 +281,7 @@ def test_tasks_of_a_driver_that_was_thought_dead_come_late(query: Query, first: 
 def test_a_task_without_rows_and_without_a_marker_protects_nothing(cluster: Kafka) -> None:
     """With the column topic, the first batch of a query has no topic for the marker of a task without rows."""
     query = Query(cluster)
-    query.options = parse_sink_options({"kafka.bootstrap.servers": cluster.servers, "exactlyOnce": "true"})
+    query.options = dataclasses.replace(query.options, topic=None)
     old = [query.task(0, 0)]
     query.write(0, ["d", "e"], run="the next run")
     old += [query.task(0, 1, "d"), query.task(0, 2, "e")]
@@ -293,7 +293,7 @@ def test_a_task_without_rows_and_without_a_marker_protects_nothing(cluster: Kafk
 def test_two_drivers_commit_the_first_batch_at_the_same_time(cluster: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """One has recorded the batch, and not committed yet; the first task of the other one has no rows, and so no transaction."""
     query = Query(cluster)
-    query.options = parse_sink_options({"kafka.bootstrap.servers": cluster.servers, "exactlyOnce": "true"})
+    query.options = dataclasses.replace(query.options, topic=None)
     old = [query.task(0, 0)]
     new = query.prepare(0, ["d", "e"], run="the next run")
     commit = exactly_once._commit
@@ -312,7 +312,7 @@ def test_two_drivers_commit_the_first_batch_at_the_same_time(cluster: Kafka, mon
 def test_two_drivers_record_the_first_batch_at_the_same_time(cluster: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each has a task without rows, and so without a transaction, where the other one has the rows."""
     query = Query(cluster)
-    query.options = parse_sink_options({"kafka.bootstrap.servers": cluster.servers, "exactlyOnce": "true"})
+    query.options = dataclasses.replace(query.options, topic=None)
     new = [query.task(0, 0, run="the next run")]
     old = query.prepare(0, ["d", "e"], [])
     new += [query.task(0, 1, "d", "e", run="the next run")]
@@ -336,7 +336,7 @@ def test_a_driver_commits_the_first_batch_while_another_one_lists_open_transacti
 ) -> None:
     """The other one has fewer tasks, and had found no record."""
     query = Query(cluster)
-    query.options = parse_sink_options({"kafka.bootstrap.servers": cluster.servers, "exactlyOnce": "true"})
+    query.options = dataclasses.replace(query.options, topic=None)
     old = query.prepare(0, [], ["d"], ["e"])
     checked, go_on = threading.Event(), threading.Event()
     store, list_open = exactly_once._store, exactly_once._open_transactions

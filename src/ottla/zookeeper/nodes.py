@@ -267,7 +267,7 @@ class GenerationNode(NamedTuple):
 
 
 def process_digest(member_id: str, incarnation: str) -> str:
-    """Return what stands for a process in a ``GenerationNode``: twelve characters, since a group may have 10,000 members, and
+    """Return what stands for a process in a ``GenerationNode``: twelve characters, since a group may have 50,000 members, and
     ZooKeeper takes a megabyte."""
     text = f"{len(member_id)} {member_id}{incarnation}"
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=6).hexdigest()
