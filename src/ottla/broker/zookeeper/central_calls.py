@@ -4,7 +4,8 @@ Owns the nodes of a central group, and what an unexpected outcome means. Must no
 is written. Invariants: each write checks the epoch of the election, so that of an earlier coordinator changes nothing; the node
 ``generation`` is written after the owners, and deleted after everything else, so what was interrupted halfway has the number of
 the generation before, and some owners of the next one, for which all members have stopped; while a group has no members here,
-members of Kafka 0.8 may use it, and nothing is written while it has some.
+members of Kafka 0.8 may use it, and nothing is written while it has some; while it has members, one of Kafka 0.8 that registers all
+the same finds its partitions owned, and no node of its own is ever replaced.
 
 The records have the paths of their nodes, without ``/consumers/``, as keys.
 """
@@ -195,6 +196,8 @@ class GroupNodes:
         self.existing: set[str] = existing or set()
         self.left_over: set[str] = set()
         """Those of a session that has not ended yet, of a member of Kafka 0.8: they are replaced, or would disappear with it."""
+        self.reported = ""
+        """What was reported last about members of Kafka 0.8: a refused generation is tried again twice a second."""
         self._has_all = existing is not None
         """Whether a node that is not in ``existing`` does not exist."""
         self._looked_for: set[str] = set()
@@ -224,6 +227,13 @@ class GroupNodes:
     def forget_missing(self) -> None:
         """Forget which nodes do not exist, so that deleted ones take no memory. To be written, they are looked for again."""
         self._looked_for &= self.existing
+
+    def report(self, text: str) -> None:
+        """Log something about members of Kafka 0.8, unless it was the last that was logged; nothing: they are gone."""
+        if text != self.reported:
+            self.reported = text
+            if text:
+                _log.warning("%s", text)
 
     def share(self) -> None:
         """Note that members of Kafka 0.8 may use the group from now on."""
@@ -258,16 +268,25 @@ def write_records(
         # Also those that this broker does not know: 1. The first of several multis creates owners. 2. The second one fails. 3. The
         # next generation has other owners.
         wanted[owners] = None
-    surprises = 0
+    surprises, others = 0, ""
     while True:
         try:
-            yield from _write(group_id, wanted, epoch_version, known)
+            yield from _write(group_id, wanted, epoch_version, known, beside_others=bool(others))
             break
+        except ApiError as error:
+            if error.code is not ErrorCode.inconsistent_group_protocol or known.is_shared or others:
+                raise
+            # Java's consumers register without a look at the generation. 1. One registers. 2. The members stop. 3. The generation
+            # would be refused until that process is gone: but it finds each partition owned, takes none, and gives up.
+            others = error.message
+            known.forget()
         except ZooKeeperError as error:
             known.forget()
             surprises += 1
             if not has_code(error, *_OTHER_NODES) or surprises > MOST_SURPRISES:
                 raise
+    if members:
+        known.report(others and f"{others}; they get no partitions, since it has central members")
     if members == 0:
         known.share()
     if not members or not known.is_shared:
@@ -285,12 +304,19 @@ def _members_in(wanted: Mapping[str, bytes | None], group_id: str) -> int | None
     return None if data is None else GenerationNode.decode(data, generation).members
 
 
-def _write(group_id: str, wanted: Mapping[str, bytes | None], epoch_version: int, known: GroupNodes) -> Steps[None]:
+def _write(
+    group_id: str, wanted: Mapping[str, bytes | None], epoch_version: int, known: GroupNodes, *, beside_others: bool
+) -> Steps[None]:
+    """Write the nodes, if there are no members of Kafka 0.8, or none that own something (``beside_others``)."""
     generation = paths.generation(group_id)
     if generation in wanted and wanted[generation] is None:
         return (yield from _remove(group_id, epoch_version, known))
     yield from _look(group_id, wanted, known)
-    proves = known.is_shared or bool(_members_in(wanted, group_id))
+    if beside_others and known.left_over:
+        owned = ", ".join(sorted(known.left_over)[:_SHOWN])
+        message = f"group {group_id!r} has members of Kafka 0.8 in ZooKeeper that own partitions: {owned}"
+        raise ApiError(ErrorCode.inconsistent_group_protocol, message)
+    proves = not beside_others and (known.is_shared or bool(_members_in(wanted, group_id)))
     for part in _divided([*_changes(group_id, wanted, known, proves=proves)]):
         before = _no_member(group_id, known) if proves else ()
         yield from _execute(group_id, epoch_version, (*before, *part), ErrorCode.inconsistent_group_protocol, known)

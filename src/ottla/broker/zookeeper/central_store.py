@@ -206,7 +206,7 @@ class CentralStore:
             if isinstance(error, ApiError) and error.code is ErrorCode.not_coordinator:
                 return self._elector.resign(error.message, now)
             if isinstance(error, ApiError):
-                _log.warning("nothing is written: %s", error.message)
+                nodes.report(f"nothing is written: {error.message}")
                 return ended(error.code, now)
             if isinstance(error, OttlaError) and error.retriable:
                 return self._fail(group_id, error, now)

@@ -538,6 +538,58 @@ def test_a_group_with_members_of_0_8_gets_no_central_member(cluster: ZooKeeperCl
     assert len(owners(cluster)) == PARTITIONS
 
 
+def register_old_member(cluster: ZooKeeperCluster, *owned: str) -> int:
+    """Let a consumer of Kafka 0.8 register as Java's does, and own partition 0 of these topics. Return its session."""
+    session = cluster.model.open(1 << 40, cluster.clock.now)
+    data = MemberRegistration({"t": 1}).encode()
+    cluster.zookeeper.execute(session, Create(paths.member("g", "old"), data, ephemeral=True))
+    for topic in owned:
+        cluster.zookeeper.execute(session, Create(paths.topic_owners("g", topic)))
+        cluster.zookeeper.execute(session, Create(paths.owner("g", topic, 0), b"old-0", ephemeral=True))
+    return session
+
+
+def warnings(caplog: pytest.LogCaptureFixture, text: str) -> int:
+    return sum(text in one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING)
+
+
+def test_a_member_of_0_8_that_registers_in_a_central_group_gets_nothing_and_stops_no_one(
+    cluster: ZooKeeperCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Java's consumer does not look at the generation: it registers, finds all partitions owned, and gives up."""
+    members = join(cluster, "a")
+    session = register_old_member(cluster)
+    members += [SimCentralMember(cluster, "b", {"t": 1})]
+    until(cluster, lambda: shared(members))
+    members += [SimCentralMember(cluster, "c", {"t": 1})]
+    until(cluster, lambda: shared(members))
+    assert not any(member.errors for member in members)
+    assert warnings(caplog, "members of Kafka 0.8 in ZooKeeper: old; they get no partitions") == 1
+    assert [*cluster.model.children(paths.ids("g"))] == ["old"]
+    cluster.zookeeper.fire(cluster.model.close(session))
+    members[0].leave()
+    until(cluster, lambda: shared(members[1:]))
+    register_old_member(cluster)
+    members[1].leave()
+    until(cluster, lambda: shared(members[2:]))
+    assert warnings(caplog, "they get no partitions") == 2, "it has come again"
+
+
+def test_what_a_member_of_0_8_owns_is_no_central_members(cluster: ZooKeeperCluster, caplog: pytest.LogCaptureFixture) -> None:
+    """A topic that no central member has read until then: the node of its owner is not replaced while that one lives."""
+    cluster.brokers[0].ask(Api.CREATE_TOPICS, creating("u", partitions=2))
+    members = join(cluster, "a")
+    session = register_old_member(cluster, "u")
+    members += [SimCentralMember(cluster, "b", {"t": 1, "u": 1})]
+    cluster.run(10_000)
+    assert not any(member.held for member in members)
+    assert owners(cluster, topic="u") == {TopicPartition("u", 0): "old-0"}
+    assert warnings(caplog, "nothing is written: group 'g' has members of Kafka 0.8") == 1, "tried again twice a second"
+    assert "own partitions: /consumers/g/owners/u/0" in caplog.text
+    cluster.zookeeper.fire(cluster.model.close(session))
+    until(cluster, lambda: shared(members, PARTITIONS + 2))
+
+
 def test_groups_are_loaded_with_their_names_known(cluster: ZooKeeperCluster) -> None:
     """While groups are loaded, no client learns that a group has committed nothing."""
     first = coordinator(cluster)
