@@ -24,6 +24,7 @@ from ottla.protocol.messages import ping_request, ping_response, start_request, 
 from ottla.runtime.zookeeper_server import ZooKeeperServer
 from tests.end_to_end.broker_cluster import SETTINGS, BrokerCluster, nodes_of, until, until_each
 from tests.end_to_end.central_consumers import Member
+from tests.end_to_end.central_history import History
 from tests.end_to_end.channel_proxy import ChannelProxy, Link, channel_proxy
 from tests.end_to_end.programs import free_port
 from tests.malformed_frames import bad_frames
@@ -76,8 +77,14 @@ class Scene:
     def calls(self) -> list[list[tuple[str, list[int]]]]:
         return [list(member.calls) for member in self.members]
 
-    def errors(self) -> list[Exception]:
-        return [error for member in self.members for error in member.errors]
+    def check(self, server: ZooKeeperServer) -> None:
+        """No member has had an error, and ZooKeeper's log has no commit of another than the owner, and none that goes back."""
+        assert [error for member in self.members for error in member.errors] == []
+        until(lambda: self.commits(server) == {f"{GROUP}_a", f"{GROUP}_b"})
+
+    def commits(self, server: ZooKeeperServer) -> set[str]:
+        """Those who have committed."""
+        return {commit.owner for commit in History(server.data_dir / "node-1", self.cluster.chroot, GROUP, "t").commits}
 
 
 @pytest.fixture
@@ -140,7 +147,9 @@ def check_logs(caplog: pytest.LogCaptureFixture, most: int) -> None:
     assert len([record for record in ours if record.levelno >= logging.WARNING]) <= 3 * most, "nothing else is repeated"
 
 
-def test_garbage_from_the_coordinator_costs_a_channel_and_no_more(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+def test_garbage_from_the_coordinator_costs_a_channel_and_no_more(
+    server: ZooKeeperServer, scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
     chance = random.Random(1)
     before = scene.calls()
     for _ in range(ROUNDS):
@@ -148,11 +157,13 @@ def test_garbage_from_the_coordinator_costs_a_channel_and_no_more(scene: Scene, 
         link.send(link.client, garbage(chance))
         scene.go_on()
     assert scene.calls() == before, "no member has lost its partitions, or had to give them up"
-    assert scene.errors() == []
+    scene.check(server)
     check_logs(caplog, most=ROUNDS)
 
 
-def test_garbage_from_a_member_costs_its_channel_and_no_more(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+def test_garbage_from_a_member_costs_its_channel_and_no_more(
+    server: ZooKeeperServer, scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
     chance = random.Random(2)
     before = scene.calls()
     half = pushed(Api.PING, ping_request.PingRequest(group_id="g", member_id="m", coordinator_epoch=1, generation=1))[:20]
@@ -162,12 +173,12 @@ def test_garbage_from_a_member_costs_its_channel_and_no_more(scene: Scene, caplo
         link.send(link.broker, frame)
         scene.go_on()
     assert scene.calls() == before
-    assert scene.errors() == []
+    scene.check(server)
     check_logs(caplog, most=ROUNDS + 1)
 
 
 def test_frames_of_an_earlier_epoch_or_generation_are_refused_and_logged_once(
-    scene: Scene, caplog: pytest.LogCaptureFixture
+    server: ZooKeeperServer, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = scene.calls()
     channels = scene.channels()
@@ -201,7 +212,7 @@ def test_frames_of_an_earlier_epoch_or_generation_are_refused_and_logged_once(
         scene.go_on()
     assert scene.channels() == channels, "no channel is closed"
     assert scene.calls() == before
-    assert scene.errors() == []
+    scene.check(server)
     assert lines_with(caplog, "is refused: the member knows epoch") == 2, "once for each member"
     assert lines_with(caplog, "for another member") == 2
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []

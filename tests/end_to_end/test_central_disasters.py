@@ -434,3 +434,6 @@ def test_a_connection_is_lost_in_the_middle_of_a_multi(
         assert [
             one for one in caplog.records if one.name.startswith("ottla") and (one.levelno >= logging.ERROR or one.exc_info)
         ] == []
+        history = History(server.data_dir / "node-1", cluster.chroot, "g", "t")
+        assert len(history.epochs) >= 2
+        assert {commit.owner for commit in history.commits} >= {"g_a", "g_b"}

@@ -374,15 +374,23 @@ def test_brokers_without_zookeeper_have_no_central_coordinator(tmp_path: Path) -
 
 
 def test_without_any_broker_each_address_is_named_with_the_reason(server: ZooKeeperServer, tmp_path: Path) -> None:
+    """Until then any broker that the member has ever heard of is enough, and it goes on as soon as one is back."""
     with cluster_of(2, server.connect_string, tmp_path) as cluster:
         cluster.create_topic("t", 2)
         known = addresses(cluster)
-        # Only the first is in the settings: the consultation teaches the other one.
-        with Consumer(settings_of(cluster, "g", bootstrap_servers=known[0], request_timeout=1, default_api_timeout=2)) as consumer:
+        elected = cluster.json("consumers", "coordinator") - 1001
+        # Only the coordinator is in the settings: the consultation teaches the other one.
+        settings = settings_of(cluster, "g", bootstrap_servers=known[elected], request_timeout=1, default_api_timeout=2)
+        with Consumer(settings) as consumer:
             consumer.subscribe(["t"])
             join(consumer, 2)
-            for broker in cluster.brokers:
-                broker.close()
+            cluster.brokers[elected].close()
+            until(lambda: consumer.poll(0.1) or consumer.commit({TopicPartition("t", 0): 0}))
+            assert cluster.json("consumers", "coordinator") - 1001 == 1 - elected
+            cluster.brokers[1 - elected].close()
             gone = error_of(consumer)
-        assert isinstance(gone, AllKnownBrokersNotAvailableError)
-        assert all(f"{address}: Connection refused" in str(gone) for address in known), gone
+            assert isinstance(gone, AllKnownBrokersNotAvailableError)
+            assert all(f"{address}: Connection refused" in str(gone) for address in known), gone
+            cluster.brokers[1 - elected].start()
+            until(lambda: not consumer.poll(0.1) and consumer.assignment() and consumer.commit({TopicPartition("t", 0): 0}))
+            assert len(consumer.assignment()) == 2

@@ -126,6 +126,7 @@ def a_generation_before_its_owners(patch: pytest.MonkeyPatch) -> None:
 MUTANTS: list[tuple[Generation, Patch]] = [
     (Generation.CONSUMER, partitions_with_an_owner),
     (Generation.ZOOKEEPER, no_lease),
+    (Generation.CENTRAL, a_generation_before_its_owners),
 ]
 """Those that are found within seconds."""
 MORE_MUTANTS: list[tuple[Generation, Patch]] = [
@@ -136,13 +137,15 @@ MORE_MUTANTS: list[tuple[Generation, Patch]] = [
     (Generation.ZOOKEEPER, no_lease_for_the_application),
     (Generation.ZOOKEEPER, missed_watches),
     (Generation.CENTRAL, commits_of_all_generations),
-    (Generation.CENTRAL, a_generation_before_its_owners),
 ]
 
 
 @pytest.mark.parametrize(
     ("generation", "mutant"),
-    [*MUTANTS, *(pytest.param(*one, marks=pytest.mark.slow) for one in MORE_MUTANTS)],
+    [
+        *(pytest.param(*one, marks=pytest.mark.always) for one in MUTANTS),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in MORE_MUTANTS),
+    ],
     ids=lambda value: getattr(value, "__name__", value),
 )
 def test_a_broken_core_is_found(generation: Generation, mutant: Patch, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,8 +25,8 @@ from ottla.protocol.messages import (
     stop_request,
     stop_response,
 )
+from tests.unit.protocol.channels import ONE, channel
 from tests.unit.protocol.receiving import joined, ready, receive
-from tests.unit.protocol.test_channel import ONE, channel
 
 MEMBER: dict[str, Any] = {"group_id": "g", "member_id": "m", "coordinator_epoch": 1, "generation": 2}
 MEMBER_BYTES = "0001 67  0001 6d  00000001  00000002"

@@ -14,32 +14,16 @@ from ottla.protocol.codec import RequestHeader, decode_request, encode_response
 from ottla.protocol.connection import ClientConnection, Pushed, Response
 from ottla.protocol.messages import (
     leave_response,
-    register_response,
     sasl_authenticate_response,
     sasl_handshake_response,
 )
 from ottla.protocol.sasl import SaslResponse
-from tests.unit.protocol.channels import LEAVE, PING, PONG, TOPICS, ping, register
+from tests.unit.protocol.channels import LEAVE, ONE, PING, PONG, TOPICS, channel, ping, register, registered
 from tests.unit.protocol.receiving import joined, ready, receive, versions_answer
-
-ONE = VersionRange(0, 0)
-
-
-def registered(frame: bytes, error: ErrorCode = ErrorCode.none) -> bytes:
-    header, _ = decode_request(frame[4:])
-    message = register_response.RegisterResponse(error_code=error, coordinator_epoch=1, generation=2, ping_interval_ms=2_000)
-    return joined(encode_response(header, message))
 
 
 def left(frame: bytes, error: ErrorCode = ErrorCode.none) -> bytes:
     return joined(encode_response(decode_request(frame[4:])[0], leave_response.LeaveResponse(error_code=error)))
-
-
-def channel() -> ClientConnection:
-    connection = ready(register=ONE, leave=ONE)
-    receive(connection, registered(joined(connection.send("r", Api.REGISTER, register(topics=TOPICS)))))
-    assert connection.is_channel
-    return connection
 
 
 def test_a_request_of_the_coordinator_may_follow_the_response_to_register_in_the_same_read() -> None:

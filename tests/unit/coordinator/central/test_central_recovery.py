@@ -45,6 +45,24 @@ def test_members_come_back_and_read_on() -> None:
     assert central.fetch() == {TopicPartition("orders", 0): 17}
 
 
+def test_each_group_is_checked_and_patterns_come_with_the_members() -> None:
+    """A topic that was created without a coordinator is read by the group whose pattern matches it, and disturbs no other one."""
+    central = stable("a")
+    central.register("p", group="h", topics={}, pattern="o.*")
+    central.run_jobs()
+    central.obey()
+    central.fail_over()
+    central.topics.counts["others"] = 1
+    assert [central.state(group) for group in "gh"] == [CentralGroupState.RECOVERING] * 2
+    central.register("a", again=central.members["a"])
+    central.register("p", group="h", topics={}, pattern="o.*", again=central.members["p"])
+    central.run_jobs()
+    central.obey()
+    everything = [f"orders/{number}" for number in range(4)]
+    assert central.holdings() == {"a": everything, "p": [*everything, "others/0"]}
+    assert [central.group(group).generation for group in "gh"] == [1, 2]
+
+
 def test_members_that_come_back_commit_with_their_generation_before_all_are_there() -> None:
     central = failed_over()
     assert central.committed("a", 2) is ErrorCode.coordinator_load_in_progress, "it is expected, and should try again"
