@@ -1,13 +1,17 @@
-"""Kafka 1.1.1's own ``kafka-topics --zookeeper`` on embedded brokers: it creates, describes, changes, lists and deletes topics.
+"""Kafka 1.1.1's own tools on embedded brokers in a ZooKeeper: ``kafka-topics --zookeeper`` creates, describes, changes, lists and
+deletes topics, and the old consumer meets a central group.
 
-It writes to ZooKeeper and does not wait; the brokers follow.
+The former writes to ZooKeeper and does not wait; the brokers follow.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -26,7 +30,9 @@ from tests.end_to_end.broker_cluster import (
     until,
     until_each,
 )
-from tests.interop.real_kafka import FETCH_TIMEOUT, KafkaTool, run_tool
+from tests.end_to_end.central_consumers import Member
+from tests.end_to_end.polling_members import members
+from tests.interop.real_kafka import FETCH_TIMEOUT, TOOL, KafkaTool, run_tool
 
 pytestmark = pytest.mark.interop
 
@@ -177,3 +183,40 @@ def test_partitions_of_a_broker_that_is_down(cluster: BrokerCluster) -> None:
         cluster.brokers[1].start()
     cluster.wait_for_leaders("partly", 6)
     assert sorted(nodes_of(cluster.brokers[0])) == [1001, 1002, 1003]
+
+
+@contextmanager
+def old_consumer(cluster: BrokerCluster, folder: Path, group: str, topic: str) -> Iterator[Path]:
+    """A member of the group: Java's old consumer, while the ``with`` lasts, and what it logs."""
+    config, log = folder / "consumer.properties", folder / "consumer.log"
+    config.write_text(f"group.id={group}\nrebalance.backoff.ms=500\n")
+    arguments = ["--zookeeper", cluster.connect, "--whitelist", topic, "--consumer.config", str(config)]
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [TOOL, "run", "kafka.tools.ConsoleConsumer", *arguments],
+            stdout=output,
+            stderr=output,
+            env={**os.environ, "OTTLA_KAFKA_VERSION": VERSION},
+        )
+    try:
+        yield log
+    finally:
+        process.terminate()
+        process.wait(PATIENCE)
+
+
+def test_its_old_consumer_in_a_central_group_gets_nothing_and_stops_no_one(cluster: BrokerCluster, tmp_path: Path) -> None:
+    """It registers without a look at the group's ``generation``, finds each partition owned, and gives up."""
+    cluster.create_topic("shared", 4)
+    servers = [broker.bootstrap_servers for broker in cluster.brokers]
+    with members(Member(servers, "shared", group_id="mixed", consumer_id="a")) as (first,):
+        until(lambda: len(first.owned) == 4)
+        with old_consumer(cluster, tmp_path, "mixed", "shared") as log:
+            until(lambda: cluster.children("consumers", "mixed", "ids"))
+            until(lambda: "can't rebalance after 4 retries" in log.read_text())
+            with members(Member(servers, "shared", group_id="mixed", consumer_id="b")) as (second,):
+                until(lambda: len(first.owned) == len(second.owned) == 2)
+                assert cluster.children("consumers", "mixed", "ids"), "it is still registered"
+                produce(cluster.brokers[0], "shared", 4)
+                until(lambda: len({*first.handled, *second.handled}) == len(VALUES))
+                assert first.errors == second.errors == []
