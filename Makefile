@@ -1,8 +1,9 @@
 # The commands of a checkout. They need python3 (3.11 or newer) and make, and install everything else into .venv.
 PYTHON ?= python3
 PYTEST_ARGS ?=
-# Four processes on two cores, as the tests mostly wait for other processes (three take 15 % longer), with the groups of tests/conftest.py.
-parallel := -n 4 --dist loadgroup --no-loadscope-reorder
+# Four test files at a time on two cores, as the tests mostly wait for other processes, in the order of tests/conftest.py: with three
+# they take 15 % longer.
+parallel := -n 4 --dist loadfile --no-loadscope-reorder
 # Tests that take minutes do not dump the stacks of all threads after 150 s; pytest-timeout prints them.
 slow_options := -o faulthandler_timeout=0
 

@@ -49,11 +49,9 @@ def refuse_skip(report: pytest.TestReport | pytest.CollectReport, path: Path) ->
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Group the tests for the processes of ``--dist loadgroup``: by file, and those with a Spark session together, for one JVM.
+    """Spread the files that mostly wait for other processes among those that compute, so that processes beside each other do both.
 
-    These come first, as they take longest. The files that mostly wait for other processes are spread among those that compute, so
-    that processes beside each other do both: by default pytest-xdist begins with the files that have most tests, which compute, and
-    at the end all processes wait.
+    By default pytest-xdist begins with the files that have most tests, which compute: then all processes wait at the end.
     """
     if CASES:
         leave_out_cases(config, items)
@@ -62,16 +60,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.path, []).append(item)
-    with_session: list[Path] = []
     kinds: tuple[list[Path], list[Path]] = ([], [])
-    for path, tests in files.items():
-        has_session = any("spark" in getattr(item, "fixturenames", ()) for item in tests)
-        for item in tests:
-            item.add_marker(pytest.mark.xdist_group("spark" if has_session else str(path)))
-        waits = any(path.is_relative_to(folder) for folder in NEVER_SKIPPED)
-        (with_session if has_session else kinds[waits]).append(path)
+    for path in files:
+        kinds[any(path.is_relative_to(folder) for folder in NEVER_SKIPPED)].append(path)
     placed = [((number + 0.5) / len(paths), path) for paths in kinds for number, path in enumerate(paths)]
-    items[:] = [item for path in (*with_session, *(path for _, path in sorted(placed))) for item in files[path]]
+    items[:] = [item for _, path in sorted(placed) for item in files[path]]
 
 
 def leave_out_cases(config: pytest.Config, items: list[pytest.Item]) -> None:
