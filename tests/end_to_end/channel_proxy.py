@@ -21,7 +21,9 @@ class Link:
 
     def __init__(self, client: socket.socket, broker: socket.socket) -> None:
         self.client, self.broker = client, broker
-        self.is_channel = self.is_closed = self._registers = False
+        self.is_channel = self.is_closed = False
+        self._register = b""
+        """The correlation id of the Register."""
         self._locks = {client: threading.Lock(), broker: threading.Lock()}
 
     def send(self, target: socket.socket, data: bytes) -> None:
@@ -36,10 +38,11 @@ class Link:
                 while len(length := stream.read(4)) == 4:
                     frame = stream.read(struct.unpack(">i", length)[0])
                     if source is self.client and struct.unpack_from(">h", frame)[0] == Api.REGISTER:
-                        self._registers = True
+                        self._register = frame[4:8]
                     self.send(target, length + frame)
-                    # Not before the response: what is put in earlier would be taken for it, and be an error of the member's.
-                    self.is_channel |= self._registers and source is self.broker
+                    # Not before its response: what is put in earlier would be taken for it, and be an error of the member's. A
+                    # response to an earlier request may pass between the Register and this line.
+                    self.is_channel |= source is self.broker and frame[:4] == self._register
         finally:
             self.close()
 

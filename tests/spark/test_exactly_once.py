@@ -22,7 +22,7 @@ import pytest
 
 from ottla import Admin, Broker, Consumer, ConsumerGroupMetadata, OffsetAndMetadata, Producer, TopicPartition
 from ottla.admin import TransactionDescription
-from ottla.errors import OttlaError, ReplayMismatchError
+from ottla.errors import OttlaError, ReplayMismatchError, UnsupportedApiError
 from ottla.protocol.group_records import OffsetCommitKey, OffsetCommitValue, decode_record
 from ottla.spark import exactly_once
 from ottla.spark.arrow_rows import GROUP_BYTES
@@ -82,9 +82,12 @@ class Query:
 
     def die_after_first_commit(self, reports: Sequence[TaskReport]) -> None:
         """Commit only the transaction of task 0."""
-        admin = exactly_once.admin_of(self.options)
-        admin.fence_producers([self.name.of_task(report.task) for report in reports[1:]])
-        with pytest.raises(OttlaError):
+
+        def commit_first(admin: Admin, options: SinkOptions, reports: Sequence[TaskReport]) -> None:
+            admin.end_transactions([report.prepared for report in reports[:1] if report.prepared is not None], commit=True)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(exactly_once, "_commit", commit_first)
             self.commit(reports)
 
     def committed(self, topic: str = "") -> list[str]:
@@ -248,7 +251,7 @@ def test_other_tasks_are_right_if_none_was_committed(query: Query) -> None:
     query.write(0, ["a"])
     reports = query.prepare(1, ["c"], ["d"], ["e"])
     query.task(1, 0, "a copy of the first task, which aborts it")
-    with pytest.raises(OttlaError, match="the batch is not committed, or not in whole"):
+    with pytest.raises(OttlaError, match="the batch is not committed: the transactions of"):
         query.commit(reports)
     query.write(1, ["c", "d", "e"], run="next")
     assert query.open_transactions() == []
@@ -288,6 +291,37 @@ def test_a_task_without_rows_and_without_a_marker_protects_nothing(cluster: Kafk
     with pytest.raises(ReplayMismatchError, match=r"batch 0 had 1 task, of which 0 is committed, and now has 3|0 now"):
         query.commit(old)
     assert query.committed() == ["d", "e"]
+
+
+def test_a_task_that_comes_late_is_not_committed_beside_the_batch_of_another_driver(cluster: Kafka) -> None:
+    """Nobody else holds its id: the task of the other driver has no rows, and no topic for a marker, and so no transaction."""
+    query = Query(cluster)
+    query.options = dataclasses.replace(query.options, topic=None)
+    old = query.task(0, 1, "d")
+    query.write(0, [], ["c", "d"], run="the next run")
+    with pytest.raises(OttlaError, match=r"the batch is not committed: the transactions of .*[.]1 are not open any more"):
+        query.commit([query.task(0, 0, "c"), old])
+    assert query.committed() == ["c", "d"]
+    query.write(1, ["e"], run="the next run")
+    assert query.committed() == ["c", "d", "e"]
+
+
+def test_brokers_that_cannot_say_which_transactions_are_open(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those before 3.0. The markers show that another driver has committed the batch."""
+    query.options = dataclasses.replace(query.options, topic=None)
+
+    def unsupported(*arguments: Any, **named: Any) -> Any:
+        raise UnsupportedApiError("DescribeTransactions")
+
+    monkeypatch.setattr(Admin, "describe_transactions", unsupported)
+    old = query.task(0, 1, "d")
+    query.write(0, [], ["c", "d"], run="the next run")
+    with pytest.raises(OttlaError, match=r"the batch is not committed: the transactions of .*[.]1 are not open any more"):
+        query.commit([query.task(0, 0, "c"), old])
+    assert query.committed() == ["c", "d"]
+    query.die_after_first_commit(query.prepare(1, ["e"], ["f"], run="the next run"))
+    query.write(1, ["e"], ["f"], run="the last run")
+    assert query.committed() == ["c", "d", "e", "f"]
 
 
 def test_two_drivers_commit_the_first_batch_at_the_same_time(cluster: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:

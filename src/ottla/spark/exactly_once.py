@@ -46,7 +46,7 @@ from ottla.spark.checkpoint import query_id
 from ottla.spark.client_settings import CLIENT_PREFIX, admin_settings
 from ottla.spark.replay import PREFIX, Batch, BatchRecord, Marker, SinkName, TaskReport, conflicts
 from ottla.spark.sink_options import SKIP, TRANSACTION_TIMEOUT, ExactlyOnce, SinkOptions
-from ottla.types import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from ottla.types import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, short_list
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,6 +71,8 @@ RETENTION = timedelta(days=3650)
 """How long brokers keep the record of a batch: a query may be idle for longer than they keep the offsets of other groups."""
 
 ONGOING = "Ongoing"
+COMMITTING = ("PrepareCommit", "CompleteCommit")
+"""States of transactions, by Kafka's names."""
 
 _admins: dict[tuple[int, tuple[tuple[str, str], ...]], Admin] = {}
 """One for each process and cluster. A process of Spark's driver or executors serves many batches."""
@@ -307,8 +309,10 @@ def commit_batch(options: SinkOptions, reports: Sequence[TaskReport], *, is_ever
     Raises ``ReplayMismatchError``, before anything is committed, if the batch may be in the topics already.
     """
     _check(reports)
-    admin = admin_of(options)
-    if reports[0].batch is None or _may_commit(admin, options, reports, reports[0].batch, is_every_batch=is_every_batch):
+    admin, number = admin_of(options), reports[0].batch
+    if number is None:
+        _raise_unless_open(admin, options, reports)
+    if number is None or _may_commit(admin, options, reports, number, is_every_batch=is_every_batch):
         _commit(admin, options, reports)
 
 
@@ -362,8 +366,54 @@ def _may_commit(admin: Admin, options: SinkOptions, reports: Sequence[TaskReport
     at = int(batch.now)
     if record is not None and batch.is_repeated and batch.committed and not options.exactly_once.repeats:
         at = record.at + 1  # Markers that are not written again are as old as the first attempt. The later record still counts.
+    if record is None or (record.batch, record.run) != (number, run):  # otherwise this driver has begun to commit it before
+        _raise_unless_open(admin, options, reports)
     _store(admin, name, BatchRecord(number, count, run, at), _places(admin, options, reports, place))
     return True
+
+
+def _raise_unless_open(admin: Admin, options: SinkOptions, reports: Sequence[TaskReport]) -> None:
+    """Raise, before anything is recorded or committed, if the transaction of a task is not open any more.
+
+    Otherwise a driver that was thought dead would replace the record of the one that has taken over, and could commit a part: 1.
+    Task 0 of driver A is late, and task 1 has prepared its rows. 2. Driver B takes over. Its task 0 has no rows, and no topic for a
+    marker, so no transaction. B commits the batch. 3. Task 0 of A prepares its rows, and nobody holds its id. Only task 1 shows
+    that B has taken over: B has initialized it before it fenced task 0, and so before the latter began.
+    """
+    prepared = {report.prepared.transactional_id: report.prepared for report in reports if report.prepared is not None}
+    _raise_if_too_long(None, options, _began_at(reports), "the batch")
+    try:
+        found = admin.describe_transactions(prepared, timeout=COMMIT_TIMEOUT)
+    except UnsupportedApiError:  # brokers before 3.0
+        ended = _committed_meanwhile(admin, reports)
+    else:
+        # The ids of a batch job are its own, so nobody else commits their transactions: this driver has begun to, if any is.
+        states = {ONGOING} if reports[0].batch is not None else {ONGOING, *COMMITTING}
+        ended = [name for name, one in prepared.items() if found[name].state not in states or _has_successor(one, found[name])]
+    if ended:
+        _end_prepared(admin, reports)
+        raise OttlaError(
+            f"the batch is not committed: the transactions of {short_list(ended, 5)} are not open any more",
+            hint="start the query again, which repeats the batch. If this comes again, a second driver, or spark.speculation, runs "
+            "other attempts of the same tasks, or the transactions were aborted because they had been open for too long",
+        )
+
+
+def _has_successor(prepared: Prepared, found: TransactionDescription) -> bool:
+    """Whether the transactional id has another epoch than that of an open transaction. The end of a transaction may begin one."""
+    return found.state == ONGOING and (found.producer_id, found.producer_epoch) != (prepared.producer_id, prepared.producer_epoch)
+
+
+def _committed_meanwhile(admin: Admin, reports: Sequence[TaskReport]) -> list[str]:
+    """Return the transactional ids of tasks of which another driver has committed a marker since they were prepared."""
+    found = []
+    for report in reports:
+        if report.prepared is not None and report.batch is not None:
+            group = report.name.of_task(report.task)
+            _, marker = _newest(admin.group_offsets(group), Marker, group)  # not the stable one: its own is pending
+            if marker is not None and marker != report.marker and marker.batch >= report.batch:
+                found.append(group)
+    return found
 
 
 def _with_newest_markers(admin: Admin, options: SinkOptions, reports: Sequence[TaskReport], number: int) -> list[TaskReport]:
@@ -418,9 +468,8 @@ def _fence_surplus(admin: Admin, options: SinkOptions, name: SinkName, tasks: ra
 
 
 def _commit(admin: Admin, options: SinkOptions, reports: Sequence[TaskReport]) -> None:
-    written = [report for report in reports if report.prepared is not None]
-    prepared = [report.prepared for report in written if report.prepared is not None]
-    began_at = min((report.began_at for report in written), default=time.time())
+    prepared = [report.prepared for report in reports if report.prepared is not None]
+    began_at = _began_at(reports)
     _raise_if_too_long(None, options, began_at, "the batch")  # or those that began later would be committed, and the others not
     try:
         # One first. Two drivers may commit attempts of the same batch, because one was thought dead. Each attempt has the first
@@ -431,10 +480,18 @@ def _commit(admin: Admin, options: SinkOptions, reports: Sequence[TaskReport]) -
         _raise_if_too_long(error, options, began_at, "the batch")
         raise OttlaError(
             f"the batch is not committed, or not in whole: {error.args[0]}",
-            hint="start the query again, which repeats the batch: no row is lost or twice in the topic. If this comes again while "
+            hint="the topics may have the rows of some tasks, and a job that runs again writes all of them; with txnAppId and "
+            "txnVersion it would write those that are missing"
+            if reports[0].batch is None
+            else "start the query again, which repeats the batch: no row is lost or twice in the topic. If this comes again while "
             "all brokers run, a second driver, or spark.speculation, runs other attempts of the same tasks",
             cause=error,
         ) from error
+
+
+def _began_at(reports: Sequence[TaskReport]) -> float:
+    """When the first of the transactions began (seconds since 1970)."""
+    return min((report.began_at for report in reports if report.prepared is not None), default=time.time())
 
 
 class Attempted(NamedTuple):
