@@ -61,6 +61,9 @@ COMMIT_TIMEOUT = 120.0
 ABORT_TIMEOUT = 10.0
 """Seconds that the driver tries to abort transactions, which brokers otherwise do after ``transaction.timeout.ms``."""
 
+SPARE = 5.0
+"""Seconds before their time-out in which the transactions of a batch are not committed any more, since that takes a moment."""
+
 LATE = 1.0
 """Seconds after which the driver reads the record of the latest batch once more, before it replaces it."""
 
@@ -209,8 +212,8 @@ def _report(
 
 def _raise_if_too_long(cause: OttlaError | None, options: SinkOptions, began_at: float, what: str) -> None:
     """Raise an error if the transaction was open for so long that the brokers have aborted it, or are about to."""
-    seconds = time.time() - began_at
-    if seconds < options.transaction_timeout:
+    seconds, limit = time.time() - began_at, options.transaction_timeout
+    if seconds < (limit - min(SPARE, limit / 10) if cause is None else limit):
         return
     raise OttlaError(
         f"{what}: its transaction was open for {seconds:.0f} s; the brokers abort it after {options.transaction_timeout:g} s",

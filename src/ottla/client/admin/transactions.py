@@ -385,22 +385,24 @@ def _unless_none(number: int) -> int | None:
 
 
 def fence_producers(ids: Iterable[str], timeout: int) -> Call[None]:
-    """Begin a new epoch of transactional ids, which aborts their open transactions. ``timeout`` is for the next ones."""
+    """Begin a new epoch of transactional ids, which aborts their open transactions. ``timeout`` is for the next ones.
+
+    An id that is fenced is not fenced again, also if the request for another one fails: with thousands of ids one attempt may not
+    be enough for all.
+    """
     left = dict.fromkeys(ids)
 
     def attempt() -> CallAttempt[None]:
         nodes = yield from _all_coordinators(left)
-        answers = yield from ask_each(
-            rpcs.INIT_PRODUCER_ID,
-            [
-                (init_producer_id_request.InitProducerIdRequest(transactional_id=key, transaction_timeout=duration(timeout)), node)
-                for key, node in nodes.items()
-            ],
-        )
-        failed = {key: int(answer.error_code) for key, answer in zip(nodes, answers, strict=True) if answer.error_code}
-        for key in nodes.keys() - failed.keys():
-            del left[key]
-        errors = [broker_error(code, f"the producer of transactional id {key!r} was not fenced") for key, code in failed.items()]
+        answers = yield tuple(_fencing(key, node, timeout) for key, node in nodes.items())
+        errors = []
+        for key, answer in zip(nodes, answers, strict=True):
+            if isinstance(answer, OttlaError):
+                errors.append(answer)
+            elif answer.error_code:
+                errors.append(broker_error(answer.error_code, f"the producer of transactional id {key!r} was not fenced"))
+            else:
+                del left[key]
         final = next((error for error in errors if not error.retriable), None)
         if final is not None:
             raise PermanentFailure(final)
@@ -408,6 +410,11 @@ def fence_producers(ids: Iterable[str], timeout: int) -> Call[None]:
             raise error
 
     return attempt
+
+
+def _fencing(key: str, node: Node, timeout: int) -> AdminRequest:
+    message = init_producer_id_request.InitProducerIdRequest(transactional_id=key, transaction_timeout=duration(timeout))
+    return AdminRequest(rpcs.INIT_PRODUCER_ID, message, node, may_fail=True)
 
 
 def abort_transaction(tp: TopicPartition, producer: ProducerState) -> Call[None]:

@@ -461,6 +461,13 @@ def test_fencing_waits_until_the_transactions_have_ended(world: Operator) -> Non
     assert {(message.producer_id, message.producer_epoch) for message in requests} == {(-1, -1)}
 
 
+def test_what_is_fenced_is_not_fenced_again_if_another_answer_is_lost(world: Operator) -> None:
+    world.cluster.coordinators["a"] = 1
+    world.cluster.lost = [(Api.INIT_PRODUCER_ID, "b")]
+    world.run(fence_producers(["a", "b"], 30_000))
+    assert [message.transactional_id for message in world.cluster.of(Api.INIT_PRODUCER_ID)] == ["a", "b", "b"]
+
+
 def test_a_refusal_to_fence_names_the_id(world: Operator) -> None:
     world.cluster.errors[Api.INIT_PRODUCER_ID, "b"] = [ErrorCode.transactional_id_authorization_failed]
     world.cluster.errors[Api.INIT_PRODUCER_ID, "a"] = [ErrorCode.concurrent_transactions]
