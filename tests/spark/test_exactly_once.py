@@ -294,7 +294,7 @@ def test_a_task_without_rows_and_without_a_marker_protects_nothing(cluster: Kafk
 
 
 def test_a_task_that_comes_late_is_not_committed_beside_the_batch_of_another_driver(cluster: Kafka) -> None:
-    """Nobody else holds its id: the task of the other driver has no rows, and no topic for a marker, and so no transaction."""
+    """No other process holds its id: the task of the other driver has no rows, and no topic for a marker, and so no transaction."""
     query = Query(cluster)
     query.options = dataclasses.replace(query.options, topic=None)
     old = query.task(0, 1, "d")

@@ -380,8 +380,8 @@ def _raise_unless_open(admin: Admin, options: SinkOptions, reports: Sequence[Tas
 
     Otherwise a driver that was thought dead would replace the record of the one that has taken over, and could commit a part: 1.
     Task 0 of driver A is late, and task 1 has prepared its rows. 2. Driver B takes over. Its task 0 has no rows, and no topic for a
-    marker, so no transaction. B commits the batch. 3. Task 0 of A prepares its rows, and nobody holds its id. Only task 1 shows
-    that B has taken over: B has initialized it before it fenced task 0, and so before the latter began.
+    marker, so no transaction. B commits the batch. 3. Task 0 of A prepares its rows, and its transaction is the latest of its id.
+    Only task 1 shows that B has taken over: B has initialized it before it fenced task 0, and so before the latter began.
     """
     prepared = {report.prepared.transactional_id: report.prepared for report in reports if report.prepared is not None}
     _raise_if_too_long(None, options, _began_at(reports), "the batch")
@@ -390,7 +390,7 @@ def _raise_unless_open(admin: Admin, options: SinkOptions, reports: Sequence[Tas
     except UnsupportedApiError:  # brokers before 3.0
         ended = _committed_meanwhile(admin, reports)
     else:
-        # The ids of a batch job are its own, so nobody else commits their transactions: this driver has begun to, if any is.
+        # The ids of a batch job are its own, so no other driver commits their transactions: this driver has begun to, if any is.
         states = {ONGOING} if reports[0].batch is not None else {ONGOING, *COMMITTING}
         ended = [name for name, one in prepared.items() if found[name].state not in states or _has_successor(one, found[name])]
     if ended:
