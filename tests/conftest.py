@@ -49,7 +49,8 @@ def refuse_skip(report: pytest.TestReport | pytest.CollectReport, path: Path) ->
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Spread the files that mostly wait for other processes among those that compute, so that processes beside each other do both.
+    """Spread the files that mostly wait for other processes among those that compute, so that processes beside each other do both,
+    and each folder of the former: several that use Spark at a time take much longer.
 
     By default pytest-xdist begins with the files that have most tests, which compute: then all processes wait at the end.
     """
@@ -60,10 +61,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.path, []).append(item)
-    kinds: tuple[list[Path], list[Path]] = ([], [])
+    kinds: dict[Path | None, list[Path]] = {}
     for path in files:
-        kinds[any(path.is_relative_to(folder) for folder in NEVER_SKIPPED)].append(path)
-    placed = [((number + 0.5) / len(paths), path) for paths in kinds for number, path in enumerate(paths)]
+        kinds.setdefault(next((folder for folder in NEVER_SKIPPED if path.is_relative_to(folder)), None), []).append(path)
+    placed = [((number + 0.5) / len(paths), path) for paths in kinds.values() for number, path in enumerate(paths)]
     items[:] = [item for _, path in sorted(placed) for item in files[path]]
 
 

@@ -17,6 +17,7 @@ def broker() -> Iterator[Broker]:
         yield running
 
 
+@pytest.mark.slow
 def test_a_stream_and_a_batch_from_the_embedded_broker(spark: SparkSession, broker: Broker, sink: Sink) -> None:
     kafka = Kafka(broker.bootstrap_servers)
     topic = kafka.create(3)
