@@ -383,7 +383,7 @@ def _raise_unless_open(admin: Admin, options: SinkOptions, reports: Sequence[Tas
     marker, so no transaction. B commits the batch. 3. Task 0 of A prepares its rows, and its transaction is the latest of its id.
     Only task 1 shows that B has taken over: B has initialized it before it fenced task 0, and so before the latter began.
     """
-    prepared = {report.prepared.transactional_id: report.prepared for report in reports if report.prepared is not None}
+    prepared = {one.transactional_id: one for one in _prepared(reports)}
     _raise_if_too_long(None, options, _began_at(reports), "the batch")
     try:
         found = admin.describe_transactions(prepared, timeout=COMMIT_TIMEOUT)
@@ -471,8 +471,7 @@ def _fence_surplus(admin: Admin, options: SinkOptions, name: SinkName, tasks: ra
 
 
 def _commit(admin: Admin, options: SinkOptions, reports: Sequence[TaskReport]) -> None:
-    prepared = [report.prepared for report in reports if report.prepared is not None]
-    began_at = _began_at(reports)
+    prepared, began_at = _prepared(reports), _began_at(reports)
     _raise_if_too_long(None, options, began_at, "the batch")  # or those that began later would be committed, and the others not
     try:
         # One first. Two drivers may commit attempts of the same batch, because one was thought dead. Each attempt has the first
@@ -490,6 +489,10 @@ def _commit(admin: Admin, options: SinkOptions, reports: Sequence[TaskReport]) -
             "all brokers run, a second driver, or spark.speculation, runs other attempts of the same tasks",
             cause=error,
         ) from error
+
+
+def _prepared(reports: Sequence[TaskReport]) -> list[Prepared]:
+    return [report.prepared for report in reports if report.prepared is not None]
 
 
 def _began_at(reports: Sequence[TaskReport]) -> float:
@@ -526,9 +529,8 @@ def abort_batch(options: SinkOptions, reports: Sequence[TaskReport], attempted: 
 
 
 def _end_prepared(admin: Admin, reports: Sequence[TaskReport]) -> None:
-    prepared = [report.prepared for report in reports if report.prepared is not None]
     with contextlib.suppress(OttlaError):  # some may have ended; the others time out
-        admin.end_transactions(prepared, commit=False, timeout=ABORT_TIMEOUT)
+        admin.end_transactions(_prepared(reports), commit=False, timeout=ABORT_TIMEOUT)
 
 
 # -- both -----------------------------------------------------------------------------------------------------------------
