@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Generator, Iterator
+import sys
+from collections.abc import Generator
 from pathlib import Path
 
 import hypothesis
@@ -29,6 +30,13 @@ hypothesis.settings.register_profile("random", derandomize=False, deadline=None,
 hypothesis.settings.register_profile("test", hypothesis.settings.get_profile("fixed"), max_examples=30)
 hypothesis.settings.register_profile("check", hypothesis.settings.get_profile("fixed"), max_examples=10)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "fixed")
+
+IDLE_CLIENTS = {
+    "ottla.spark.reading": "consumers",
+    "ottla.spark.sink": "producers",
+    "ottla.spark.exactly_once.transactions": "admins",
+}
+"""The pools of idle clients that tasks of Spark have in their process, by their modules."""
 
 CASES = int(os.environ.get("OTTLA_TEST_CASES") or 0)
 """The cases of a parametrized test that are run, of tests that need no other programs; 0: all, as in ``make test-slow``.
@@ -92,14 +100,15 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-@pytest.fixture
-def no_idle_consumers() -> Iterator[None]:
-    """Close the consumers that tasks of Spark, run in the process of the test, keep for later tasks."""
-    from ottla.spark import consumer_pool  # not at the top: most tests do not need Spark
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Close the clients that the source and the sink of Spark, run in the process of a test, keep for later tasks.
 
-    yield
-    while consumer_pool._idle:
-        consumer_pool._idle.popitem()[1].close(timeout=0)
+    Some minutes later, when their metadata is too old, they would log in another test that their broker is gone.
+    """
+    for name, pool in IDLE_CLIENTS.items():
+        if name in sys.modules:  # most tests do not load them
+            getattr(sys.modules[name], pool).close()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -14,9 +14,11 @@ from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, N
 from ottla import Admin, Producer
 from ottla.errors import OttlaError
 from ottla.spark.arrow_rows import send_rows
-from ottla.spark.exactly_once import TaskAttempt, abort_batch, admin_of, commit_batch, open_transactions, write_task
+from ottla.spark.exactly_once.driver import abort_batch, commit_batch, open_transactions
+from ottla.spark.exactly_once.replay import SinkName
+from ottla.spark.exactly_once.tasks import TaskAttempt, write_task
+from ottla.spark.exactly_once.transactions import admins
 from ottla.spark.options import parse_options
-from ottla.spark.replay import SinkName
 from ottla.spark.sink_options import SinkOptions, parse_sink_options
 from ottla.spark.stream import OttlaStreamReader
 from tests.secure.kafka import PASSWORD, Secured
@@ -93,7 +95,8 @@ def life_of_a_query(principal: Principal) -> None:
     task(2, 5, "one")
     earlier = open_transactions(options)
     reports = [task(2, 0, "two")]
-    assert [each.transactional_id for each in admin_of(options).list_transactions(states=["Ongoing"])] == [name.of_task(0)]
+    with admins.borrow(options.admin) as admin:
+        assert [each.transactional_id for each in admin.list_transactions(states=["Ongoing"])] == [name.of_task(0)]
     commit_batch(options, reports, is_every_batch=True)  # type: ignore[arg-type]
 
 

@@ -23,7 +23,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from ottla import Admin
-from ottla.spark import exactly_once
+from ottla.spark.exactly_once import driver as of_sink
 from ottla.spark.source import OttlaDataSource
 
 given = json.loads(sys.argv[1])
@@ -49,7 +49,7 @@ class KillingDataSource(OttlaDataSource):
             os.kill(driver, signal.SIGKILL)
             os._exit(1)
 
-        exactly_once._commit = commit
+        of_sink._commit = commit
         return super().streamWriter(schema, overwrite)
 
 

@@ -24,10 +24,13 @@ from ottla import Admin, Broker, Consumer, ConsumerGroupMetadata, OffsetAndMetad
 from ottla.admin import TransactionDescription
 from ottla.errors import OttlaError, ReplayMismatchError, UnsupportedApiError
 from ottla.protocol.group_records import OffsetCommitKey, OffsetCommitValue, decode_record
-from ottla.spark import exactly_once
 from ottla.spark.arrow_rows import GROUP_BYTES
-from ottla.spark.exactly_once import TaskAttempt, abort_batch, abort_before_batch, commit_batch, open_transactions, write_task
-from ottla.spark.replay import Marker, SinkName, TaskReport, conflicts
+from ottla.spark.exactly_once import driver
+from ottla.spark.exactly_once.driver import abort_batch, abort_before_batch, commit_batch, open_transactions
+from ottla.spark.exactly_once.replay import Marker, SinkName, TaskReport, conflicts
+from ottla.spark.exactly_once.stored import RETENTION, store_record
+from ottla.spark.exactly_once.tasks import TaskAttempt, write_task
+from ottla.spark.exactly_once.transactions import admins, open_ids
 from ottla.spark.sink_options import SinkOptions, parse_sink_options
 from tests.interop.real_kafka import OwnKafka, free_port_pair
 from tests.spark.conftest import Kafka, cluster_of
@@ -87,7 +90,7 @@ class Query:
             admin.end_transactions([report.prepared for report in reports[:1] if report.prepared is not None], commit=True)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(exactly_once, "_commit", commit_first)
+            patch.setattr(driver, "_commit", commit_first)
             self.commit(reports)
 
     def committed(self, topic: str = "") -> list[str]:
@@ -96,7 +99,8 @@ class Query:
 
     def open_transactions(self) -> list[str]:
         """The ids of the sink with an open transaction."""
-        listed = exactly_once.admin_of(self.options).list_transactions(states=["Ongoing"])
+        with admins.borrow(self.options.admin) as admin:
+            listed = admin.list_transactions(states=["Ongoing"])
         return [each.transactional_id for each in listed if self.name.task_of(each.transactional_id) is not None]
 
     def await_open_transactions(self, count: int) -> None:
@@ -212,12 +216,13 @@ def test_a_repeated_batch_does_not_renew_the_age_of_its_markers(query: Query, mo
     now = time.time()
     query.write(0, ["a"])
     query.die_after_first_commit(query.prepare(1, ["c"], ["d"]))
-    monkeypatch.setattr("ottla.spark.exactly_once.time.time", lambda: now + 5 * 86_400)
+    monkeypatch.setattr("time.time", lambda: now + 5 * 86_400)
     again = query.prepare(1, ["c"], ["d"], run="second")
-    exactly_once.admin_of(query.options).fence_producers([query.name.of_task(1)])
+    with admins.borrow(query.options.admin) as admin:
+        admin.fence_producers([query.name.of_task(1)])
     with pytest.raises(OttlaError):
         query.commit(again)
-    monkeypatch.setattr("ottla.spark.exactly_once.time.time", lambda: now + 8 * 86_400)
+    monkeypatch.setattr("time.time", lambda: now + 8 * 86_400)
     with pytest.raises(ReplayMismatchError, match="an earlier run began to commit batch 1 8 days ago"):
         query.write(1, ["c"], ["d"], run="third")
 
@@ -241,7 +246,8 @@ def test_a_surplus_task_that_was_committed_is_found(query: Query) -> None:
     query.die_after_first_commit(query.prepare(1, ["c"], ["d"], ["e"]))
     again = query.prepare(1, ["c"], ["d"], ["e"], run="next")
     assert again[1].prepared is not None
-    exactly_once.admin_of(query.options).end_transactions(again[1].prepared, commit=True)
+    with admins.borrow(query.options.admin) as admin:
+        admin.end_transactions(again[1].prepared, commit=True)
     with pytest.raises(ReplayMismatchError, match="batch 1 had 3 tasks, of which 0, 1 are committed, and now has 1"):
         query.write(1, ["c"], run="next")
     assert query.committed() == ["a", "c", "d"]
@@ -330,14 +336,14 @@ def test_two_drivers_commit_the_first_batch_at_the_same_time(cluster: Kafka, mon
     query.options = dataclasses.replace(query.options, topic=None)
     old = [query.task(0, 0)]
     new = query.prepare(0, ["d", "e"], run="the next run")
-    commit = exactly_once._commit
+    commit = driver._commit
 
     def commit_old_first(*arguments: Any) -> None:
-        monkeypatch.setattr(exactly_once, "_commit", commit)
+        monkeypatch.setattr(driver, "_commit", commit)
         query.commit([*old, query.task(0, 1, "d"), query.task(0, 2, "e")])
         commit(*arguments)
 
-    monkeypatch.setattr(exactly_once, "_commit", commit_old_first)
+    monkeypatch.setattr(driver, "_commit", commit_old_first)
     with pytest.raises(OttlaError, match="the batch is not committed, or not in whole"):
         query.commit(new)
     assert query.committed() == ["d", "e"]
@@ -350,15 +356,15 @@ def test_two_drivers_record_the_first_batch_at_the_same_time(cluster: Kafka, mon
     new = [query.task(0, 0, run="the next run")]
     old = query.prepare(0, ["d", "e"], [])
     new += [query.task(0, 1, "d", "e", run="the next run")]
-    store = exactly_once._store
+    store = store_record
 
     def store_later(*arguments: Any) -> None:
-        monkeypatch.setattr(exactly_once, "_store", store)
+        monkeypatch.setattr(driver, "store_record", store)
         with pytest.raises(OttlaError):
             query.commit(new)
         store(*arguments)
 
-    monkeypatch.setattr(exactly_once, "_store", store_later)
+    monkeypatch.setattr(driver, "store_record", store_later)
     with pytest.raises(OttlaError):
         query.commit(old)
     query.write(0, ["d", "e"], [], run="a third")
@@ -373,15 +379,15 @@ def test_a_driver_commits_the_first_batch_while_another_one_lists_open_transacti
     query.options = dataclasses.replace(query.options, topic=None)
     old = query.prepare(0, [], ["d"], ["e"])
     checked, go_on = threading.Event(), threading.Event()
-    store, list_open = exactly_once._store, exactly_once._open_transactions
+    store, list_open = store_record, open_ids
 
     def store_later(*arguments: Any) -> None:
-        monkeypatch.setattr(exactly_once, "_store", store)
+        monkeypatch.setattr(driver, "store_record", store)
         checked.set()
         assert go_on.wait(60)
         store(*arguments)
 
-    monkeypatch.setattr(exactly_once, "_store", store_later)
+    monkeypatch.setattr(driver, "store_record", store_later)
     with ThreadPoolExecutor(1) as pool:
         committed = pool.submit(query.commit, old)
         assert checked.wait(60)
@@ -392,7 +398,7 @@ def test_a_driver_commits_the_first_batch_while_another_one_lists_open_transacti
             committed.result(60)
             return list_open(*arguments)
 
-        monkeypatch.setattr(exactly_once, "_open_transactions", list_later)
+        monkeypatch.setattr(driver, "open_ids", list_later)
         with pytest.raises(ReplayMismatchError, match="batch 0 had 3 tasks, of which 1, 2 are committed, and now has 1"):
             query.commit(new)
     assert query.committed() == ["d", "e"]
@@ -412,15 +418,15 @@ def test_a_batch_job_that_computes_for_long_before_its_first_row(query_of_a_seco
 def test_a_driver_that_was_cut_off_does_not_replace_a_newer_record(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     query.write(0, ["a"])
     old = query.prepare(1, ["c"])
-    monkeypatch.setattr(exactly_once, "LATE", -1.0)
+    monkeypatch.setattr(driver, "LATE", -1.0)
 
     def cut_off(*arguments: Any, **named: Any) -> Any:
-        monkeypatch.setattr(exactly_once, "conflicts", conflicts)
+        monkeypatch.setattr(driver, "conflicts", conflicts)
         query.write(1, ["c"], run="the next run")
         query.write(2, ["d"], run="the next run")
         return conflicts(*arguments, **named)
 
-    monkeypatch.setattr(exactly_once, "conflicts", cut_off)
+    monkeypatch.setattr(driver, "conflicts", cut_off)
     with pytest.raises(OttlaError, match="batch 1 is not committed: another driver has committed a batch of this query meanwhile"):
         query.commit(old)
     query.write(3, ["e"], run="the next run")
@@ -577,8 +583,10 @@ def test_a_task_whose_rows_a_later_run_has_aborted_commits_no_marker(query: Quer
         with contextlib.suppress(OttlaError):
             marker = OffsetAndMetadata(0, Marker(0, 1, 0).dumps())
             transaction.commit_offsets(ConsumerGroupMetadata(query.name.of_task(0)), {TopicPartition(query.topic, 0): marker})
-            exactly_once.admin_of(options).end_transactions(transaction.prepare(), commit=True)
-    markers = exactly_once.admin_of(options).group_offsets(query.name.of_task(0), require_stable=True)
+            with admins.borrow(options.admin) as admin:
+                admin.end_transactions(transaction.prepare(), commit=True)
+    with admins.borrow(options.admin) as admin:
+        markers = admin.group_offsets(query.name.of_task(0), require_stable=True)
     assert (len(markers), query.committed()) in [(0, []), (1, ["a"])]
     assert by == "task" or not markers
 
@@ -620,7 +628,7 @@ def test_the_record_expires_in_ten_years_and_markers_as_the_brokers_are_set(quer
     query.write(0, ["a"], ["b"])
     name = query.name
     kept = {group: value.expire_timestamp - value.commit_timestamp for group, value in stored_offsets(query.kafka.servers)}
-    assert kept[name.group] == exactly_once.RETENTION / timedelta(milliseconds=1)
+    assert kept[name.group] == RETENTION / timedelta(milliseconds=1)
     markers = {
         group: value.expire_timestamp for group, value in stored_offsets(query.kafka.servers) if name.task_of(group) is not None
     }
@@ -649,7 +657,8 @@ def test_a_query_goes_on_when_its_markers_have_expired() -> None:
         query = Query(Kafka(node.address))
         query.write(0, ["a"], ["b"])
         groups = [query.name.of_task(task) for task in (0, 1)] + ["a little later than the record could"]
-        exactly_once.admin_of(query.options).alter_group_offsets(groups[-1], {TopicPartition(query.topic, 0): 0}, retention=65)
+        with admins.borrow(query.options.admin) as admin:
+            admin.alter_group_offsets(groups[-1], {TopicPartition(query.topic, 0): 0}, retention=65)
         for is_there in (True, False):
             deadline = time.monotonic() + 150
             while {bool(query.kafka.committed(group)) for group in groups} != {is_there}:
@@ -725,8 +734,8 @@ def test_a_newer_attempt_fences_an_older_one_that_still_writes(query: Query, sen
         query.write(0, ["new"])
         if sends:
             old.send(query.topic, "old, too")
-        with pytest.raises(OttlaError):
-            exactly_once.admin_of(query.options).end_transactions(transaction.prepare(), commit=True)
+        with pytest.raises(OttlaError), admins.borrow(query.options.admin) as admin:
+            admin.end_transactions(transaction.prepare(), commit=True)
     assert query.committed() == ["new"]
 
 
@@ -741,7 +750,8 @@ def test_a_marker_that_is_about_to_be_committed_is_waited_for(query: Query, is_f
         query.write(0, ["a"])
     group = query.name.of_task(0)
     place = TopicPartition(query.topic, 0)
-    assert len(exactly_once.admin_of(query.options).group_offsets(group, [place], require_stable=True)) == (not is_first)
+    with admins.borrow(query.options.admin) as admin:
+        assert len(admin.group_offsets(group, [place], require_stable=True)) == (not is_first)
     with Producer(bootstrap_servers=query.kafka.servers, transactional_id=f"other-{group}") as other, ThreadPoolExecutor(1) as pool:
         transaction = other.transaction()
         transaction.begin()

@@ -16,8 +16,6 @@ from ottla.spark.options import parse_options
 from ottla.spark.stream import OttlaStreamReader
 from tests.spark.conftest import Kafka, cluster_of, numbered
 
-pytestmark = pytest.mark.usefixtures("no_idle_consumers")
-
 
 @pytest.fixture(scope="module", params=["kafka", pytest.param("3.0.2", marks=pytest.mark.slow)])
 def cluster(request: pytest.FixtureRequest) -> Iterator[Kafka]:

@@ -18,8 +18,6 @@ from ottla.spark.stream import OttlaStreamReader
 from tests.spark.conftest import Kafka, numbered
 from tests.spark.unlucky_proxy import UnluckyProxy, unlucky_proxy
 
-pytestmark = pytest.mark.usefixtures("no_idle_consumers")
-
 
 @pytest.fixture
 def proxy(kafka: Kafka) -> Iterator[UnluckyProxy]:

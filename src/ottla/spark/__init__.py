@@ -29,10 +29,9 @@ Spark discovers it through the top-level module ``pyspark_ottla``; users import 
     sink.py      executor  the batch sink, and what it shares with that of streams
     stream_sink.py         the sink of streams
     arrow_rows.py executor Arrow batches -> records
-    exactly_once.py        transactions that tasks prepare and the driver commits
-    replay.py      pure    repeated batches: what the sink remembers, and when it refuses
+    exactly_once/          transactions that tasks prepare and the driver commits
     reading.py   executor  ranges of offsets -> Arrow batches
-    consumer_pool.py executor  idle consumers of a worker process, for later tasks
+    client_pool.py         the idle clients of a process, for later tasks and batches
     executors.py           the pickled form of the objects above, which names the host where Ottla is missing
     worker_logs.py         the log handler of a worker process
     runner_environment.py  what the runner of jobs asks of planners

@@ -1,9 +1,10 @@
 """Offset ranges to Arrow batches, on an executor.
 
-Owns the loop from ``poll()`` to Spark, the detection of data loss, and the freeze of the worker's heap. Must not know how the
-ranges were planned. The consumer's network thread continues to fetch while Spark processes a batch. Invariants: each row is
-returned once; a range ends when the consumer's *position* reaches its end, because the last offsets may be gaps of compaction or
-transaction markers; a range without progress ends in a timeout or, if its records were deleted, according to ``failOnDataLoss``.
+Owns the loop from ``poll()`` to Spark, the consumers of tasks, the detection of data loss, and the freeze of the worker's heap.
+Must not know how the ranges were planned. The consumer's network thread continues to fetch while Spark processes a batch.
+Invariants: each row is returned once; a range ends when the consumer's *position* reaches its end, because the last offsets may be
+gaps of compaction or transaction markers; a range without progress ends in a timeout or, if its records were deleted, according to
+``failOnDataLoss``.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ottla import errors
+from ottla.consumer import Consumer
 from ottla.errors import OttlaError, OttlaTimeoutError
 from ottla.records import Records
-from ottla.spark import consumer_pool, worker_logs
+from ottla.spark import worker_logs
+from ottla.spark.client_pool import ClientPool
 from ottla.spark.client_settings import with_option_names
 from ottla.spark.cluster import MISSING_TIMEOUT, RETRY_PAUSE, describe_topics
 from ottla.spark.columns import names_of
@@ -30,7 +33,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ottla.client.cluster.metadata import TopicMetadata
-    from ottla.consumer import Consumer
 
 MAX_ROWS = 6_000
 """Rows of a batch. Spark reaches its full speed with 1,000. More do not fit into a processor's cache: 20,000 are 6 % slower."""
@@ -45,6 +47,29 @@ STALL_CHECK_INTERVAL = 3.0
 """Seconds without progress after which a range is compared with its log. Not sooner: offsets that a broker returns while it takes
 over from another one may be temporary."""
 
+
+EXECUTOR_SETTINGS = {
+    "enable.auto.commit": "false",
+    "auto.offset.reset": "none",
+    "allow.auto.create.topics": "false",
+    "max.poll.records": "100000",
+    "max.partition.fetch.bytes": str(4 * 2**20),
+    "fetch.max.wait.ms": "20",
+}
+"""Defaults of an executor's consumer that the user's settings override. Fetches and polls are large, as Spark takes large batches.
+``fetch.max.wait.ms`` is short: the planned records exist already, and a fetch of the next task would queue behind one that
+waits."""
+
+_CLOSE_TIMEOUT = 1.0
+"""Seconds; closing a consumer without a group does not wait for a coordinator."""
+
+consumers = ClientPool(
+    lambda settings: Consumer({**EXECUTOR_SETTINGS, **dict(settings)}),
+    lambda consumer: consumer.close(timeout=_CLOSE_TIMEOUT),
+    max_idle=4,
+    reset=Consumer.unsubscribe,
+)
+"""The consumers of tasks in this process."""
 
 FREEZE_AT = frozenset({1, 2, 4, 8, 64})
 """The numbers of tasks after which a process freezes its heap."""
@@ -64,7 +89,7 @@ def read_ranges(ranges: Iterable[OffsetRange], columns: tuple[str, ...], options
     if not wanted:
         return
     try:
-        with consumer_pool.borrowed_consumer(options.client) as consumer:
+        with consumers.borrow(options.client) as consumer:
             yield from _RangeReader(consumer, wanted, columns, options).batches()
     except OttlaError as error:
         with_option_names(error)
@@ -272,7 +297,7 @@ class _RangeReader:
             return begins, self._consumer.end_offsets(wanted, timeout=self._options.poll_timeout)
         # Offsets after the last stable offset are not lost: the task can read them when the open transaction has ended.
         settings = {**dict(self._options.client), "isolation.level": "read_uncommitted"}
-        with consumer_pool.borrowed_consumer(tuple(sorted(settings.items()))) as of_logs:
+        with consumers.borrow(tuple(sorted(settings.items()))) as of_logs:
             return begins, of_logs.end_offsets(wanted, timeout=self._options.poll_timeout)
 
     def _to_batches(self, records: Records) -> Iterator[pa.RecordBatch]:

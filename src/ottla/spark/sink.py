@@ -1,15 +1,13 @@
 """The sink: ``df.write.format("ottla")``, and what it has in common with ``stream_sink``.
 
-Owns what Spark calls on the driver and on the executors, and the idle producers of a worker process. Must not know requests or
-retries, nor how a batch is written exactly once (``exactly_once``). Invariants: a task succeeds only when all of its rows are
-acknowledged; one task at a time uses a producer, and none after an error.
+Owns what Spark calls on the driver and on the executors. Must not know requests or retries, nor how a batch is written exactly once
+(``exactly_once``). Invariant: a task succeeds only when all of its rows are acknowledged.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,10 +21,12 @@ from ottla.errors import ConfigError, OttlaError
 from ottla.producer import Producer
 from ottla.spark import worker_logs
 from ottla.spark.arrow_rows import in_groups, send_rows
+from ottla.spark.client_pool import ClientPool
 from ottla.spark.client_settings import with_option_names
-from ottla.spark.exactly_once import Attempted, TaskAttempt, abort_batch, commit_batch, open_transactions, write_task
+from ottla.spark.exactly_once.driver import Attempted, abort_batch, commit_batch, open_transactions
+from ottla.spark.exactly_once.replay import UNKNOWN_RUN, SinkName, TaskReport
+from ottla.spark.exactly_once.tasks import TaskAttempt, write_task
 from ottla.spark.executors import Shipped
-from ottla.spark.replay import UNKNOWN_RUN, SinkName, TaskReport
 from ottla.spark.sink_options import ExactlyOnce, SinkOptions
 
 if TYPE_CHECKING:
@@ -34,15 +34,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAX_IDLE_PRODUCERS = 2
-"""Idle producers that a worker process keeps for later tasks, each with different settings."""
-
 QUERY, BATCH, RUN = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
 """Local properties that Spark sets in each task of a streaming query, those in ``foreachBatch`` included."""
 
 Messages = Sequence[WriterCommitMessage | None]
 
-_idle: dict[tuple[int, tuple[tuple[str, str], ...]], Producer] = {}
+producers = ClientPool(lambda settings: Producer(dict(settings)), lambda producer: producer.close(timeout=0), max_idle=2)
+"""The producers of tasks in this process that write at least once."""
 
 
 @dataclass
@@ -79,7 +77,7 @@ class RowWriter(Shipped):
         with _option_names():
             if self._options.exactly_once is not None:
                 return write_task(self._options, self._columns, iterator, self._attempt(self._options.exactly_once))
-            with _borrowed_producer(self._options.client) as producer:
+            with producers.borrow(self._options.client) as producer:
                 rows = (batch.select(list(self._columns)) for batch in iterator)
                 return RowsWritten(send_rows(producer, in_groups(rows), self._options.topic))
 
@@ -155,23 +153,3 @@ def _option_names() -> Iterator[None]:
     except OttlaError as error:
         with_option_names(error)
         raise
-
-
-@contextlib.contextmanager
-def _borrowed_producer(settings: tuple[tuple[str, str], ...]) -> Iterator[Producer]:
-    """Yield a producer with these settings, if possible a connected one of an earlier task."""
-    key = (os.getpid(), settings)
-    producer = _idle.pop(key, None) or Producer(dict(settings))
-    try:
-        yield producer
-    except BaseException:
-        _close(producer)
-        raise
-    _idle[key] = producer
-    while len(_idle) > MAX_IDLE_PRODUCERS:
-        _close(_idle.pop(next(iter(_idle))))
-
-
-def _close(producer: Producer) -> None:
-    with contextlib.suppress(OttlaError):
-        producer.close(timeout=0)

@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 )
 
 from ottla.errors import ConfigError
-from ottla.spark.client_settings import BOOTSTRAP_SERVERS, CLIENT_PREFIX, check_producer_settings
+from ottla.spark.client_settings import BOOTSTRAP_SERVERS, CLIENT_PREFIX, admin_settings, check_producer_settings
 from ottla.spark.offsets import MAX_DIGITS
 from ottla.spark.options import ADDED_BY_SPARK, OPTIONS, check_spelling, parse_boolean
 
@@ -87,6 +87,11 @@ class SinkOptions:
     exactly_once: ExactlyOnce | None = None
     checkpoint: str | None = None
     """The ``checkpointLocation`` of a stream."""
+
+    @property
+    def admin(self) -> tuple[tuple[str, str], ...]:
+        """The settings of an ``Admin`` for the same cluster."""
+        return tuple(admin_settings(dict(self.client)).items())
 
     @property
     def transaction_timeout(self) -> float:

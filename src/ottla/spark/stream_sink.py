@@ -10,7 +10,7 @@ from __future__ import annotations
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from ottla.admin import TransactionDescription
-from ottla.spark.exactly_once import abort_before_batch
+from ottla.spark.exactly_once.driver import abort_before_batch
 from ottla.spark.sink import RowWriter
 
 

@@ -19,8 +19,6 @@ from ottla.spark.options import parse_options, planner_options
 from ottla.spark.planning import OffsetRange
 from ottla.spark.reading import read_ranges
 
-pytestmark = pytest.mark.usefixtures("no_idle_consumers")
-
 RECREATED = "cannot be read: the topic was deleted, and created again under its name"
 
 SIZE = 100_000

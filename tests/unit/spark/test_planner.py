@@ -55,6 +55,11 @@ def options_of(broker: Broker, **more: str) -> dict[str, str]:
     return {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": "t", **more}
 
 
+def close(planner: Planner) -> None:
+    """Close the connections of all tables."""
+    planner.close_idle(time.monotonic() + 2 * IDLE_TIMEOUT)
+
+
 def produce(broker: Broker, topic: str, count: int, *, partition: int) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers})
     for number in range(count):
@@ -136,6 +141,7 @@ def test_the_bounds_of_an_execution_stay_and_those_of_the_next_are_new(broker: B
         admin.delete_records({TopicPartition("t", 1): 2})
     assert bounds(2) == [["t", 0, 0, 0], ["t", 1, 0, 3]]
     assert bounds(3) == [["t", 0, 0, 0], ["t", 1, 2, 3]]
+    close(planner)
 
 
 def test_a_restarted_planner_rejects_executions_of_its_predecessor(broker: Broker, topic: str, tmp_path: Path) -> None:
@@ -145,6 +151,7 @@ def test_a_restarted_planner_rejects_executions_of_its_predecessor(broker: Broke
         planner = Planner(KEY, tmp_path)
         table = json.loads(planner.handle({"options": options_of(broker)}))["table"]
         answers.append([json.loads(planner.handle({"table": table, "execution": execution})) for execution in executions])
+        close(planner)
         produce(broker, "t", 3, partition=1)
     assert all("bounds" in answer for answer in answers[0])
     assert ["does not have the offsets" in answer.get("error", "") for answer in answers[1]] == [True, True, True, False]
@@ -176,7 +183,7 @@ def test_few_tables_keep_their_connections(broker: Broker, topic: str, tmp_path:
         assert "bounds" in json.loads(planner.handle({"table": table, "execution": number}))
     planner.close_idle(time.monotonic())
     assert threading.active_count() <= previous + MAX_CONNECTED_TABLES
-    planner.close_idle(time.monotonic() + 2 * IDLE_TIMEOUT)
+    close(planner)
     assert threading.active_count() <= previous
 
 

@@ -12,13 +12,11 @@ import ottla
 from ottla import Admin, Broker
 from ottla.client.calls.mailbox import Mailbox
 from ottla.errors import ConnectionFailedError
-from ottla.spark import consumer_pool
+from ottla.spark import reading
 from ottla.spark.options import SourceOptions, parse_options
 from ottla.spark.planning import OffsetRange
 from ottla.spark.reading import read_ranges
 from tests.work_counter import work
-
-pytestmark = pytest.mark.usefixtures("no_idle_consumers")
 
 PARTITIONS = 240
 
@@ -70,6 +68,6 @@ def test_a_task_fetches_little_more_than_its_range() -> None:
         options = parse_options({"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": "backlog"}).for_batch()
         ranges = [OffsetRange("backlog", partition, 5_000, 5_500) for partition in range(2)]
         assert sum(batch.num_rows for batch in read_ranges(ranges, ("value",), options)) == 1_000
-        (consumer,) = consumer_pool._idle.values()
-        fetched = next(value for name, value in consumer.metrics().items() if name.name == "bytes-fetched-total")
+        with reading.consumers.borrow(options.client) as consumer:
+            fetched = next(value for name, value in consumer.metrics().items() if name.name == "bytes-fetched-total")
     assert fetched <= 2 * 1_000 * 112 + 2 * 10_000

@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from ottla import Prepared
 from ottla.errors import OttlaError
-from ottla.spark.replay import UNKNOWN_RUN, Batch, BatchRecord, Conflict, Marker, SinkName, TaskReport, conflicts
+from ottla.spark.exactly_once.replay import UNKNOWN_RUN, Batch, BatchRecord, Conflict, Marker, SinkName, TaskReport, conflicts
 from tests.example_counts import examples
 
 NAME = SinkName("query", "sink")

@@ -13,7 +13,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from ottla import Admin, Broker, OffsetAndMetadata, Producer, TopicPartition
 from ottla.errors import ConfigError, OttlaError
 from ottla.spark import sink
-from ottla.spark.replay import BatchRecord
+from ottla.spark.exactly_once.replay import BatchRecord
 from ottla.spark.sink import OttlaBatchWriter
 from ottla.spark.sink_options import parse_sink_options
 from ottla.spark.source import OttlaDataSource

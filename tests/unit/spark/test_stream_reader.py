@@ -383,13 +383,16 @@ def test_a_batch_has_the_same_tasks_on_a_host_with_other_cores(broker: Broker, m
         for partition in range(8):
             producer.send(topic, "one", partition=partition)
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
-    start, end = first_batch(reader(broker, topic))
+    first = reader(broker, topic)
+    start, end = first_batch(first)
+    first.stop()
     assert end["$cores"] == 3
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     again = reader(broker, topic)
     assert len(again.partitions(start, end)) == 3
     assert again.latestOffset(end, ReadAllAvailable()) is end  # without new records, other cores are no reason for a batch
     assert len(again.partitions(start, {key: value for key, value in end.items() if key != "$cores"})) == 8
+    again.stop()
 
 
 def test_a_drained_stream_offers_nothing_more(broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
