@@ -11,6 +11,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from typing import Self
 
 from ottla.protocol.apis import SPOKEN, Api
 
@@ -18,15 +19,23 @@ from ottla.protocol.apis import SPOKEN, Api
 class AnswerProxy:
     """See the module. Subclasses change the answers."""
 
-    def __init__(self, listener: socket.socket) -> None:
-        self._listener = listener
-        self.address = "{}:{}".format(*listener.getsockname())
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = "{}:{}".format(*self._listener.getsockname())
+
+    @contextlib.contextmanager
+    def in_front_of(self, broker: str) -> Iterator[Self]:
+        """Pass on what arrives within the block, and no connections after it."""
+        with self._listener:
+            threading.Thread(target=self._serve, args=(broker,), daemon=True).start()
+            yield self
+            self._listener.shutdown(socket.SHUT_RDWR)
 
     def changed(self, api: Api, version: int, answer: bytes) -> bytes:
         """Return what the client gets instead of an answer, without its length. Until then the connection waits."""
         raise NotImplementedError
 
-    def serve(self, broker: str) -> None:
+    def _serve(self, broker: str) -> None:
         """Accept connections, each with one of its own to the broker."""
         host, port = broker.rsplit(":", 1)
         with contextlib.suppress(OSError):
@@ -38,17 +47,19 @@ class AnswerProxy:
                     threading.Thread(target=work, args=(client, server, asked), daemon=True).start()
 
     def _requests(self, client: socket.socket, server: socket.socket, asked: dict[int, tuple[Api, int]]) -> None:
-        for frame in _frames(client, server):
-            key, version, number = struct.unpack_from(">hhi", frame)
-            if version in SPOKEN[Api(key)]:
-                asked[number] = Api(key), version
-            server.sendall(struct.pack(">i", len(frame)) + frame)
+        with contextlib.suppress(OSError):  # the receiver may close first
+            for frame in _frames(client, server):
+                key, version, number = struct.unpack_from(">hhi", frame)
+                if version in SPOKEN[Api(key)]:
+                    asked[number] = Api(key), version
+                server.sendall(struct.pack(">i", len(frame)) + frame)
 
     def _answers(self, client: socket.socket, server: socket.socket, asked: dict[int, tuple[Api, int]]) -> None:
-        for frame in _frames(server, client):
-            (number,) = struct.unpack_from(">i", frame)
-            answer = self.changed(*asked.pop(number), frame) if number in asked else frame
-            client.sendall(struct.pack(">i", len(answer)) + answer)
+        with contextlib.suppress(OSError):
+            for frame in _frames(server, client):
+                (number,) = struct.unpack_from(">i", frame)
+                answer = self.changed(*asked.pop(number), frame) if number in asked else frame
+                client.sendall(struct.pack(">i", len(answer)) + answer)
 
 
 def _frames(source: socket.socket, other: socket.socket) -> Iterator[bytes]:

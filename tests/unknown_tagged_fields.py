@@ -7,15 +7,11 @@ writes.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import io
 import random
-import socket
 import struct
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from kio.serial import entity_reader
@@ -145,8 +141,8 @@ class TaggingProxy(AnswerProxy):
     ``tagged``: the APIs and versions of which such an answer went out.
     """
 
-    def __init__(self, listener: socket.socket) -> None:
-        super().__init__(listener)
+    def __init__(self) -> None:
+        super().__init__()
         self.tagged: set[tuple[Api, int]] = set()
 
     def changed(self, api: Api, version: int, answer: bytes) -> bytes:
@@ -155,14 +151,3 @@ class TaggingProxy(AnswerProxy):
         if tagged != answer:
             self.tagged.add((api, version))
         return tagged
-
-
-@contextmanager
-def tagging_proxy(broker_behind: Callable[[str], contextlib.AbstractContextManager[str]]) -> Iterator[TaggingProxy]:
-    """A proxy in front of the broker that ``broker_behind`` starts: given the address to advertise it gives its own."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        proxy = TaggingProxy(listener)
-        with broker_behind(proxy.address) as broker:
-            threading.Thread(target=proxy.serve, args=(broker,), daemon=True).start()
-            yield proxy
-            listener.shutdown(socket.SHUT_RDWR)

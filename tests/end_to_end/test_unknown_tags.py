@@ -25,7 +25,7 @@ from ottla.protocol.messages import (
 from tests.end_to_end.programs import free_port
 from tests.raw_client import RawClient
 from tests.simulation.files import content
-from tests.unknown_tagged_fields import TaggingProxy, tagged_request, tagging_proxy
+from tests.unknown_tagged_fields import TaggingProxy, tagged_request
 
 RECORDS = [b"%d" % number for number in range(200)]
 
@@ -40,7 +40,8 @@ def advertising(address: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def proxy() -> Iterator[TaggingProxy]:
-    with tagging_proxy(advertising) as proxy:
+    proxy = TaggingProxy()
+    with advertising(proxy.address) as broker, proxy.in_front_of(broker):
         yield proxy
 
 

@@ -16,12 +16,12 @@ from ottla.spark.options import parse_options
 from ottla.spark.progress import Progress
 from ottla.spark.stream import OttlaStreamReader
 from tests.spark.conftest import Kafka, numbered
-from tests.spark.unlucky_proxy import UnluckyProxy, unlucky_proxy
+from tests.spark.unlucky_proxy import UnluckyProxy
 
 
 @pytest.fixture
 def proxy(kafka: Kafka) -> Iterator[UnluckyProxy]:
-    with unlucky_proxy(kafka.servers) as running:
+    with UnluckyProxy().in_front_of(kafka.servers) as running:
         yield running
 
 

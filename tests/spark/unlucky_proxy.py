@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
-import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -30,8 +29,8 @@ REWRITTEN = (Api.METADATA, Api.FIND_COORDINATOR, Api.LIST_OFFSETS, Api.FETCH)
 class UnluckyProxy(AnswerProxy):
     """See the module."""
 
-    def __init__(self, listener: socket.socket) -> None:
-        super().__init__(listener)
+    def __init__(self) -> None:
+        super().__init__()
         self._unknown: dict[Api, int] = {}
         self._silent: dict[Api, tuple[threading.Event, threading.Event]] = {}
 
@@ -95,13 +94,3 @@ def _of_unknown_topics(api: Api, body: Any) -> Any:
             changed = dataclasses.replace(topic, partitions=tuple(partitions))
         topics.append(changed)
     return dataclasses.replace(body, **{name: tuple(topics)})
-
-
-@contextlib.contextmanager
-def unlucky_proxy(broker: str) -> Iterator[UnluckyProxy]:
-    """A proxy in front of the node at this address."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        proxy = UnluckyProxy(listener)
-        threading.Thread(target=proxy.serve, args=(broker,), daemon=True).start()
-        yield proxy
-        listener.shutdown(socket.SHUT_RDWR)
