@@ -17,6 +17,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from ottla import Consumer, TopicPartition
 from ottla.errors import LogTruncationError
+from ottla.spark.data_loss import DataLossError
+from ottla.spark.options import parse_options
+from ottla.spark.planning import OffsetRange
+from ottla.spark.reading import read_ranges
 from tests.interop.cluster.cluster_admin import Operator, patiently
 from tests.interop.real_kafka import KafkaCluster, KafkaTool
 
@@ -66,6 +70,18 @@ class Reader:
 
     def close(self) -> None:
         self.consumer.close()
+
+
+def spark_task(servers: str, fails: bool) -> Iterator[bytes]:
+    """The values that a task of Spark returns, which was planned with the log of the first leader, when that got more records."""
+    given = {
+        "kafka.bootstrap.servers": servers,
+        "subscribe": TOPIC,
+        "failOnDataLoss": str(fails),
+        "kafka.metadata.max.age.ms": "1000",
+    }
+    for rows in read_ranges([OffsetRange(TOPIC, 0, 0, KEPT + NEW)], ("value",), parse_options(given).for_stream()):
+        yield from rows.column("value").to_pylist()
 
 
 @pytest.fixture
@@ -122,12 +138,18 @@ def test_all_consumers_read_the_records_that_replace_lost_ones(cluster: KafkaClu
         poll_until([slow], lambda one: len(one.found) >= KEPT + 20)
         poll_until([consumer, classic, strict, absent], lambda one: one.found == list(enumerate(FIRST)))
         absent.close()
+        tasks = [spark_task(servers, fails) for fails in (True, False)]
+        for task in tasks:
+            assert [next(task) for _ in FIRST] == FIRST
 
         cluster.kill(old)
         cluster.again(new)
         patiently("see the other replica lead", lambda: operator.leader(TOPIC, 0) == new or None)
         produce(servers, SECOND, "all")
 
+        with pytest.raises(DataLossError, match=f"offsets {KEPT} to {len(FIRST) - 1} cannot be read: .* lost with a broker"):
+            next(tasks[0])
+        assert list(tasks[1]) == SECOND[LOST:], "failOnDataLoss is false"
         poll_until([strict], lambda one: bool(one.truncations))
         assert (strict.truncations[0].offset, strict.truncations[0].divergent_offset) == (len(FIRST), KEPT)
         assert strict.found == list(enumerate(FIRST)), "it waits for a seek"

@@ -134,6 +134,24 @@ def test_the_documented_rights_of_the_source_and_the_plain_sink_are_enough(secur
         assert sum(each.offset for each in admin.group_offsets("readers-of-invoices").values()) == 2
 
 
+@pytest.mark.parametrize("how", ["subscribe", "subscribePattern"])
+def test_topics_that_may_not_be_described_any_more_are_not_taken_for_deleted(secured: Secured, how: str) -> None:
+    """A broker that is asked for all topics leaves them out, as it does with those that do not exist."""
+    principal, *others = (Principal(secured, [*documented("spark.md")["the source"]]) for _ in range(4))
+    topics = [principal.topic, *(one.topic for one in others)]
+    selection = {how: ",".join(topics) if how == "subscribe" else "invoices-.*"}
+    options = parse_options({**principal.settings(), **selection, "failOnDataLoss": "false"}).for_stream()
+    stream = OttlaStreamReader(options, ("value",))
+    positions = {topic: {"0": 0, "1": 0} for topic in topics}
+    for _ in range(2):
+        with pytest.raises(OttlaError, match=r"invoices-.*TOPIC_AUTHORIZATION_FAILED"):
+            stream.latestOffset(positions, stream.getDefaultReadLimit())
+    if how == "subscribe":
+        with pytest.raises(OttlaError, match=r"invoices-.*TOPIC_AUTHORIZATION_FAILED"):
+            stream.initialOffset()
+    stream.stop()
+
+
 @pytest.mark.slow
 def test_a_missing_right_of_the_source_or_the_plain_sink_is_named(secured: Secured) -> None:
     source, _, sink = documented("spark.md").values()

@@ -78,6 +78,20 @@ def test_a_running_query_keeps_its_group_up_to_date(load_stream: Load, topic: st
         query.stop()
 
 
+def test_idle_sources_do_not_hold_up_the_busy_one(load_stream: Load, topic: str, kafka: Kafka, tmp_path: Path) -> None:
+    """Spark asks one source after the other, and each idle one would wait a second for records."""
+    busy = load_stream(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=15)
+    all_of_them = busy.union(load_stream(subscribe=kafka.create())).union(load_stream(subscribe=kafka.create()))
+    query = all_of_them.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
+    try:
+        wait_until(lambda: sum(each["numInputRows"] for each in query.recentProgress) == 300)
+        took = [each["durationMs"]["latestOffset"] for each in query.recentProgress if each["numInputRows"]]
+        assert len(took) == 20
+        assert sorted(took)[-3] < 900
+    finally:
+        query.stop()
+
+
 def test_a_group_that_others_are_in_cannot_be_committed_to_and_the_stream_goes_on(
     load_stream: Load, sink: Sink, topic: str, kafka: Kafka
 ) -> None:

@@ -12,8 +12,10 @@ from typing import Any
 
 from ottla.errors import ConfigError
 from ottla.spark.cluster import Cluster
+from ottla.spark.data_loss import Loss, LossKind, report
 from ottla.spark.ends import ends_of, starts_of
 from ottla.spark.offset_checks import clamp_to_logs
+from ottla.spark.offsets import EARLIEST
 from ottla.spark.options import SourceOptions
 from ottla.spark.planning import Bounds
 from ottla.types import TopicPartition
@@ -37,6 +39,10 @@ def current_bounds(cluster: Cluster, options: SourceOptions) -> Bounds:
     starts, ends = clamp_to_logs(cluster, options, *resolved)
     first = "startingOffsets" if options.starting_times is None else options.starting_times.option
     last = "endingOffsets" if options.ending_times is None else options.ending_times.option
+    from_beginning = set() if options.starting_offsets is None else {*options.starting_offsets.unresolved(partitions, EARLIEST)}
+    gone = [tp for tp in sorted(from_beginning) if options.starting_times is None and starts[tp] > ends[tp]]
+    report([Loss(LossKind.LOG_BEGINS_LATER, *tp, 0, ends[tp], starts[tp]) for tp in gone], fail=options.fail_on_data_loss)
+    starts = {**starts, **{tp: ends[tp] for tp in gone}}
     for tp, start in starts.items():
         if start > ends[tp]:
             raise ConfigError(

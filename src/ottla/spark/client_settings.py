@@ -76,6 +76,19 @@ PLANNER_SETTINGS = {"enable.auto.commit": "false", "auto.offset.reset": "none", 
 _REQUEST_TIMEOUT, _API_TIMEOUT, _REQUEST_TIMEOUT_DEFAULT = "request.timeout.ms", "default.api.timeout.ms", 30_000
 
 
+def setting_of(option: str) -> str:
+    """Return the client's setting for an option ``kafka.*``. Raises ``ConfigError`` for Python's spelling of a setting.
+
+    For the client that is the same setting, but not here: ``kafka.isolation_level`` would have no effect on the plan, and
+    ``kafka.max_poll_records`` be a second value beside Ottla's own.
+    """
+    name = option.lower().removeprefix(CLIENT_PREFIX)
+    if "_" in name:
+        dotted = CLIENT_PREFIX + name.replace("_", ".")
+        raise ConfigError(f"option {option} is not a setting of Kafka", hint=f"did you mean {dotted}?")
+    return name
+
+
 def without_ignored(settings: Mapping[str, str]) -> dict[str, str]:
     """Return ``settings`` without the ignored ones, which it logs in one line."""
     effective = {

@@ -50,14 +50,28 @@ def describe_topics(consumer: Consumer, names: Sequence[str], timeout: float) ->
     if not names:
         return {}
     if len(names) > MAX_NAMED_TOPICS:
-        known = consumer._describe_topics(None, timeout)
-        return {name: known[name] for name in names if name in known}
+        return described(names, consumer._describe_topics(None, timeout), consumer, timeout)
     try:
         return dict(consumer._describe_topics(names, timeout))
     except errors.UnknownTopicOrPartitionError:
         if len(names) == 1:
             return {}
     return {name: topic for each in names for name, topic in describe_topics(consumer, [each], timeout).items()}
+
+
+def described(
+    names: Sequence[str], known: Mapping[str, TopicMetadata], consumer: Consumer, timeout: float
+) -> dict[str, TopicMetadata]:
+    """Return those of the topics that exist. ``known``: all topics of the cluster, as a broker has answered.
+
+    It leaves out topics without their leaders, and those that this client may not describe. The rights to read a topic may be gone
+    for a moment; that is no reason to take it for deleted. So each topic that is missing is asked for by its name.
+    """
+    found = {name: known[name] for name in names if name in known}
+    for name in names:
+        if name not in known:
+            found |= describe_topics(consumer, [name], timeout)
+    return found
 
 
 def _retried(
@@ -106,7 +120,9 @@ class Cluster:
         """
         subscription = self._options.subscription
         named, assigned = set(subscription.topics), set(subscription.partitions)
-        existing = self._await(lambda found: named <= {tp.topic for tp in found} and assigned.issubset(found))
+        existing = _retried(
+            self._existing_partitions, lambda found: named <= {tp.topic for tp in found} and assigned.issubset(found)
+        )
         topics = {tp.topic for tp in existing}
         if missing := [topic for topic in subscription.topics if topic not in topics]:
             raise ConfigError(f"topic {short_list(missing, NAMED)} does not exist", hint="create it first, or check the name")
@@ -118,7 +134,8 @@ class Cluster:
         """Return all existing partitions that the options select, sorted. If one of ``expected`` is missing, retry for
         ``MISSING_TIMEOUT``."""
         wanted = {tp for tp in expected if self._options.subscription.includes(tp)}
-        return self._await(lambda found: wanted.issubset(found))
+        names = sorted({tp.topic for tp in wanted})
+        return _retried(lambda: self._existing_partitions(names), wanted.issubset)
 
     def await_existing(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
         """Return those of the partitions that exist, whatever the options select, sorted. If one is missing, retry for
@@ -131,10 +148,6 @@ class Cluster:
             return sorted(wanted & found)
 
         return _retried(look_up, lambda found: wanted.issubset(found))
-
-    def _await(self, is_complete: Callable[[list[TopicPartition]], bool]) -> list[TopicPartition]:
-        """Look up the existing partitions until they are complete, for ``MISSING_TIMEOUT`` at most."""
-        return _retried(self._existing_partitions, is_complete)
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the first offset in the log of each partition."""
@@ -179,17 +192,16 @@ class Cluster:
         committed = {tp: OffsetAndMetadata(offset, metadata=metadata) for tp, offset in offsets.items()}
         self._client().commit(committed, timeout=timeout)
 
-    def _existing_partitions(self) -> list[TopicPartition]:
-        """Return the existing partitions that the options select."""
+    def _existing_partitions(self, expected: Sequence[str] = ()) -> list[TopicPartition]:
+        """Return the existing partitions that the options select. ``expected``: topics that a pattern has matched before."""
         subscription = self._options.subscription
-        named = sorted({*subscription.topics, *(tp.topic for tp in subscription.partitions)})
-        if subscription.pattern is None and len(named) <= MAX_NAMED_TOPICS:
+        if subscription.pattern is None:
+            named = sorted({*subscription.topics, *(tp.topic for tp in subscription.partitions)})
             found = list(self._retry(lambda consumer, timeout: describe_topics(consumer, named, timeout)).values())
         else:
             known = self._retry(lambda consumer, timeout: consumer._describe_topics(None, timeout))
-            found = [
-                topic for name, topic in known.items() if name in named or (subscription.matches(name) and not topic.is_internal)
-            ]
+            old = self._retry(lambda consumer, timeout: described(expected, known, consumer, timeout))
+            found = [topic for name, topic in {**known, **old}.items() if subscription.matches(name) and not topic.is_internal]
         existing = sorted(TopicPartition(topic.name, info.partition) for topic in found for info in topic.partitions)
         self.topic_ids = {topic.name: uuid_text(topic.topic_id) for topic in found if topic.topic_id is not None}
         if not existing and subscription.pattern is not None and not self._has_warned:

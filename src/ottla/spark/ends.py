@@ -51,13 +51,21 @@ def _by_time(
     missing = [tp for tp in partitions if tp not in found]
     if missing and strategy != AT_END:
         tp = missing[0]
-        moment = datetime.fromtimestamp(times[tp] / 1000, UTC).isoformat(timespec="milliseconds")
+        moment = _moment(times[tp])
         others = f", nor have {len(missing) - 1} other partitions" if len(missing) > 1 else ""
         raise ConfigError(
             f"option {spec.option}: {tp} has no record at or after {times[tp]} ({moment}){others}",
             hint="startingOffsetsByTimestampStrategy=latest starts such partitions at their end",
         )
     return {**found, **cluster.latest(missing)}
+
+
+def _moment(time: int) -> str:
+    """The time of a timestamp (ms) as text."""
+    try:
+        return datetime.fromtimestamp(time / 1000, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return "not before the year 10000: it should be in milliseconds"
 
 
 def _committed(cluster: Cluster, options: SourceOptions, partitions: Sequence[TopicPartition]) -> Offsets:

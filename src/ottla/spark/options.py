@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from ottla.errors import ConfigError
 from ottla.java_regex import compile_java_pattern
-from ottla.spark.client_settings import BOOTSTRAP_SERVERS, CLIENT_PREFIX, check_client_settings, without_ignored
+from ottla.spark.client_settings import BOOTSTRAP_SERVERS, CLIENT_PREFIX, check_client_settings, setting_of, without_ignored
 from ottla.spark.offsets import (
     EARLIEST,
     LATEST,
@@ -97,6 +97,13 @@ class SourceOptions:
         """Whether ``isolation.level`` is ``read_committed``."""
         return dict(self.client).get("isolation.level", "").strip().lower() == "read_committed"
 
+    @property
+    def starts_are_repeatable(self) -> bool:
+        """Whether the start of a query is the same whenever it is looked up, but for records that are deleted meanwhile."""
+        if self.starting_times is not None:
+            return self.starting_strategy == ERROR
+        return self.starting_offsets is not None and not (self.starting_offsets.of_group or self.starting_offsets.mentions(LATEST))
+
     def for_batch(self) -> SourceOptions:
         """Return these options with the defaults of a batch. Raises ``ConfigError`` for options that only a stream supports."""
         starting, ending = self.starting_offsets or OffsetSpec(EARLIEST), self.ending_offsets or OffsetSpec(LATEST)
@@ -144,7 +151,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     for name, value in given.items():
         lowered = name.lower()
         if lowered.startswith(CLIENT_PREFIX):
-            client[lowered.removeprefix(CLIENT_PREFIX)] = value
+            client[setting_of(name)] = value
         elif lowered in _BY_LOWER_NAME:
             ours[lowered] = value
         else:

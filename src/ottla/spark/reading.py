@@ -151,13 +151,24 @@ class _RangeReader:
         except errors.LogTruncationError as error:
             # The client raises it also for a topic that was recreated while it is read.
             self._compare_topic_ids()
-            if any(tp.topic == error.topic for tp in self._remaining):
-                raise
+            self._truncated(error)
         except OttlaError as error:
             if not error.retriable:
                 raise
             self._last_error = error
         return None
+
+    def _truncated(self, error: errors.LogTruncationError) -> None:
+        """Report what the log of another leader does not have, or has in place of what was read before the position (KIP-320)."""
+        tp = TopicPartition(error.topic, error.partition)
+        if tp not in self._remaining:
+            return
+        lost = Loss(LossKind.LOG_ENDS_EARLIER, *tp, error.divergent_offset or 0, error.offset, error.divergent_offset)
+        if error.divergent_offset is None:  # It is another log: a recreated topic that was planned without an id, for example.
+            lost = lost._replace(start=error.offset, end=self._remaining[tp].end, bound=0)
+            self._finish([tp])
+        report([lost], fail=self._options.fail_on_data_loss)
+        self._compare_with_logs()
 
     def _advance(self) -> bool:
         """Update the ranges to the consumer's positions, and finish those that are complete. Return whether any position

@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 )
 
 from ottla.errors import ConfigError
-from ottla.spark.client_settings import BOOTSTRAP_SERVERS, CLIENT_PREFIX, admin_settings, check_producer_settings
+from ottla.spark.client_settings import BOOTSTRAP_SERVERS, CLIENT_PREFIX, admin_settings, check_producer_settings, setting_of
 from ottla.spark.offsets import MAX_DIGITS
 from ottla.spark.options import ADDED_BY_SPARK, OPTIONS, check_spelling, parse_boolean
 
@@ -107,7 +107,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     for name, value in given.items():
         lowered = name.lower()
         if lowered.startswith(CLIENT_PREFIX):
-            client[lowered.removeprefix(CLIENT_PREFIX)] = value
+            client[setting_of(name)] = value
         elif lowered in _OWN:
             own[_OWN[lowered]] = value
         elif lowered == CHECKPOINT_LOCATION:

@@ -17,6 +17,7 @@ So all records before the argument of ``latestOffset`` are processed. After the 
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 import os
@@ -27,7 +28,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from ottla.spark.cluster import Cluster
+from ottla.errors import ConfigError
+from ottla.spark.cluster import MISSING_TIMEOUT, RETRY_PAUSE, Cluster
 from ottla.spark.data_loss import Loss, LossKind, losses_between, losses_of_new_partitions, report
 from ottla.spark.ends import starts_of
 from ottla.spark.executors import Shipped
@@ -57,6 +59,10 @@ SHORT_OF_OFFSETS = 0.5
 """Seconds between two lookups while there are fewer new records than ``minOffsetsPerTrigger``."""
 
 
+NOWHERE = StreamOffset({})
+"""The position of a query that has none yet."""
+
+
 class OttlaStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans in one process that lives as long as the query, and reads on the executors; Spark sends it there pickled."""
 
@@ -75,20 +81,32 @@ class OttlaStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailabl
         self._checked_at = 0.0
         self._is_busy = False
         """Whether there were new records when the ends were last looked up."""
+        self._has_committed = False
+        """Whether a batch was processed since, perhaps with records of the query's other sources only."""
+        self._finished: Offsets | None = None
+        """The positions of the last commit that an ``availableNow`` query has waited for."""
         self._triggered_at = -math.inf
         """When a batch was last due."""
         self._waiting: frozenset[TopicPartition] = frozenset()
         self._reported: frozenset[Loss] = frozenset()
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return the start of a query without a checkpoint; repeated calls return the same."""
+        """Return the start of a query without a checkpoint; repeated calls return the same.
+
+        It is its own ``$from``, which tells a first batch that Ottla has begun from one of Spark's connector (``partitions``).
+        """
         if self._initial is None:
             starts = starts_of(self._cluster, self._options, self._cluster.partitions())
             first, _ = clamp_to_logs(self._cluster, self._options, starts, {})
             if (count := sample_size()) is not None:
-                ends = (self._available_now_end or self._end_offsets(())).positions
+                ends = (self._available_now_end or self._end_offsets(NOWHERE)).positions
                 first = sample_starts(self._cluster.earliest(sorted(ends)), ends, count)
-            self._initial = StreamOffset(first, topic_ids=self._cluster.topic_ids)
+            self._initial = StreamOffset(first, first, topic_ids=self._cluster.topic_ids)
+            if self._available_now_end is not None:
+                # Spark has fixed the end before it asks for the start, which with latest may be later.
+                ends = self._available_now_end.positions
+                later = {tp: max(end, first.get(tp, end)) for tp, end in ends.items()}
+                self._available_now_end = dataclasses.replace(self._available_now_end, positions=later)
         return self._initial.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -98,7 +116,7 @@ class OttlaStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailabl
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Make the current end offsets the end of the query."""
-        self._available_now_end = self._end_offsets(())
+        self._available_now_end = self._end_offsets(NOWHERE)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the last known end offsets, which ``QueryProgress`` shows as ``latestOffset``."""
@@ -109,10 +127,13 @@ class OttlaStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailabl
         the job drains its streams."""
         begin = StreamOffset.from_json(start)
         self._progress.report(begin.positions)
-        ends = begin if is_draining() else self._end_of_query(begin.positions, self._least_backlog(limit))
+        ends = begin if is_draining() else self._end_of_query(begin, self._least_backlog(limit))
         recreated = begin.recreated(ends.topic_ids)
         known = _without(recreated, begin.positions)
         positions = self._wait_for_transactions(known, dict(ends.positions))
+        if self._options.fail_on_data_loss:
+            # Now: when Spark has stored the end, each start of the query would fail, whether or not the records are back.
+            self._report(losses_between(begin.positions, positions, self._options.subscription.includes, recreated))
         if self._waits_for_more(known, positions):
             time.sleep(SHORT_OF_OFFSETS)
             return start
@@ -129,6 +150,12 @@ class OttlaStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailabl
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return one input partition per task of the batch between two offsets."""
         begin, finish = StreamOffset.from_json(start), StreamOffset.from_json(end)
+        if finish.first_start is None and begin == self._initial and not self._options.starts_are_repeatable:
+            raise ConfigError(
+                "the checkpoint has a first batch that another source has begun and not finished: only that source knows where it "
+                "begins",
+                hint='finish it with format("kafka"), or set startingOffsets to the offsets in sources/N/0 of the checkpoint',
+            )
         recreated = begin.recreated(finish.topic_ids) if finish.first_start is None else set()
         starts = begin.positions if finish.first_start is None else finish.first_start
         self._report(losses_between(starts, finish.positions, self._options.subscription.includes, recreated))
@@ -155,6 +182,7 @@ class OttlaStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailabl
 
     def commit(self, end: dict[str, Any]) -> None:
         """Commit ``end``, whose batch is processed, to the group. Never raises: Spark would end the query."""
+        self._has_committed = True
         self._progress.report(StreamOffset.from_json(end).positions)
 
     def stop(self) -> None:
@@ -169,15 +197,15 @@ class OttlaStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailabl
             return max(limit.max_rows, self._options.min_offsets_per_trigger or 0)
         return math.inf
 
-    def _end_of_query(self, positions: Offsets, least_backlog: float) -> StreamOffset:
+    def _end_of_query(self, begin: StreamOffset, least_backlog: float) -> StreamOffset:
         """The current end offsets, or with ``availableNow`` those when the query was started."""
         fixed = self._available_now_end
         if fixed is None:
-            return self._known_ends(positions, least_backlog) or self._end_offsets(positions)
-        if any(tp not in fixed.positions and tp not in self._gone for tp in positions):
+            return self._known_ends(begin.positions, least_backlog) or self._end_offsets(begin)
+        if any(tp not in fixed.positions and tp not in self._gone for tp in begin.positions):
             # The broker that was asked first may just have been started, and does not know all topics yet.
-            latest = self._end_offsets(positions)
-            self._gone = frozenset(tp for tp in positions if tp not in latest.positions)
+            latest = self._end_offsets(begin)
+            self._gone = frozenset(tp for tp in begin.positions if tp not in latest.positions)
             fixed = StreamOffset({**latest.positions, **fixed.positions}, topic_ids={**latest.topic_ids, **fixed.topic_ids})
             self._available_now_end = fixed
         return fixed
@@ -192,11 +220,27 @@ class OttlaStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailabl
             return None
         return StreamOffset(known, topic_ids=self._cluster.topic_ids)
 
-    def _end_offsets(self, expected: Iterable[TopicPartition]) -> StreamOffset:
-        """Look up the end offsets. Deleted partitions of ``expected`` are missing; ``partitions()`` reports them."""
-        self._checked_at = time.monotonic()
-        self._latest = self._cluster.latest(self._cluster.await_partitions(expected))
-        return StreamOffset(self._latest, topic_ids=self._cluster.topic_ids)
+    def _end_offsets(self, begin: StreamOffset) -> StreamOffset:
+        """Look up the end offsets. Deleted partitions of ``begin`` are missing, which is reported as a loss.
+
+        An end before a position may be temporary as well: until a new leader has heard from the other replicas, brokers before 2.2
+        answer with an earlier one (KIP-207).
+        """
+        deadline = time.monotonic() + MISSING_TIMEOUT
+        while True:
+            self._checked_at = time.monotonic()
+            self._latest = self._cluster.latest(self._cluster.await_partitions(begin.positions))
+            ends = StreamOffset(self._latest, topic_ids=self._cluster.topic_ids)
+            if not self._has_shrunk(begin, ends) or time.monotonic() + RETRY_PAUSE >= deadline:
+                return ends
+            time.sleep(RETRY_PAUSE)
+
+    def _has_shrunk(self, begin: StreamOffset, ends: StreamOffset) -> bool:
+        """Whether the log of a topic that was not recreated ends before the position."""
+        known = _without(begin.recreated(ends.topic_ids), begin.positions)
+        behind = [tp for tp, end in ends.positions.items() if end < known.get(tp, end)]
+        logs = self._cluster.log_end_offsets(behind)
+        return any(logs[tp] < known[tp] for tp in behind)
 
     def _wait_for_transactions(self, positions: Offsets, ends: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return ``ends``, with the position instead where an open transaction begins before the position.
@@ -243,10 +287,13 @@ class OttlaStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailabl
     def _handle_no_data(self, positions: Offsets) -> None:
         """Without new records: commit a last time if the query ends here, otherwise wait for some, or for the next lookup."""
         if self._available_now_end is not None:
-            self._progress.finish(positions)
+            if positions != self._finished:  # or each batch of the query's other sources would wait for a silent coordinator
+                self._finished = positions
+                self._progress.finish(positions)
         else:
-            # The first answer after a batch comes at once: ``StreamingQuery.processAllAvailable()`` waits for it.
-            was_busy, self._is_busy = self._is_busy, False
+            # The first answer after a batch comes at once: ``StreamingQuery.processAllAvailable()`` waits for it. So does each
+            # answer while other sources of the query have records, since Spark asks one source after the other.
+            was_busy, self._is_busy, self._has_committed = self._is_busy or self._has_committed, False, False
             if not was_busy:
                 self._watch.wait(positions, max(0.0, self._checked_at + IDLE_INTERVAL - time.monotonic()))
 

@@ -12,7 +12,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
 from ottla import Admin, Broker, Producer, TopicPartition
-from ottla.errors import LogTruncationError
+from ottla.errors import ConfigError
 from ottla.spark.batch import EXECUTION, OttlaBatchReader, UnboundPartition
 from ottla.spark.data_loss import DataLossError
 from ottla.spark.options import parse_options, planner_options
@@ -108,6 +108,25 @@ def test_offsets_that_are_planned_once_are_those_of_the_topic_at_that_time(
     assert sum(len(read(again, task)) for task in again.partitions()) == later
 
 
+def test_retention_beyond_a_fixed_end_is_a_loss(broker: Broker, topic: str, caplog: pytest.LogCaptureFixture) -> None:
+    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        admin.delete_records({TopicPartition(topic, 0): 8})
+    fixed = {"endingOffsets": offsets_of(topic, 5), "planOnce": "true"}
+    lost = f"{topic}-0: offsets 0 to 4 cannot be read: the log now begins at offset 8"
+    with pytest.raises(DataLossError, match=lost):
+        reader(broker, topic, **fixed).partitions()
+    batch = reader(broker, topic, failOnDataLoss="false", **fixed)
+    assert [number for task in batch.partitions() for number in read(batch, task)] == list(range(10, 15))
+    assert [message for message in caplog.messages if lost in message]
+    with pytest.raises(ConfigError, match=f"startingOffsets for {topic}-0 is 9, beyond its endingOffsets, 5"):
+        reader(broker, topic, startingOffsets=offsets_of(topic, 9), **fixed).partitions()
+
+
+def test_a_timestamp_in_microseconds(broker: Broker, topic: str) -> None:
+    with pytest.raises(ConfigError, match=r"no record at or after 1700000000000000 \(.*it should be in milliseconds\)"):
+        reader(broker, topic, startingTimestamp="1700000000000000", planOnce="true").partitions()
+
+
 @pytest.mark.usefixtures("planner")
 def test_an_execution_reads_the_topic_of_which_it_has_the_offsets(broker: Broker, topic: str) -> None:
     batch, tolerant = reader(broker, topic), reader(broker, topic, failOnDataLoss="false")
@@ -183,12 +202,18 @@ def test_a_topic_that_is_recreated_while_a_task_reads_it(broker: Broker, topic: 
     assert len(old) < 10
 
 
-def test_a_plan_without_ids_ends_with_the_error_of_the_client(broker: Broker, topic: str) -> None:
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_recreated_topic_of_a_plan_without_ids(broker: Broker, topic: str, fails: bool) -> None:
     """As that of a stream's first batch after a checkpoint of Spark's connector."""
-    _, rows = begun_task(broker, topic, has_ids=False, failOnDataLoss="false")
+    _, rows = begun_task(broker, topic, has_ids=False, failOnDataLoss=str(fails))
     recreate(broker, topic, range(100, 140), SIZE)
-    with pytest.raises(LogTruncationError, match=f"{topic} was deleted and recreated"):
-        list(rows)
+    if fails:
+        with pytest.raises(DataLossError, match=rf"^{topic}-0: offsets \d to 9 cannot be read: .* the topic was recreated"):
+            list(rows)
+    else:
+        found = [number for more in rows for number in numbers(more)]
+        assert [number for number in found if number >= 200] == list(range(200, 210))
+        assert not [number for number in found if 100 <= number < 200]
 
 
 def test_a_plan_without_ids_is_compared_with_the_log_only(broker: Broker, topic: str) -> None:

@@ -125,6 +125,8 @@ def test_the_clients_group_is_another_name_for_ours() -> None:
         ({**TOPIC, "maxRecordsPerPartition": "5", "maxPartitions": "4"}, ["exclude each other"]),
         ({**TOPIC, "startingOffsets": "group:latest"}, ["committed offsets of a group", "set groupId"]),
         ({**TOPIC, "startingOffsets": "group:5", "groupId": "g"}, ["group:earliest or group:latest", "'group:5'"]),
+        ({**TOPIC, "kafka.isolation_level": "read_committed"}, ["kafka.isolation_level", "did you mean kafka.isolation.level?"]),
+        ({**TOPIC, "KAFKA.group_id": "g"}, ["KAFKA.group_id", "did you mean kafka.group.id?"]),
         ({**TOPIC, "endingOffsets": "group:latest", "groupId": "g"}, ["endingOffsets", "nor JSON"]),
     ],
 )

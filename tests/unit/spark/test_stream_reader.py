@@ -89,14 +89,78 @@ def test_records_after_the_start_of_an_available_now_run_are_left_to_the_next(br
     stream.stop()
 
 
-def test_a_recreated_topic_is_read_from_its_beginning_if_losses_are_accepted(broker: Broker, topic: str) -> None:
+@pytest.mark.parametrize("start", ["latest", pytest.param("group:latest", id="group")])
+def test_records_may_arrive_before_an_available_now_query_knows_its_start(broker: Broker, topic: str, start: str) -> None:
+    """Spark fixes the end first. The start is later then, and the query has nothing to read; nothing is lost either."""
+    stream = reader(broker, topic, startingOffsets=start, groupId="g")
+    stream.prepareForTriggerAvailableNow()
+    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        producer.send(topic, b"x")
+    begin, end = first_batch(stream)
+    assert (begin[topic], end[topic]) == ({"0": 11}, {"0": 11})
+    assert rows(stream, begin, end) == 0
+    assert stream.latestOffset(end, ReadAllAvailable()) == end
+    stream.stop()
+
+
+@pytest.mark.parametrize(
+    "start", ["latest", "earliest", pytest.param("group:latest", id="group"), pytest.param('{"%s": {"0": 3}}', id="offsets")]
+)
+def test_a_first_batch_that_the_connector_has_begun_is_not_finished_from_another_start(
+    broker: Broker, topic: str, start: str
+) -> None:
+    """The connector keeps the start in a file of its own. From another one records would be skipped: at offset 10 nothing is left
+    of a batch that ends there."""
+    stream = reader(broker, topic, startingOffsets=start.replace("%s", topic), groupId="g")
+    begin, end = stream.initialOffset(), {topic: {"0": 10}}
+    if "latest" in start:
+        with pytest.raises(ConfigError, match="a first batch that another source has begun and not finished"):
+            stream.partitions(begin, end)
+    else:
+        assert rows(stream, begin, end) == 10 - begin[topic]["0"]
+    stream.stop()
+
+
+def test_an_end_before_the_position_may_be_that_of_a_new_leader_for_a_moment(
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one that has not heard from the other replicas (KIP-207). Here the log grows while the query looks."""
+    stream = reader(broker, topic)
+    position = {**first_batch(stream)[1], topic: {"0": 11}}
+    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer, ThreadPoolExecutor(1) as thread:
+        thread.submit(lambda: (time.sleep(0.5), producer.send(topic, b"x")))
+        assert stream.latestOffset(position, ReadAllAvailable()) == position
+    monkeypatch.setattr("ottla.spark.stream.MISSING_TIMEOUT", 0.3)
+    with pytest.raises(DataLossError, match="offsets 11 to 19 cannot be read: the log now ends at offset 11"):
+        stream.latestOffset({**position, topic: {"0": 20}}, ReadAllAvailable())
+    stream.stop()
+
+
+def test_an_idle_source_does_not_hold_up_the_other_sources_of_a_query(broker: Broker, topic: str) -> None:
+    """Spark asks one source after the other, and tells each one when a batch of any of them was processed."""
     stream = reader(broker, topic)
     end = first_batch(stream)[1]
+    took = []
+    for is_busy in (True, True, True, False, False):
+        began = time.monotonic()
+        assert stream.latestOffset(end, ReadAllAvailable()) == end
+        took.append(time.monotonic() - began)
+        if is_busy:
+            stream.commit(end)
+    assert max(took[:4]) < 0.5 < took[4]
+    stream.stop()
+
+
+def test_a_recreated_topic_is_read_from_its_beginning_if_losses_are_accepted(broker: Broker, topic: str) -> None:
+    stream, tolerant = reader(broker, topic), reader(broker, topic, failOnDataLoss="false")
+    end = first_batch(stream)[1]
     recreate(broker, topic, 25)
-    later = stream.latestOffset(end, ReadAllAvailable())
+    for _ in range(2):  # before Spark can store an end that each start of the query would find again
+        with pytest.raises(DataLossError, match="offsets from 10 on cannot be read: the topic was deleted, and created again"):
+            stream.latestOffset(end, ReadAllAvailable())
+    later = tolerant.latestOffset(end, ReadAllAvailable())
     with pytest.raises(DataLossError, match="offsets from 10 on cannot be read: the topic was deleted, and created again"):
         stream.partitions(end, later)
-    tolerant = reader(broker, topic, failOnDataLoss="false")
     assert rows(tolerant, end, later) == 25
     assert tolerant.latestOffset(later, ReadAllAvailable()) == later
     stream.stop()
