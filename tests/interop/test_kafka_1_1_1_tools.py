@@ -6,12 +6,9 @@ The former writes to ZooKeeper and does not wait; the brokers follow.
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -32,11 +29,11 @@ from tests.end_to_end.broker_cluster import (
 )
 from tests.end_to_end.central_consumers import Member
 from tests.end_to_end.polling_members import members
-from tests.interop.real_kafka import FETCH_TIMEOUT, TOOL, KafkaTool, run_tool
+from tests.interop.real_kafka import FETCH_TIMEOUT, KafkaTool, run_tool
+from tests.interop.zookeeper.old_consumer import VERSION, old_consumer
 
 pytestmark = pytest.mark.interop
 
-VERSION = "1.1.1"
 VALUES = [b"%04d" % number for number in range(60)]
 
 
@@ -185,32 +182,14 @@ def test_partitions_of_a_broker_that_is_down(cluster: BrokerCluster) -> None:
     assert sorted(nodes_of(cluster.brokers[0])) == [1001, 1002, 1003]
 
 
-@contextmanager
-def old_consumer(cluster: BrokerCluster, folder: Path, group: str, topic: str) -> Iterator[None]:
-    """A member of the group: Java's old consumer, while the ``with`` lasts. It tries to get partitions all the time."""
-    config = folder / "consumer.properties"
-    config.write_text(f"group.id={group}\nrebalance.backoff.ms=100\nrebalance.max.retries=10000\n")
-    arguments = ["--zookeeper", cluster.connect, "--whitelist", topic, "--consumer.config", str(config)]
-    process = subprocess.Popen(
-        [TOOL, "run", "kafka.tools.ConsoleConsumer", *arguments],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "OTTLA_KAFKA_VERSION": VERSION},
-    )
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait(PATIENCE)
-
-
-def test_its_old_consumer_in_a_central_group_gets_nothing_and_stops_no_one(cluster: BrokerCluster, tmp_path: Path) -> None:
+def test_its_old_consumer_in_a_central_group_gets_nothing_and_stops_no_one(cluster: BrokerCluster) -> None:
     """It registers without a look at the group's ``generation``, and finds each partition owned whenever it tries to take some."""
     cluster.create_topic("shared", 4)
     servers = [broker.bootstrap_servers for broker in cluster.brokers]
     with members(Member(servers, "shared", group_id="mixed", consumer_id="a")) as (first,):
         until(lambda: len(first.owned) == 4)
-        with old_consumer(cluster, tmp_path, "mixed", "shared"):
+        # It tries to get partitions all the time.
+        with old_consumer(cluster.connect, "mixed", "shared", rebalance_backoff_ms=100, rebalance_max_retries=10_000):
             until(lambda: cluster.children("consumers", "mixed", "ids"))
             with members(Member(servers, "shared", group_id="mixed", consumer_id="b")) as (second,):
                 until(lambda: len(first.owned) == len(second.owned) == 2)

@@ -6,13 +6,11 @@ What one side changes, the other side sees: committed offsets, deleted groups, a
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from itertools import count
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -20,12 +18,12 @@ import pytest
 from ottla import Admin, Consumer, TopicPartition, ZooKeeperAdmin
 from tests.end_to_end.programs import ottla
 from tests.interop.other_clients import create_topic, produce_confluent
-from tests.interop.real_kafka import FETCH_TIMEOUT, TOOL, KafkaTool, OwnKafka, free_port_pair, run_tool
+from tests.interop.real_kafka import FETCH_TIMEOUT, KafkaTool, OwnKafka, free_port_pair, run_tool
+from tests.interop.zookeeper.old_consumer import LIMIT, VERSION, old_consumer
 
 pytestmark = pytest.mark.interop
 
-VERSION, OLDEST = "1.1.1", "0.8.2.2"
-LIMIT = 60.0
+OLDEST = "0.8.2.2"
 PARTITIONS = 5
 GROUPS_TOOL = "kafka.admin.ConsumerGroupCommand"
 _numbers = count()
@@ -112,29 +110,13 @@ def owner_of(thread: str | None, threads: bool) -> str | None:
     return thread if thread is None or threads else thread.rpartition("-")[0]
 
 
-@contextmanager
-def old_consumer(kafka: Kafka, folder: Path, group: str, topic: str, **settings: str) -> Iterator[subprocess.Popen[str]]:
-    """A member of the group: Java's old consumer of 1.1.1, while the ``with`` lasts.
+def old_member(kafka: Kafka, group: str, topic: str, **settings: str) -> AbstractContextManager[subprocess.Popen[str]]:
+    """Java's old consumer.
 
     A group without offsets in ZooKeeper begins with the first record. (The program refuses ``smallest`` for any other group.)
     """
-    config = folder / f"consumer-{next(_numbers)}.properties"
     reset = "largest" if committed(kafka, group) else "smallest"
-    lines = {"group.id": group, "auto.offset.reset": reset, "auto.commit.interval.ms": "200", **settings}
-    config.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
-    arguments = ["--zookeeper", kafka.zookeeper, "--whitelist", topic, "--consumer.config", str(config)]
-    process = subprocess.Popen(
-        [TOOL, "run", "kafka.tools.ConsoleConsumer", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, "OTTLA_KAFKA_VERSION": VERSION},
-    )
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.communicate(timeout=LIMIT)
+    return old_consumer(kafka.zookeeper, group, topic, auto_offset_reset=reset, auto_commit_interval_ms=200, **settings)
 
 
 def until(condition: Callable[[], object]) -> None:
@@ -157,14 +139,12 @@ def ottla_group(*arguments: str) -> str:
 
 
 @pytest.mark.parametrize("store", ["zookeeper", "kafka", "both"])
-def test_a_group_at_work_and_at_rest_is_described_as_by_kafkas_tools(
-    kafka: Kafka, topic: str, group: str, tmp_path: Path, store: str
-) -> None:
+def test_a_group_at_work_and_at_rest_is_described_as_by_kafkas_tools(kafka: Kafka, topic: str, group: str, store: str) -> None:
     settings = {
         "offsets.storage": "zookeeper" if store == "zookeeper" else "kafka",
         "dual.commit.enabled": str(store == "both").lower(),
     }
-    with old_consumer(kafka, tmp_path, group, topic, **settings) as process:
+    with old_member(kafka, group, topic, **settings) as process:
         assert process.stdout is not None
         assert len([process.stdout.readline() for _ in range(100)]) == 100
         until(lambda: sum(row[2] or 0 for row in described_by_ottla(kafka, group)) == 100)
@@ -189,23 +169,23 @@ def test_a_group_at_work_and_at_rest_is_described_as_by_kafkas_tools(
     assert sorted(listed_by_java) == [row["group"] for row in listed]
 
 
-def test_javas_consumer_continues_where_a_reset_has_sent_it(kafka: Kafka, topic: str, group: str, tmp_path: Path) -> None:
-    with old_consumer(kafka, tmp_path, group, topic) as process:
+def test_javas_consumer_continues_where_a_reset_has_sent_it(kafka: Kafka, topic: str, group: str) -> None:
+    with old_member(kafka, group, topic) as process:
         until(lambda: committed(kafka, group) == 100)
         assert process.poll() is None
     ottla_group("reset-offsets", group, "-o", "18", "--execute", "--zookeeper", kafka.zookeeper)
-    with old_consumer(kafka, tmp_path, group, topic) as process:
+    with old_member(kafka, group, topic) as process:
         assert process.stdout is not None
         again = sorted(process.stdout.readline().strip() for _ in range(2 * PARTITIONS))
         assert again == sorted(f"v{index}" for index in range(90, 100))
         until(lambda: committed(kafka, group) == 100)
 
 
-def test_a_group_that_ottla_has_made_is_one_for_java(kafka: Kafka, topic: str, group: str, tmp_path: Path) -> None:
+def test_a_group_that_ottla_has_made_is_one_for_java(kafka: Kafka, topic: str, group: str) -> None:
     ottla_group("reset-offsets", group, "-t", topic, "-o", "19", "--execute", "--zookeeper", kafka.zookeeper)
     assert group in java(GROUPS_TOOL, "--zookeeper", kafka.zookeeper, "--list").split()
     described_by_java(kafka, group)  # its table is empty before there were owners, but it is no error
-    with old_consumer(kafka, tmp_path, group, topic) as process:
+    with old_member(kafka, group, topic) as process:
         assert process.stdout is not None
         read = sorted(process.stdout.readline().strip() for _ in range(PARTITIONS))
         assert read == [f"v{index}" for index in range(95, 100)]
@@ -213,21 +193,21 @@ def test_a_group_that_ottla_has_made_is_one_for_java(kafka: Kafka, topic: str, g
     assert described_by_java(kafka, group) == described_by_ottla(kafka, group)
 
 
-def test_a_group_or_a_topic_that_ottla_has_deleted_is_gone_for_java(kafka: Kafka, topic: str, group: str, tmp_path: Path) -> None:
-    with old_consumer(kafka, tmp_path, group, topic):
+def test_a_group_or_a_topic_that_ottla_has_deleted_is_gone_for_java(kafka: Kafka, topic: str, group: str) -> None:
+    with old_member(kafka, group, topic):
         until(lambda: committed(kafka, group) == 100)
     ottla_group("delete", group, "-t", topic, "--execute", "--zookeeper", kafka.zookeeper)
     assert described_by_java(kafka, group) == []
     ottla_group("delete", group, "--execute", "--zookeeper", kafka.zookeeper)
     done = java(GROUPS_TOOL, "--zookeeper", kafka.zookeeper, "--describe", "--group", group)
     assert f"The consumer group '{group}' does not exist." in done
-    with old_consumer(kafka, tmp_path, group, topic) as process:
+    with old_member(kafka, group, topic) as process:
         assert process.stdout is not None
         assert len([process.stdout.readline() for _ in range(100)]) == 100
 
 
-def test_a_group_moves_to_kafka_and_back(kafka: Kafka, topic: str, group: str, tmp_path: Path) -> None:
-    with old_consumer(kafka, tmp_path, group, topic):
+def test_a_group_moves_to_kafka_and_back(kafka: Kafka, topic: str, group: str) -> None:
+    with old_member(kafka, group, topic):
         until(lambda: committed(kafka, group) == 100)
         refused = ottla("group", "migrate", group, "--from", "zookeeper", "--to", "kafka", "--zookeeper", kafka.zookeeper)
         assert refused.returncode == 1
@@ -251,7 +231,7 @@ def test_a_group_moves_to_kafka_and_back(kafka: Kafka, topic: str, group: str, t
     assert sorted(values, key=repr) == sorted((b"v%d" % index for index in range(10)), key=repr)
     ottla_group("migrate", group, "--from", "kafka", "--to", "zookeeper", "--execute", "--zookeeper", kafka.zookeeper)
     produce(kafka, topic, 5)
-    with old_consumer(kafka, tmp_path, group, topic) as process:
+    with old_member(kafka, group, topic) as process:
         assert process.stdout is not None
         assert sorted(process.stdout.readline().strip() for _ in range(5)) == [f"v{index}" for index in range(5)]
         until(lambda: committed(kafka, group) == 115)
@@ -263,14 +243,12 @@ def test_a_group_moves_to_kafka_and_back(kafka: Kafka, topic: str, group: str, t
     assert {row["action"] for row in ahead} == {"keep"}
 
 
-def test_java_members_that_join_during_changes_see_all_of_a_change_or_nothing(
-    kafka: Kafka, topic: str, group: str, tmp_path: Path
-) -> None:
+def test_java_members_that_join_during_changes_see_all_of_a_change_or_nothing(kafka: Kafka, topic: str, group: str) -> None:
     """A member that starts while offsets are reset over and over: some reset is the last one, and then none succeeds."""
     with ZooKeeperAdmin(kafka.zookeeper) as zookeeper:
         written = {TopicPartition(topic, partition): 10 for partition in range(PARTITIONS)}
         zookeeper.alter_group_offsets(group, written)
-        with old_consumer(kafka, tmp_path, group, topic) as process:
+        with old_member(kafka, group, topic) as process:
             resets, refused = 0, None
             deadline = time.monotonic() + LIMIT
             while refused is None and time.monotonic() < deadline:
