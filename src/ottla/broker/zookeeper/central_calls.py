@@ -5,7 +5,8 @@ is written. Invariants: each write checks the epoch of the election, so that of 
 ``generation`` is written after the owners, and deleted after everything else, so what was interrupted halfway has the number of
 the generation before, and some owners of the next one, for which all members have stopped; while a group has no members here,
 members of Kafka 0.8 may use it, and nothing is written while it has some; while it has members, one of Kafka 0.8 that registers all
-the same finds its partitions owned, and no node of its own is ever replaced.
+the same finds its partitions owned, and the node of an owner that is of its own is only replaced or deleted by a multi that fails
+while the group has such a member; what was written to ``generation`` is never reported as refused, so the coordinator knows it.
 
 The records have the paths of their nodes, without ``/consumers/``, as keys.
 """
@@ -13,14 +14,14 @@ The records have the paths of their nodes, without ``/consumers/``, as keys.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, NoReturn, TypeVar
 
 from ottla.coordinator.central.group import StoredGroup
 from ottla.coordinator.effects import ApiError
 from ottla.coordinator.runtime import Record
-from ottla.errors import KeeperCode, ZooKeeperError
+from ottla.errors import KeeperCode, ProtocolError, ZooKeeperError
 from ottla.protocol import ErrorCode
 from ottla.types import TopicPartition
 from ottla.zookeeper import paths
@@ -75,6 +76,7 @@ class Malformed:
         self.generations = MalformedNodes("the generation of the group counts as 0, and it keeps its offsets")
         self.owners = MalformedNodes("it counts as one that does not return")
         self.offsets = MalformedNodes()
+        self.names = MalformedNodes()
 
 
 def load_groups(longest_session: int, malformed: Malformed) -> Steps[list[LoadedGroup]]:
@@ -102,8 +104,8 @@ def _load_part(
 ) -> Steps[list[LoadedGroup]]:
     found = {name: {paths.CONSUMERS, paths.group(name), paths.generation(name)} for name in generations}
     yield from _note_existing(found, {paths.ids(name): name for name in generations})
-    owners = yield from _read_partitions(found, paths.owners, partial(_decode_owner, malformed.owners))
-    offsets = yield from _read_partitions(found, paths.offsets, partial(_decode_offset, malformed.offsets))
+    owners = yield from _read_partitions(found, paths.owners, partial(_decode_owner, malformed.owners), malformed.names)
+    offsets = yield from _read_partitions(found, paths.offsets, partial(_decode_offset, malformed.offsets), malformed.names)
     return [
         LoadedGroup(
             StoredGroup(
@@ -133,6 +135,10 @@ def _decode_offset(malformed: MalformedNodes, path: str, node: Node) -> int | No
     return malformed.decoded(path, node, decode_offset)
 
 
+def _no_number(data: bytes, path: str) -> NoReturn:
+    raise ProtocolError(f"the node {path} of ZooKeeper does not have the number of a partition as its name")
+
+
 def _note_existing(found: Mapping[str, set[str]], of_group: Mapping[str, str]) -> Steps[None]:
     stats = yield from read_each([Exists(path) for path in of_group])
     for (path, name), stat in zip(of_group.items(), stats, strict=True):
@@ -144,6 +150,7 @@ def _read_partitions(
     found: Mapping[str, set[str]],
     directory_of: Callable[[str], str],
     decode: Callable[[str, Node], _T | None],
+    names: MalformedNodes,
 ) -> Steps[dict[str, dict[TopicPartition, _T]]]:
     """Read the nodes ``directory/TOPIC/PARTITION`` of groups, and note in ``found`` which there are."""
     topics = yield from _list(found, [(name, "", directory_of(name)) for name in found])
@@ -155,7 +162,7 @@ def _read_partitions(
         if node is None or is_live(node.stat):  # the second is the owner of a member of 0.8, and disappears with it
             found[name].discard(path)
         elif number is None:
-            _log.warning("the node %s of ZooKeeper does not have the number of a partition as its name; it is skipped", path)
+            names.decoded(path, node, _no_number)
         elif (value := decode(path, node)) is not None:
             values[name][TopicPartition(topic, number)] = value
     return values
@@ -173,14 +180,15 @@ def _list(found: Mapping[str, set[str]], directories: Sequence[tuple[str, str, s
     return listed
 
 
-def read_offsets(group_id: str, malformed: MalformedNodes) -> Steps[Offsets]:
+def read_offsets(group_id: str, malformed: Malformed) -> Steps[Offsets]:
     """Return the committed offsets of a group, with those that members of Kafka 0.8 have committed before this call."""
     yield from catch_up()
     return (yield from _read_offsets(group_id, malformed))
 
 
-def _read_offsets(group_id: str, malformed: MalformedNodes) -> Steps[Offsets]:
-    found = yield from _read_partitions({group_id: set()}, paths.offsets, partial(_decode_offset, malformed))
+def _read_offsets(group_id: str, malformed: Malformed) -> Steps[Offsets]:
+    decode = partial(_decode_offset, malformed.offsets)
+    found = yield from _read_partitions({group_id: set()}, paths.offsets, decode, malformed.names)
     return found[group_id]
 
 
@@ -195,9 +203,11 @@ class GroupNodes:
         """Whether members of Kafka 0.8 may use the group, and commit: it is not central, or has no members."""
         self.existing: set[str] = existing or set()
         self.left_over: set[str] = set()
-        """Those of a session that has not ended yet, of a member of Kafka 0.8: they are replaced, or would disappear with it."""
-        self.reported = ""
-        """What was reported last about members of Kafka 0.8: a refused generation is tried again twice a second."""
+        """Those of a session that has not ended yet, of a member of Kafka 0.8, and disappear with it."""
+        self.refused_by: tuple[str, ...] = ()
+        """Some of the owners' nodes of members of Kafka 0.8 for which the last generation was refused."""
+        self.may_be_stored = False
+        """Whether the multi that ends the present append may have been executed: its answer is missing, or what follows it."""
         self._has_all = existing is not None
         """Whether a node that is not in ``existing`` does not exist."""
         self._looked_for: set[str] = set()
@@ -228,13 +238,6 @@ class GroupNodes:
         """Forget which nodes do not exist, so that deleted ones take no memory. To be written, they are looked for again."""
         self._looked_for &= self.existing
 
-    def report(self, text: str) -> None:
-        """Log something about members of Kafka 0.8, unless it was the last that was logged; nothing: they are gone."""
-        if text != self.reported:
-            self.reported = text
-            if text:
-                _log.warning("%s", text)
-
     def share(self) -> None:
         """Note that members of Kafka 0.8 may use the group from now on."""
         self.is_shared = True
@@ -251,28 +254,78 @@ class GroupNodes:
                 self.left_over.discard(write.path)
 
 
-def write_records(
-    group_id: str, records: Sequence[Record], epoch_version: int, known: GroupNodes, malformed: MalformedNodes
-) -> Steps[Offsets | None]:
-    """Write the records of one group. Return its offsets if it has members from now on: those of Kafka 0.8 may have committed.
+class Written(NamedTuple):
+    """What follows from an append that is stored."""
 
-    They are absolute, so after a lost answer they are written again: look at what there is, and go on.
+    offsets: Offsets | None
+    """Those of the group if it has members from now on: members of Kafka 0.8 may have committed."""
+    beside: str | None
+    """The members of Kafka 0.8 that the group has all the same; ``""``: it has none; ``None``: that is not known."""
+
+
+def write_records(
+    group_id: str, records: Sequence[Record], epoch_version: int, known: GroupNodes, malformed: Malformed
+) -> Steps[Written]:
+    """Write the records of one group.
+
+    They are absolute, so after a lost answer they are written again, unless they were stored: look at what there is, and go on.
 
     Raises ``ApiError``: NOT_COORDINATOR if there was another election; INCONSISTENT_GROUP_PROTOCOL if the group has members of
     Kafka 0.8, NON_EMPTY_GROUP if it has and is to be deleted.
     """
     wanted = {f"{_PREFIX}{key.decode()}": value for key, value in records}
     members = _members_in(wanted, group_id)
+    beside = None
+    if not (known.may_be_stored and (yield from _is_stored(group_id, wanted, epoch_version, known))):
+        beside = yield from _write_all(group_id, wanted, members, epoch_version, known)
+    offsets = None
+    if members and known.is_shared:
+        # Only now: 1. The offsets are read. 2. A member of 0.8 commits, and leaves. 3. The multi proves that there is no member.
+        offsets = yield from _read_offsets(group_id, malformed)
+        known.is_shared = False
+    elif not members and paths.generation(group_id) in wanted:
+        known.share()
+    known.may_be_stored = False
+    return Written(offsets, beside)
+
+
+def _is_stored(group_id: str, wanted: Mapping[str, bytes | None], epoch_version: int, known: GroupNodes) -> Steps[bool]:
+    """Return whether the multi that ends this append was executed, as far as that is unknown. Raises ``ApiError``.
+
+    1. It is executed, and the connection breaks before the answer. 2. A member of Kafka 0.8 registers, and owns partitions: the
+    group may have no members any longer. 3. The same records would be refused, though they are stored, or delete these owners.
+
+    That multi alone changes ``generation``, and always: to a node that did not exist, to a higher number, to no members or from
+    none, to a longer session, or to nothing. No earlier append has left these bytes, since none ends before its outcome is known.
+    """
+    generation = paths.generation(group_id)
+    yield from catch_up()  # another server may not have the multi yet
+    (node,) = yield from read_each([GetData(generation)])
+    if (None if node is None else node.data) != wanted[generation]:
+        known.may_be_stored = False
+        return False
+    yield from _execute(group_id, epoch_version, (), ErrorCode.inconsistent_group_protocol, known)
+    return True
+
+
+def _write_all(
+    group_id: str, wanted: dict[str, bytes | None], members: int | None, epoch_version: int, known: GroupNodes
+) -> Steps[str | None]:
+    """Write the nodes, whatever there is. Return ``Written.beside``. ``members``: those of the generation, if it is written."""
     owners = paths.owners(group_id)
-    if members == 0 or (members and any(path.startswith(f"{owners}/") for path in wanted)):
+    has_owners = bool(members) and any(path.startswith(f"{owners}/") for path in wanted)
+    if members == 0 or has_owners:
         # Also those that this broker does not know: 1. The first of several multis creates owners. 2. The second one fails. 3. The
         # next generation has other owners.
         wanted[owners] = None
+    if has_owners:
+        yield from _check_refusal(group_id, known)
+    proves = known.is_shared or bool(members)
     surprises, others = 0, ""
     while True:
         try:
             yield from _write(group_id, wanted, epoch_version, known, beside_others=bool(others))
-            break
+            return others if proves else None
         except ApiError as error:
             if error.code is not ErrorCode.inconsistent_group_protocol or known.is_shared or others:
                 raise
@@ -285,16 +338,25 @@ def write_records(
             surprises += 1
             if not has_code(error, *_OTHER_NODES) or surprises > MOST_SURPRISES:
                 raise
-    if members:
-        known.report(others and f"{others}; they get no partitions, since it has central members")
-    if members == 0:
-        known.share()
-    if not members or not known.is_shared:
-        return None
-    # Only now: 1. The offsets are read. 2. A member of 0.8 commits, and leaves. 3. The multi proves that there is no member.
-    found = yield from _read_offsets(group_id, malformed)
-    known.is_shared = False
-    return found
+
+
+def _check_refusal(group_id: str, known: GroupNodes) -> Steps[None]:
+    """Refuse a generation again if it was refused, and the owners of Kafka 0.8 are still there. Raises ``ApiError``.
+
+    1. A group has 10,000 partitions, and a generation is refused. 2. It is tried again twice a second. 3. To look at all nodes each
+    time would be a load on ZooKeeper, and commits and the renewals of the lease wait behind it.
+    """
+    if not known.refused_by:
+        return
+    stats = yield from read_each([Exists(path) for path in known.refused_by])
+    if all(stat is not None and is_live(stat) for stat in stats) and (yield from read_children(paths.ids(group_id))):
+        raise _owned(group_id, known.refused_by)
+    known.refused_by = ()
+
+
+def _owned(group_id: str, owned: Iterable[str]) -> ApiError:
+    message = f"group {group_id!r} has members of Kafka 0.8 in ZooKeeper that own partitions: {', '.join(owned)}"
+    return ApiError(ErrorCode.inconsistent_group_protocol, message)
 
 
 def _members_in(wanted: Mapping[str, bytes | None], group_id: str) -> int | None:
@@ -313,9 +375,8 @@ def _write(
         return (yield from _remove(group_id, epoch_version, known))
     yield from _look(group_id, wanted, known)
     if beside_others and known.left_over:
-        owned = ", ".join(sorted(known.left_over)[:_SHOWN])
-        message = f"group {group_id!r} has members of Kafka 0.8 in ZooKeeper that own partitions: {owned}"
-        raise ApiError(ErrorCode.inconsistent_group_protocol, message)
+        known.refused_by = tuple(sorted(known.left_over)[:_SHOWN])
+        raise _owned(group_id, known.refused_by)
     proves = not beside_others and (known.is_shared or bool(_members_in(wanted, group_id)))
     for part in _divided([*_changes(group_id, wanted, known, proves=proves)]):
         before = _no_member(group_id, known) if proves else ()
@@ -337,11 +398,12 @@ def _look(group_id: str, wanted: Mapping[str, bytes | None], known: GroupNodes) 
 
 def _changes(group_id: str, wanted: Mapping[str, bytes | None], known: GroupNodes, *, proves: bool) -> Iterator[Write]:
     """Yield what makes the nodes as they should be, with parents that are missing, the generation last."""
-    generation = paths.generation(group_id)
+    generation, owners = paths.generation(group_id), f"{paths.owners(group_id)}/"
+    others = () if proves else [path for path in known.left_over if path.startswith(owners)]
     made: set[str] = set()
     if proves and paths.ids(group_id) not in known.existing:
         yield from _creations(paths.ids(group_id), b"", known, made)
-    yield from map(Delete, _unwanted(wanted, known))
+    yield from map(Delete, _unwanted(wanted, known, others))
     for path in sorted(wanted, key=lambda path: path == generation):
         value = wanted[path]
         if value is None:
@@ -354,13 +416,17 @@ def _changes(group_id: str, wanted: Mapping[str, bytes | None], known: GroupNode
             yield from _creations(path, value, known, made)
 
 
-def _unwanted(wanted: Mapping[str, bytes | None], known: GroupNodes) -> list[str]:
-    """Return the nodes to delete, with all below them that no other record writes, from the bottom."""
+def _unwanted(wanted: Mapping[str, bytes | None], known: GroupNodes, others: Collection[str]) -> list[str]:
+    """Return the nodes to delete, with all below them that no other record writes, from the bottom.
+
+    ``others`` remain, and what is above them: 1. A member of Kafka 0.8 owns a partition that the group has not read. 2. The last
+    member of the group leaves. 3. Without the owner's node, the next member of Kafka 0.8 would read the partition beside the first.
+    """
     deleted = {path for path, value in wanted.items() if value is None}
     if not deleted:  # a commit: it must not look at all nodes of a large group
         return []
     kept: set[str] = set()
-    for path in wanted.keys() - deleted:
+    for path in (*(wanted.keys() - deleted), *others):
         one = path
         while one and one not in kept:
             kept.add(one)
@@ -407,9 +473,13 @@ def _no_member(group_id: str, known: GroupNodes) -> tuple[Write, ...]:
 def _execute(group_id: str, epoch_version: int, writes: Sequence[Write], if_members: ErrorCode, known: GroupNodes) -> Steps[None]:
     """Execute writes if there was no other election. Raises ``ApiError``: NOT_COORDINATOR, ``if_members``."""
     outcome: Outcome
+    generation = paths.generation(group_id)
+    is_last = any(write.path == generation for write in writes)
+    known.may_be_stored = known.may_be_stored or is_last
     (outcome,) = yield (Multi((Check(paths.COORDINATOR_EPOCH, epoch_version), *writes)),)
     if not isinstance(outcome, ZooKeeperError):
         return known.executed(writes)
+    known.may_be_stored = known.may_be_stored and (not is_last or outcome.outcome_unknown)
     if outcome.path == paths.COORDINATOR_EPOCH and has_code(outcome, KeeperCode.BADVERSION, KeeperCode.NONODE):
         raise ApiError(ErrorCode.not_coordinator, f"{paths.COORDINATOR_EPOCH} is not that of this coordinator any more")
     if outcome.path == paths.ids(group_id) and has_code(outcome, KeeperCode.NOTEMPTY):

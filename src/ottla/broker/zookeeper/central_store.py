@@ -3,7 +3,8 @@
 Owns the term of an elected broker in ZooKeeper: what is loaded, and which appends of which group are under way. Must not know what
 a record means, nor who is elected. Invariants: the appends of one group are written in their order, and its offsets are read
 between two of them; several groups are written at the same time; each append ends with one outcome, unless the term ends first; one
-with an unknown outcome is written again when it is known which nodes there are, until it is executed or there was another election.
+with an unknown outcome is looked for, and written again if it was not executed, until it is or there was another election; appends
+that are refused one after the other for the same members of Kafka 0.8 are logged once.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from ottla.broker.zookeeper.central_calls import (
     LoadedGroup,
     Malformed,
     Offsets,
+    Written,
     load_groups,
     read_offsets,
     write_records,
 )
 from ottla.broker.zookeeper.manager import ManagerPoll
+from ottla.broker.zookeeper.reports import Reports
 from ottla.broker.zookeeper.steps import take_steps
 from ottla.coordinator.central.group import StoredGroup
 from ottla.coordinator.effects import ApiError, Append
@@ -84,6 +87,8 @@ class CentralStore:
         self._queues: dict[str, deque[Append | _Reading]] = {}
         self._nodes: dict[str, GroupNodes] = {}
         self._malformed = Malformed()
+        self._old_members = Reports()
+        """What was reported about members of Kafka 0.8 in groups, in this term."""
         self._reported: set[tuple[str, str]] = set()
         """The groups with an error, and the error, of which the traceback was logged in this term."""
         self._on_loaded: OnLoaded
@@ -109,6 +114,7 @@ class CentralStore:
         self._queues.clear()
         self._nodes.clear()
         self._reported.clear()
+        self._old_members.clear()
 
     def write(self, append: Append) -> None:
         """Write the records of an append, which concern one group."""
@@ -188,7 +194,7 @@ class CentralStore:
                 _isolate(partial(on_read, found, now))
             return None
 
-        take_steps(self._asks, read_offsets(group_id, self._malformed.offsets), read, now)
+        take_steps(self._asks, read_offsets(group_id, self._malformed), read, now)
 
     def _write(self, group_id: str, append: Append, now: Now) -> None:
         nodes = self._nodes.setdefault(group_id, GroupNodes())
@@ -199,22 +205,32 @@ class CentralStore:
             self._end_first(group_id)
             _isolate(lambda: self._on_written(append, error, found, now))
 
-        def written(found: Offsets | None, error: Exception | None, now: Now) -> None:
-            if error is None:
-                return ended(ErrorCode.none, now, found)
+        def written(result: Written | None, error: Exception | None, now: Now) -> None:
+            if result is not None and error is None:
+                self._report_beside(group_id, result.beside)
+                return ended(ErrorCode.none, now, result.offsets)
             nodes.forget()
             if isinstance(error, ApiError) and error.code is ErrorCode.not_coordinator:
                 return self._elector.resign(error.message, now)
             if isinstance(error, ApiError):
-                nodes.report(f"nothing is written: {error.message}")
+                self._old_members.report(group_id, f"nothing is written: {error.message}")
                 return ended(error.code, now)
             if isinstance(error, OttlaError) and error.retriable:
                 return self._fail(group_id, error, now)
             self._report("the central group %r could not be written to ZooKeeper", group_id, error)
-            return ended(ErrorCode.coordinator_not_available, now)
+            if not nodes.may_be_stored:
+                return ended(ErrorCode.coordinator_not_available, now)
+            # It may not be refused: it would be in ZooKeeper, and not in the coordinator's memory.
+            self._backlog.fail(group_id, now)
+            return None
 
-        steps = write_records(group_id, append.records, self._epoch_version, nodes, self._malformed.offsets)
+        steps = write_records(group_id, append.records, self._epoch_version, nodes, self._malformed)
         take_steps(self._asks, steps, written, now)
+
+    def _report_beside(self, group_id: str, beside: str | None) -> None:
+        if beside is not None:
+            text = f"{beside}; they get no partitions, since it has central members" if beside else ""
+            self._old_members.report(group_id, text)
 
     def _end_first(self, group_id: str) -> None:
         queue = self._queues[group_id]
@@ -225,7 +241,7 @@ class CentralStore:
             del self._queues[group_id]
         self._backlog.done(group_id)
 
-    def _report(self, text: str, group_id: str, error: Exception) -> None:
+    def _report(self, text: str, group_id: str, error: Exception | None) -> None:
         """Log an error that another attempt does not fix: once, since each of 200 members may commit what is refused."""
         kind = f"{text} {error.code.name}" if isinstance(error, ZooKeeperError) else f"{text} {type(error).__name__}"
         level = logging.DEBUG if (group_id, kind) in self._reported else logging.ERROR

@@ -54,7 +54,7 @@ logger = logging.getLogger("ottla.broker")
 
 _OTHERS = ErrorCode.inconsistent_group_protocol
 """The error of an append to a group that has members of Kafka 0.8."""
-_TOLD = frozenset({ErrorCode.not_coordinator, _OTHERS})
+_TOLD = frozenset({ErrorCode.not_coordinator, _OTHERS, ErrorCode.non_empty_group})
 """The errors of an append that clients get as they are; of others, which are ZooKeeper's, they know nothing."""
 _TO_NON_MEMBERS: Mapping[Api, ErrorCode] = {
     Api.OFFSET_COMMIT: ErrorCode.unknown_member_id,

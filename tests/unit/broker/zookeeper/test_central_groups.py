@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.zookeeper.central_calls import GroupNodes, write_records
+from ottla.broker.zookeeper.central_calls import GroupNodes, Malformed, write_records
 from ottla.broker.zookeeper.central_lookup import PATIENCE
 from ottla.broker.zookeeper.central_store import CentralStore
+from ottla.errors import KeeperCode, ZooKeeperError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import (
@@ -34,11 +35,13 @@ from ottla.protocol.messages import (
     register_request,
 )
 from ottla.simulation.requests import creating
+from ottla.simulation.zookeeper import Executed
+from ottla.simulation.zookeeper_server import Break
 from ottla.types import TopicPartition
 from ottla.zookeeper import multis, paths
-from ottla.zookeeper.malformed import MalformedNodes
-from ottla.zookeeper.nodes import GenerationNode, MemberRegistration
-from ottla.zookeeper.operations import Check, Create, Delete, Exists, Multi, SetData
+from ottla.zookeeper.nodes import GenerationNode, MemberRegistration, decode_topic_node, encode_topic
+from ottla.zookeeper.operations import Check, Create, Delete, Exists, GetChildren, GetData, Multi, Operation, SetData, Sync
+from ottla.zookeeper.session import SessionState
 from tests.simulation.central_members import SimCentralMember
 from tests.simulation.zookeeper_cluster import SESSION_TIMEOUT, BrokerInCluster, ZooKeeperCluster
 
@@ -538,14 +541,17 @@ def test_a_group_with_members_of_0_8_gets_no_central_member(cluster: ZooKeeperCl
     assert len(owners(cluster)) == PARTITIONS
 
 
-def register_old_member(cluster: ZooKeeperCluster, *owned: str) -> int:
-    """Let a consumer of Kafka 0.8 register as Java's does, and own partition 0 of these topics. Return its session."""
+def register_old_member(cluster: ZooKeeperCluster, *owned: str, partition: int = 0) -> int:
+    """Let a consumer of Kafka 0.8 register as Java's does, and own this partition of these topics. Return its session."""
     session = cluster.model.open(1 << 40, cluster.clock.now)
     data = MemberRegistration({"t": 1}).encode()
+    for path in (paths.group("g"), paths.ids("g"), paths.owners("g")):
+        cluster.zookeeper.execute(session, Create(path))
     cluster.zookeeper.execute(session, Create(paths.member("g", "old"), data, ephemeral=True))
     for topic in owned:
         cluster.zookeeper.execute(session, Create(paths.topic_owners("g", topic)))
-        cluster.zookeeper.execute(session, Create(paths.owner("g", topic, 0), b"old-0", ephemeral=True))
+        cluster.zookeeper.execute(session, Create(paths.owner("g", topic, partition), b"old-0", ephemeral=True))
+        assert cluster.model.owner(paths.owner("g", topic, partition)) == session
     return session
 
 
@@ -581,13 +587,223 @@ def test_what_a_member_of_0_8_owns_is_no_central_members(cluster: ZooKeeperClust
     members = join(cluster, "a")
     session = register_old_member(cluster, "u")
     members += [SimCentralMember(cluster, "b", {"t": 1, "u": 1})]
+    until(cluster, lambda: "own partitions: /consumers/g/owners/u/0" in caplog.text)
+    before = coordinator(cluster).counts()
     cluster.run(10_000)
+    after = coordinator(cluster).counts()
     assert not any(member.held for member in members)
     assert owners(cluster, topic="u") == {TopicPartition("u", 0): "old-0"}
     assert warnings(caplog, "nothing is written: group 'g' has members of Kafka 0.8") == 1, "tried again twice a second"
-    assert "own partitions: /consumers/g/owners/u/0" in caplog.text
+    assert after["Exists"] - before["Exists"] in range(10, 25), "of the one owner, and not of all"
+    assert after - before == dict.fromkeys(("Exists", "GetChildren"), after["Exists"] - before["Exists"])
+    cluster.zookeeper.execute(session, Delete(paths.owner("g", "u", 0)))
+    cluster.zookeeper.execute(session, Create(paths.owner("g", "u", 1), b"old-0", ephemeral=True))
+    cluster.run(2_000)
+    assert warnings(caplog, "own partitions: /consumers/g/owners/u/1") == 1, "it looks at all when that owner is gone"
     cluster.zookeeper.fire(cluster.model.close(session))
     until(cluster, lambda: shared(members, PARTITIONS + 2))
+
+
+def test_new_partitions_that_a_member_of_0_8_has_taken_stop_the_group_until_it_is_gone(
+    cluster: ZooKeeperCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """1. An idle consumer of Java is beside a central group. 2. The topic grows. 3. It claims a new partition before all stop."""
+    members = join(cluster, "a")
+    session = register_old_member(cluster)
+    node = decode_topic_node(cluster.model.data(paths.topic("t")) or b"", "t")
+    cluster.put(paths.topic("t"), encode_topic(node.replicas * 2, node.topic_id))
+    cluster.zookeeper.execute(session, Create(paths.owner("g", "t", 7), b"old-0", ephemeral=True))
+    cluster.run(10_000)
+    assert not members[0].held
+    assert warnings(caplog, "own partitions: /consumers/g/owners/t/7") == 1
+    cluster.zookeeper.fire(cluster.model.close(session))
+    until(cluster, lambda: shared(members, 2 * PARTITIONS))
+
+
+def test_what_a_member_of_0_8_owns_remains_when_the_last_central_member_leaves(cluster: ZooKeeperCluster) -> None:
+    """Without the node, the next member of 0.8 would claim the partition while the first one reads it."""
+    cluster.brokers[0].ask(Api.CREATE_TOPICS, creating("u", partitions=2))
+    (member,) = join(cluster, "a")
+    session = register_old_member(cluster, "u")
+    member.leave()
+    until(cluster, lambda: generation(cluster)["members"] == 0)
+    assert cluster.model.owner(paths.owner("g", "u", 0)) == session
+    assert cluster.model.data(paths.topic_owners("g", "t")) is None
+
+
+# -- answers that are lost, and members of Kafka 0.8 in the meantime ------------------------------------------------------
+
+
+def generations_written(broker: BrokerInCluster) -> int:
+    multis = [one for one in broker.asked if isinstance(one, Multi)]
+    return sum(paths.generation("g") in [each.path for each in one.operations] for one in multis)
+
+
+def stored_members(cluster: ZooKeeperCluster) -> int | None:
+    """The members in the generation that the coordinator believes to be stored; ``None``: it knows no such group."""
+    central = coordinator(cluster).core.state.central
+    assert central is not None
+    group = central._coordinator.groups().get("g")
+    return None if group is None else group.stored_members
+
+
+def test_a_lost_answer_when_the_last_member_leaves_takes_no_owner_from_members_of_0_8(cluster: ZooKeeperCluster) -> None:
+    """1. The generation says that there are no members, and the answer is lost. 2. One of 0.8 registers, and owns partitions."""
+    (member,) = join(cluster, "a")
+    broker = coordinator(cluster)
+    cluster.zookeeper.break_in_multi(broker.client.session_id, Break.AFTER)
+    before = generations_written(broker)
+    member.leave()
+    while generation(cluster)["members"]:
+        cluster.run(1)
+    session = register_old_member(cluster, "t")
+    cluster.run(3_000)
+    assert coordinator(cluster) is broker
+    assert owners(cluster) == {TopicPartition("t", 0): "old-0"}
+    assert cluster.model.owner(paths.owner("g", "t", 0)) == session
+    assert stored_members(cluster) == generation(cluster)["members"] == 0
+    assert generations_written(broker) == before + 1
+
+
+def test_the_owners_of_an_emptied_group_are_deleted_in_parts_beside_a_member_of_0_8(
+    cluster: ZooKeeperCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. The first multi deletes an owner, and its answer is lost. 2. A member of 0.8 claims that one. 3. The rest follows."""
+    (member,) = join(cluster, "a")
+    broker = coordinator(cluster)
+    monkeypatch.setattr(multis, "MULTI_OPERATIONS", 1)
+    cluster.zookeeper.break_in_multi(broker.client.session_id, Break.AFTER)
+    member.leave()
+    while len(owners(cluster)) == PARTITIONS:
+        cluster.run(1)
+    (freed,) = {*range(PARTITIONS)} - {one.partition for one in owners(cluster)}
+    register_old_member(cluster, "t", partition=freed)
+    assert generation(cluster)["members"] == 1
+    until(cluster, lambda: generation(cluster)["members"] == 0)
+    assert owners(cluster) == {TopicPartition("t", freed): "old-0"}
+    cluster.run()
+    assert stored_members(cluster) == 0
+
+
+@pytest.mark.parametrize("lost", ["answer", "offsets"])
+def test_a_group_that_became_central_before_a_member_of_0_8_came_is_not_refused(cluster: ZooKeeperCluster, lost: str) -> None:
+    """Neither if the answer of the multi is lost, nor if that of the reads after it is."""
+    broker = coordinator(cluster)
+    member = SimCentralMember(cluster, "a", {"t": 1})
+    if lost == "answer":
+        cluster.zookeeper.break_in_multi(broker.client.session_id, Break.AFTER)
+        while not generation(cluster):
+            cluster.run(1)
+    else:
+        while GetChildren(paths.offsets("g")) not in broker.asked:
+            cluster.run(1)
+        broker.disconnect()
+    assert generation(cluster)["members"] == 1
+    register_old_member(cluster)
+    until(cluster, lambda: shared([member]))
+    assert member.errors == []
+    assert stored_members(cluster) == generation(cluster)["members"] == 1
+
+
+def test_a_group_that_a_member_of_0_8_entered_before_it_became_central_is_refused(cluster: ZooKeeperCluster) -> None:
+    """The answer is missing because the multi was not executed."""
+    broker = coordinator(cluster)
+    cluster.put(paths.ids("g"))
+    cluster.zookeeper.break_in_multi(broker.client.session_id, Break.BEFORE)
+    member = SimCentralMember(cluster, "a", {"t": 1})
+    while broker.zookeeper.session.state is SessionState.CONNECTED:
+        cluster.run(1)
+    assert generations_written(broker) == 1
+    register_old_member(cluster)
+    until(cluster, lambda: member.errors)
+    assert {*member.errors} == {ErrorCode.inconsistent_group_protocol}
+    assert generation(cluster) == {}
+    assert stored_members(cluster) is None
+
+
+@pytest.mark.parametrize("where", Break)
+def test_a_generation_whose_answer_is_lost_is_stored_once(cluster: ZooKeeperCluster, where: Break) -> None:
+    members = join(cluster, "a")
+    broker = coordinator(cluster)
+    before = generation(cluster)["generation"]
+    cluster.zookeeper.break_in_multi(broker.client.session_id, where)
+    written = generations_written(broker)
+    members += [SimCentralMember(cluster, "b", {"t": 1})]
+    until(cluster, lambda: shared(members))
+    assert generation(cluster)["generation"] == before + 1
+    assert generations_written(broker) == written + (1 if where is Break.AFTER else 2)
+
+
+def test_a_deletion_whose_answer_is_lost_is_done_though_a_member_of_0_8_has_come(cluster: ZooKeeperCluster) -> None:
+    broker = emptied(cluster, 100)
+    cluster.zookeeper.break_in_multi(broker.client.session_id, Break.AFTER)
+    ticket = broker.send(Api.DELETE_GROUPS, delete_groups_request.DeleteGroupsRequest(groups_names=("g",)))
+    while generation(cluster):
+        cluster.run(1)
+    session = register_old_member(cluster, "t")
+    until(cluster, lambda: ticket in broker.replies)
+    assert [one.error_code for one in broker.replies.pop(ticket).results] == [ErrorCode.none]
+    assert stored_members(cluster) is None
+    assert cluster.model.owner(paths.owner("g", "t", 0)) == session
+    assert nodes(broker) == {}
+
+
+def test_an_append_that_may_be_stored_is_not_reported_as_refused(
+    cluster: ZooKeeperCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. The answer is lost. 2. The node cannot be read. 3. It can, and the generation was stored."""
+    broker = coordinator(cluster)
+    execute = cluster.zookeeper.execute
+    refused = []
+
+    def refusing(session_id: int, operation: Operation[Any]) -> Executed | None:
+        if operation == GetData(paths.generation("g")):
+            refused.append(operation)
+            return Executed(None, ZooKeeperError(KeeperCode.NOAUTH, operation.path))
+        return execute(session_id, operation)
+
+    monkeypatch.setattr(cluster.zookeeper, "execute", refusing)
+    cluster.zookeeper.break_in_multi(broker.client.session_id, Break.AFTER)
+    member = SimCentralMember(cluster, "a", {"t": 1})
+    until(cluster, lambda: len(refused) > 3)
+    assert warnings(caplog, "could not be written to ZooKeeper") == 1
+    assert member.errors == []
+    monkeypatch.undo()
+    until(cluster, lambda: shared([member]))
+    assert stored_members(cluster) == 1
+
+
+def test_a_server_that_lags_behind_does_not_say_whether_an_append_is_stored() -> None:
+    """The client has connected to another server, which may not have the multi yet."""
+    path = paths.generation("g")
+    record = path.removeprefix("/consumers/").encode(), GenerationNode(1, 1, 6000, 1).encode()
+    known = GroupNodes({paths.ids("g"), path}, is_shared=False)
+    steps = write_records("g", [record], 3, known, Malformed())
+    assert [type(one) for one in next(steps)] == [Multi]
+    with pytest.raises(ZooKeeperError):
+        steps.send([ZooKeeperError(KeeperCode.CONNECTIONLOSS, path)])
+    steps = write_records("g", [record], 3, known, Malformed())
+    assert next(steps) == (Sync(),)
+    assert steps.send([None]) == (GetData(path),)
+
+
+def test_refused_members_and_strange_names_are_logged_once(cluster: ZooKeeperCluster, caplog: pytest.LogCaptureFixture) -> None:
+    broker = emptied(cluster, 100)
+    cluster.put(f"{paths.topic_offsets('g', 't')}/strange", b"1")
+    assert [fetched(broker, "g") for _ in range(5)] == [[("g", ErrorCode.none, 100)]] * 5
+    assert warnings(caplog, "/strange of ZooKeeper does not have the number of a partition as its name") == 1
+    session = register_old_member(cluster)
+    member = SimCentralMember(cluster, "new", {"t": 1})
+    until(cluster, lambda: len(member.errors) > 20)
+    text = "nothing is written: group 'g' has members of Kafka 0.8 in ZooKeeper: old"
+    assert warnings(caplog, text) == 1
+    cluster.zookeeper.fire(cluster.model.close(session))
+    until(cluster, lambda: shared([member]))
+    member.leave()
+    until(cluster, lambda: generation(cluster)["members"] == 0)
+    register_old_member(cluster)
+    assert commit(broker, 101) is ErrorCode.unknown_member_id
+    assert warnings(caplog, text) == 2, "it has come again"
 
 
 def test_groups_are_loaded_with_their_names_known(cluster: ZooKeeperCluster) -> None:
@@ -707,6 +923,8 @@ def test_offsets_of_members_of_0_8_are_not_changed_by_hand(cluster: ZooKeeperClu
     cluster.put(paths.offset("g", "t", 0), b"500")
     assert commit(broker, 100) is ErrorCode.unknown_member_id
     assert broker.ask(Api.OFFSET_DELETE, deleting()).error_code is ErrorCode.non_empty_group
+    deletion = delete_groups_request.DeleteGroupsRequest(groups_names=("g",))
+    assert [one.error_code for one in broker.ask(Api.DELETE_GROUPS, deletion).results] == [ErrorCode.non_empty_group]
     assert cluster.model.data(paths.offset("g", "t", 0)) == b"500"
     assert "group 'g' has members of Kafka 0.8 in ZooKeeper: old" in caplog.text
     cluster.remove(paths.member("g", "old"))
@@ -853,7 +1071,7 @@ def test_a_commit_does_not_look_at_all_nodes_of_a_group() -> None:
 
     path = paths.offset("g", "t", 0)
     known = GroupNodes(Nodes({paths.ids("g"), path}), is_shared=False)
-    steps = write_records("g", [(path.removeprefix("/consumers/").encode(), b"1")], 3, known, MalformedNodes())
+    steps = write_records("g", [(path.removeprefix("/consumers/").encode(), b"1")], 3, known, Malformed())
     (multi,) = next(steps)
     assert multi == Multi((Check(paths.COORDINATOR_EPOCH, 3), SetData(path, b"1")))
 

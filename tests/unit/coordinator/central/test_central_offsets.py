@@ -6,13 +6,12 @@ from contextlib import suppress
 
 import pytest
 
-from ottla.broker.zookeeper.central_calls import GroupNodes, write_records
+from ottla.broker.zookeeper.central_calls import GroupNodes, Malformed, write_records
 from ottla.coordinator.central.states import CentralGroupState
 from ottla.coordinator.effects import Append
 from ottla.protocol import ErrorCode
 from ottla.protocol.consumer_protocol import decode_assignment, decode_subscription
 from ottla.types import TopicPartition
-from ottla.zookeeper.malformed import MalformedNodes
 from ottla.zookeeper.operations import Multi
 from tests.unit.coordinator.central.harness import DELAYED, IMMEDIATE, Central, Topics, failing, stable
 
@@ -211,7 +210,7 @@ def test_commits_share_an_append_only_if_it_fits_into_one_multi(group: str, part
 def written(group: str, append: Append) -> list[Multi]:
     """The multis that store an append of a group that may have members of Kafka 0.8, and has no nodes."""
     multis: list[Multi] = []
-    steps = write_records(group, append.records, 1, GroupNodes(set()), MalformedNodes())
+    steps = write_records(group, append.records, 1, GroupNodes(set()), Malformed())
     with suppress(StopIteration):
         asked = next(steps)
         while True:
