@@ -159,7 +159,7 @@ class Comparable:
                 return code, path, index
             case Stat():
                 owner = sessions.index(result.ephemeral_owner) if result.ephemeral_owner else None
-                self.transactions.append(result.czxid)
+                self.transactions += [result.czxid, result.mzxid]
                 return result.version, result.cversion, owner
             case Node(data, stat):
                 return data, self.form(stat, sessions)
@@ -170,8 +170,8 @@ class Comparable:
         return result
 
     def order(self) -> list[int]:
-        ranks = {czxid: rank for rank, czxid in enumerate(sorted(set(self.transactions)))}
-        return [ranks[czxid] for czxid in self.transactions]
+        ranks = {zxid: rank for rank, zxid in enumerate(sorted(set(self.transactions)))}
+        return [ranks[zxid] for zxid in self.transactions]
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from ottla.broker.effects import BrokerEffect, JobTag, NodeEndpoint, Reply, Requ
 from ottla.broker.group_coordinator_service import GroupCoordinatorService
 from ottla.coordinator.central.coordinator import CentralCoordinator, CentralCoordinatorEffect
 from ottla.coordinator.central.decision import CentralConfig, GoOn
-from ottla.coordinator.central.group import StoredGroup
+from ottla.coordinator.central.group import CommittedOffset, StoredGroup
 from ottla.coordinator.central.messages import register_refused
 from ottla.coordinator.consumer.heartbeat import heartbeat_refused
 from ottla.coordinator.consumer.regex import resolve_all
@@ -35,6 +35,8 @@ from ottla.protocol.messages import list_groups_response
 from ottla.types import Now, TopicPartition
 
 _log = logging.getLogger("ottla.broker")
+
+Offsets = Mapping[TopicPartition, CommittedOffset]
 
 _OWN = frozenset({Api.REGISTER, Api.LEAVE, Api.PING, Api.STOP, Api.START})
 """The APIs of central groups alone."""
@@ -97,7 +99,7 @@ class CentralLog(Protocol):
         self,
         epoch_version: int,
         on_loaded: Callable[[Sequence[StoredGroup], Now], None],
-        on_written: Callable[[Append, ErrorCode, Mapping[TopicPartition, int] | None, Now], None],
+        on_written: Callable[[Append, ErrorCode, Offsets | None, Now], None],
     ) -> None:
         """Begin a term: load all groups, and report them, and later the outcome of each append, with the offsets of the group if
         members of Kafka 0.8 may have changed them before."""
@@ -105,7 +107,7 @@ class CentralLog(Protocol):
     def end(self) -> None:
         """End the term: no outcome of an append, and no offsets, will be reported."""
 
-    def read_offsets(self, group_id: str, on_read: Callable[[Mapping[TopicPartition, int] | None, Now], None]) -> None:
+    def read_offsets(self, group_id: str, on_read: Callable[[Offsets | None, Now], None]) -> None:
         """Read the offsets of a group, after the appends before; ``None``: that failed."""
 
     def write(self, append: Append) -> None:
@@ -200,7 +202,7 @@ class CentralCoordinatorService:
         for fetch in fetches.values():
             self._refuse(fetch.context, fetch.message, fetch.route, ErrorCode.not_coordinator)
 
-    def _on_written(self, append: Append, error: ErrorCode, found: Mapping[TopicPartition, int] | None, now: Now) -> None:
+    def _on_written(self, append: Append, error: ErrorCode, found: Offsets | None, now: Now) -> None:
         self.election.check_lease(now)
         if found is not None:
             self._coordinator.adopt(append.records[0][0].decode().partition("/")[0], found)
@@ -311,7 +313,7 @@ class CentralCoordinatorService:
             return
         self._execute(self._coordinator.handle(context, message, now))
 
-    def _on_read(self, fetch: _Fetch, group_id: str, found: Mapping[TopicPartition, int] | None, now: Now) -> None:
+    def _on_read(self, fetch: _Fetch, group_id: str, found: Offsets | None, now: Now) -> None:
         """Serve a request when the offsets of all its groups were read again."""
         self.election.check_lease(now)
         if fetch.context.ticket not in self._fetches:

@@ -335,7 +335,7 @@ def _plain(operation: Operation[Any], value: Any) -> object:
 
 
 def _stat(stat: Any) -> Stat:
-    return Stat(stat.czxid, stat.version, stat.cversion, stat.ephemeralOwner)
+    return Stat(stat.czxid, stat.version, stat.cversion, stat.ephemeralOwner, stat.mzxid)
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]

@@ -62,6 +62,7 @@ class Executed(NamedTuple):
 class _Node:
     data: bytes
     czxid: int
+    mzxid: int
     ephemeral_owner: int
     version: int = 0
     cversion: int = 0
@@ -69,7 +70,7 @@ class _Node:
 
     @property
     def stat(self) -> Stat:
-        return Stat(self.czxid, self.version, self.cversion, self.ephemeral_owner)
+        return Stat(self.czxid, self.version, self.cversion, self.ephemeral_owner, self.mzxid)
 
 
 @dataclass(eq=False, slots=True)
@@ -92,7 +93,7 @@ class ZooKeeperModel:
     """See the module. Times are monotonic milliseconds."""
 
     def __init__(self) -> None:
-        self._nodes: dict[str, _Node] = {ROOT: _Node(b"", 0, 0)}
+        self._nodes: dict[str, _Node] = {ROOT: _Node(b"", 0, 0, 0)}
         self._sessions: dict[int, _Session] = {}
         self._zxid = 0
         self._last_session = 0
@@ -249,7 +250,7 @@ class ZooKeeperModel:
             raise _Refused(KeeperCode.NODEEXISTS)
         if parent.ephemeral_owner:
             raise _Refused(KeeperCode.NOCHILDRENFOREPHEMERALS)
-        self._add(path, _Node(data, self._zxid, owner))
+        self._add(path, _Node(data, self._zxid, self._zxid, owner))
         parent.cversion += 1
 
         def undo() -> None:
@@ -269,11 +270,11 @@ class ZooKeeperModel:
 
     def _set(self, path: str, data: bytes, version: int) -> Stat:
         node = self._at_version(path, version)
-        before = node.data
-        node.data, node.version = data, node.version + 1
+        before, written = node.data, node.mzxid
+        node.data, node.version, node.mzxid = data, node.version + 1, self._zxid
 
         def undo() -> None:
-            node.data, node.version = before, node.version - 1
+            node.data, node.version, node.mzxid = before, node.version - 1, written
 
         self._undo.append(undo)
         self._changes.append((path, _OF_DATA))

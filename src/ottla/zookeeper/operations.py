@@ -26,6 +26,8 @@ class Stat(NamedTuple):
     """The number of changes of the children."""
     ephemeral_owner: int = 0
     """The session whose end deletes the node; 0: none."""
+    mzxid: int = 0
+    """The transaction that has written the data last."""
 
 
 class Node(NamedTuple):

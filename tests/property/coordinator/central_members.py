@@ -18,7 +18,7 @@ from ottla.protocol.apis import Api
 from ottla.protocol.messages import leave_request, register_request
 from ottla.types import TopicPartition
 from ottla.zookeeper.nodes import ConsumerThread
-from tests.unit.coordinator.central.harness import ANSWERS, Central, owned_topics, share_of, stored_groups
+from tests.unit.coordinator.central.harness import ANSWERS, Central, owned_topics, share_of
 
 SESSION, REBALANCE = 9_000, 20_000
 _GIVE_UP = (ErrorCode.unknown_member_id, ErrorCode.illegal_generation, ErrorCode.unreleased_instance_id)
@@ -173,7 +173,7 @@ class Network(Central):
         self.asked &= self.replies.keys() | self.silent
         self.epoch += 1
         self.coordinator = CentralCoordinator(self.config, self.topics)
-        self.tell("load", stored_groups(self.nodes), self.epoch)
+        self.tell("load", self.stored_groups(), self.epoch)
         for connection in self.early:
             connection.is_open = True
             self.channels[connection.number] = connection

@@ -18,7 +18,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import partial
 from typing import NamedTuple, NoReturn, TypeVar
 
-from ottla.coordinator.central.group import StoredGroup
+from ottla.broker.zookeeper.central_offsets import StoredOffset, decode_stored_offset, sort_offsets
+from ottla.coordinator.central.group import CommittedOffset, StoredGroup
 from ottla.coordinator.effects import ApiError
 from ottla.coordinator.runtime import Record
 from ottla.errors import KeeperCode, ProtocolError, ZooKeeperError
@@ -29,7 +30,7 @@ from ottla.zookeeper.ask_queue import MOST_SURPRISES, Outcome, has_code
 from ottla.zookeeper.calls import Steps, catch_up, is_live, read_children, read_each, read_tree
 from ottla.zookeeper.malformed import MalformedNodes
 from ottla.zookeeper.multis import parts
-from ottla.zookeeper.nodes import GenerationNode, decode_found_generation, decode_offset, decode_owner
+from ottla.zookeeper.nodes import GenerationNode, decode_found_generation, decode_owner
 from ottla.zookeeper.operations import (
     Check,
     Create,
@@ -47,7 +48,7 @@ from ottla.zookeeper.operations import (
 _log = logging.getLogger("ottla.broker")
 
 _T = TypeVar("_T")
-Offsets = Mapping[TopicPartition, int]
+Offsets = Mapping[TopicPartition, CommittedOffset]
 _ResultT = TypeVar("_ResultT")
 
 _GROUPS_AT_ONCE = 100
@@ -105,7 +106,8 @@ def _load_part(
     found = {name: {paths.CONSUMERS, paths.group(name), paths.generation(name)} for name in generations}
     yield from _note_existing(found, {paths.ids(name): name for name in generations})
     owners = yield from _read_partitions(found, paths.owners, partial(_decode_owner, malformed.owners), malformed.names)
-    offsets = yield from _read_partitions(found, paths.offsets, partial(_decode_offset, malformed.offsets), malformed.names)
+    stored = yield from _read_partitions(found, paths.offsets, partial(_decode_offset, malformed.offsets), malformed.names)
+    offsets = yield from sort_offsets(stored)
     return [
         LoadedGroup(
             StoredGroup(
@@ -116,7 +118,8 @@ def _load_part(
                 epoch=node.epoch,
                 owners=owners[name],
                 processes=node.processes,
-                offsets=offsets[name],
+                offsets=offsets[name].offsets,
+                outdated=offsets[name].outdated,
                 is_malformed=generations[name] is None,
             ),
             found[name],
@@ -131,8 +134,8 @@ def _decode_owner(malformed: MalformedNodes, path: str, node: Node) -> str:
     return node.data.decode(errors="replace")
 
 
-def _decode_offset(malformed: MalformedNodes, path: str, node: Node) -> int | None:
-    return malformed.decoded(path, node, decode_offset)
+def _decode_offset(malformed: MalformedNodes, path: str, node: Node) -> StoredOffset | None:
+    return malformed.decoded(path, node, lambda data, path: decode_stored_offset(node, path))
 
 
 def _no_number(data: bytes, path: str) -> NoReturn:
@@ -181,7 +184,8 @@ def _list(found: Mapping[str, set[str]], directories: Sequence[tuple[str, str, s
 
 
 def read_offsets(group_id: str, malformed: Malformed) -> Steps[Offsets]:
-    """Return the committed offsets of a group, with those that members of Kafka 0.8 have committed before this call."""
+    """Return the committed offsets of a group, with those that members of Kafka 0.8 have committed before this call, and without
+    those of deleted topics."""
     yield from catch_up()
     return (yield from _read_offsets(group_id, malformed))
 
@@ -189,7 +193,7 @@ def read_offsets(group_id: str, malformed: Malformed) -> Steps[Offsets]:
 def _read_offsets(group_id: str, malformed: Malformed) -> Steps[Offsets]:
     decode = partial(_decode_offset, malformed.offsets)
     found = yield from _read_partitions({group_id: set()}, paths.offsets, decode, malformed.names)
-    return found[group_id]
+    return (yield from sort_offsets(found))[group_id].offsets
 
 
 # -- writing --------------------------------------------------------------------------------------------------------------

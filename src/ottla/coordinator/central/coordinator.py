@@ -28,7 +28,7 @@ from ottla.coordinator.central.group import CentralGroup, CommittedOffset, Store
 from ottla.coordinator.central.offsets import gone_topics
 from ottla.coordinator.central.shard import ROUTES, AnswerReceived, CentralShard, ConnectionClosed, RegexesResolved
 from ottla.coordinator.decision import TopicImage
-from ottla.coordinator.effects import Append, HangUp, NoReply, RequestContext, ResolvedRegexes, TimerKey
+from ottla.coordinator.effects import Append, HangUp, NoReply, Reply, RequestContext, ResolvedRegexes, TimerKey
 from ottla.coordinator.runtime import BackgroundTask, CoordinatorRuntime, Operation, Route, SplitRoute, TimerFired
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
@@ -39,6 +39,40 @@ CentralCoordinatorEffect = CentralEffect | Append
 
 _PARTITION = 0
 """The only partition: one broker coordinates all groups."""
+
+
+class _OpenRegisters:
+    """The Registers that are not answered: their appends are open, or they wait for one. Each makes its connection a channel."""
+
+    def __init__(self) -> None:
+        self._connections: dict[int, int] = {}
+        """Ticket -> connection."""
+        self._groups: dict[int, dict[int, str]] = {}
+        """Connection -> ticket -> group."""
+
+    def add(self, context: RequestContext, group_id: str) -> None:
+        self._connections[context.ticket] = context.connection
+        self._groups.setdefault(context.connection, {})[context.ticket] = group_id
+
+    def answered(self, ticket: int) -> None:
+        """Forget a Register, if this was one."""
+        connection = self._connections.pop(ticket, None)
+        if connection is not None:
+            tickets = self._groups[connection]
+            del tickets[ticket]
+            if not tickets:
+                del self._groups[connection]
+
+    def take(self, connection: int) -> frozenset[str]:
+        """Return the groups of a connection, and forget its Registers."""
+        tickets = self._groups.pop(connection, {})
+        for ticket in tickets:
+            del self._connections[ticket]
+        return frozenset(tickets.values())
+
+    def clear(self) -> None:
+        self._connections.clear()
+        self._groups.clear()
 
 
 class CentralCoordinator:
@@ -62,6 +96,9 @@ class CentralCoordinator:
         )
         self._waiting_answers: dict[str, set[tuple[int, str, int]]] = {}
         """Group with an open append -> its answers that wait: connection, member, correlation id."""
+        self._registers = _OpenRegisters()
+        self._changed_meanwhile: dict[str, None] = {}
+        """The topics that have changed while the groups are loaded: some may have been read before."""
 
     def reconfigure(self, config: CentralConfig) -> None:
         """Use other settings from now on."""
@@ -74,6 +111,8 @@ class CentralCoordinator:
         """
         route = ROUTES.get(context.api)
         if route is not None:
+            if context.api is Api.REGISTER:
+                self._registers.add(context, message.group_id)
             return self._complete(self._runtime.handle(route, context, message, now), now)
         effects: list[CentralCoordinatorEffect] = [NoReply(context.ticket)]
         if self._takes(context, message):
@@ -107,6 +146,8 @@ class CentralCoordinator:
             if isinstance(effect, GoOn):
                 pending.extend(self._runtime.submit(str(effect.timer[1]), BackgroundTask(effect.timer), now))
             else:
+                if isinstance(effect, Reply):
+                    self._registers.answered(effect.ticket)
                 outgoing.append(effect)
         return outgoing
 
@@ -127,14 +168,18 @@ class CentralCoordinator:
         """
         served = self._runtime.served(_PARTITION)
         if served is None:
+            if self.unavailable_error is ErrorCode.coordinator_load_in_progress:
+                self._changed_meanwhile.update(dict.fromkeys(topics))
             return []
         state = served.shard.state
         appending = dict.fromkeys(served.open_keys())
         reading = {group_id for name in topics for group_id in state.consumer_groups_per_topic.get(name, ())}
         interested = sorted(reading | state.groups_with_wildcard_topics)
         operations: list[tuple[str, Operation]] = []
+        changed = tuple(topics)
         for group_id in state.groups():
-            gone = gone_topics(state.offsets(group_id), topics, self._context.topics, may_grow=group_id in appending)
+            is_appending = group_id in appending
+            gone = changed if is_appending else gone_topics(state.offsets(group_id), changed, self._context.topics)
             if gone:
                 operations.append((group_id, BackgroundTask(deleted_topics_timer(group_id, gone))))
         operations += [(group_id, BackgroundTask(check_timer(group_id))) for group_id in dict.fromkeys((*appending, *interested))]
@@ -143,12 +188,12 @@ class CentralCoordinator:
     def on_disconnect(self, connection: int, now: Now) -> list[CentralCoordinatorEffect]:
         """Note that a connection is closed. If it was a channel, its members keep their places until their sessions end.
 
-        All groups with an open append are included: it may be a Register on that connection, or one may wait for it.
+        Or it becomes one only now: 1. A Register waits for an append of its group. 2. Its connection is closed. 3. The append ends.
         """
         served = self._runtime.served(_PARTITION)
         if served is None:
             return []
-        groups = dict.fromkeys((*served.open_keys(), *sorted(served.shard.state.groups_on(connection))))
+        groups = sorted(served.shard.state.groups_on(connection) | self._registers.take(connection))
         return self._submit([(group_id, ConnectionClosed(connection)) for group_id in groups], now)
 
     def on_regexes_resolved(self, group_id: str, matches: ResolvedRegexes | None, now: Now) -> list[CentralCoordinatorEffect]:
@@ -191,25 +236,28 @@ class CentralCoordinator:
 
     def start_loading(self) -> None:
         """Answer requests with COORDINATOR_LOAD_IN_PROGRESS while the groups are read."""
+        self._changed_meanwhile.clear()
         self._runtime.start_loading(_PARTITION)
 
     def load(self, groups: Iterable[StoredGroup], epoch: int, now: Now) -> list[CentralCoordinatorEffect]:
         """Serve groups from now on, as the coordinator with this epoch."""
         self._context.epoch, self._context.loaded_at = epoch, now.mono
-        return self._complete(self._runtime.load(_PARTITION, CentralShard(self._context, groups), now), now)
+        effects = self._complete(self._runtime.load(_PARTITION, CentralShard(self._context, groups), now), now)
+        changed = tuple(self._changed_meanwhile)
+        self._changed_meanwhile.clear()
+        return effects + self.on_topics_changed(changed, now) if changed else effects
 
-    def adopt(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+    def adopt(self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
         """Replace the offsets of a group: they were read again, since members of Kafka 0.8 may have committed."""
         served = self._runtime.served(_PARTITION)
         if served is None:
             return
         known = served.shard.state.offsets(group_id)
         gone = tuple(partition for partition in known if partition not in offsets)
-        other = {one: offset for one, offset in offsets.items() if one not in known or known[one].offset != offset}
+        other = {one: found for one, found in offsets.items() if one not in known or known[one].offset != found.offset}
         served.shard.replay((OffsetsDeleted(group_id, gone),))
         if other:
-            committed = {partition: CommittedOffset(offset) for partition, offset in other.items()}
-            served.shard.replay((OffsetsCommitted(group_id, committed),))
+            served.shard.replay((OffsetsCommitted(group_id, other),))
 
     def is_shared(self, group_id: str) -> bool:
         """Whether members of Kafka 0.8 may use a central group, and commit: no member is stored."""
@@ -222,6 +270,7 @@ class CentralCoordinator:
         channels = served.shard.state.channels() if served is not None else ()
         reason = "this broker is no longer the coordinator"
         self._waiting_answers.clear()
+        self._registers.clear()
         return [*self._runtime.unload(_PARTITION), *(HangUp(connection, reason) for connection in channels)]
 
     def is_central(self, group_id: str) -> bool:

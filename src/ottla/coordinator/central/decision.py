@@ -122,5 +122,5 @@ def check_timer(group_id: str) -> TimerKey:
 
 
 def deleted_topics_timer(group_id: str, topics: tuple[str, ...]) -> TimerKey:
-    """The next attempt to delete offsets of deleted topics."""
+    """The next attempt to delete offsets of deleted topics; without names: of those that were deleted before the election."""
     return (CENTRAL, group_id, "forget", topics)

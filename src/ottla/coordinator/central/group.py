@@ -32,7 +32,7 @@ _STATE_OF = attrgetter("state")
 
 
 class CommittedOffset(NamedTuple):
-    """A committed offset, and the id of the topic at the commit; ``None``: not known, since it is not stored."""
+    """A committed offset, and the id of the topic at the commit; ``None``: not known, since the topic had none."""
 
     offset: int
     topic_id: UUID | None = None
@@ -49,7 +49,9 @@ class StoredGroup:
     epoch: int
     """That of the coordinator that has written the generation."""
     owners: Mapping[TopicPartition, str]
-    offsets: Mapping[TopicPartition, int]
+    offsets: Mapping[TopicPartition, CommittedOffset]
+    outdated: frozenset[TopicPartition] = frozenset()
+    """Other partitions with an offset: their topic was deleted after the commit, and perhaps created again."""
     processes: frozenset[str] = frozenset()
     """The processes that were members when the generation began (``GenerationNode.processes``)."""
     is_malformed: bool = False

@@ -13,6 +13,7 @@ from uuid import UUID
 from ottla.coordinator.central.decision import CentralContext, Result
 from ottla.coordinator.central.events import GroupDeleted, OffsetsCommitted, OffsetsDeleted
 from ottla.coordinator.central.group import CentralGroup, CommittedOffset
+from ottla.coordinator.central.patterns import is_resolution_due
 from ottla.coordinator.central.state import CentralState
 from ottla.coordinator.central.states import CentralGroupState
 from ottla.coordinator.decision import TopicImage
@@ -128,7 +129,10 @@ def delete_offsets(
     if group.state is CentralGroupState.RECOVERING or group.has_unknown_members:
         # The topics of its members are not known yet.
         return Result(answer=offset_delete_refused(ErrorCode.coordinator_load_in_progress))
-    subscribed = group.subscribed_topics()
+    if is_resolution_due(group, coordinator.topics):
+        # 1. A member with a pattern reads on after an election, and registers. 2. Its pattern is not matched yet.
+        return Result(answer=offset_delete_refused(ErrorCode.coordinator_load_in_progress))
+    subscribed = group.subscribed_topics() | {partition.topic for partition in group.owners}
     deleted: dict[TopicPartition, None] = {}
     topics = []
     for topic in request.topics:
@@ -153,36 +157,38 @@ def _deletion_error(coordinator: CentralContext, partition: TopicPartition, subs
     return ErrorCode.group_subscribed_to_topic if partition.topic in subscribed else ErrorCode.none
 
 
-def gone_topics(
-    offsets: Mapping[TopicPartition, CommittedOffset], changed: Iterable[str], topics: TopicImage, *, may_grow: bool
-) -> tuple[str, ...]:
-    """Return the changed topics whose offsets must be deleted: those that do not exist, or were created again.
-
-    ``may_grow``: other offsets are being stored, so that a deleted topic may have offsets by then. An offset of an earlier
-    coordinator has no topic id; it says nothing about a topic that exists.
-    """
+def gone_topics(offsets: Mapping[TopicPartition, CommittedOffset], changed: Iterable[str], topics: TopicImage) -> tuple[str, ...]:
+    """Return the changed topics of which there are offsets that must be deleted: they do not exist, or were created again."""
     ids: dict[str, set[UUID | None]] = {}
     for partition, committed in offsets.items():
         ids.setdefault(partition.topic, set()).add(committed.topic_id)
-    gone = []
-    for name in changed:
-        topic_id = topics.topic_id(name)
-        if (topic_id is None and (may_grow or name in ids)) or ids.get(name, set()) - {None, topic_id}:
-            gone.append(name)
-    return tuple(gone)
+    return tuple(name for name in changed if name in ids and _are_gone(ids[name], topics.topic_id(name)))
+
+
+def _are_gone(ids: set[UUID | None], topic_id: UUID | None) -> bool:
+    """Whether there are others than those of this topic. An offset without a topic id says nothing about a topic that exists."""
+    return topic_id is None or bool(ids - {None, topic_id})
 
 
 def delete_offsets_of_topics(coordinator: CentralContext, state: CentralState, group_id: str, topics: Collection[str]) -> Result:
     """Delete a group's offsets of deleted topics, except those committed for a topic that was created again with the same name."""
+    offsets = state.offsets(group_id)
+    gone = frozenset(gone_topics(offsets, topics, coordinator.topics))
     deleted = tuple(
         partition
-        for partition, committed in state.offsets(group_id).items()
-        if partition.topic in topics and not _is_present(committed, coordinator.topics.topic_id(partition.topic))
+        for partition, committed in offsets.items()
+        if partition.topic in gone and not _is_present(committed, coordinator.topics.topic_id(partition.topic))
     )
     return Result((OffsetsDeleted(group_id, deleted),) if deleted else ())
 
 
-def _is_present(committed: CommittedOffset, topic_id: object) -> bool:
+def delete_outdated_offsets(state: CentralState, group_id: str) -> Result:
+    """Delete the offsets of which this coordinator has found that their topics were deleted before its election."""
+    outdated = tuple(sorted(state.outdated(group_id)))
+    return Result((OffsetsDeleted(group_id, outdated),) if outdated else ())
+
+
+def _is_present(committed: CommittedOffset, topic_id: UUID | None) -> bool:
     return topic_id is not None and committed.topic_id == topic_id
 
 

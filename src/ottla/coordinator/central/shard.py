@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from ottla.coordinator.central.answers import answer_missing, answered, ping, session_ended
-from ottla.coordinator.central.decision import CentralContext, Result, check_timer, emptied_timer, recovery_timer
+from ottla.coordinator.central.decision import (
+    CentralContext,
+    GoOn,
+    Result,
+    check_timer,
+    deleted_topics_timer,
+    emptied_timer,
+    recovery_timer,
+)
 from ottla.coordinator.central.describe import describe_group
 from ottla.coordinator.central.events import DurableEvent, Event, records_of
 from ottla.coordinator.central.group import CentralGroup, StoredGroup
@@ -24,6 +32,7 @@ from ottla.coordinator.central.offsets import (
     delete_group,
     delete_offsets,
     delete_offsets_of_topics,
+    delete_outdated_offsets,
     fetch_offsets,
 )
 from ottla.coordinator.central.patterns import end_resolution
@@ -115,8 +124,11 @@ class CentralShard:
         return error if error in _TOLD else ErrorCode.coordinator_not_available
 
     def on_loaded(self, now: Now) -> Iterator[Result]:
-        """Wait for the members that were found: each reads on for one session at most without a coordinator."""
+        """Wait for the members that were found: each reads on for one session at most without a coordinator. Delete the offsets of
+        topics that were deleted meanwhile."""
         for group in self.state.groups().values():
+            if self.state.outdated(group.group_id):
+                yield Result(effects=(GoOn(deleted_topics_timer(group.group_id, ())),))
             timer = recovery_timer if group.state is CentralGroupState.RECOVERING else emptied_timer
             if group.stored_members > 0:
                 yield Result(effects=(SetTimer(timer(group.group_id), now.mono + group.session_timeout_ms),))
@@ -177,6 +189,8 @@ class CentralShard:
     def _on_timer(self, draft: Draft, timer: TimerKey) -> Result:
         context = self._context
         match timer:
+            case (_, str(group_id), "forget", ()):
+                return delete_outdated_offsets(self.state, group_id)
             case (_, str(group_id), "forget", tuple(topics)):
                 return delete_offsets_of_topics(context, self.state, group_id, topics)
             case (_, _, "session", str(member_id)):

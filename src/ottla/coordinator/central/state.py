@@ -9,7 +9,7 @@ The indexes are fields of the draft: ``consumerGroupsPerTopic``, ``groupsWithWil
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -40,6 +40,8 @@ class CentralState:
     def __init__(self, stored: Iterable[StoredGroup] = ()) -> None:
         self._groups: dict[str, CentralGroup] = {}
         self._offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+        self._outdated: dict[str, set[TopicPartition]] = {}
+        """Group -> the partitions whose stored offset is that of a deleted topic, so that it must be deleted."""
         self.consumer_groups_per_topic: dict[str, dict[str, int]] = {}
         """Topic -> the groups with members that name it -> the number of these members."""
         self.groups_with_wildcard_topics: set[str] = set()
@@ -53,7 +55,9 @@ class CentralState:
         for one in stored:
             self._groups[one.group_id] = _found_group(one)
             if one.offsets:
-                self._offsets[one.group_id] = {partition: CommittedOffset(offset) for partition, offset in one.offsets.items()}
+                self._offsets[one.group_id] = dict(one.offsets)
+            if one.outdated:
+                self._outdated[one.group_id] = set(one.outdated)
 
     def group(self, group_id: str) -> CentralGroup | None:
         """Return a group, ``None`` if there is none with this id."""
@@ -66,6 +70,10 @@ class CentralState:
     def offsets(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
         """Return the committed offsets of a group."""
         return self._offsets.get(group_id, _NO_OFFSETS)
+
+    def outdated(self, group_id: str) -> Collection[TopicPartition]:
+        """Return the partitions whose stored offset is that of a deleted topic."""
+        return self._outdated.get(group_id, ())
 
     @property
     def groups_being_rebalanced(self) -> Mapping[str, RebalanceFlag]:
@@ -86,10 +94,12 @@ class CentralState:
             match event:
                 case OffsetsCommitted(group_id, offsets):
                     self._offsets.setdefault(group_id, {}).update(offsets)
+                    self._written(group_id, offsets)
                 case OffsetsDeleted(group_id, partitions):
                     self._delete_offsets(group_id, partitions)
                 case GroupDeleted(group_id):
                     self._offsets.pop(group_id, None)
+                    self._outdated.pop(group_id, None)
                     deleted = self._groups.pop(group_id, None)
                     if deleted is not None:
                         self.first_generation = max(self.first_generation, deleted.generation)
@@ -101,12 +111,20 @@ class CentralState:
                     elif isinstance(event, MemberRemoved | ChannelLost):
                         self._index(before, after, event.member_id)
 
-    def _delete_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
+    def _delete_offsets(self, group_id: str, partitions: Collection[TopicPartition]) -> None:
         offsets = self._offsets.get(group_id, {})
         for partition in partitions:
             offsets.pop(partition, None)
         if not offsets:
             self._offsets.pop(group_id, None)
+        self._written(group_id, partitions)
+
+    def _written(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
+        outdated = self._outdated.get(group_id)
+        if outdated is not None:
+            outdated.difference_update(partitions)
+            if not outdated:
+                del self._outdated[group_id]
 
     def _index(self, before: CentralGroup, after: CentralGroup, member_id: str) -> None:
         was, is_now = before.members.get(member_id), after.members.get(member_id)

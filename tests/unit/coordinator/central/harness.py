@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+from uuid import UUID
 
 from ottla.coordinator.central.coordinator import CentralCoordinator, CentralCoordinatorEffect
 from ottla.coordinator.central.decision import CentralConfig
-from ottla.coordinator.central.group import CentralGroup, StoredGroup
+from ottla.coordinator.central.group import CentralGroup, CommittedOffset, StoredGroup
 from ottla.coordinator.central.states import CentralGroupState
 from ottla.coordinator.consumer.regex import resolve_all
 from ottla.coordinator.effects import (
@@ -85,6 +86,8 @@ class Central:
         self.epoch = epoch
         self.nodes: dict[str, bytes] = {}
         """What is stored: path below ``/consumers`` -> data."""
+        self.written_for: dict[str, UUID | None] = {}
+        """Path of an offset -> the id of the topic when it was written."""
         self.appends: Callable[[Append], ErrorCode | None] = IMMEDIATE
         self.open: dict[int, Append] = {}
         self.replies: dict[int, Any] = {}
@@ -178,6 +181,8 @@ class Central:
             self.nodes.pop(key.decode(), None)
         else:
             self.nodes[key.decode()] = value
+            if b"/offsets/" in key:
+                self.written_for[key.decode()] = self.topics.topic_id(key.decode().split("/")[2])
 
     def sleep(self, milliseconds: int) -> None:
         """Advance the clock, and fire every timer at its time."""
@@ -215,7 +220,22 @@ class Central:
         self.jobs.clear()
         self.epoch += 1
         self.coordinator = CentralCoordinator(self.config, self.topics)
-        self.tell("load", stored_groups(self.nodes), self.epoch)
+        self.tell("load", self.stored_groups(), self.epoch)
+
+    def stored_groups(self) -> list[StoredGroup]:
+        """The groups that a new coordinator finds: of the offsets it knows whether they were written for the present topics."""
+        return [self._with_offsets(found) for found in _found_groups(self.nodes)]
+
+    def _with_offsets(self, found: StoredGroup) -> StoredGroup:
+        offsets, outdated = {}, set()
+        for partition, offset in self.stored_offsets(found.group_id).items():
+            topic_id = self.topics.topic_id(partition.topic)
+            written_for = self.written_for[f"{found.group_id}/offsets/{partition.topic}/{partition.partition}"]
+            if topic_id is None or written_for != topic_id:
+                outdated.add(partition)
+            else:
+                offsets[partition] = CommittedOffset(offset, topic_id)
+        return replace(found, offsets=offsets, outdated=frozenset(outdated))
 
     # Connections.
 
@@ -412,6 +432,14 @@ class Central:
         prefix = f"{group_id}/owners/"
         return {path[len(prefix) :]: data.decode() for path, data in self.nodes.items() if path.startswith(prefix)}
 
+    def stored_offsets(self, group_id: str = "g") -> dict[TopicPartition, int]:
+        return {partition: int(data) for partition, data in _below(self.nodes, group_id, "offsets")}
+
+    def outdated(self, group_id: str = "g") -> set[TopicPartition]:
+        """The partitions whose stored offset is that of a topic that was deleted before the election."""
+        served = self.coordinator._runtime.served(0)
+        return set() if served is None else set(served.shard.state.outdated(group_id))
+
     def holdings(self) -> dict[str, list[str]]:
         """What each member holds."""
         return {one.member_id: [f"{topic}/{n}" for topic, n in sorted(one.held)] for one in self.members.values()}
@@ -437,8 +465,8 @@ def code_of(answer: Any) -> ErrorCode:
     return code
 
 
-def stored_groups(nodes: Mapping[str, bytes]) -> list[StoredGroup]:
-    """The groups that a new coordinator finds."""
+def _found_groups(nodes: Mapping[str, bytes]) -> list[StoredGroup]:
+    """The groups that a new coordinator finds, without their offsets."""
     groups = []
     for path in [path for path in nodes if path.endswith("/generation") and path.count("/") == 1]:
         group_id = path.split("/")[0]
@@ -447,7 +475,6 @@ def stored_groups(nodes: Mapping[str, bytes]) -> list[StoredGroup]:
         except ProtocolError:
             node, is_malformed = GenerationNode(0, 1, 1_800_000, 0), True
         owners = {partition: data.decode() for partition, data in _below(nodes, group_id, "owners")}
-        offsets = {partition: int(data) for partition, data in _below(nodes, group_id, "offsets")}
         groups.append(
             StoredGroup(
                 group_id=group_id,
@@ -456,7 +483,7 @@ def stored_groups(nodes: Mapping[str, bytes]) -> list[StoredGroup]:
                 session_timeout_ms=node.session_timeout_ms,
                 epoch=node.epoch,
                 owners=owners,
-                offsets=offsets,
+                offsets={},
                 processes=node.processes,
                 is_malformed=is_malformed,
             )

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ottla.coordinator.central.group import CommittedOffset
 from ottla.coordinator.central.shard import CentralShard
 from ottla.coordinator.central.states import CentralGroupState
 from ottla.protocol.apis import Api
@@ -80,6 +81,22 @@ def test_an_append_and_an_answer_cost_the_same_however_many_groups_have_some() -
     assert 0 < large <= FACTOR * small
 
 
+def test_the_end_of_a_connection_costs_the_same_however_many_groups_have_an_open_append() -> None:
+    def lines(groups: int) -> int:
+        central = Central()
+        central.appends = DELAYED
+        for number in range(groups):
+            central.register(f"m{number}", group=f"g{number}")
+        assert len(central.open) == groups
+        lines = work(lambda: central.tell("on_disconnect", 7)).lines
+        served = central.coordinator._runtime.served(0)
+        assert served is not None
+        assert not any(served.waiting(group) for group in served.open_keys())
+        return lines
+
+    assert 0 < lines(SMALL) == lines(FACTOR * SMALL)
+
+
 def lines_of_an_election(size: int) -> int:
     central = group_of(size)
 
@@ -129,7 +146,7 @@ def test_a_description_costs_the_same_for_each_member() -> None:
 def test_a_fetch_of_few_offsets_does_not_depend_on_how_many_are_committed() -> None:
     def fetching(committed: int) -> Any:
         central = group_of(SMALL)
-        central.coordinator.adopt("g", {TopicPartition("orders", number): 5 for number in range(committed)})
+        central.coordinator.adopt("g", {TopicPartition("orders", number): CommittedOffset(5) for number in range(committed)})
         topic = offset_fetch_request.OffsetFetchRequestTopics(name="orders", topic_id=None, partition_indexes=(0, 1))
         group = offset_fetch_request.OffsetFetchRequestGroup(group_id="g", topics=(topic,))
         return lambda: central.ask(Api.OFFSET_FETCH, offset_fetch_request.OffsetFetchRequest(groups=(group,)))

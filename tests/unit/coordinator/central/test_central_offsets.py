@@ -335,6 +335,35 @@ def test_offsets_of_topics_that_members_read_are_not_deleted() -> None:
     assert central.delete_offset("orders", 0) is ErrorCode.coordinator_load_in_progress
 
 
+def test_offsets_of_topics_that_a_pattern_may_match_are_not_deleted_before_it_is_matched() -> None:
+    central = Central()
+    central.register("a", topics={}, pattern="o.*")
+    central.run_jobs()
+    central.obey()
+    central.committed("a", 1)
+    assert central.delete_offset("orders", 0) is ErrorCode.group_subscribed_to_topic
+    central.fail_over()
+    central.register("a", topics={}, pattern="o.*", again=central.members["a"])
+    assert central.state() is CentralGroupState.STABLE
+    assert central.delete_offset("orders", 0) is ErrorCode.coordinator_load_in_progress
+    assert central.fetch() == {ORDERS_0: 10}
+    central.run_jobs()
+    assert central.delete_offset("orders", 0) is ErrorCode.group_subscribed_to_topic
+    assert central.delete_offset("bills", 0) is ErrorCode.none
+
+
+def test_offsets_of_owned_partitions_are_not_deleted_though_their_member_has_left() -> None:
+    central = stable("a")
+    central.register("b", topics={"bills": 1})
+    central.obey()
+    central.committed("b", 2, bills=0)
+    central.leave("b")
+    assert central.state() is CentralGroupState.STOPPING
+    assert central.delete_offset("bills", 0) is ErrorCode.group_subscribed_to_topic
+    central.obey("a")
+    assert central.delete_offset("bills", 0) is ErrorCode.none
+
+
 def test_a_group_is_deleted_when_it_is_empty() -> None:
     central = stable("a")
     central.committed("a", 1)

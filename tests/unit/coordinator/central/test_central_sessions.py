@@ -230,6 +230,35 @@ def test_a_register_and_the_end_of_its_connection_that_wait_for_an_append_keep_t
     assert central.group().members["b"].connection is None
 
 
+def test_the_connection_of_a_register_whose_append_is_open_may_end() -> None:
+    central = Central()
+    central.appends = DELAYED
+    central.register("a")
+    connection = central.members["a"].connection
+    central.tell("on_disconnect", connection)
+    central.settle()
+    assert central.group().members["a"].connection is None
+
+
+def test_a_register_is_remembered_until_it_is_answered_or_its_connection_is_closed() -> None:
+    central = stable("a", "b")
+    registers = central.coordinator._registers
+    assert (registers._connections, registers._groups) == ({}, {})
+    central.appends = DELAYED
+    central.commit("a", 2)
+    tickets = [central.send_register("c", connection=500), central.send_register("d", connection=500)]
+    central.send_register("e", connection=501)
+    assert registers._connections.keys() >= {*tickets}
+    central.tell("on_disconnect", 501)
+    assert registers._groups == {500: dict.fromkeys(tickets, "g")}
+    central.settle()
+    assert (registers._connections, registers._groups) == ({}, {})
+    central.commit("a", 2)
+    central.send_register("e", connection=502)
+    central.tell("unload")
+    assert (registers._connections, registers._groups) == ({}, {})
+
+
 # Frames that do not count.
 
 

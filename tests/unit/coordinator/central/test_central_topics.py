@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ottla.coordinator.central.flag import RebalanceFlag
 from ottla.coordinator.central.states import CentralGroupState
 from ottla.protocol import ErrorCode
@@ -197,6 +199,9 @@ def test_the_indexes_of_the_draft_follow_the_members() -> None:
     assert not state.channels()
 
 
+# Topics that change while there is no coordinator, or while one is elected.
+
+
 def test_offsets_of_an_earlier_coordinator_survive_an_extension_of_their_topic() -> None:
     central = stable("a")
     central.committed("a", 1, 3)
@@ -205,3 +210,103 @@ def test_offsets_of_an_earlier_coordinator_survive_an_extension_of_their_topic()
     assert central.fetch() == {TopicPartition("orders", 0): 3}
     central.change_topics(orders=0)
     assert central.fetch() == {}
+
+
+def replace_topic(central: Central, name: str) -> None:
+    """Delete a topic and create it again, so that the coordinator sees both at once."""
+    central.topics.generations[name] += 1
+    central.change_topics(**{name: central.topics.counts[name]})
+
+
+def test_a_topic_that_is_created_again_after_an_election_loses_its_offsets() -> None:
+    central = stable("a")
+    central.committed("a", 1, 3, orders=0, bills=0)
+    central.fail_over()
+    replace_topic(central, "bills")
+    assert central.fetch() == {TopicPartition("orders", 0): 3}
+    assert "g/offsets/bills/0" not in central.nodes
+
+
+def test_a_commit_whose_append_is_open_when_its_topic_is_created_again_is_deleted_as_well() -> None:
+    central = stable("a")
+    central.appends = DELAYED
+    central.commit("a", 1, 3, orders=0, bills=0)
+    replace_topic(central, "bills")
+    central.settle()
+    central.settle()
+    assert central.fetch() == {TopicPartition("orders", 0): 3}
+
+
+def between_coordinators(name: str, partitions: int = 0) -> Central:
+    """The offset of a partition, whose topic is deleted while there is no coordinator; another one is kept."""
+    central = stable("a")
+    central.committed("a", 1, 3, orders=0, **{name: 1})
+    del central.topics.counts[name]
+    central.topics.generations[name] += 1
+    if partitions:
+        central.topics.counts[name] = partitions
+    return central
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_a_topic_that_is_deleted_while_there_is_no_coordinator_loses_its_offsets(partitions: int) -> None:
+    central = between_coordinators("bills", partitions)
+    central.fail_over()
+    assert central.stored_offsets() == central.fetch() == {TopicPartition("orders", 0): 3}
+    assert central.outdated() == set()
+
+
+def test_outdated_offsets_that_cannot_be_deleted_are_deleted_later_and_are_none_meanwhile() -> None:
+    central = between_coordinators("bills", 2)
+    central.appends = failing(ErrorCode.request_timed_out)
+    central.fail_over()
+    assert central.fetch() == {TopicPartition("orders", 0): 3}
+    assert central.outdated() == {TopicPartition("bills", 1)}
+    central.appends = IMMEDIATE
+    central.sleep(500)
+    assert central.stored_offsets() == central.fetch() == {TopicPartition("orders", 0): 3}
+
+
+def test_an_offset_that_is_committed_before_the_outdated_one_is_deleted_stays() -> None:
+    central = between_coordinators("bills", 2)
+    central.appends = failing(ErrorCode.request_timed_out)
+    central.fail_over()
+    central.appends = IMMEDIATE
+    central.register("a", again=central.members["a"])
+    assert central.committed("a", 1, 8, bills=1) is ErrorCode.none
+    central.sleep(1_000)
+    assert central.stored_offsets() == {TopicPartition("orders", 0): 3, TopicPartition("bills", 1): 8}
+
+
+def test_outdated_offsets_are_left_to_members_of_0_8() -> None:
+    central = between_coordinators("bills")
+    central.leave("a")
+    central.appends = failing(ErrorCode.inconsistent_group_protocol)
+    central.fail_over()
+    central.appends = IMMEDIATE
+    central.change_topics(bills=0)
+    central.sleep(10_000)
+    assert TopicPartition("bills", 1) in central.stored_offsets()
+
+
+def test_a_topic_that_the_new_coordinator_does_not_know_yet_keeps_its_offsets() -> None:
+    """The groups may be read before the topics: it counts what is stored, not what is known."""
+    central = stable("a")
+    central.committed("a", 1, 3, orders=0, bills=1)
+    found = central.stored_groups()
+    del central.topics.counts["bills"]
+    central.tell("unload")
+    central.tell("load", found, 2)
+    assert TopicPartition("bills", 1) in central.stored_offsets()
+    assert central.fetch()[TopicPartition("bills", 1)] == 3
+
+
+def test_a_topic_that_is_deleted_while_the_groups_are_loaded_loses_its_offsets() -> None:
+    central = stable("a")
+    central.committed("a", 1, 3, orders=0, bills=1)
+    central.tell("unload")
+    central.coordinator.start_loading()
+    found = central.stored_groups()
+    central.change_topics(bills=0)
+    central.tell("load", found, 2)
+    assert central.stored_offsets() == central.fetch() == {TopicPartition("orders", 0): 3}
