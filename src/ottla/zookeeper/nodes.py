@@ -267,8 +267,8 @@ class GenerationNode(NamedTuple):
 
 
 def process_digest(member_id: str, incarnation: str) -> str:
-    """Return what stands for a process in a ``GenerationNode``: twelve characters, since a group may have 50,000 members, and
-    ZooKeeper takes a megabyte."""
+    """Return what stands for a process in a ``GenerationNode``: twelve characters, since a group may have thousands of
+    members, and each election reads the nodes of all groups."""
     text = f"{len(member_id)} {member_id}{incarnation}"
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=6).hexdigest()
 

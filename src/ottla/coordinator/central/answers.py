@@ -8,17 +8,18 @@ unanswered for the rest of it; a frame that is not expected is ignored, and neve
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from ottla.coordinator.central import messages
 from ottla.coordinator.central.decision import CentralContext, answer_timer, ping_timer, session_timer
-from ottla.coordinator.central.events import Answered, Complained
+from ottla.coordinator.central.events import Answered, Complained, PingAnswered, Pinged
 from ottla.coordinator.central.group import CentralGroup
 from ottla.coordinator.central.machine import Draft
-from ottla.coordinator.central.member import CentralMember, MemberState, Question
+from ottla.coordinator.central.member import CentralMember, LastPing, MemberState, Question
 from ottla.coordinator.central.membership import evict, lease_ended
 from ottla.coordinator.central.rebalance import advance
-from ottla.coordinator.effects import RequestContext
+from ottla.coordinator.effects import Push, RequestContext
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.types import short_repr
@@ -26,27 +27,38 @@ from ottla.types import short_repr
 logger = logging.getLogger("ottla.broker")
 
 
-def is_expected(group: CentralGroup | None, context: RequestContext, message: Any) -> bool:
+Pings = Mapping[str, LastPing]
+"""The last Ping to each member of a group."""
+
+
+def is_expected(group: CentralGroup | None, pings: Pings, context: RequestContext, message: Any) -> bool:
     """Whether a frame answers an open question of the coordinator to this member, on its channel."""
-    return _question(group, context, message) is not None
+    return _question(group, pings, context, message) is not None
 
 
-def _question(group: CentralGroup | None, context: RequestContext, message: Any) -> tuple[CentralMember, Question] | None:
+def _question(
+    group: CentralGroup | None, pings: Pings, context: RequestContext, message: Any
+) -> tuple[CentralMember, Question] | None:
     member = group.members.get(message.member_id) if group is not None else None
     if member is None or member.connection != context.connection:
         logger.debug("group %r: ignored a frame of %r, which is no member on its channel", message.group_id, message.member_id)
         return None
-    question = member.ping if context.api is Api.PING else member.command
+    question = _open_ping(pings, member.member_id) if context.api is Api.PING else member.command
     if question is None or (question.api, question.correlation_id) != (context.api, context.correlation_id):
         logger.debug("group %r: ignored a late answer of member %r", message.group_id, message.member_id)
         return None
     return member, question
 
 
-def answered(draft: Draft, coordinator: CentralContext, context: RequestContext, message: Any) -> None:
+def _open_ping(pings: Pings, member_id: str) -> Question | None:
+    last = pings.get(member_id)
+    return None if last is None or last.is_answered else last.question
+
+
+def answered(draft: Draft, pings: Pings, coordinator: CentralContext, context: RequestContext, message: Any) -> None:
     """Take the answer of a member to its last Ping, Stop or Start; ignore any other frame."""
     group_id = draft.group.group_id
-    expected = _question(draft.group, context, message)
+    expected = _question(draft.group, pings, context, message)
     if expected is None:
         return
     member, question = expected
@@ -54,12 +66,13 @@ def answered(draft: Draft, coordinator: CentralContext, context: RequestContext,
     if refusal is not None:
         _complain(draft, member, refusal)
         return
-    draft.apply(Answered(group_id, member.member_id, context.api))
     draft.set_timer(session_timer(group_id, member.member_id), member.session_timeout_ms)
     if context.api is Api.PING:
+        draft.note(PingAnswered(group_id, member.member_id))
         next_ping = max(0, question.at + member.ping_interval_ms - draft.now.mono)
         draft.set_timer(ping_timer(group_id, member.member_id), next_ping)
     else:
+        draft.apply(Answered(group_id, member.member_id, context.api))
         draft.cancel_timer(answer_timer(group_id, member.member_id))
         advance(draft, coordinator)
 
@@ -91,14 +104,23 @@ def _complain(draft: Draft, member: CentralMember, reason: str) -> None:
 # Deadlines
 
 
-def ping(draft: Draft, coordinator: CentralContext, member_id: str) -> None:
-    """Ping a member, unless it has a Ping to answer."""
+def ping(draft: Draft, pings: Pings, coordinator: CentralContext, member_id: str) -> Question | None:
+    """Ping a member, unless it has a Ping to answer. Return the Ping; ``None`` if it has no channel."""
     member = draft.group.members.get(member_id)
-    if member is not None and member.ping is None:
-        draft.ask(Api.PING, {member_id: messages.ping(draft.group, member_id, coordinator.epoch)})
+    if member is None or member.connection is None:
+        return None
+    question = _open_ping(pings, member_id)
+    if question is None:
+        message = messages.ping(draft.group, member_id, coordinator.epoch)
+        last = pings.get(member_id)
+        number = 1 if last is None else last.question.correlation_id + 1
+        question = Question(Api.PING, number, message.generation, draft.now.mono)
+        draft.add(Push(member.connection, Api.PING, number, message))
+        draft.note(Pinged(draft.group.group_id, member_id, question))
+    return question
 
 
-def session_ended(draft: Draft, coordinator: CentralContext, member_id: str) -> None:
+def session_ended(draft: Draft, pings: Pings, coordinator: CentralContext, member_id: str) -> None:
     """Evict a member that was silent for its session timeout, if it was asked in time.
 
     1. The group's append is open for long, and holds the timers of the group: no Ping goes out.
@@ -111,8 +133,7 @@ def session_ended(draft: Draft, coordinator: CentralContext, member_id: str) -> 
     member = draft.group.members.get(member_id)
     if member is None:
         return
-    ping(draft, coordinator, member_id)
-    question = draft.group.members[member_id].ping
+    question = ping(draft, pings, coordinator, member_id)
     until = draft.now.mono
     if question is not None:  # else it has no channel
         until = question.at + member.session_timeout_ms - member.ping_interval_ms

@@ -94,8 +94,8 @@ class CentralCoordinator:
         self._runtime: CoordinatorRuntime[CentralShard, CentralEffect] = CoordinatorRuntime(
             "/consumers", 1, config.append_retry_backoff_ms
         )
-        self._waiting_answers: dict[str, set[tuple[int, str, int]]] = {}
-        """Group with an open append -> its answers that wait: connection, member, correlation id."""
+        self._waiting_answers: dict[str, set[tuple[Api, int, str, int]]] = {}
+        """Group with an open append -> its answers that wait: API, connection, member, correlation id."""
         self._registers = _OpenRegisters()
         self._changed_meanwhile: dict[str, None] = {}
         """The topics that have changed while the groups are loaded: some may have been read before."""
@@ -127,7 +127,10 @@ class CentralCoordinator:
         3. One answer waits for each question that is open now. While the append is open, there are no others.
         """
         served = self._runtime.served(_PARTITION)
-        if served is None or not is_expected(served.shard.state.group(message.group_id), context, message):
+        if served is None:
+            return False
+        state = served.shard.state
+        if not is_expected(state.group(message.group_id), state.pings(message.group_id), context, message):
             return False
         if not served.is_open(message.group_id):
             return True
@@ -308,6 +311,6 @@ class CentralCoordinator:
         return self._runtime.armed_timers()
 
 
-def _key_of(context: RequestContext, message: Any) -> tuple[int, str, int]:
+def _key_of(context: RequestContext, message: Any) -> tuple[Api, int, str, int]:
     """Return what tells a member's answer from all others."""
-    return context.connection, message.member_id, context.correlation_id
+    return context.api, context.connection, message.member_id, context.correlation_id

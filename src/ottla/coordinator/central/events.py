@@ -133,7 +133,7 @@ class ChannelLost:
 
 @light_dataclass(frozen=True, slots=True)
 class Asked:
-    """A request goes to each of these members."""
+    """A Stop or Start goes to each of these members."""
 
     group_id: str
     questions: Mapping[str, Question]
@@ -141,11 +141,28 @@ class Asked:
 
 @light_dataclass(frozen=True, slots=True)
 class Answered:
-    """A member has answered its last question of an API."""
+    """A member has answered its Stop or Start."""
 
     group_id: str
     member_id: str
     api: Api
+
+
+@light_dataclass(frozen=True, slots=True)
+class Pinged:
+    """A Ping goes to a member."""
+
+    group_id: str
+    member_id: str
+    question: Question
+
+
+@light_dataclass(frozen=True, slots=True)
+class PingAnswered:
+    """A member has answered its Ping."""
+
+    group_id: str
+    member_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,9 +243,9 @@ GroupEvent = (
     | RegexResolutionStarted
     | RegexResolutionEnded
 )
-"""The events that change a group; the others concern its offsets, or its existence."""
+"""The events that change a group; the others concern its offsets, its Pings, or its existence."""
 
-Event = GroupEvent | OffsetsCommitted | OffsetsDeleted | GroupDeleted
+Event = GroupEvent | OffsetsCommitted | OffsetsDeleted | GroupDeleted | Pinged | PingAnswered
 
 _BELOW = len(paths.CONSUMERS) + 1
 

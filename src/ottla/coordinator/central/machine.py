@@ -30,6 +30,8 @@ from ottla.coordinator.central.events import (
     MemberRemoved,
     Moved,
     OwnersGivenUp,
+    PingAnswered,
+    Pinged,
     RegexResolutionEnded,
     RegexResolutionStarted,
     StartOrdered,
@@ -93,8 +95,6 @@ def _changed(group: CentralGroup, changed: Mapping[str, CentralMember]) -> Centr
 
 
 def _asked(member: CentralMember, question: Question) -> CentralMember:
-    if question.api is Api.PING:
-        return replace(member, pushes=question.correlation_id, ping=question)
     return replace(member, pushes=question.correlation_id, command=question)
 
 
@@ -105,7 +105,7 @@ def _ordered(member: CentralMember, cause: MemberInput) -> CentralMember:
 def _apply_to_member(member: CentralMember, event: ChannelLost | Answered | Complained) -> CentralMember:
     match event:
         case ChannelLost():
-            return replace(member, connection=None, ping=None, command=None)
+            return replace(member, connection=None, command=None)
         case Answered(_, _, api):
             return _answered(member, api)
         case Complained():
@@ -115,8 +115,6 @@ def _apply_to_member(member: CentralMember, event: ChannelLost | Answered | Comp
 
 
 def _answered(member: CentralMember, api: Api) -> CentralMember:
-    if api is Api.PING:
-        return replace(member, ping=None)
     if api is Api.STOP:
         return replace(move_member(member, MemberInput.STOP_ANSWERED), command=None, differs=False)
     assert member.command is not None, "only a question is answered"
@@ -191,6 +189,10 @@ class Draft:
         self.group = apply(self.group, event)
         self._events.append(event)
 
+    def note(self, event: Pinged | PingAnswered) -> None:
+        """Add an event to the result that does not change the group."""
+        self._events.append(event)
+
     def move(self, cause: CentralGroupInput) -> None:
         """Change the group's state."""
         self.apply(Moved(self.group.group_id, cause))
@@ -205,7 +207,7 @@ class Draft:
         self._effects.append(effect)
 
     def ask(self, api: Api, messages: Mapping[str, Any]) -> None:
-        """Send a request to each of some members, if it has a channel."""
+        """Send a Stop or Start to each of some members, if it has a channel."""
         questions: dict[str, Question] = {}
         for member_id, message in messages.items():
             member = self.group.members[member_id]

@@ -1,7 +1,8 @@
 """A member of a central group as an immutable value, and the states of a member.
 
 Owns the fields, the questions that the member has not answered, and the table of states. Must not know how a member moves along it.
-Invariant: correlation ids of the requests to a member grow, so that a late answer to an earlier request is recognized.
+Invariant: the correlation ids of the Pings on a channel grow, and so do those of a member's Stops and Starts, so that a late answer
+to an earlier request is recognized.
 """
 
 from __future__ import annotations
@@ -76,6 +77,14 @@ class Question(NamedTuple):
     """When it was sent (milliseconds on the monotonic clock)."""
 
 
+class LastPing(NamedTuple):
+    """The last Ping on a channel. It is beside the group (``CentralState.pings``): to replace a member costs as much as there are
+    members, and each of them has a Ping six times in a session."""
+
+    question: Question
+    is_answered: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class CentralMember:
     """One member. Timeouts are milliseconds."""
@@ -101,8 +110,7 @@ class CentralMember:
     differs: bool = False
     """Whether it holds something else than the owners of its generation say, so that it must be stopped first."""
     pushes: int = 0
-    """The number of requests to it so far, which is the correlation id of the last one."""
-    ping: Question | None = None
+    """The number of Stops and Starts to it so far, which is the correlation id of the last one."""
     command: Question | None = None
     """The last Stop or Start, if it is not answered."""
     complained: bool = False

@@ -39,8 +39,12 @@ logger = logging.getLogger("ottla.broker")
 MOST_TOPICS = 10_000
 """The topics that a member names."""
 
-MOST_MEMBERS = 50_000
-"""The members of a group. The node of its generation has 15 bytes for each, and ZooKeeper takes a megabyte."""
+MOST_MEMBERS = 2_000
+"""The members of a group. An answer to a Stop or Start, and a Register, take a time that grows with their number: with many more,
+the Registers of all, after their connections have broken at once, take longer than a session (docs/central-groups.md).
+
+The node of the generation has 15 bytes for each member, and ZooKeeper takes a megabyte.
+"""
 
 _USUAL_SESSION_MS = 45_000
 """The session time-out of a consumer that has no other one."""
@@ -234,8 +238,6 @@ def _member_of(group: CentralGroup, context: RequestContext, request: register_r
     )
     if old is None:
         return member
-    if old.connection == context.connection:  # the next Ping still tells that the answer to this one has arrived
-        member = replace(member, ping=old.ping)
     if group.state in _STOPPING:
         return replace(member, state=move_member(old, MemberInput.STOP).state if held else old.state)
     if group.state is CentralGroupState.STARTING:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import Any
 
-from ottla.coordinator.central.answers import answer_missing, answered, ping, session_ended
+from ottla.coordinator.central.answers import Pings, answer_missing, answered, ping, session_ended
 from ottla.coordinator.central.decision import (
     CentralContext,
     GoOn,
@@ -164,16 +164,16 @@ class CentralShard:
         group = self.state.group(group_id)
         if group is None:
             return Result()
-        draft = Draft(group, now)
+        draft, pings = Draft(group, now), self.state.pings(group_id)
         match operation:
             case AnswerReceived(context, message):
-                answered(draft, self._context, context, message)
+                answered(draft, pings, self._context, context, message)
             case ConnectionClosed(connection):
                 connection_closed(draft, connection)
             case RegexesResolved(matches):
                 return self._regexes_resolved(draft, matches)
             case TimerFired(timer) | BackgroundTask(timer):
-                return self._on_timer(draft, timer)
+                return self._on_timer(draft, pings, timer)
             case _:
                 raise AssertionError(f"unknown operation: {operation}")
         return draft.result()
@@ -186,7 +186,7 @@ class CentralShard:
             advance(draft, self._context)
         return draft.result()
 
-    def _on_timer(self, draft: Draft, timer: TimerKey) -> Result:
+    def _on_timer(self, draft: Draft, pings: Pings, timer: TimerKey) -> Result:
         context = self._context
         match timer:
             case (_, str(group_id), "forget", ()):
@@ -194,9 +194,9 @@ class CentralShard:
             case (_, str(group_id), "forget", tuple(topics)):
                 return delete_offsets_of_topics(context, self.state, group_id, topics)
             case (_, _, "session", str(member_id)):
-                session_ended(draft, context, member_id)
+                session_ended(draft, pings, context, member_id)
             case (_, _, "ping", str(member_id)):
-                ping(draft, context, member_id)
+                ping(draft, pings, context, member_id)
             case (_, _, "answer", str(member_id)):
                 answer_missing(draft, context, member_id)
             case (_, _, str(work)) if work in _WORK:

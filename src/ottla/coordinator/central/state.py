@@ -21,17 +21,20 @@ from ottla.coordinator.central.events import (
     MemberRemoved,
     OffsetsCommitted,
     OffsetsDeleted,
+    PingAnswered,
+    Pinged,
 )
 from ottla.coordinator.central.flag import RebalanceFlag
 from ottla.coordinator.central.group import CentralGroup, CommittedOffset, StoredGroup, owner_of, shares_of
 from ottla.coordinator.central.machine import apply
-from ottla.coordinator.central.member import CentralMember
+from ottla.coordinator.central.member import CentralMember, LastPing
 from ottla.coordinator.central.states import TRANSITIONS, CentralGroupInput, CentralGroupState
 from ottla.types import TopicPartition
 
 K = TypeVar("K")
 
 _NO_OFFSETS: Mapping[TopicPartition, CommittedOffset] = MappingProxyType({})
+_NO_PINGS: Mapping[str, LastPing] = MappingProxyType({})
 
 
 class CentralState:
@@ -52,6 +55,8 @@ class CentralState:
         number."""
         self._channels: dict[int, dict[str, int]] = {}
         """Connection -> the groups for whose members it is the channel -> the number of these members."""
+        self._pings: dict[str, dict[str, LastPing]] = {}
+        """Group -> member -> the last Ping on its channel."""
         for one in stored:
             self._groups[one.group_id] = _found_group(one)
             if one.offsets:
@@ -75,6 +80,10 @@ class CentralState:
         """Return the partitions whose stored offset is that of a deleted topic."""
         return self._outdated.get(group_id, ())
 
+    def pings(self, group_id: str) -> Mapping[str, LastPing]:
+        """Return the last Ping to each member of a group on its present channel."""
+        return self._pings.get(group_id, _NO_PINGS)
+
     @property
     def groups_being_rebalanced(self) -> Mapping[str, RebalanceFlag]:
         """Group -> whether it is being rebalanced."""
@@ -97,9 +106,15 @@ class CentralState:
                     self._written(group_id, offsets)
                 case OffsetsDeleted(group_id, partitions):
                     self._delete_offsets(group_id, partitions)
+                case Pinged(group_id, member_id, question):
+                    self._pings.setdefault(group_id, {})[member_id] = LastPing(question)
+                case PingAnswered(group_id, member_id):
+                    pings = self._pings[group_id]
+                    pings[member_id] = pings[member_id]._replace(is_answered=True)
                 case GroupDeleted(group_id):
                     self._offsets.pop(group_id, None)
                     self._outdated.pop(group_id, None)
+                    self._pings.pop(group_id, None)
                     deleted = self._groups.pop(group_id, None)
                     if deleted is not None:
                         self.first_generation = max(self.first_generation, deleted.generation)
@@ -130,7 +145,17 @@ class CentralState:
         was, is_now = before.members.get(member_id), after.members.get(member_id)
         _move(self.consumer_groups_per_topic, after.group_id, _named_topics(was), _named_topics(is_now))
         _move(self._channels, after.group_id, _channels(was), _channels(is_now))
+        if _channels(was) != _channels(is_now):
+            self._forget_ping(after.group_id, member_id)
         (self.groups_with_wildcard_topics.add if after.patterns else self.groups_with_wildcard_topics.discard)(after.group_id)
+
+    def _forget_ping(self, group_id: str, member_id: str) -> None:
+        """Forget the Ping to a member whose channel is gone. On the same channel, also after another Register, the next one still
+        tells that the answer to this one has arrived."""
+        pings = self._pings.get(group_id, {})
+        pings.pop(member_id, None)
+        if not pings:
+            self._pings.pop(group_id, None)
 
 
 def _found_group(stored: StoredGroup) -> CentralGroup:

@@ -7,14 +7,17 @@ from typing import Any
 
 import pytest
 
+from ottla.coordinator.central.decision import ping_timer
 from ottla.coordinator.central.group import CommittedOffset
 from ottla.coordinator.central.shard import CentralShard
 from ottla.coordinator.central.states import CentralGroupState
+from ottla.coordinator.effects import Push, RequestContext
+from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
-from ottla.protocol.messages import offset_fetch_request
+from ottla.protocol.messages import offset_fetch_request, ping_response
 from ottla.types import TopicPartition
 from tests.unit.coordinator.central.harness import DELAYED, Central, Topics
-from tests.work_counter import work
+from tests.work_counter import Work, work
 
 SMALL, FACTOR = 12, 4
 PARTITIONS_OF_MEMBER = 5
@@ -55,6 +58,33 @@ def lines_of_a_rebalance(size: int, assignor: str) -> int:
 def test_a_rebalance_costs_the_same_for_each_member(assignor: str) -> None:
     small, large = (lines_of_a_rebalance(size, assignor) for size in (SMALL, FACTOR * SMALL))
     assert 0 < large < FACTOR * small, "only a fixed part is the same"
+
+
+def work_of_a_ping(size: int) -> Work:
+    """What the coordinator alone does: the harness looks at all that was asked before."""
+    central = group_of(size)
+    coordinator = central.coordinator
+
+    def ping() -> None:
+        central.clock.move_to(central.mono + 1_500)
+        pushes = [one for one in coordinator.on_timer(ping_timer("g", "member-0"), central.now) if isinstance(one, Push)]
+        context = RequestContext(0, Api.PING, pushes[0].connection, "", "", correlation_id=pushes[0].correlation_id)
+        answer = ping_response.PingResponse(
+            error_code=ErrorCode.none,
+            group_id="g",
+            member_id="member-0",
+            coordinator_epoch=1,
+            generation=central.group().generation,
+        )
+        coordinator.handle(context, answer, central.now)
+
+    return work(ping)
+
+
+def test_a_ping_and_its_answer_cost_the_same_however_many_members_there_are() -> None:
+    small, large = work_of_a_ping(SMALL), work_of_a_ping(FACTOR * SMALL)
+    assert 0 < large.lines == small.lines
+    assert large.memory < small.memory + 36 * 8, "the members are not copied"
 
 
 def lines_of_appends_for_which_answers_wait(groups: int) -> int:

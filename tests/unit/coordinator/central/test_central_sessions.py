@@ -6,10 +6,52 @@ import logging
 
 import pytest
 
+from ottla.coordinator.central.member import MemberState
 from ottla.coordinator.central.states import CentralGroupState
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from tests.unit.coordinator.central.harness import DELAYED, IMMEDIATE, Central, Member, stable
+
+
+def test_the_answer_to_a_ping_is_not_taken_for_that_to_a_stop_with_its_number() -> None:
+    """Pings are counted by themselves. Both answers wait for an append."""
+    central = stable("a")
+    central.lose_channel("a")
+    central.register("a", again=central.members["a"])
+    central.obey()
+    central.register("b")
+    stop = central.take("a")
+    for _ in range(stop.correlation_id):
+        central.sleep(1_500)
+        ping = central.take("a")
+        if ping.correlation_id == stop.correlation_id:
+            break
+        central.answer(ping)
+    assert (ping.api, ping.correlation_id) == (Api.PING, stop.correlation_id)
+    central.appends = DELAYED
+    central.commit("a", 1)
+    central.answer(ping)
+    central.answer(stop)
+    central.appends = IMMEDIATE
+    central.settle()
+    assert central.group().members["a"].state is MemberState.STOPPED
+    central.sleep(1_500)
+    assert central.take("a").correlation_id == ping.correlation_id + 1
+
+
+def test_a_ping_is_forgotten_with_its_channel_its_member_and_its_group() -> None:
+    central = stable("a", "b")
+    served = central.coordinator._runtime.served(0)
+    assert served is not None
+    state = served.shard.state
+    central.sleep(1_500)
+    central.obey()
+    assert state.pings("g").keys() == {"a", "b"}
+    assert all(last.is_answered for last in state.pings("g").values())
+    central.lose_channel("a")
+    assert state.pings("g").keys() == {"b"}
+    central.leave("b")
+    assert state._pings == {}
 
 
 def test_a_ping_from_before_another_register_on_the_channel_is_answered_before_the_next_one() -> None:
