@@ -211,8 +211,8 @@ class CentralCoordinator:
     def on_append_failed(self, partition: int, batch: int, error: ErrorCode, now: Now) -> list[CentralCoordinatorEffect]:
         """Fail an operation whose records are not stored and never will be, unless the operation is tried again.
 
-        Clients get NOT_COORDINATOR (deposed) and INCONSISTENT_GROUP_PROTOCOL (the group has members of Kafka 0.8) as they are; any
-        other error becomes COORDINATOR_NOT_AVAILABLE.
+        Clients get NOT_COORDINATOR (deposed), and INCONSISTENT_GROUP_PROTOCOL or NON_EMPTY_GROUP (the group has members of Kafka
+        0.8) as they are; any other error becomes COORDINATOR_NOT_AVAILABLE.
         """
         group_id = self._group_of(batch)
         return self._continue(group_id, self._runtime.on_append_failed(partition, batch, error, now), now)
