@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,11 +35,13 @@ ENVIRONMENT = (
 class Query:
     """A query of Spark: active until it is stopped, or has failed. ``status`` calls ``on_status`` first."""
 
-    def __init__(self, on_status: Callable[[Query], None] = lambda query: None) -> None:
+    def __init__(
+        self, on_status: Callable[[Query], None] = lambda query: None, on_stop: Callable[[Query], None] = lambda query: None
+    ) -> None:
         self.error: Exception | None = None
         self.reports: list[Mapping[str, Any]] = []
-        self.is_stopped = self.is_busy = False
-        self._on_status = on_status
+        self.is_stopped = self.is_busy = self.was_interrupted = False
+        self._on_status, self._on_stop = on_status, on_stop
 
     @property
     def isActive(self) -> bool:
@@ -57,7 +60,8 @@ class Query:
         return self.error
 
     def stop(self) -> None:
-        self.is_stopped = True
+        self.is_stopped, self.was_interrupted = True, self.is_busy
+        self._on_stop(self)
 
 
 class Report:
@@ -78,18 +82,29 @@ class Writer:
         return self._queries.pop(0)
 
 
+def batch(number: int, start: int | None, end: int) -> dict[str, Any]:
+    """A report of a finished batch with the records from ``start`` to ``end``."""
+    source = {"startOffset": None if start is None else {"orders": {"0": start}}, "endOffset": {"orders": {"0": end}}}
+    return {**FINISHED, "timestamp": f"2026-11-26T19:22:{number:02}.660Z", "batchId": number, "sources": [source]}
+
+
 class Run:
     """A run of one query, ``orders``, that gets SIGTERM as soon as ``is_due`` is true for its state."""
 
-    def __init__(self, home: Path, *queries: Query, restarts: int = 0, report_every: float = 60.0) -> None:
+    def __init__(
+        self, home: Path, *queries: Query, restarts: int = 0, report_every: float = 60.0, others: Mapping[str, Writer] = {}
+    ) -> None:
         self.stop = StopRequests()
         self.said: list[str] = []
         self.errors: list[str] = []
         self.state: dict[str, Any] = {}
         self.is_due: Callable[[], bool] = lambda: self.state["state"] == "running"
+        self.signals = 1
+        """How many are sent: each time that ``is_due``, until it is so many."""
+        writers = {"orders": Writer(*queries), **others}
         directory = RunDirectory(home / "job.py", str(home / "checkpoints"))
         self.runner = Runner(
-            {"orders": Writer(*queries)}, {"orders": "here"}, RunSettings(False, None, restarts, report_every),
+            writers, dict.fromkeys(writers, "here"), RunSettings(False, None, restarts, report_every),
             directory, directory.path / "drain",
             say=self.said.append,
             complain=lambda error, details: self.errors.append(error),
@@ -99,7 +114,7 @@ class Run:
 
     def _keep(self, state: Mapping[str, Any]) -> None:
         self.state = dict(state["orders"])
-        if not self.stop.count and self.is_due():
+        if self.stop.count < self.signals and self.is_due():
             self.stop.handle(TERM, None)
 
     def __call__(self) -> int:
@@ -133,6 +148,72 @@ def test_a_second_signal_is_in_the_exit_code(tmp_path: Path) -> None:
     query.is_busy = True
     run = Run(tmp_path, query)
     assert (run(), query.is_stopped, run.state["state"]) == (128 + TERM, True, "draining")
+
+
+def test_batches_that_end_just_before_the_drain_do_not_interrupt_the_running_one(tmp_path: Path) -> None:
+    """Two that Spark has reported since the last look, and, of a stateful query, the running one and that without records."""
+
+    def is_due() -> bool:
+        query.is_busy = True
+        query.reports += [batch(1, None, 10), batch(2, 10, 20)]
+        return True
+
+    def on_status(query: Query) -> None:
+        looks.append(len(looks) + 1)
+        if looks[-1] in (3, 6):
+            query.reports.append(batch(3, 20, 30) if looks[-1] == 3 else batch(6, 30, 30))
+        query.is_busy = looks[-1] < 9
+
+    looks: list[int] = []
+    query = Query(on_status)
+    run = Run(tmp_path, query)
+    run.is_due = is_due
+    assert (run(), query.is_stopped, query.was_interrupted, run.state["batch"]) == (0, True, False, 6)
+
+
+def test_a_source_that_is_not_drained_is_interrupted_in_its_third_batch(tmp_path: Path) -> None:
+    query = Query(lambda query: query.reports.append(batch(len(query.reports), 10 * len(query.reports), 99)))
+    query.is_busy = True
+    assert (Run(tmp_path, query)(), query.was_interrupted, len(query.reports)) == (0, True, 3)
+
+
+def test_a_second_signal_interrupts_the_stop_of_a_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark waits in ``stop()`` for a function in ``foreachBatch``, whatever time it takes."""
+    monkeypatch.setattr(runner, "INTERRUPT_GRACE", 0.01)
+    released = threading.Event()
+
+    def wait(query: Query) -> None:
+        released.wait(5)
+
+    query = Query(on_stop=wait)
+    run = Run(tmp_path, query)
+    run.is_due = lambda: run.stop.count == 0 or query.is_stopped
+    run.signals = 2
+    assert (run(), run.state["state"]) == (128 + TERM, "draining")
+    released.set()
+
+
+def test_a_stop_that_fails_is_an_error_of_the_query(tmp_path: Path) -> None:
+    def fail(query: Query) -> None:
+        raise TimeoutError("the stream thread has not stopped")
+
+    run = Run(tmp_path, Query(on_stop=fail))
+    assert (run(), run.state["state"]) == (1, "failed")
+    assert run.errors == ["query orders failed: the stream thread has not stopped"]
+
+
+def test_signals_after_a_failure_are_answered(tmp_path: Path) -> None:
+    """The failure has asked the other queries to end. A supervisor may send its signal then as well, and interrupts nothing."""
+    bad, busy = Query(), Query()
+    bad.error, busy.is_busy = RuntimeError("no price for tea"), True
+    run = Run(tmp_path, bad, others={"bills": Writer(busy)})
+    run.is_due = lambda: run.state["state"] == "failed" and len(run.said) == 1 + run.stop.count
+    run.signals = 2
+    assert (run(), busy.was_interrupted) == (128 + TERM, True)
+    assert run.said == [
+        "orders failed for good: waiting for the running batches to end; two signals interrupt them",
+        "SIGTERM: waiting for the running batches to end; a second signal interrupts them",
+    ]
 
 
 def test_a_query_that_waits_for_its_restart_at_the_end_has_failed(tmp_path: Path) -> None:

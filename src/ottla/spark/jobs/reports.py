@@ -46,6 +46,12 @@ def read_progress(progress: Mapping[str, Any]) -> BatchReport:
     )
 
 
+def has_new_records(progress: Mapping[str, Any]) -> bool:
+    """Whether a source has offered new records for the batch: its end is not its start. ``numInputRows`` does not say it: it is 0
+    where a function in ``foreachBatch`` does not read the rows."""
+    return any(source.get("startOffset") != source.get("endOffset") for source in progress.get("sources", ()))
+
+
 def _number(value: Any) -> float | None:
     """Spark writes ``NaN`` and ``Infinity`` as texts, or leaves them out."""
     return float(value) if isinstance(value, int | float) and value == value and abs(value) != float("inf") else None

@@ -21,7 +21,7 @@ from typing import Any
 
 from ottla.errors import OttlaError
 from ottla.spark.jobs.causes import Cause, cause_of
-from ottla.spark.jobs.reports import BatchReport, listed, progress_line, read_progress
+from ottla.spark.jobs.reports import BatchReport, has_new_records, listed, progress_line, read_progress
 from ottla.spark.jobs.state_file import RunDirectory
 from ottla.spark.jobs.stopping import StopRequests
 from ottla.spark.jobs.supervision import ENDED, QueryState, Supervision
@@ -36,8 +36,8 @@ PLANNING = "Getting offsets"
 PLANNING_GRACE = 5.0
 """Seconds after which a query that still plans is stopped when the job ends: its cluster does not answer."""
 BATCHES_OF_OTHERS = 2
-"""Finished batches after which a query whose source is not drained is stopped in its next one. (The first of them may have ended
-before the drain, and is reported later: with one, the last batch of a drained source could be interrupted.)"""
+"""Batches with new records, finished since the drain, after which a query is stopped in its next one. A drained source has at most
+one: that which was planned before the drain. Two prove that a source is not drained."""
 JVM_END = 2.0
 """Seconds within which a JVM that no longer answers has ended."""
 INTERRUPT_GRACE = 5.0
@@ -69,8 +69,11 @@ class WatchedQuery:
         """Finished batches, and the rows in them."""
         self.handle: Any = None
         self._writer = writer
+        self.stopping: _Stop | None = None
+        """The call that stops it, once the job ends."""
         self._reported_batches = self._reported_rows = 0
-        self.batches_at_drain = 0
+        self._offered = self._offered_at_drain = 0
+        """Finished batches for which a source has offered new records."""
         self._seen: tuple[str, str] | None = None
         """Run id and time of Spark's last report that was taken over."""
 
@@ -91,6 +94,7 @@ class WatchedQuery:
             if "addBatch" in progress.get("durationMs", {}):
                 self.batches += 1
                 self.rows += report.rows
+                self._offered += has_new_records(progress)
                 self.report = report
                 self.supervision.finished_batch()
             elif self.report is not None and report.lag is not None:  # an idle query reports its lag every 10 s
@@ -108,6 +112,23 @@ class WatchedQuery:
         if new:
             self._seen = (str(new[0].get("runId")), str(new[0].get("timestamp")))
         return new[::-1]
+
+    def drain(self) -> None:
+        """The sources offer no more records from now on.
+
+        1. A batch ends. 2. The sources are drained. 3. The next look finds the batch, which says nothing of the sources. So what is
+        reported by now is taken over here: from here on the running batch is the only one that may have been planned before.
+        """
+        if self.state is QueryState.RUNNING:
+            with contextlib.suppress(Exception):  # the next look meets the same error, and reports it
+                self.look()
+        self._offered_at_drain = self._offered
+        self.supervision.drain()
+
+    @property
+    def offered_since_drain(self) -> int:
+        """Batches with new records that have ended since ``drain()``."""
+        return self._offered - self._offered_at_drain
 
     def line(self) -> str | None:
         """Return the line about what has happened since the last call; ``None`` if there was no batch."""
@@ -157,6 +178,8 @@ class Runner:
         self._settings, self._directory, self._drain_file = settings, directory, drain
         self._say, self._complain, self._keep, self._is_alive = say, complain, keep, is_alive
         self._drained_at: float | None = None
+        self._has_answered = False
+        """Whether a line has answered the first signal."""
         self._reported_at = time.monotonic()
 
     def run(self, stop: StopRequests) -> int:
@@ -165,8 +188,10 @@ class Runner:
             now = time.monotonic()
             if stop.count > 1:
                 return self._interrupt(stop)
-            if stop.count and self._drained_at is None:
-                self._drain(now, stop.signal.name if stop.signal else "stopped")
+            if stop.count and not self._has_answered:
+                self._has_answered = True
+                self._announce(stop.signal.name if stop.signal else "stopped", "a second signal interrupts")
+                self._drain(now)
             for query in self.queries:
                 if stop.count > 1:
                     break
@@ -178,16 +203,22 @@ class Runner:
             self._check_spark(0)
             failed = [query.name for query in self.queries if query.state is QueryState.FAILED]
             if self._drained_at is None and failed:
-                self._drain(now, f"{listed(failed)} failed for good")
+                # A signal that comes later is the first one also then: a supervisor may send it at any time, and loses no batch.
+                self._announce(f"{listed(failed)} failed for good", "two signals interrupt")
+                self._drain(now)
             stop.wait(POLL)
 
     def state(self) -> dict[str, Any]:
         """Return the queries' part of the state file."""
         return {query.name: query.as_dict() for query in self.queries}
 
-    def _drain(self, now: float, reason: str) -> None:
+    def _announce(self, reason: str, interrupts: str) -> None:
         if any(query.state not in ENDED for query in self.queries):
-            self._say(f"{reason}: waiting for the running batches to end; a second signal interrupts them")
+            self._say(f"{reason}: waiting for the running batches to end; {interrupts} them")
+
+    def _drain(self, now: float) -> None:
+        if self._drained_at is not None:
+            return
         self._drained_at = now
         try:
             self._drain_file.parent.mkdir(parents=True, exist_ok=True)
@@ -195,8 +226,7 @@ class Runner:
         except OSError as error:  # a full disk: the queries are stopped as those with sources of others
             self._say(f"a batch may be interrupted: cannot write {self._drain_file}: {error.strerror}")
         for query in self.queries:
-            query.batches_at_drain = query.batches
-            query.supervision.drain()
+            query.drain()
 
     def _step(self, query: WatchedQuery, now: float) -> None:
         if query.supervision.is_due(now):
@@ -215,13 +245,14 @@ class Runner:
 
     def _watch(self, query: WatchedQuery, now: float) -> None:
         try:
+            if query.stopping is not None:
+                self._watch_stop(query, query.stopping)
+                return
             is_active = query.handle.isActive
             query.look()
             if is_active and query.state is QueryState.DRAINING and self._can_stop(query, now):
                 if query.handle.isActive:
-                    query.handle.stop()
-                    query.look()
-                    query.supervision.ended()
+                    query.stopping = _Stop(query.handle)
                     return
                 is_active = False  # it has ended since the first look, maybe with an error
                 query.look()
@@ -234,6 +265,14 @@ class Runner:
             self._failed(query, error)
         elif not is_active:
             query.supervision.ended()
+
+    def _watch_stop(self, query: WatchedQuery, stopping: _Stop) -> None:
+        if stopping.is_running:
+            return
+        if stopping.error is not None:
+            raise stopping.error
+        query.look()
+        query.supervision.ended()
 
     def _check_spark(self, timeout: float) -> None:
         """Raise ``OttlaError`` if the JVM has ended, or does so within ``timeout`` seconds."""
@@ -252,7 +291,7 @@ class Runner:
         if not status["isTriggerActive"]:
             return True
         # A source that was not drained may always have records: then no look finds the query between two batches.
-        if query.batches - query.batches_at_drain >= (1 if self._settings.is_remote else BATCHES_OF_OTHERS):
+        if query.offered_since_drain >= (1 if self._settings.is_remote else BATCHES_OF_OTHERS):
             return True
         assert self._drained_at is not None
         return now > self._drained_at + PLANNING_GRACE and str(status["message"]).startswith(PLANNING)
@@ -297,14 +336,38 @@ class Runner:
         return SIGNAL + stop.signal
 
 
+class _Stop:
+    """A call that stops a query, in a thread: it waits for a function in ``foreachBatch``, which Spark cannot interrupt."""
+
+    def __init__(self, handle: Any) -> None:
+        self.error: Exception | None = None
+        """What the call has raised."""
+        self._handle = handle
+        self._thread = threading.Thread(target=self._stop, daemon=True)
+        self._thread.start()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the call has not returned yet."""
+        return self._thread.is_alive()
+
+    def wait(self, timeout: float) -> None:
+        """Wait until the call has returned, or ``timeout`` seconds."""
+        self._thread.join(timeout)
+
+    def _stop(self) -> None:
+        try:
+            self._handle.stop()
+        except Exception as error:
+            self.error = error
+
+
 def _stop_all(handles: Sequence[Any]) -> None:
     """Stop queries, whatever they run. Returns after ``INTERRUPT_GRACE`` seconds at the latest."""
-    threads = [threading.Thread(target=_stop_quietly, args=(handle,), daemon=True) for handle in handles]
-    for thread in threads:
-        thread.start()
+    calls = [_Stop(handle) for handle in handles]
     deadline = time.monotonic() + INTERRUPT_GRACE
-    for thread in threads:  # Spark waits for a function in foreachBatch, which it cannot interrupt
-        thread.join(max(0.0, deadline - time.monotonic()))
+    for call in calls:
+        call.wait(max(0.0, deadline - time.monotonic()))
 
 
 def _message(handle: Any) -> str:
@@ -313,11 +376,6 @@ def _message(handle: Any) -> str:
         return str(handle.status["message"])
     except Exception:  # the next look at the query meets the same error, and reports it
         return "Spark does not answer"
-
-
-def _stop_quietly(handle: Any) -> None:
-    with contextlib.suppress(Exception):
-        handle.stop()
 
 
 def _reports_backwards(handle: Any) -> Iterator[str]:
