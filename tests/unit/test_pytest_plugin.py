@@ -199,11 +199,11 @@ def test_queries_run_on_records_of_the_test(pytester: pytest.Pytester) -> None:
             frame = spark.readStream.format("ottla").options(**servers, subscribe="orders", startingOffsets="earliest").load()
             drinks = frame.selectExpr("CAST(key AS STRING) AS name", "CAST(value AS STRING) AS drink")
             spark.udf.register("price", price, "int")
-            totals = drinks.groupBy("drink").count().writeStream
+            totals = drinks.groupBy("drink").count()
             priced = drinks.selectExpr("name", "price(drink) AS price")
             return {
-                "all": totals.outputMode("complete").format("console"),
-                "changed": totals.outputMode("update").format("console"),
+                "all": totals.writeStream.outputMode("complete").format("console"),
+                "changed": totals.writeStream.outputMode("update").format("console"),
                 "priced": priced.writeStream.format("parquet").option("path", "nowhere"),
             }
         """,

@@ -106,6 +106,19 @@ def test_a_started_query_is_refused_and_stopped() -> None:
     assert stopped == ["stopped"] * 3
 
 
+def test_one_writer_under_two_names_is_refused() -> None:
+    """Its methods change it and return it, so the settings of the second query are those of both."""
+    writer = SimpleNamespace(_jwrite=None, foreachBatch=None)
+    with pytest.raises(JobError, match=r"the queries 'a' and 'c' are one writer \(call writeStream for each"):
+        checked_writers(JOB, {"a": writer, "b": SimpleNamespace(_jwrite=None, foreachBatch=None), "c": writer})
+
+
+def test_an_exception_of_java_is_named(tmp_path: Path) -> None:
+    text = "An error occurred while calling o32.parquet.\\n: java.lang.ClassNotFoundException: no S3A\\n\\tat a.b(C.java:1)"
+    error = refused(tmp_path, f"def queries(spark): raise RuntimeError('{text}')")
+    assert str(error) == f"{tmp_path / 'job.py'}: queries(spark) raised RuntimeError: java.lang.ClassNotFoundException: no S3A"
+
+
 def test_a_frame_is_refused_with_what_to_return() -> None:
     with pytest.raises(JobError, match=r"not a DataStreamWriter \(return frame.writeStream.format"):
         checked_writers(JOB, {"orders": SimpleNamespace(writeStream=None)})

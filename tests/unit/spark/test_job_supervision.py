@@ -139,6 +139,14 @@ def test_an_error_of_the_jvm_has_no_frames() -> None:
     assert cause.details == ()
 
 
+@pytest.mark.parametrize("called", ["calling o32.parquet.\n: ", "calling o32.option. Trace:\n"])
+@pytest.mark.parametrize("raised", ["", f"{TRACEBACK}\npy4j.protocol.Py4JJavaError: "])
+def test_what_py4j_has_called_is_not_the_cause(raised: str, called: str) -> None:
+    cause = cause_of(f"{raised}An error occurred while {called}java.io.IOException: the disk is full\n\tat a.b(C.java:1)\n")
+    assert cause.message == raised.removeprefix(f"{TRACEBACK}\n") + "java.io.IOException: the disk is full"
+    assert cause.details == ()
+
+
 def test_a_batch_that_a_sink_refuses_is_permanent() -> None:
     text = f'{TRACEBACK}\n  File "x.py", line 1, in f\nottla.errors.ReplayMismatchError: batch 7 had 4 tasks (restore ...)\n'
     assert cause_of(text).is_permanent

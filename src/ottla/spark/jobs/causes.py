@@ -15,6 +15,8 @@ TRACEBACK = "Traceback (most recent call last):"
 PLAN = "\n=== Streaming Query ==="
 """What follows is the query's offsets and plan."""
 _HEAD = re.compile(r"^\[STREAM_FAILED\] Query \[[^\]]*\] terminated with exception: ", re.DOTALL)
+_CALL = re.compile(r"An error occurred while calling \S+\.(?: Trace:)?\n(?:: )?")
+"""What Py4J has put before an exception of Java that PySpark has no class for."""
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+\s*$")
 _FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>.+)$')
 _EXCEPTION = re.compile(r"^(?P<name>[A-Za-z_][\w.]*)(: |$)")
@@ -38,7 +40,7 @@ class Cause(NamedTuple):
 
 def cause_of(text: str) -> Cause:
     """Return the cause in the text of an error that PySpark has raised."""
-    text = _HEAD.sub("", text.partition(PLAN)[0].strip())
+    text = _CALL.sub("", _HEAD.sub("", text.partition(PLAN)[0].strip()))
     if TRACEBACK in text:
         return _in_python(text)
     lines = [_stripped(line) for line in text.splitlines() if line.strip() and not _JVM_FRAME.match(line)]

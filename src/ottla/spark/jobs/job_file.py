@@ -104,6 +104,11 @@ def checked_writers(path: Path, returned: Any) -> dict[str, Any]:
             stop_started(returned.values())
             hint = "return frame.writeStream.format(...)" if hasattr(writer, "writeStream") else "return a DataStreamWriter"
             raise JobError(f"{where} is {_kind(writer)}, not a DataStreamWriter", hint=hint)
+    owners: dict[int, str] = {}
+    for name, writer in returned.items():
+        if (owner := owners.setdefault(id(writer), name)) != name:
+            reason = f"the queries {owner!r} and {name!r} are one writer"
+            raise JobError(f"{path}: {reason}", hint="call writeStream for each: option() and format() change the writer itself")
     return dict(returned)
 
 
@@ -203,11 +208,11 @@ def _raised(path: Path, doing: str, error: BaseException) -> JobError:
     own = [frame for frame in frames if _is_in(folder, frame.filename)]
     details = tuple(f"{frame.filename}:{frame.lineno}, in {frame.name}: {frame.line}" for frame in own)
     text = str(error)
+    cause = cause_of(text).message if text.strip() else ""
     if TRACEBACK in text:  # PySpark's error for one in a process of a Python source, such as a wrong option
-        return JobError(f"{path}: {doing} raised {cause_of(text).message}", details=details)
-    first = text.strip().partition("\n")[0]
-    hint = NEEDS_SESSION if "SESSION_OR_CONTEXT_NOT_EXISTS" in first else None
-    return JobError(f"{path}: {doing} raised {type(error).__name__}{f': {first}' if first else ''}", hint=hint, details=details)
+        return JobError(f"{path}: {doing} raised {cause}", details=details)
+    hint = NEEDS_SESSION if "SESSION_OR_CONTEXT_NOT_EXISTS" in cause else None
+    return JobError(f"{path}: {doing} raised {type(error).__name__}{f': {cause}' if cause else ''}", hint=hint, details=details)
 
 
 def _is_in(folder: Path, filename: str) -> bool:
