@@ -202,6 +202,28 @@ def test_ctrl_c_in_a_terminal(project: Project) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(LONG)
+def test_ctrl_c_while_a_file_that_has_created_its_session_is_loaded(tmp_path: Path) -> None:
+    """From there on PySpark's own handler would end the program without a word."""
+    began = tmp_path / "began"
+    lines = [
+        "import pathlib, time",
+        "from pyspark.sql import SparkSession",
+        "SparkSession.builder.getOrCreate()",
+        f"pathlib.Path({str(began)!r}).touch()",
+        "time.sleep(3)",
+        "def queries(spark): ...",
+    ]
+    (tmp_path / "job.py").write_text("\n".join(lines))
+    line = [OTTLA, "pipeline", "run", str(tmp_path / "job.py"), "--master", "local[1]"]
+    run = subprocess.Popen(line, env=environment(), stderr=subprocess.PIPE, text=True)
+    wait_for(began.exists)
+    run.send_signal(signal.SIGINT)
+    _, errors = run.communicate(timeout=LONG)
+    assert (run.returncode, errors.splitlines()[-1]) == (0, "SIGINT: the job ends as soon as Spark has started"), errors
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(2 * LONG)
 def test_a_remote_job_that_is_stopped(project: Project) -> None:
     """The server's planner does not see the signal, so one more batch may start."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -20,10 +21,11 @@ from ottla.spark.jobs.job_run import JobRun, Observer, run_job
 from ottla.spark.jobs.runner import Runner, RunSettings
 from ottla.spark.jobs.state_file import RunDirectory
 from ottla.spark.jobs.status import status_of
-from ottla.spark.jobs.stopping import StopRequests
+from ottla.spark.jobs.stopping import StopRequests, own_handlers_kept, stop_requests
 from ottla.spark.runner_environment import DRAIN, SAMPLE
 
 TERM = int(signal.SIGTERM)
+set_handler = signal.signal
 FINISHED = {"runId": "1", "timestamp": "2026-11-26T19:22:25.660Z", "batchId": 3, "numInputRows": 20, "durationMs": {"addBatch": 5}}
 ENVIRONMENT = (
     "PYSPARK_SUBMIT_ARGS", "SPARK_SUBMIT_OPTS", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYTHONPATH", "SPARK_HOME",
@@ -271,6 +273,37 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
         monkeypatch.delenv(name)
     monkeypatch.setattr(sys, "path", [*sys.path])
     return monkeypatch
+
+
+def test_a_handler_of_pyspark_does_not_replace_those_of_the_command() -> None:
+    """A new SparkContext installs one, and raises in it: also while the rest of the file is loaded, or the session is created."""
+    of_pyspark: list[int] = []
+    with stop_requests() as stop, own_handlers_kept():
+        signal.signal(signal.SIGINT, lambda number, frame: of_pyspark.append(number))
+        signal.raise_signal(signal.SIGINT)
+        assert (stop.count, stop.signal, of_pyspark) == (1, signal.SIGINT, [])
+        before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        assert signal.signal(signal.SIGUSR1, before) is signal.SIG_IGN
+    assert signal.signal is set_handler
+
+
+def test_the_jvm_ignores_ctrl_c_and_a_third_signal_kills() -> None:
+    """PySpark sets the JVM's handler in the child process that becomes the JVM."""
+    show = "import signal; print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
+    with own_handlers_kept():
+        child = subprocess.run(
+            [sys.executable, "-c", show],
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+            capture_output=True, text=True,
+        )  # fmt: skip
+    assert child.stdout == "True\n", child.stderr
+    kill = """if True:
+        import signal
+        from ottla.spark.jobs.stopping import own_handlers_kept, stop_requests
+        with stop_requests(), own_handlers_kept():
+            for _ in range(3): signal.raise_signal(signal.SIGTERM)
+    """
+    assert subprocess.run([sys.executable, "-c", kill]).returncode == -TERM
 
 
 def _runs(path: Path) -> list[Callable[[], object]]:

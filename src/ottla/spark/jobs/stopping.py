@@ -1,7 +1,8 @@
 """SIGTERM and Ctrl-C while a job runs.
 
 Owns the count of the signals and the wait that they interrupt. Must not know what is stopped. Invariant: a handler raises
-nothing: an exception could interrupt a call into the JVM, whose answer would be taken for that of the next call.
+nothing: an exception could interrupt a call into the JVM, whose answer would be taken for that of the next call. (PySpark's handler
+does raise, so it is not installed.)
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import queue
 import signal
 from collections.abc import Iterator
 from types import FrameType
+from typing import Any
 
 from ottla.signals import STOP_SIGNALS, handling
 
 STDERR = 2
 """Its descriptor: the signal may have interrupted a write to ``sys.stderr``, which cannot be called again then."""
+_set_handler = signal.signal
 MOST = 2
 """A further signal kills the process: something in it, or in Spark, hangs."""
 
@@ -35,7 +38,7 @@ class StopRequests:
         """The handler."""
         self.count += 1
         if self.count > MOST:
-            signal.signal(number, signal.SIG_DFL)
+            _set_handler(number, signal.SIG_DFL)
             signal.raise_signal(number)
         self.signal = self.signal or signal.Signals(number)
         if self.announcement is not None and self.count == 1:
@@ -59,10 +62,23 @@ def stop_requests() -> Iterator[StopRequests]:
 
 @contextlib.contextmanager
 def own_handlers_kept() -> Iterator[None]:
-    """Restore the handlers at the end of the ``with``: a new SparkContext installs one for SIGINT, which cancels all jobs."""
+    """Let the code of the ``with`` install no handlers for these signals.
+
+    A new SparkContext installs one for SIGINT, which cancels all jobs and raises ``KeyboardInterrupt``. To replace it when the
+    session is there would be late: until then, or until the end of a file that creates a session, Ctrl-C would end the program.
+    """
+    process = os.getpid()
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+
+    def install(signalnum: int, handler: Any) -> Any:
+        # PySpark has the JVM ignore SIGINT by a call in the child process, before the JVM is executed there.
+        is_ours = signalnum in before and os.getpid() == process
+        return signal.getsignal(signalnum) if is_ours else _set_handler(signalnum, handler)
+
+    replaced, signal.signal = signal.signal, install
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        signal.signal = replaced
+        for number, handler in before.items():  # code that had imported the function has called it itself
+            _set_handler(number, handler)
