@@ -17,7 +17,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from ottla.cli.app import run
 from ottla.errors import ConfigError, OttlaError
-from ottla.spark.jobs import check
+from ottla.spark.jobs import check, job_run
 from ottla.spark.jobs.check import check_sink
 from ottla.spark.jobs.project import write_project
 from ottla.spark.jobs.state_file import RunDirectory
@@ -165,6 +165,72 @@ def test_two_queries_with_checkpoints_of_their_own(tmp_path: Path, capsys: pytes
     (tmp_path / "job.py").write_text(f"LOCATION = 'checkpoints/orders'\n{JOB}")
     assert run(["pipeline", "check", "job.py", "--sample", "0"]) == 0
     assert not capsys.readouterr().err
+
+
+DEADLY = """
+from types import SimpleNamespace
+from pyspark.sql.types import StructType
+
+class Writer:
+    foreachBatch = None
+    _df = SimpleNamespace(isStreaming=True, schema=StructType([]))
+
+    def __init__(self, spark):
+        self.spark = spark
+        self._write_proto = SimpleNamespace(format="noop", options={}, output_mode="", HasField=self._has_field)
+
+    def _has_field(self, name):
+        self._call()
+        return False
+
+    def _call(self, *args, **options):
+        if self.spark.has_ended:
+            raise ConnectionRefusedError(111, "Connection refused")
+        return self
+
+    format = queryName = option = trigger = _call
+
+    def start(self):
+        self.spark.has_ended = True
+        return self._call()
+
+def queries(spark):
+    spark.has_ended = EARLY
+    return {"orders": Writer(spark), "bills": Writer(spark)}
+"""
+"""Writers whose JVM ends with the first query that is started, or ``EARLY``, before they are checked."""
+
+
+def session_of_a_jvm() -> Any:
+    session = SimpleNamespace(_jvm=None, has_ended=False, stop=lambda: None)
+    process = SimpleNamespace(poll=lambda: 137 if session.has_ended else None)
+    session.sparkContext = SimpleNamespace(_gateway=SimpleNamespace(proc=process))
+    return session
+
+
+@pytest.mark.usefixtures("without_spark")
+def test_a_jvm_that_ends_during_a_check(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "create_session", lambda settings: session_of_a_jvm())
+    (tmp_path / "job.py").write_text(f"EARLY = False\n{DEADLY}")
+    assert run(["pipeline", "check", "job.py", "--format", "json"]) == 1
+    printed = capsys.readouterr()
+    assert [(row["query"], row["result"]) for row in json.loads(printed.out)] == [("orders", "failed"), ("bills", "failed")]
+    assert printed.err.splitlines() == [f"error: query {name}: Spark's JVM has ended" for name in ("orders", "bills")]
+
+
+@pytest.mark.usefixtures("without_spark")
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_a_jvm_that_ends_before_the_queries_are_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    for module in (check, job_run):
+        monkeypatch.setattr(module, "prepare_environment", lambda settings: None)
+        monkeypatch.setattr(module, "create_session", lambda settings: session_of_a_jvm())
+    (tmp_path / "job.py").write_text(f"EARLY = True\n{DEADLY}")
+    assert run(["pipeline", command, "job.py"]) == 1
+    assert capsys.readouterr().err.startswith("error: Spark's JVM has ended")
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 200)), max_size=6), st.integers(0, 300))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from ottla.spark.jobs import check, job_run, runner
 from ottla.spark.jobs.check import CheckSettings, check_job
 from ottla.spark.jobs.job_file import JobError
 from ottla.spark.jobs.job_run import JobRun, Observer, run_job
+from ottla.spark.jobs.jvm import without_tracebacks_of_py4j
 from ottla.spark.jobs.runner import Runner, RunSettings
 from ottla.spark.jobs.state_file import RunDirectory
 from ottla.spark.jobs.status import status_of
@@ -304,6 +306,17 @@ def test_the_jvm_ignores_ctrl_c_and_a_third_signal_kills() -> None:
             for _ in range(3): signal.raise_signal(signal.SIGTERM)
     """
     assert subprocess.run([sys.executable, "-c", kill]).returncode == -TERM
+
+
+def test_py4j_logs_nothing_during_a_run(caplog: pytest.LogCaptureFixture) -> None:
+    """It logs the exception of each function in ``foreachBatch``, with all frames of the JVM, and each call into a dead JVM."""
+    with without_tracebacks_of_py4j():
+        for name in (None, "py4j.clientserver", "py4j.java_gateway", "orders"):
+            for path in ("/lib/py4j/clientserver.py", "/jobs/orders.py"):
+                record = logging.LogRecord(str(name), logging.ERROR, path, 1, "from %s", (path,), None)
+                logging.getLogger(name).handle(record)
+        assert [text for text in caplog.messages if "py4j" in text] == ["from /lib/py4j/clientserver.py"]  # by the job's own logger
+        assert len(caplog.messages) == 5
 
 
 def _runs(path: Path) -> list[Callable[[], object]]:

@@ -22,6 +22,7 @@ from typing import Any
 from ottla.errors import ConfigError, OttlaError
 from ottla.spark.jobs.causes import cause_of
 from ottla.spark.jobs.job_file import JobError, check_checkpoints, load_job
+from ottla.spark.jobs.jvm import ENDED as JVM_ENDED, has_ended, required, without_tracebacks_of_py4j
 from ottla.spark.jobs.session import SessionSettings, create_session, prepare_environment
 from ottla.spark.jobs.stopping import own_handlers_kept
 from ottla.spark.jobs.writers import WriterSettings, frame_of, settings_of
@@ -79,20 +80,28 @@ def check_job(given: CheckSettings, is_stopped: Callable[[], bool]) -> Iterator[
         with own_handlers_kept():  # the file may create a session
             job = load_job(given.path)
         session = create_session(session_settings)
-        try:
-            with own_handlers_kept():
-                writers = job.writers(session)
-            shared = _shared(given, writers)
-            for name, writer in writers.items():
-                query = _checked(name, writer, given.checkpoints)
-                if shared is not None and repr(name) in shared:
-                    query.problems.append((shared, ()))
-                if given.sample and not query.problems and not is_stopped():
-                    _try(query, writer, Path(scratch, "checkpoints", name), is_stopped)
-                yield query
-        finally:
-            with contextlib.suppress(Exception):  # a JVM that has ended: the queries' problems say so
-                session.stop()
+        with without_tracebacks_of_py4j():
+            try:
+                with own_handlers_kept():
+                    writers = job.writers(session)
+                with required(session):  # all of them before the first is tried, which may end the JVM
+                    checked = _all_checked(given, writers)
+                for query, writer in zip(checked, writers.values(), strict=True):
+                    if given.sample and not query.problems and not is_stopped():
+                        _try(query, writer, session, Path(scratch, "checkpoints", query.name), is_stopped)
+                    yield query
+            finally:
+                with contextlib.suppress(Exception):  # a JVM that has ended: the queries' problems say so
+                    session.stop()
+
+
+def _all_checked(given: CheckSettings, writers: Mapping[str, Any]) -> list[CheckedQuery]:
+    shared = _shared(given, writers)
+    checked = [_checked(name, writer, given.checkpoints) for name, writer in writers.items()]
+    for query in checked:
+        if shared is not None and repr(query.name) in shared:
+            query.problems.append((shared, ()))
+    return checked
 
 
 def _shared(given: CheckSettings, writers: Mapping[str, Any]) -> str | None:
@@ -133,21 +142,26 @@ def check_sink(settings: WriterSettings, frame: Any) -> None:
         OttlaDataSource(dict(settings.options)).streamWriter(frame.schema, overwrite=mode == "complete")
 
 
-def _try(query: CheckedQuery, writer: Any, checkpoint: Path, is_stopped: Callable[[], bool]) -> None:
+def _try(query: CheckedQuery, writer: Any, session: Any, checkpoint: Path, is_stopped: Callable[[], bool]) -> None:
     """Run the plan on the latest records."""
     began = time.monotonic()
-    trial = writer.format("noop").queryName(query.name).option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+    records = 0
     try:
+        trial = writer.format("noop").queryName(query.name).option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
         running = trial.start()
         while running.isActive and not is_stopped():
             time.sleep(POLL)
         error = running.exception()
         running.stop()
+        records = sum(int(json.loads(progress.json).get("numInputRows", 0)) for progress in running.recentProgress)
     except Exception as raised:
+        if has_ended(session, raised):
+            query.problems.append((JVM_ENDED, ()))
+            return
         error = raised
     if error is not None:
         cause = cause_of(str(error))
         query.problems.append((cause.message, cause.details))
         return
     query.seconds = round(time.monotonic() - began, 1)
-    query.records = sum(int(json.loads(progress.json).get("numInputRows", 0)) for progress in running.recentProgress)
+    query.records = records

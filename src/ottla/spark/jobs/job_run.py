@@ -7,7 +7,6 @@ stopped, and the state file says how it ended.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import signal
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ottla.spark.jobs.job_file import check_checkpoints, check_file, load_job
+from ottla.spark.jobs.jvm import is_alive, required, without_tracebacks_of_py4j
 from ottla.spark.jobs.metrics import serve_metrics
 from ottla.spark.jobs.reports import listed
 from ottla.spark.jobs.runner import DONE, SIGNAL, Runner, RunSettings
@@ -59,7 +59,7 @@ def run_job(given: JobRun, stop: StopRequests, observer: Observer) -> int:
     with directory.locked():
         directory.drain.unlink(missing_ok=True)  # that of the run before
         state = _RunState(given, directory, observer)
-        with state.kept(), _without_tracebacks_of_py4j(), _metrics(given.metrics_port, state.queries, observer.say):
+        with state.kept(), without_tracebacks_of_py4j(), _metrics(given.metrics_port, state.queries, observer.say):
             session_settings = SessionSettings(
                 name=given.path.stem,
                 checkpoints=given.checkpoints,
@@ -81,11 +81,12 @@ def run_job(given: JobRun, stop: StopRequests, observer: Observer) -> int:
                     return DONE
                 with own_handlers_kept():
                     writers = job.writers(session)
-                checkpoints = check_checkpoints(given.path, writers, given.checkpoints)
-                runner = Runner(
-                    writers, checkpoints, replace(given.run, is_remote=given.remote is not None), directory, session_settings.drain,
-                    say=observer.say, complain=observer.complain, keep=state.write, is_alive=lambda: _is_alive(session),
-                )  # fmt: skip
+                with required(session, f"the JVM's log is {directory.spark_log}"):
+                    checkpoints = check_checkpoints(given.path, writers, given.checkpoints)
+                    runner = Runner(
+                        writers, checkpoints, replace(given.run, is_remote=given.remote is not None), directory, directory.drain,
+                        say=observer.say, complain=observer.complain, keep=state.write, is_alive=lambda: is_alive(session),
+                    )  # fmt: skip
                 observer.say(f"{given.path.name}: running {listed(writers)}; checkpoints in {given.checkpoints}")
                 stop.announcement = None
                 state.exit_code = runner.run(stop)
@@ -155,21 +156,6 @@ class _RunState:
 
 
 @contextlib.contextmanager
-def _without_tracebacks_of_py4j() -> Iterator[None]:
-    """Drop what py4j logs when the JVM has ended: two tracebacks for each call, before the error that says so."""
-    root = logging.getLogger()  # py4j logs with the root logger itself
-    root.addFilter(_is_not_of_py4j)
-    try:
-        yield
-    finally:
-        root.removeFilter(_is_not_of_py4j)
-
-
-def _is_not_of_py4j(record: logging.LogRecord) -> bool:
-    return "py4j" not in Path(record.pathname).parts
-
-
-@contextlib.contextmanager
 def _metrics(port: int | None, state: Callable[[], Mapping[str, Any]], say: Callable[[str], None]) -> Iterator[None]:
     if port is None:
         yield
@@ -177,11 +163,3 @@ def _metrics(port: int | None, state: Callable[[], Mapping[str, Any]], say: Call
     with serve_metrics(state, port) as server:
         say(f"metrics: http://localhost:{server.port}/metrics")
         yield
-
-
-def _is_alive(session: Any) -> bool:
-    """Whether the JVM lives. Of a server of Connect the queries' errors say it."""
-    if not hasattr(session, "_jvm"):
-        return True
-    process = getattr(session.sparkContext._gateway, "proc", None)
-    return process is None or process.poll() is None

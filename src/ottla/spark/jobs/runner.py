@@ -21,6 +21,7 @@ from typing import Any
 
 from ottla.errors import OttlaError
 from ottla.spark.jobs.causes import Cause, cause_of
+from ottla.spark.jobs.jvm import ENDED as JVM_ENDED, JVM_END
 from ottla.spark.jobs.reports import BatchReport, has_new_records, listed, progress_line, read_progress
 from ottla.spark.jobs.state_file import RunDirectory
 from ottla.spark.jobs.stopping import StopRequests
@@ -38,8 +39,6 @@ PLANNING_GRACE = 5.0
 BATCHES_OF_OTHERS = 2
 """Batches with new records, finished since the drain, after which a query is stopped in its next one. A drained source has at most
 one: that which was planned before the drain. Two prove that a source is not drained."""
-JVM_END = 2.0
-"""Seconds within which a JVM that no longer answers has ended."""
 INTERRUPT_GRACE = 5.0
 """Seconds for queries to stop after a second signal, or after an error in a call of theirs."""
 
@@ -282,7 +281,7 @@ class Runner:
                 return
             time.sleep(POLL)
         raise OttlaError(
-            "Spark's JVM has ended, and with it the job",
+            f"{JVM_ENDED}, and with it the job",
             hint=f"the next run continues from the checkpoints; the JVM's log is {self._directory.spark_log}",
         )
 
