@@ -30,7 +30,7 @@ from ottla.spark.jobs.session import (
     set_python,
     use_installed_pyspark,
 )
-from ottla.spark.jobs.writers import settings_of
+from ottla.spark.jobs.writers import frame_of, settings_of
 from ottla.spark.offsets import StreamOffset
 
 TRIAL_SETTINGS = {
@@ -116,9 +116,10 @@ class JobTrial:
                 collected.clear()
             collected.extend(batch.collect())
 
-        writer = writer.foreachBatch(collect).queryName(name).option("checkpointLocation", str(self._checkpoints / name))
+        # A new writer: Spark refuses foreachBatch with the partitioning of files, which cannot be removed from the job's.
+        writer = frame_of(writer).writeStream.outputMode(settings.output_mode).foreachBatch(collect).queryName(name)
         try:
-            query = writer.trigger(availableNow=True).start()
+            query = writer.option("checkpointLocation", str(self._checkpoints / name)).trigger(availableNow=True).start()
             has_ended = query.awaitTermination(TIMEOUT)
         except Exception as error:
             cause = cause_of(str(error))
