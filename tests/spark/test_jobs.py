@@ -13,12 +13,15 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from ottla import Broker
 from ottla.spark.jobs import check
 from ottla.spark.jobs.check import CheckSettings, check_job
 from ottla.spark.jobs.job_file import JobError, check_checkpoints, load_job
 from ottla.spark.jobs.runner import Runner, RunSettings
 from ottla.spark.jobs.state_file import RunDirectory
+from ottla.spark.jobs.status import last_batch
 from ottla.spark.jobs.stopping import StopRequests
+from ottla.spark.jobs.trial import JobTrial
 from ottla.spark.jobs.writers import settings_of
 from ottla.spark.runner_environment import DRAIN, SAMPLE
 from tests.spark.conftest import Kafka, Load, numbered
@@ -39,8 +42,6 @@ class Run:
 
     def __call__(self, writers: dict[str, Any], *, once: bool = True, every: str | None = None, restarts: int = 0) -> int:
         checkpoints = {name: f"{self._home}/{name}" for name in writers}
-        for name, writer in writers.items():
-            writer.option("checkpointLocation", checkpoints[name])
         directory = RunDirectory(JOB, str(self._home))
         directory.path.mkdir(parents=True, exist_ok=True)
         drain = Path(os.environ[DRAIN])
@@ -180,6 +181,51 @@ def test_a_wrong_option_of_a_source_is_named(spark: SparkSession, tmp_path: Path
     with pytest.raises(JobError, match=r"queries\(spark\) raised ottla.errors.ConfigError: .*startingOffset") as refused:
         load_job(tmp_path / "job.py").writers(spark)
     assert refused.value.details[0].startswith(f"{tmp_path / 'job.py'}:2, in queries")
+
+
+def test_checkpoints_are_where_the_state_says_whatever_the_session_has_been_set_to(
+    spark: SparkSession, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    frame = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", "10").load()
+    writers = {
+        "noop": frame.writeStream.format("noop"),
+        "memory": frame.writeStream.format("memory"),
+        "batch": frame.writeStream.foreachBatch(lambda rows, number: None),
+    }
+    spark.conf.set("spark.sql.streaming.checkpointLocation", str(tmp_path / "elsewhere"))
+    try:
+        assert run(writers) == 0
+    finally:
+        spark.conf.unset("spark.sql.streaming.checkpointLocation")
+    assert not (tmp_path / "elsewhere").exists()
+    for name in writers:
+        batch = last_batch(run.state[name]["checkpoint"])
+        assert batch is not None
+        assert batch.number == 0
+
+
+def test_an_exception_of_java_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text("def queries(spark):\n    spark.read.parquet('s3a://bucket/prices')\n")
+    with pytest.raises(JobError, match=r"raised Py4JJavaError: java\.lang\.[\w.]+: .*S3AFileSystem"):
+        load_job(tmp_path / "job.py").writers(spark)
+
+
+PARTITIONED = """
+def queries(spark):
+    frame = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", "6").load().selectExpr("value", "value % 3 AS day")
+    days = frame.writeStream.format("parquet").partitionBy("day").option("path", PATH)
+    counts = frame.groupBy("day").count().writeStream.format("memory").outputMode("complete")
+    return {"days": days, "counts": counts}
+"""
+
+
+def test_a_test_of_a_job_that_partitions_its_files(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(f"PATH = {str(tmp_path / 'lake')!r}\n{PARTITIONED}")
+    with Broker() as broker:
+        output = JobTrial(spark, broker.bootstrap_servers, tmp_path / "checkpoints", tmp_path)("job.py", {})
+    assert sorted((row.value, row.day) for row in output["days"]) == [(value, value % 3) for value in range(6)]
+    assert sorted((row.day, row["count"]) for row in output["counts"]) == [(day, 2) for day in range(3)]
+    assert not (tmp_path / "lake").exists()
 
 
 def test_what_a_writer_has_been_set_to(orders: Callable[..., DataFrame]) -> None:

@@ -7,6 +7,7 @@ options are correct.
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from ottla.spark.jobs.job_file import JobError
 from ottla.spark.jobs.job_run import JobRun, Observer, run_job
 from ottla.spark.jobs.project import write_project
 from ottla.spark.jobs.runner import RunSettings
+from ottla.spark.jobs.session import REMOTE
 from ottla.spark.jobs.state_file import default_checkpoints
 from ottla.spark.jobs.status import QueryStatus, status_of
 from ottla.spark.jobs.stopping import stop_requests
@@ -90,6 +92,8 @@ def run(
         raise typer.BadParameter("cannot be used with --once", param_hint="--every")
     if master is not None and remote is not None:
         raise typer.BadParameter("cannot be used with --master", param_hint="--remote")
+    if master is None and remote is None:
+        remote = os.environ.get(REMOTE) or None
     interval = None if every is None else parse_interval(every)
     report_every = REPORT_EVERY if sys.stderr.isatty() else REPORT_EVERY_IN_LOG
     given = JobRun(

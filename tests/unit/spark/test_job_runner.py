@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -15,13 +16,16 @@ from typing import Any
 
 import pytest
 
+from ottla.cli.app import run as ottla
+from ottla.errors import OttlaError
 from ottla.spark.jobs import check, job_run, runner
 from ottla.spark.jobs.check import CheckSettings, check_job
 from ottla.spark.jobs.job_file import JobError
 from ottla.spark.jobs.job_run import JobRun, Observer, run_job
 from ottla.spark.jobs.jvm import without_tracebacks_of_py4j
 from ottla.spark.jobs.runner import Runner, RunSettings
-from ottla.spark.jobs.state_file import RunDirectory
+from ottla.spark.jobs.session import SessionSettings
+from ottla.spark.jobs.state_file import RunDirectory, job_of, locked_checkpoints
 from ottla.spark.jobs.status import status_of
 from ottla.spark.jobs.stopping import StopRequests, own_handlers_kept, stop_requests
 from ottla.spark.runner_environment import DRAIN, SAMPLE
@@ -31,7 +35,7 @@ set_handler = signal.signal
 FINISHED = {"runId": "1", "timestamp": "2026-11-26T19:22:25.660Z", "batchId": 3, "numInputRows": 20, "durationMs": {"addBatch": 5}}
 ENVIRONMENT = (
     "PYSPARK_SUBMIT_ARGS", "SPARK_SUBMIT_OPTS", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYTHONPATH", "SPARK_HOME",
-    DRAIN, SAMPLE,
+    DRAIN, SAMPLE, "SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED",
 )  # fmt: skip
 """What a run sets before it loads the file."""
 
@@ -78,8 +82,13 @@ class Writer:
 
     def __init__(self, *queries: Query) -> None:
         self._queries = list(queries)
+        self.options: dict[str, str] = {}
 
     def queryName(self, name: str) -> Writer:
+        return self
+
+    def option(self, name: str, value: str) -> Writer:
+        self.options[name] = value
         return self
 
     def start(self) -> Query:
@@ -105,10 +114,10 @@ class Run:
         self.is_due: Callable[[], bool] = lambda: self.state["state"] == "running"
         self.signals = 1
         """How many are sent: each time that ``is_due``, until it is so many."""
-        writers = {"orders": Writer(*queries), **others}
+        self.writers = {"orders": Writer(*queries), **others}
         directory = RunDirectory(home / "job.py", str(home / "checkpoints"))
         self.runner = Runner(
-            writers, dict.fromkeys(writers, "here"), RunSettings(False, None, restarts, report_every),
+            self.writers, dict.fromkeys(self.writers, "here"), RunSettings(False, None, restarts, report_every),
             directory, directory.path / "drain",
             say=self.said.append,
             complain=lambda error, details: self.errors.append(error),
@@ -267,6 +276,13 @@ def test_a_line_about_a_query_whose_status_cannot_be_read(tmp_path: Path) -> Non
     assert run.said[0] == "orders: no batch yet (Spark does not answer)"
 
 
+def test_a_query_has_the_checkpoint_that_the_status_shows(tmp_path: Path) -> None:
+    """Spark's setting for all queries may be another one by then, from the file."""
+    run = Run(tmp_path, Query())
+    run()
+    assert run.writers["orders"].options == {"checkpointLocation": run.state["checkpoint"]}
+
+
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """The environment and ``sys.path``, which are as before after the test."""
@@ -363,6 +379,9 @@ class Writer:
     def queryName(self, name):
         return self
 
+    def option(self, name, value):
+        return self
+
     def start(self):
         status = {"isTriggerActive": True, "message": "Processing new data"}
         return SimpleNamespace(isActive=True, recentProgress=[], status=status, stop=lambda: None)
@@ -391,6 +410,57 @@ def test_the_state_says_that_a_second_signal_has_interrupted_the_run(tmp_path: P
     assert (directory.read()["state"], directory.read()["error"]) == ("failed", "interrupted by SIGTERM")
     (shown,) = status_of(given.path, given.checkpoints)
     assert (shown.state, shown.figures["error"]) == ("failed", "interrupted by SIGTERM")
+
+
+def test_two_jobs_with_one_checkpoint(tmp_path: Path, environment: pytest.MonkeyPatch) -> None:
+    """The lock of a job does not suffice: this is the same job with other ``--checkpoints``."""
+    environment.setattr(job_run, "create_session", lambda settings: SimpleNamespace(stop=lambda: None))
+    (tmp_path / "job.py").write_text(JOB.replace("options={}", f"options={{'checkpointLocation': 'file://{tmp_path}/own/orders'}}"))
+    stop, refused, converted = StopRequests(), list[str](), list[int]()
+
+    def run_again(queries: Mapping[str, Any]) -> None:
+        if stop.count:
+            return
+        given = JobRun(tmp_path / "job.py", str(tmp_path / "b"), RunSettings(False, None, 0, 60.0))
+        with pytest.raises(OttlaError) as error:
+            run_job(given, StopRequests(), Observer(lambda line: None, lambda error, details: None))
+        refused.append(str(error.value))
+        converted.append(ottla(["checkpoint", "convert", str(tmp_path / "own" / "orders"), str(tmp_path / "copy")]))
+        for _ in range(2):
+            stop.handle(TERM, None)
+
+    given = JobRun(tmp_path / "job.py", str(tmp_path / "a"), RunSettings(False, None, 0, 60.0))
+    run_job(given, stop, Observer(lambda line: None, lambda error, details: None, run_again))
+    place = f"its checkpoint is file://{tmp_path}/own/orders (stop that run, or set another checkpointLocation)"
+    assert refused == [f"the query 'orders' runs already, in process {os.getpid()}: {place}"]
+    assert converted == [1]
+    assert job_of(tmp_path / "own" / "orders") is None  # the run has ended
+
+
+@pytest.mark.parametrize("location", ["s3a://bucket/orders", "file/orders"])
+def test_a_checkpoint_that_cannot_be_locked_is_left_to_spark(tmp_path: Path, location: str) -> None:
+    (tmp_path / "file").touch()
+    with locked_checkpoints({"orders": location if ":" in location else str(tmp_path / location)}):
+        assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("options", "remote"), [([], "sc://there"), (["--master", "local[2]"], None), (["--remote", "sc://here"], "sc://here")]
+)
+def test_a_server_of_connect_in_the_environment(
+    tmp_path: Path, environment: pytest.MonkeyPatch, options: list[str], remote: str | None
+) -> None:
+    given: list[SessionSettings] = []
+
+    def create_session(settings: SessionSettings) -> Any:
+        given.append(settings)
+        raise JobError("no server")
+
+    environment.setenv("SPARK_REMOTE", "sc://there")
+    environment.setattr(job_run, "create_session", create_session)
+    (tmp_path / "job.py").write_text(JOB)
+    assert ottla(["pipeline", "run", str(tmp_path / "job.py"), *options]) == 1
+    assert [settings.remote for settings in given] == [remote]
 
 
 def test_a_signal_while_spark_starts_is_answered_at_once(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pyspark
 import pytest
 
 from ottla.spark.jobs.job_file import JobError
-from ottla.spark.jobs.session import SessionSettings, prepare_environment, use_installed_pyspark
+from ottla.spark.jobs.session import SessionSettings, create_session, prepare_environment, use_installed_pyspark
 
 INSTALLED = Path(pyspark.__file__).parent
 
@@ -27,6 +28,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
         "SPARK_HOME",
         "SPARK_CONF_DIR",
         "MASTER",
+        "SPARK_REMOTE",
     ):
         monkeypatch.setenv(name, "")  # so that it is deleted after the test
         monkeypatch.delenv(name)
@@ -34,9 +36,8 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def test_a_job_has_the_same_tasks_in_a_repeated_batch(environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    prepare_environment(SessionSettings("job", str(tmp_path), tmp_path / "spark.log", tmp_path / "drain"))
+    prepare_environment(SessionSettings("job", tmp_path / "spark.log", tmp_path / "drain"))
     assert "--conf spark.sql.adaptive.streaming.stateless.enabled=false" in os.environ["PYSPARK_SUBMIT_ARGS"]
-    assert f"--conf spark.sql.streaming.checkpointLocation={tmp_path}" in os.environ["PYSPARK_SUBMIT_ARGS"]
 
 
 @pytest.mark.parametrize(
@@ -47,14 +48,12 @@ def test_a_local_job_has_no_zip_of_pyspark(
     environment: pytest.MonkeyPatch, tmp_path: Path, master: str | None, python: str | None, is_local: bool
 ) -> None:
     settings = {} if python is None else {"spark.pyspark.python": python}
-    prepare_environment(
-        SessionSettings("job", str(tmp_path), tmp_path / "spark.log", tmp_path / "drain", master, settings=settings)
-    )
+    prepare_environment(SessionSettings("job", tmp_path / "spark.log", tmp_path / "drain", master, settings=settings))
     assert ("SPARK_HOME" in os.environ) is is_local
 
 
 def prepare(folder: Path, **settings: str) -> None:
-    prepare_environment(SessionSettings("job", str(folder), folder / "spark.log", folder / "drain", settings=settings))
+    prepare_environment(SessionSettings("job", folder / "spark.log", folder / "drain", settings=settings))
 
 
 @pytest.mark.parametrize(
@@ -96,8 +95,52 @@ def test_a_master_in_a_setting_in_the_environment_or_maybe_in_a_file(environment
 
 def test_the_directory_of_the_checkpoints_is_no_setting(environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
     name = "spark.sql.streaming.checkpointLocation"
-    with pytest.raises(JobError, match=rf"{name} cannot be set: .* \(use --checkpoints\)"):
+    with pytest.raises(JobError, match=rf"{name} has no effect .* \(use --checkpoints\)"):
         prepare(tmp_path, **{name: "/elsewhere"})
+
+
+def test_a_session_here_is_not_one_of_the_server_in_the_environment(environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A check runs here, and so does a run with ``--master``."""
+    environment.setenv("SPARK_REMOTE", "sc://localhost")
+    prepare(tmp_path)
+    assert "SPARK_REMOTE" not in os.environ
+
+
+class Builder:
+    """PySpark's, for a session that does not start."""
+
+    def __init__(self, start: Callable[[], None]) -> None:
+        self._start = start
+
+    def appName(self, name: str) -> Builder:
+        return self
+
+    def master(self, master: str) -> Builder:
+        return self
+
+    def getOrCreate(self) -> None:
+        self._start()
+        raise RuntimeError(
+            "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n: no memory\n\tat a.b(C)"
+        )
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_session_that_does_not_start_has_the_reason_and_its_own_lines_of_the_log(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_new: bool
+) -> None:
+    """The JVM appends to the log, or begins a new one when it is large."""
+    log = tmp_path / "spark.log"
+    log.write_text("an error of the run before\n" * 10)
+
+    def start() -> None:
+        with log.open("w" if is_new else "a") as file:
+            file.write("of this one\n")
+
+    monkeypatch.setattr("pyspark.sql.SparkSession.builder", Builder(start))
+    with pytest.raises(JobError, match=r"^cannot start a session on local\[2\]: no memory$") as failed:
+        create_session(SessionSettings("job", log, tmp_path / "drain", "local[2]"))
+    assert failed.value.details == ("of this one",)
 
 
 def test_the_log_may_have_any_path(environment: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def check_job(given: CheckSettings, is_stopped: Callable[[], bool]) -> Iterator[
     """
     with tempfile.TemporaryDirectory(prefix="ottla-pipeline-") as scratch:
         session_settings = SessionSettings(
-            given.path.stem, scratch, Path(scratch, "spark.log"), Path(scratch, "drain"), given.master, settings=given.settings
+            given.path.stem, Path(scratch, "spark.log"), Path(scratch, "drain"), given.master, settings=given.settings
         )
         os.environ[SAMPLE] = str(given.sample)
         prepare_environment(session_settings)

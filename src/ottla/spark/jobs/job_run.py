@@ -21,7 +21,7 @@ from ottla.spark.jobs.metrics import serve_metrics
 from ottla.spark.jobs.reports import listed
 from ottla.spark.jobs.runner import DONE, SIGNAL, Runner, RunSettings
 from ottla.spark.jobs.session import SessionSettings, create_session, prepare_environment
-from ottla.spark.jobs.state_file import ENDED, FAILED, RUNNING, RunDirectory
+from ottla.spark.jobs.state_file import ENDED, FAILED, RUNNING, RunDirectory, locked_checkpoints
 from ottla.spark.jobs.stopping import StopRequests, own_handlers_kept
 
 
@@ -59,10 +59,12 @@ def run_job(given: JobRun, stop: StopRequests, observer: Observer) -> int:
     with directory.locked():
         directory.drain.unlink(missing_ok=True)  # that of the run before
         state = _RunState(given, directory, observer)
-        with state.kept(), without_tracebacks_of_py4j(), _metrics(given.metrics_port, state.queries, observer.say):
+        with (
+            state.kept(), without_tracebacks_of_py4j(), _metrics(given.metrics_port, state.queries, observer.say),
+            contextlib.ExitStack() as locks,  # until the session has ended, and all queries with it
+        ):  # fmt: skip
             session_settings = SessionSettings(
                 name=given.path.stem,
-                checkpoints=given.checkpoints,
                 log=directory.spark_log,
                 drain=directory.drain,
                 master=given.master,
@@ -83,6 +85,7 @@ def run_job(given: JobRun, stop: StopRequests, observer: Observer) -> int:
                     writers = job.writers(session)
                 with required(session, f"the JVM's log is {directory.spark_log}"):
                     checkpoints = check_checkpoints(given.path, writers, given.checkpoints)
+                    locks.enter_context(locked_checkpoints(checkpoints))
                     runner = Runner(
                         writers, checkpoints, replace(given.run, is_remote=given.remote is not None), directory, directory.drain,
                         say=observer.say, complain=observer.complain, keep=state.write, is_alive=lambda: is_alive(session),

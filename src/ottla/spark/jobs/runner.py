@@ -171,7 +171,7 @@ class Runner:
         is_alive: Callable[[], bool],
     ) -> None:
         self.queries = [
-            WatchedQuery(name, _triggered(writer.queryName(name), settings), checkpoints[name], settings.restarts)
+            WatchedQuery(name, _prepared(name, writer, checkpoints[name], settings), checkpoints[name], settings.restarts)
             for name, writer in writers.items()
         ]
         self._settings, self._directory, self._drain_file = settings, directory, drain
@@ -386,7 +386,9 @@ def _reports_backwards(handle: Any) -> Iterator[str]:
         yield from (progress.json for progress in reversed(handle.recentProgress))
 
 
-def _triggered(writer: Any, settings: RunSettings) -> Any:
+def _prepared(name: str, writer: Any, checkpoint: str, settings: RunSettings) -> Any:
+    # As an option: Spark's setting for all queries could be another one by now, which the job file has set in its session.
+    writer = writer.queryName(name).option("checkpointLocation", checkpoint)
     if settings.once:
         return writer.trigger(availableNow=True)
     return writer if settings.every is None else writer.trigger(processingTime=settings.every)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ottla.runtime.java import find_java
+from ottla.spark.jobs.causes import cause_of
 from ottla.spark.jobs.job_file import JobError
 from ottla.spark.jobs.stopping import own_handlers_kept
 from ottla.spark.runner_environment import DRAIN
@@ -24,7 +25,9 @@ from ottla.spark.runner_environment import DRAIN
 SPARK_JAVA = 17
 """The oldest Java that Spark 4 runs on."""
 LOCATION = "spark.sql.streaming.checkpointLocation"
-"""The directory of the checkpoints: a query without its own option gets a directory of its name there."""
+"""Spark's directory of checkpoints, which has no effect: each query of a job has the option."""
+REMOTE = "SPARK_REMOTE"
+"""The environment variable with which PySpark connects to a server of Connect."""
 SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.python.unix.domain.socket.enabled": "true",
@@ -68,7 +71,6 @@ class SessionSettings:
     """How a job's session is made. ``drain`` is the file that drains the sources, ``log`` that of the JVM."""
 
     name: str
-    checkpoints: str
     log: Path
     drain: Path
     master: str | None = None
@@ -84,12 +86,13 @@ def prepare_environment(given: SessionSettings) -> None:
     Raises ``OttlaError`` without a Java that Spark runs on, and for a setting that has an option of its own.
     """
     if LOCATION in given.settings:
-        raise JobError(f"{LOCATION} cannot be set: the status needs to know the directory too", hint="use --checkpoints")
+        raise JobError(f"{LOCATION} has no effect on the queries of a job", hint="use --checkpoints")
     set_python()
     os.environ[DRAIN] = str(given.drain)
     if given.remote is not None:
         os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # functions such as udf() ask for it when the file is loaded
         return
+    os.environ.pop(REMOTE, None)  # --master takes precedence, and a check runs here: a server does not take a sample
     find_java(SPARK_JAVA)
     if is_local(given.master, {**given.settings, **submit_options(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))}):
         use_installed_pyspark(given.drain.parent)
@@ -174,8 +177,7 @@ def use_installed_pyspark(folder: Path, environment: MutableMapping[str, str] = 
 
 
 def _settings(given: SessionSettings) -> dict[str, str]:
-    own = {**SETTINGS, **QUERY_SETTINGS, **(LOCAL_SETTINGS if given.is_local else {})}
-    return {**own, **given.settings, LOCATION: given.checkpoints}
+    return {**SETTINGS, **QUERY_SETTINGS, **(LOCAL_SETTINGS if given.is_local else {}), **given.settings}
 
 
 def create_session(given: SessionSettings) -> Any:
@@ -183,20 +185,21 @@ def create_session(given: SessionSettings) -> Any:
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(given.name)
+    size_of_log = _size(given.log)
     with own_handlers_kept():
         try:
             if given.remote is not None:
                 session = builder.remote(given.remote).getOrCreate()
-                for name, value in {**QUERY_SETTINGS, **given.settings, LOCATION: given.checkpoints}.items():
+                for name, value in {**QUERY_SETTINGS, **given.settings}.items():
                     session.conf.set(name, value)
                 return session
             if given.master is not None:
                 builder = builder.master(given.master)
             return builder.getOrCreate()
         except Exception as error:
-            first = str(error).strip().partition("\n")[0]
+            where = given.remote or given.master or "Spark"
             raise JobError(
-                f"cannot start a session on {given.remote or given.master or 'Spark'}: {first}", details=_end_of(given.log)
+                f"cannot start a session on {where}: {cause_of(str(error)).message}", details=_end_of(given.log, size_of_log)
             ) from error
 
 
@@ -207,9 +210,18 @@ def _escaped(path: str) -> str:
     return "".join(chr(unit) if unit < 128 else f"\\u{unit:04x}" for unit in units)
 
 
-def _end_of(log: Path) -> tuple[str, ...]:
-    """The end of the JVM's log, if there is one."""
+def _size(log: Path) -> int:
     try:
-        return tuple(log.read_text(errors="replace").splitlines()[-LINES_OF_LOG:])
+        return log.stat().st_size
+    except OSError:
+        return 0
+
+
+def _end_of(log: Path, size: int) -> tuple[str, ...]:
+    """The end of what the JVM has added to its log, which had ``size`` bytes after the run before."""
+    try:
+        text = log.read_bytes()
     except OSError:
         return ()
+    new = text[size:] if len(text) >= size else text  # the JVM has begun a new file
+    return tuple(new.decode(errors="replace").splitlines()[-LINES_OF_LOG:])

@@ -1,8 +1,8 @@
-"""The state of a run, in the directory ``_pipeline`` beside the checkpoints.
+"""The state of a run, in the directory ``_pipeline`` beside the checkpoints, and the locks.
 
 Owns the files of that directory: ``state.json``, which is replaced as a whole; ``lock``, which a run holds; ``errors.log``,
-``spark.log`` and ``drain``. Must not know Spark. Invariants: one run at a time has the lock, which the operating system releases
-with the process; a reader never sees half of a state.
+``spark.log`` and ``drain``; and the lock in each checkpoint, which may be anywhere. Must not know Spark. Invariants: one run at a
+time has a lock, which the operating system releases with the process; a reader never sees half of a state.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,16 @@ from ottla.spark.locations import local_path
 
 FOLDER = "_pipeline"
 """The underscore keeps it apart from the queries, whose names begin with a letter or a digit."""
+CHECKPOINT_LOCK = "_pipeline.lock"
+"""The lock in a checkpoint, of which Spark reads only the files that it knows. (The directory around a checkpoint may be read-only,
+and on NFS a directory itself cannot be locked.)"""
 DIGITS = 8
 """Of the hash of a URL."""
 CHECKPOINTS = "checkpoints"
 LOCK_TIMEOUT = 0.5
 """Seconds to try to get the lock: ``status`` has it for a moment."""
 LOCK_POLL = 0.02
+UNKNOWN = "unknown"
 RUNNING, ENDED, FAILED = "running", "ended", "failed"
 """The states of a run in its state file."""
 MOST_BYTES = 10_000_000
@@ -35,9 +39,64 @@ MOST_BYTES = 10_000_000
 
 
 def job_of(checkpoint: Path) -> Path | None:
-    """Return the directory of the checkpoints of a job that runs now, if the checkpoint is one of them."""
-    checkpoints = checkpoint.resolve().parent
-    return checkpoints if _is_locked(checkpoints / FOLDER / "lock") else None
+    """Return the directory of the checkpoints of a job that runs now, if the checkpoint is one of them. If the job has set it with
+    ``checkpointLocation``, return the checkpoint itself."""
+    own = checkpoint.resolve()
+    if _is_locked(own.parent / FOLDER / "lock"):
+        return own.parent
+    return own if _is_locked(own / CHECKPOINT_LOCK) else None
+
+
+@contextlib.contextmanager
+def locked_checkpoints(checkpoints: Mapping[str, str]) -> Iterator[None]:
+    """Hold the lock of each checkpoint that is on a local disk. Raises ``OttlaError`` if another run has one of them.
+
+    ``checkpoints`` has those of the queries, by name. The lock of the job does not suffice: another job, or the same with other
+    ``--checkpoints``, may have the same ``checkpointLocation``.
+    """
+    with contextlib.ExitStack() as locks:
+        for name, location in checkpoints.items():
+            if (path := local_path(location)) is None:
+                continue
+            lock = Path(path, CHECKPOINT_LOCK)
+            try:
+                lock.parent.mkdir(parents=True, exist_ok=True)
+                file = locks.enter_context(_held(lock))
+            except BlockingIOError as error:
+                raise OttlaError(
+                    f"the query {name!r} runs already, in process {_process_in(lock)}: its checkpoint is {location}",
+                    hint="stop that run, or set another checkpointLocation",
+                ) from error
+            except OSError:  # Spark says what is wrong with the path, or finds it on another file system
+                continue
+            with contextlib.suppress(OSError):  # a full disk
+                os.ftruncate(file, 0)
+                os.write(file, str(os.getpid()).encode())
+        yield
+
+
+@contextlib.contextmanager
+def _held(lock: Path) -> Iterator[int]:
+    """Hold a lock, whose file is created, and return its descriptor. Raises ``BlockingIOError`` if another run has it."""
+    import fcntl
+
+    with lock.open("a+") as file:
+        deadline = time.monotonic() + LOCK_TIMEOUT
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(LOCK_POLL)
+        yield file.fileno()
+
+
+def _process_in(lock: Path) -> str:
+    with contextlib.suppress(OSError, ValueError):
+        return lock.read_text() or UNKNOWN
+    return UNKNOWN
 
 
 def _is_locked(lock: Path) -> bool:
@@ -90,32 +149,25 @@ class RunDirectory:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the lock. Raises ``OttlaError`` if another run has it, or if the directory cannot be written."""
-        import fcntl
-
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             (self.path / "lock").touch()
         except OSError as error:
             raise OttlaError(f"cannot write to {self.path}: {error.strerror}", cause=error) from error
-        with open(self.path / "lock", "a+") as file:
-            deadline = time.monotonic() + LOCK_TIMEOUT
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError as error:
-                    if time.monotonic() >= deadline:
-                        raise self._runs_already() from error
-                time.sleep(LOCK_POLL)
+        with contextlib.ExitStack() as lock:
+            try:
+                lock.enter_context(_held(self.path / "lock"))
+            except BlockingIOError as error:
+                raise self._runs_already() from error
             yield
 
     def _runs_already(self) -> OttlaError:
-        process = "unknown"
+        process = UNKNOWN
         with contextlib.suppress(OttlaError):  # of a damaged state
             process = self.read().get("process", process)
         return OttlaError(
             f"the job runs already, as process {process}: its checkpoints are in {self.path.parent}",
-            hint="stop it, or give this run its own --checkpoints",
+            hint="stop it, or give this run its own --checkpoints; a checkpointLocation in the file has to be another one as well",
         )
 
     def is_running(self) -> bool:
