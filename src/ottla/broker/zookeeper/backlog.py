@@ -7,6 +7,7 @@ older than the reason; after a failure it is not due before a back-off has passe
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
@@ -23,7 +24,8 @@ class Backlog(Generic[KeyT]):
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._due: dict[KeyT, None] = {}
+        self._due: OrderedDict[KeyT, None] = OrderedDict()
+        """In order. The first key of a ``dict`` comes after a scan of all that were deleted before it: 100,000 took four seconds."""
         self._in_progress: dict[KeyT, bool] = {}
         """Key -> whether it is due again afterwards."""
         self._failed: dict[KeyT, None] = {}
@@ -61,8 +63,7 @@ class Backlog(Generic[KeyT]):
             self._failed.clear()
         taken = []
         while self._due and len(self._in_progress) < self._most:
-            key = next(iter(self._due))
-            del self._due[key]
+            key, _ = self._due.popitem(last=False)
             self._in_progress[key] = False
             taken.append(key)
         return taken
@@ -93,7 +94,7 @@ class Backlog(Generic[KeyT]):
 
     def restart(self) -> None:
         """Begin again with what is left: no outcome of what is in progress will come."""
-        self._due = {**dict.fromkeys(self._in_progress), **self._failed, **self._due}
+        self._due = OrderedDict({**dict.fromkeys(self._in_progress), **self._failed, **self._due})
         self._in_progress.clear()
         self._failed.clear()
         self._failures = 0

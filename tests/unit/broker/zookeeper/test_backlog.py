@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from ottla.broker.zookeeper.backlog import Backlog
 from ottla.types import Now
 
@@ -83,3 +85,21 @@ def test_drop_restart_and_clear() -> None:
     backlog.clear()
     assert backlog.is_empty
     assert backlog.wake_at is None
+
+
+def seconds_for(count: int) -> float:
+    """The processor time in which so many keys are taken, a few at a time."""
+    backlog: Backlog[int] = Backlog(500)
+    for key in range(count):
+        backlog.add(key)
+    began = time.process_time()
+    while not backlog.is_empty:
+        for key in backlog.take(at(0)):
+            backlog.done(key)
+    return time.process_time() - began
+
+
+def test_ten_times_the_keys_take_about_ten_times_the_time() -> None:
+    """All partitions of a broker are due after each connection."""
+    few, many = min(seconds_for(10_000) for _ in range(5)), seconds_for(100_000)
+    assert many < 40 * few, f"{few:.3f} s, and {many:.3f} s"
