@@ -24,6 +24,8 @@ PATTERNS = (STATIC, WHITE_LIST, BLACK_LIST)
 
 _MOST_STREAMS_OF_MEMBER = 1_000_000
 """The streams of all topics. Each member computes the assignment of all, so one node could exhaust the memory of the group."""
+_LONGEST_HOST = 255
+"""A name of DNS has no more characters. One with 32,768 could not be sent to clients."""
 _MAX_INT32 = 2**31 - 1
 _MAX_INT64 = 2**63 - 1
 HIGHEST_FOUND_GENERATION = 2**30
@@ -99,10 +101,16 @@ def decode_broker(broker_id: int, data: bytes, path: str, listener: str = "PLAIN
         names = fields.get("listener_security_protocol_map")
         protocol = names.get(name, name) if isinstance(names, dict) else name
         if separator and colon and listener in (name, protocol):
-            return BrokerAddress(broker_id, host.strip("[]"), _number(port, path, "the port", 1, 65535), None)
+            return _address(broker_id, host.strip("[]"), port, path)
     if listener != "PLAINTEXT" or not isinstance(fields.get("host"), str):
         raise _malformed(path, f"broker {broker_id} has no address for {listener}")
-    return BrokerAddress(broker_id, fields["host"], _number(fields.get("port"), path, "the port", 1, 65535), None)
+    return _address(broker_id, fields["host"], fields.get("port"), path)
+
+
+def _address(broker_id: int, host: str, port: object, path: str) -> BrokerAddress:
+    if len(host) > _LONGEST_HOST:
+        raise _malformed(path, f"the host has {len(host):,} characters, more than {_LONGEST_HOST}")
+    return BrokerAddress(broker_id, host, _number(port, path, "the port", 1, 65535), None)
 
 
 def decode_start(data: bytes, path: str) -> int:
@@ -307,8 +315,18 @@ def _json(fields: Mapping[str, object]) -> bytes:
 
 
 def _object(data: bytes, path: str) -> dict[str, Any]:
+    """Read a JSON object whose strings can be sent to clients.
+
+    1. A node has the escape of half a surrogate pair. 2. It becomes part of a response. 3. That cannot be encoded, and the
+    connection of each client that asks is closed.
+    """
+    text = _text(data, path)
     try:
-        fields = json.loads(_text(data, path))
+        fields = json.loads(text)
+        if "\\u" in text:
+            json.dumps(fields, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise _malformed(path, f"a string in it is not Unicode: {error}") from error
     except (ValueError, RecursionError) as error:
         raise _malformed(path, f"not JSON: {error}") from error
     if not isinstance(fields, dict):

@@ -39,7 +39,7 @@ CLUSTER_ROOTS = (BROKER_IDS, TOPICS, BROKER_SEQUENCE, CLUSTER_ID.rpartition("/")
 
 _REFUSED = re.compile("[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 """Characters that ZooKeeper allows in no name, and the separator."""
-_LAST_PARTITION = 2**31 - 1
+_MAX_INT32 = 2**31 - 1
 _BROKER_ID = re.compile("0|[1-9][0-9]{0,9}")
 """The name of a broker's node. Another client's node may have more digits than Python converts."""
 
@@ -126,14 +126,14 @@ def broker(broker_id: int) -> str:
 
 
 def broker_ids(names: Iterable[str]) -> list[int]:
-    """The ids that the names of the children of ``BROKER_IDS`` are, in order; what is none is left out."""
-    return sorted(int(name) for name in names if _BROKER_ID.fullmatch(name))
+    """The ids that the names of the children of ``BROKER_IDS`` are, in order; what is none, or no int32, is left out."""
+    return sorted(int(name) for name in names if _BROKER_ID.fullmatch(name) and int(name) <= _MAX_INT32)
 
 
 def partition_number(name: str) -> int | None:
     """Return the partition whose node has this name; ``None`` if it is no number, or written in another way than Kafka does."""
     number = int(name) if name.isascii() and name.isdecimal() and len(name) <= 10 else None
-    return number if number is not None and str(number) == name and number <= _LAST_PARTITION else None
+    return number if number is not None and str(number) == name and number <= _MAX_INT32 else None
 
 
 def topic(name: str) -> str:

@@ -69,6 +69,23 @@ def test_brokers_of_all_versions() -> None:
         nodes.decode_broker(1, tls, "/b")
 
 
+@pytest.mark.parametrize(
+    "fields", [r'"host":"h\ud800","port":9', r'"endpoints":["PLAINTEXT://\udfff:9"]', r'"\udc00":1,"host":"h","port":9']
+)
+def test_a_string_that_cannot_be_sent_to_clients_is_refused(fields: str) -> None:
+    with pytest.raises(ProtocolError, match=r"/b of ZooKeeper is malformed: a string in it is not Unicode: .*\\ud"):
+        nodes.decode_broker(1, f"{{{fields}}}".encode(), "/b")
+
+
+def test_escapes_of_whole_characters_are_read() -> None:
+    assert decode_configs(rb'{"config":{"a":"\u00e9\ud83d\ude00\\u"}}', "/c") == {"a": "\u00e9\U0001f600\\u"}
+
+
+def test_a_host_that_is_too_long_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="the host has 40,000 characters"):
+        nodes.decode_broker(1, json.dumps({"host": "h" * 40_000, "port": 9}).encode(), "/b")
+
+
 def test_brokers_topics_and_leaders_are_written_with_the_bytes_of_kafka() -> None:
     assert nodes.encode_broker("127.0.0.1", 19092, 1795377273165) == BROKER
     assert nodes.decode_broker(1, nodes.encode_broker("::1", 9093, 1), "/b") == Node(1, "::1", 9093)

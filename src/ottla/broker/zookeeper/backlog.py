@@ -25,7 +25,7 @@ class Backlog(Generic[KeyT]):
     def __init__(self, most: int) -> None:
         self._most = most
         self._due: OrderedDict[KeyT, None] = OrderedDict()
-        """In order. The first key of a ``dict`` comes after a scan of all that were deleted before it: 100,000 took four seconds."""
+        """In order. To find the first key, a ``dict`` passes all that were deleted before it: 100,000 took four seconds."""
         self._in_progress: dict[KeyT, bool] = {}
         """Key -> whether it is due again afterwards."""
         self._failed: dict[KeyT, None] = {}

@@ -11,6 +11,9 @@ import pytest
 
 from ottla.broker.effects import NodeEndpoint, Registered
 from ottla.errors import ConfigError
+from ottla.protocol.apis import SPOKEN, Api
+from ottla.protocol.codec import RequestHeader, encode_response
+from ottla.protocol.messages import metadata_request
 from ottla.zookeeper import paths
 from ottla.zookeeper.nodes import encode_broker, encode_topic
 from ottla.zookeeper.operations import Create
@@ -85,6 +88,26 @@ def test_a_malformed_broker_is_logged_once_and_the_others_count(caplog: pytest.L
     assert ids_known_to(one) == [1, 2]
     messages = [record.getMessage() for record in caplog.records if paths.broker(8) in record.getMessage()]
     assert len(messages) == 2  # of each broker one
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("7", rb'{"host":"h\ud800","port":9}'),
+        ("7", b'{"host":"%s","port":9}' % (b"h" * 40_000)),
+        ("9999999999", b'{"host":"h","port":9}'),
+    ],
+)
+def test_a_node_of_another_client_leaves_the_answers_to_clients_encodable(name: str, data: bytes) -> None:
+    cluster = ZooKeeperCluster()
+    (one,) = cluster.add(1)
+    cluster.put(f"{paths.BROKER_IDS}/{name}", data)
+    cluster.run()
+    for version in (8, SPOKEN[Api.METADATA].maximum):
+        message = metadata_request.MetadataRequest(topics=None, include_topic_authorized_operations=False)
+        response = one.ask(Api.METADATA, message, version)
+        assert encode_response(RequestHeader(Api.METADATA, version, 1, "test"), response), "the connection would be closed"
+        assert [broker.node_id for broker in response.brokers] == [1]
 
 
 def test_a_restarted_broker_waits_for_the_session_of_its_last_process(cluster: ZooKeeperCluster) -> None:
