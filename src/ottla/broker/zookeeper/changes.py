@@ -18,11 +18,12 @@ from ottla.broker.ports import Ids
 from ottla.broker.topic_changes import TopicChange
 from ottla.broker.topics import Topic, alike_name, internal_configs
 from ottla.broker.zookeeper import topic_calls
+from ottla.broker.zookeeper.backlog import Backlog
 from ottla.broker.zookeeper.manager import ManagerPoll
 from ottla.broker.zookeeper.steps import take_steps
 from ottla.broker.zookeeper.topics import TopicRegistry
 from ottla.coordinator.effects import ApiError
-from ottla.errors import OttlaError
+from ottla.errors import KeeperCode, OttlaError, ZooKeeperError
 from ottla.protocol import ErrorCode
 from ottla.types import Now
 from ottla.zookeeper import paths
@@ -36,9 +37,6 @@ log = logging.getLogger("ottla.broker")
 T = TypeVar("T")
 
 MOST_REMOVED_AT_ONCE = 50
-
-_RETRY_BACKOFF_MS = 1_000
-"""Milliseconds until the removal of a topic is tried again."""
 
 
 class ZooKeeperTopicChanges:
@@ -60,12 +58,13 @@ class ZooKeeperTopicChanges:
         """Topic -> the changes that end with its removal."""
         self._deadlines: deque[tuple[int, TopicChange, str]] = deque()
         """The deadlines of these changes, in order."""
-        self._removing: set[str] = set()
-        self._to_remove: list[str] = []
+        self._is_connected = False
+        self._removals: Backlog[str] = Backlog(MOST_REMOVED_AT_ONCE)
+        """The topics that this broker removes."""
         self._marks: tuple[int, int] = (0, 0)
-        """The version of the marked topics for which ``_to_remove`` was computed, and the broker that removed them then."""
-        self._not_before = 0
-        """When a removal may be tried again."""
+        """The version of the marked topics that were added to ``_removals``, and the broker that removed them then."""
+        self._causes: dict[str, KeeperCode | str] = {}
+        """Topic -> why it is not removed yet, as it was logged."""
 
     def __repr__(self) -> str:
         return f"<ZooKeeperTopicChanges {len(self._creating)} created, {len(self._deleting)} deleted>"
@@ -184,7 +183,8 @@ class ZooKeeperTopicChanges:
     def on_event(self, event: WatchFired | SessionChanged, now: Now) -> None:
         """Look again at the topics that are being deleted: a watch has fired, or a disconnection has dropped all."""
         if isinstance(event, SessionChanged):
-            names = list(self._deleting) if event.state is SessionState.CONNECTED else []
+            self._is_connected = event.state is SessionState.CONNECTED
+            names = list(self._deleting) if self._is_connected else []
         else:
             is_marker = event.watch is WatchType.EXIST and event.path.startswith(f"{paths.DELETED_TOPICS}/")
             names = [event.path.rpartition("/")[2]] if is_marker else []
@@ -201,29 +201,36 @@ class ZooKeeperTopicChanges:
         return ManagerPoll(self._asks.take(), min(wake_at, default=None))
 
     def _remove_marked(self, now: Now) -> int | None:
-        """Begin removals that are this broker's part, a few at a time; return when to try again."""
+        """Begin removals that are this broker's part, a few at a time; return when to try again.
+
+        None begins without a connection: it would fail after its time-out, and the next connection reads again what is marked.
+        """
         marks = self._registry.marks, self._catalog.cluster.controller_id
+        is_mine = self._catalog.cluster.controller_id == self._catalog.node_id
         if marks != self._marks:
             self._marks = marks
-            is_mine = self._catalog.cluster.controller_id == self._catalog.node_id
-            self._to_remove = sorted(self._registry.deleted, reverse=True) if is_mine else []
-        if now.mono < self._not_before:
-            return self._not_before if self._to_remove else None
-        while self._to_remove and len(self._removing) < MOST_REMOVED_AT_ONCE:
-            name = self._to_remove.pop()
-            if name not in self._removing:
-                self._remove(name, now)
-        return None
+            if not is_mine:
+                self._removals.clear()
+                self._causes.clear()
+            for name in sorted(self._registry.deleted) if is_mine else ():
+                self._removals.add(name)
+        if not is_mine or not self._is_connected:
+            return None
+        for name in self._removals.take(now):
+            self._remove(name, now)
+        return self._removals.wake_at
 
     def _remove(self, name: str, now: Now) -> None:
-        self._removing.add(name)
-
         def ended(_: None, error: Exception | None, now: Now) -> None:
-            self._removing.discard(name)
-            if error is not None:
-                self._not_before = now.mono + _RETRY_BACKOFF_MS
-                self._to_remove.append(name)
+            if error is None:
+                self._removals.done(name)
+                self._causes.pop(name, None)
+                return
+            self._removals.fail(name, now)
+            cause = error.code if isinstance(error, ZooKeeperError) else str(error)
+            if self._is_connected and self._causes.get(name) != cause:  # that ZooKeeper is away is logged elsewhere
                 log.warning("topic %s is not removed from ZooKeeper yet: %s", name, error)
+                self._causes[name] = cause
 
         self._run(topic_calls.remove_topic(name), now.mono + self._timeout, ended, now)
 

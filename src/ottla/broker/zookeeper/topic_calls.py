@@ -19,9 +19,9 @@ from ottla.coordinator.effects import ApiError
 from ottla.errors import KeeperCode, ZooKeeperError
 from ottla.protocol import ErrorCode
 from ottla.zookeeper import paths
-from ottla.zookeeper.ask_queue import has_code, is_missing
-from ottla.zookeeper.calls import Steps, read_children, read_each
-from ottla.zookeeper.multis import MULTI_OPERATIONS
+from ottla.zookeeper.ask_queue import MOST_SURPRISES, has_code, is_missing
+from ottla.zookeeper.calls import Steps, read_children, read_each, read_tree
+from ottla.zookeeper.multis import MULTI_OPERATIONS, parts
 from ottla.zookeeper.nodes import TopicNode, decode_topic_node, encode_configs, encode_topic
 from ottla.zookeeper.operations import Check, Create, Delete, Exists, GetData, Multi, SetData, Write
 
@@ -119,7 +119,8 @@ def mark_deleted(name: str, topic_id: uuid.UUID) -> Steps[None]:
 
 
 def remove_topic(name: str) -> Steps[None]:
-    """Remove all nodes of a topic, at last the one that asks for it, unless it asks no more.
+    """Remove all nodes of a topic, at last the one that asks for it, unless it asks no more. Raises ``ZooKeeperError``, also if
+    other clients create nodes below it as fast as these are removed.
 
     The leaders of its partitions may write states until they learn of the deletion, and the broker that did this before may have
     died halfway: so each step looks at what there is. A step concerns some partitions only, so that a broker whose session ends
@@ -128,7 +129,7 @@ def remove_topic(name: str) -> Steps[None]:
     1. The topic is removed. 2. This broker has not learnt yet that nothing asks for it, and removes it once more. 3. A client
     creates a topic with this name. Without the check it would be removed.
     """
-    marker = paths.deleted_topic(name)
+    marker, surprises = paths.deleted_topic(name), 0
     while True:
         try:
             removals = yield from _next_removals(name, marker)
@@ -139,28 +140,30 @@ def remove_topic(name: str) -> Steps[None]:
         if not removals:
             return
         error = yield from _write(Multi((Check(marker), *removals)))
-        if error is not _MADE and not (error.retriable or has_code(error, _NONODE, KeeperCode.NOTEMPTY)):
+        if error is _MADE:
+            surprises = 0
+        elif has_code(error, _NONODE, KeeperCode.NOTEMPTY):
+            surprises += 1
+            if surprises > MOST_SURPRISES:
+                raise error
+        elif not error.retriable:
             raise error
 
 
 def _next_removals(name: str, marker: str) -> Steps[list[Delete]]:
-    """Return what removes some of the partitions, or at last the rest; nothing without the ``marker``.
+    """Return what removes some of the nodes, or at last the rest; nothing without the ``marker``.
 
-    The topic, its settings and the marker go together: a marker alone would concern the next topic with this name.
+    Nodes of other clients below the topic are removed with it, as Kafka's controller does: otherwise it could not be removed. The
+    topic, its settings and the marker go together: a marker alone would concern the next topic with this name.
     """
     if (yield from read_each([Exists(marker)])) == [None]:
         return []
     numbers = (yield from read_children(paths.partitions(name))) or ()
-    states = [f"{paths.partitions(name)}/{number}/state" for number in numbers[: MULTI_OPERATIONS // 2 - 1]]
-    if states:
-        removals: list[Delete] = []
-        for state, stat in zip(states, (yield from read_each([Exists(state) for state in states])), strict=True):
-            removals += [Delete(state)] if stat is not None else []
-            removals.append(Delete(state.rpartition("/")[0]))
-        return removals
-    last = [paths.partitions(name), paths.topic(name), paths.topic_config(name), marker]
-    stats = yield from read_each([Exists(path) for path in last])
-    return [Delete(path) for path, stat in zip(last, stats, strict=True) if stat is not None]
+    some = [f"{paths.partitions(name)}/{number}" for number in numbers[: MULTI_OPERATIONS // 2 - 1]]
+    tree = yield from read_tree(some or [paths.topic(name), paths.topic_config(name)])
+    children_first = [(path, Delete(path)) for path, _ in reversed(tree)]
+    part = [removal for _, removal in next(parts(children_first), [])]
+    return part if some or len(part) < len(tree) else [*part, Delete(marker)]
 
 
 def _read_same_topic(name: str, topic_id: uuid.UUID) -> Steps[tuple[TopicNode, int] | None]:

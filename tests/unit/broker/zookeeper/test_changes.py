@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,10 +12,13 @@ from ottla.broker.topic_changes import TopicChange
 from ottla.broker.topics import OFFSETS_TOPIC, Topic
 from ottla.broker.zookeeper import topic_calls
 from ottla.coordinator.effects import ApiError
+from ottla.errors import KeeperCode, ZooKeeperError
 from ottla.protocol import ErrorCode
+from ottla.simulation.zookeeper import Executed
 from ottla.zookeeper import paths
 from ottla.zookeeper.calls import WINDOW
-from ottla.zookeeper.operations import Create, Multi, Operation
+from ottla.zookeeper.multis import MULTI_OPERATIONS
+from ottla.zookeeper.operations import Create, Delete, Multi, Operation
 from tests.simulation.zookeeper_cluster import BrokerInCluster, ZooKeeperCluster
 
 SEEDS = range(6)
@@ -56,8 +60,8 @@ def code_of(change: TopicChange) -> ErrorCode:
     return ErrorCode.none
 
 
-def create(broker: BrokerInCluster, partitions: int = 3) -> TopicChange:
-    change = broker.catalog.changes.create("t", partitions, {"retention.ms": "1000"})
+def create(broker: BrokerInCluster, partitions: int = 3, name: str = "t") -> TopicChange:
+    change = broker.catalog.changes.create(name, partitions, {"retention.ms": "1000"})
     broker.step()
     return change
 
@@ -324,3 +328,105 @@ def test_a_topic_is_not_created_while_a_deletion_is_asked_for(cluster: ZooKeeper
     cluster.run(4000)
     assert code_of(change) in (ErrorCode.topic_already_exists, ErrorCode.none)
     assert (one.catalog.topics.get("t") is None) is (code_of(change) is not ErrorCode.none)
+
+
+# -- removals that are held up --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"{paths.topic('t')}/note",
+        f"{paths.topic('t')}/note/deep/deeper",
+        f"{paths.topic_config('t')}/note",
+        f"{paths.partitions('t')}/note",
+        f"{paths.partition_state('t', 0)}/note",
+    ],
+)
+def test_nodes_of_another_client_are_removed_with_the_topic(path: str) -> None:
+    cluster = ZooKeeperCluster()
+    (one,) = cluster.add(1)
+    cluster.run()
+    change = create(one)
+    cluster.run()
+    assert change.is_done
+    cluster.put(path, b"of an operator")
+    before = len(one.asked)
+    cluster.put(paths.deleted_topic("t"))
+    cluster.run(1000)
+    assert [cluster.model.children(each) for each in (paths.TOPICS, paths.TOPIC_CONFIGS, paths.DELETED_TOPICS)] == [()] * 3
+    assert len(one.asked) - before < 40
+    again = create(one)
+    cluster.run()
+    assert code_of(again) is ErrorCode.none
+
+
+def test_more_nodes_of_another_client_than_one_multi_removes() -> None:
+    cluster = ZooKeeperCluster()
+    (one,) = cluster.add(1)
+    cluster.run()
+    create(one)
+    cluster.run()
+    for number in range(1200):
+        cluster.put(f"{paths.topic('t')}/note/{number}")
+    cluster.put(paths.deleted_topic("t"))
+    cluster.run(2000)
+    assert cluster.model.children(paths.DELETED_TOPICS) == cluster.model.children(paths.TOPICS) == ()
+    sizes = [len(operation.operations) for operation in one.asked if isinstance(operation, Multi)]
+    assert max(sizes) <= MULTI_OPERATIONS + 1
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING and "is not removed" in one.getMessage()]
+
+
+@pytest.mark.parametrize("code", [KeeperCode.NOTEMPTY, KeeperCode.NOAUTH])
+def test_a_removal_that_is_refused_is_tried_again_with_a_back_off_and_logged_once(
+    code: KeeperCode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another client creates nodes as fast as they are removed, or the broker may not delete them."""
+    cluster = ZooKeeperCluster()
+    one, _ = cluster.add(1, 2)
+    cluster.run()
+    for name in "tuv":
+        create(one, name=name)
+    cluster.run()
+    execute = cluster.zookeeper.execute
+
+    def refuse(session_id: int, operation: Operation[Any]) -> Executed | None:
+        if isinstance(operation, Multi) and Delete(paths.topic("t")) in operation.operations:
+            return Executed(None, ZooKeeperError(code, paths.topic("t")))
+        return execute(session_id, operation)
+
+    monkeypatch.setattr(cluster.zookeeper, "execute", refuse)
+    before = len(one.asked)
+    cluster.put(paths.deleted_topic("t"))
+    cluster.run(10_000)
+    cluster.put(paths.deleted_topic("u"))
+    cluster.run(10_000)
+    assert cluster.model.children(paths.TOPICS) == ("t", "v"), "the others do not wait for it"
+    assert len(one.asked) - before < 300
+    assert len(warnings(caplog)) == 1
+    assert f"topic t is not removed from ZooKeeper yet: ZooKeeper: {code.name} at {paths.topic('t')}" in warnings(caplog)[0]
+    monkeypatch.undo()
+    cluster.run(30_000)
+    assert cluster.model.children(paths.TOPICS) == ("v",)
+    cluster.check()
+
+
+def test_no_removal_is_begun_without_a_connection(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = ZooKeeperCluster()
+    (one,) = cluster.add(1)
+    cluster.run()
+    for number in range(60):
+        create(one, name=f"t{number}")
+    cluster.run(2000)
+    for number in range(60):
+        cluster.execute(Create(paths.deleted_topic(f"t{number}")))
+    cluster.run(3)  # the removals have begun
+    cluster.zookeeper.stop()
+    cluster.run(600_000)
+    assert warnings(caplog) == []
+    cluster.zookeeper.start()
+    cluster.run(40_000)
+    assert cluster.model.children(paths.DELETED_TOPICS) == cluster.model.children(paths.TOPICS) == ()
