@@ -29,7 +29,7 @@ from ottla.simulation.zookeeper_broker import SESSION_TIMEOUT, ZooKeeperBroker
 from ottla.simulation.zookeeper_server import HOST, SimZooKeeper
 from ottla.types import Now
 from ottla.zookeeper import paths
-from ottla.zookeeper.nodes import decode_configs, decode_leader_epoch, decode_topic_node, encode_configs, encode_topic
+from ottla.zookeeper.nodes import decode_configs, decode_partition_state, decode_topic_node, encode_configs, encode_topic
 from ottla.zookeeper.operations import Check, Create, Delete, Multi, Operation, SetData
 from ottla.zookeeper.session import Ask, SessionReport
 
@@ -276,7 +276,7 @@ class ZooKeeperCluster:
         for child in self.model.children(paths.partitions(name)):
             data = self.model.data(paths.partition_state(name, int(child)))
             if data is not None:
-                states[int(child)] = decode_leader_epoch(data, name)
+                states[int(child)] = decode_partition_state(data, name).leader_epoch
         return states
 
     # -- what must be true ------------------------------------------------------------------------------------------------

@@ -135,9 +135,19 @@ def encode_partition_state(leader: int, leader_epoch: int = 0) -> bytes:
     return _json({"controller_epoch": 1, "leader": leader, "version": 1, "leader_epoch": leader_epoch, "isr": [leader]})
 
 
-def decode_leader_epoch(data: bytes, path: str) -> int:
-    """Read the leader epoch in a partition's state. Raises ``ProtocolError``."""
-    return _number(_object(data, path).get("leader_epoch"), path, "the leader epoch", 0, _MAX_INT32)
+class PartitionState(NamedTuple):
+    """The data of a partition's state."""
+
+    leader: int
+    """The broker that has written it; -1: there is none."""
+    leader_epoch: int
+
+
+def decode_partition_state(data: bytes, path: str) -> PartitionState:
+    """Read the state of a partition. Raises ``ProtocolError``."""
+    fields = _object(data, path)
+    leader = _number(fields.get("leader"), path, "the leader", -1, _MAX_INT32)
+    return PartitionState(leader, _number(fields.get("leader_epoch"), path, "the leader epoch", 0, _MAX_INT32))
 
 
 class TopicNode(NamedTuple):

@@ -20,7 +20,7 @@ from ottla.zookeeper.nodes import (
     decode_cluster_id,
     decode_configs,
     decode_found_generation,
-    decode_leader_epoch,
+    decode_partition_state,
     decode_topic,
     decode_topic_node,
     encode_cluster_id,
@@ -198,9 +198,9 @@ def test_settings_and_leader_epochs() -> None:
     for malformed in (b'{"config":[]}', b'{"config":{"a":1}}', b"{}"):
         with pytest.raises(ProtocolError, match="the settings are missing, or not all of them are strings"):
             decode_configs(malformed, "/c")
-    assert decode_leader_epoch(encode_partition_state(1, 7), "/s") == 7
-    with pytest.raises(ProtocolError, match="the leader epoch is None"):
-        decode_leader_epoch(b"{}", "/s")
+    assert decode_partition_state(encode_partition_state(1, 7), "/s") == (1, 7)
+    with pytest.raises(ProtocolError, match="the leader is None"):
+        decode_partition_state(b"{}", "/s")
     assert decode_cluster_id(encode_cluster_id("abc"), "/cluster/id") == "abc"
 
 

@@ -8,6 +8,7 @@ something is left to write, ``is_ready`` is false.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from ottla.broker.catalog import BrokerCatalog
@@ -20,7 +21,7 @@ from ottla.zookeeper import paths
 from ottla.zookeeper.ask_queue import AskQueue, Outcome, has_code, is_missing
 from ottla.zookeeper.malformed import MalformedNodes
 from ottla.zookeeper.multis import parts
-from ottla.zookeeper.nodes import decode_leader_epoch, encode_partition_state
+from ottla.zookeeper.nodes import decode_partition_state, encode_partition_state
 from ottla.zookeeper.operations import Create, GetChildren, GetData, Multi, SetData
 from ottla.zookeeper.session import SessionChanged, SessionState, WatchFired
 
@@ -28,6 +29,9 @@ _log = logging.getLogger(__name__)
 
 MOST_AT_ONCE = 500
 """Partitions whose states are read, and then written, at the same time."""
+
+_MOST_WAITS = 6
+"""The back-off doubles, so these are six seconds. If the broker has written nothing by then, its next registration counts."""
 
 _Write = tuple[TopicPartition, tuple[Create | SetData, ...]]
 """The changes of nodes that give a partition its state. They are parts of one multi."""
@@ -46,6 +50,8 @@ class PartitionStates:
         """Partitions of this broker whose states may be missing or outdated."""
         self._others: Backlog[TopicPartition] = Backlog(MOST_AT_ONCE)
         """Partitions of other brokers whose leader epochs are to be read."""
+        self._waits: Counter[TopicPartition] = Counter()
+        """How often the state of a partition was read that has moved, and another broker had written it."""
         self._malformed = MalformedNodes("the leader epoch counts as 0")
         catalog.cluster.listeners.append(self._on_topic_changed)
 
@@ -86,16 +92,31 @@ class PartitionStates:
     def _on_topic_changed(self, before: Topic | None, after: Topic | None) -> None:
         if after is not None:
             known = before.replicas if before is not None else ()
-            self._add(after, [one for one in after.partitions if one >= len(known) or known[one] != after.replicas[one]])
+            moved = [one for one in after.partitions if one >= len(known) or known[one] != after.replicas[one]]
+            self._add(after, moved)
+            self._add_others(after, moved)
         elif before is not None:
             for partition in before.partitions:
                 self._own.drop(TopicPartition(before.name, partition))
                 self._others.drop(TopicPartition(before.name, partition))
+                self._waits.pop(TopicPartition(before.name, partition), None)
 
     def _add(self, topic: Topic, partitions: Iterable[int]) -> None:
         for partition in partitions:
             if self._catalog.cluster.is_mine(topic, partition):
                 self._own.add(TopicPartition(topic.name, partition))
+                self._has_news = True
+
+    def _add_others(self, topic: Topic, partitions: Iterable[int]) -> None:
+        """Read the leader epochs of partitions whose brokers are registered. Those of the others are read when they register.
+
+        1. The node of a topic is malformed. 2. This broker starts, and reads the leader epochs of the topics that it knows. 3. The
+        node is repaired. The brokers of its partitions may not register again for months.
+        """
+        for partition in partitions:
+            replica = self._catalog.cluster.replica(topic, partition)
+            if replica != self._catalog.node_id and replica in self._catalog.cluster.brokers:
+                self._others.add(TopicPartition(topic.name, partition))
                 self._has_news = True
 
     def poll(self, now: Now) -> ManagerPoll:
@@ -192,11 +213,21 @@ class PartitionStates:
             if isinstance(outcome, OttlaError) and not is_missing(outcome):
                 self._fail(self._others, one, outcome, now)
                 continue
-            self._others.done(one)
-            leader_epoch = self._malformed.decoded(_state(one), outcome, decode_leader_epoch)
+            state = self._malformed.decoded(_state(one), outcome, decode_partition_state)
             topic = topics.get(one.topic)
-            if topic is not None and one.partition in topic.partitions and not cluster.is_mine(topic, one.partition):
-                cluster.set_leader_epoch(one, leader_epoch or 0)
+            if topic is None or one.partition not in topic.partitions or cluster.is_mine(topic, one.partition):
+                self._others.done(one)
+                continue
+            replica = cluster.replica(topic, one.partition)
+            is_outdated = state is not None and state.leader != replica
+            cluster.set_leader_epoch(one, 0 if state is None or is_outdated else state.leader_epoch)
+            if is_outdated and replica in cluster.brokers and self._waits[one] < _MOST_WAITS:
+                # A tool has moved the partition, and its broker has not written the state yet.
+                self._waits[one] += 1
+                self._others.fail(one, now)
+            else:
+                self._waits.pop(one, None)
+                self._others.done(one)
 
     def _fail(self, backlog: Backlog[TopicPartition], one: TopicPartition, error: OttlaError, now: Now) -> None:
         """Read a state again later: what is to be written depends on it."""

@@ -12,7 +12,7 @@ from ottla.types import TopicPartition
 from ottla.zookeeper import paths
 from ottla.zookeeper.nodes import encode_partition_state, encode_topic
 from ottla.zookeeper.operations import Create, Multi, SetData
-from tests.simulation.zookeeper_cluster import BrokerInCluster, ZooKeeperCluster
+from tests.simulation.zookeeper_cluster import BrokerInCluster, FailingStore, ZooKeeperCluster
 
 ID, OTHER_ID = uuid.UUID(int=1 << 100), uuid.UUID(int=2 << 100)
 SEEDS = range(8)
@@ -103,6 +103,67 @@ def test_the_leader_epochs_are_known_of_topics_that_were_unknown_at_the_start() 
     one.start(registered=[])
     cluster.run()
     assert one.catalog.leader_epoch(one.catalog.topic("t599"), 0) == 3
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_leader_epochs_are_known_of_a_topic_that_becomes_readable_later(seed: int) -> None:
+    """Its broker may not register again for months."""
+    cluster = ZooKeeperCluster(seed)
+    cluster.create_topic("t", (2, 1), ID)
+    one, two = cluster.add(1, 2)
+    cluster.run()
+    two.restart()
+    set_epoch(two, "t", 0, 3)
+    cluster.run(9000)
+    node = cluster.model.data(paths.topic("t"))
+    assert node is not None
+    cluster.put(paths.topic("t"), b"{")
+    one.kill()
+    one.store = FailingStore(lambda: cluster.clock.now.wall)  # otherwise its start would be refused
+    one.start()
+    cluster.run(9000)
+    assert one.catalog.topics.get("t") is None
+    cluster.put(paths.topic("t"), node)
+    cluster.run()
+    cluster.check()
+    assert one.catalog.leader_epoch(one.catalog.topic("t"), 0) == 3
+
+
+def test_the_leader_epochs_are_known_of_a_topic_that_could_not_be_stored_before() -> None:
+    cluster = ZooKeeperCluster()
+    one, two = cluster.add(1, 2)
+    cluster.run()
+    one.store.is_full = True
+    cluster.create_topic("t", (2,), ID)
+    cluster.run()
+    two.restart()
+    set_epoch(two, "t", 0, 3)
+    cluster.run(9000)
+    one.store.is_full = False
+    cluster.run(31_000)
+    cluster.check()
+    assert one.catalog.leader_epoch(one.catalog.topic("t"), 0) == 3
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_partition_that_a_tool_moves_has_the_leader_epoch_of_its_new_broker(seed: int) -> None:
+    """The others may read its state before that broker has written it."""
+    cluster = ZooKeeperCluster(seed)
+    cluster.create_topic("t", (2,), ID)
+    one, two, three = cluster.add(1, 2, 3)
+    cluster.run()
+    two.restart()
+    set_epoch(two, "t", 0, 3)
+    cluster.run(9000)
+    assert one.catalog.leader_epoch(one.catalog.topic("t"), 0) == 3
+    three.hold(300)
+    cluster.put(paths.topic("t"), encode_topic((3,), ID))
+    cluster.run(2000)
+    cluster.check()
+    assert one.catalog.leader_epoch(one.catalog.topic("t"), 0) == three.catalog.leader_epoch(three.catalog.topic("t"), 0) == 0
+    before = one.counts()
+    cluster.run(60_000)
+    assert (one.counts() - before).total() == 0, "nothing is left to read"
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b'{"leader_epoch":"x"}', None])
