@@ -141,7 +141,7 @@ class BrokerCatalog:
             self._check_not_fewer(registration)
         wanted = {registration.name: registration for registration in registered}
         deleted = [topic for topic in self.topics if topic.name not in wanted or wanted[topic.name].topic_id != topic.topic_id]
-        new = [one for one in registered if self.topics.by_id(one.topic_id) is None]
+        new = [one for one in registered if (known := self.topics.get(one.name)) is None or known.topic_id != one.topic_id]
         # Before anything is stored. Otherwise: 1. A topic is deleted, and created again while this broker is down. 2. The start
         # stores the new topic, and is interrupted. 3. The next one takes the offsets of the old topic for those of the new one.
         self.logs.drop_checkpoints(

@@ -191,7 +191,10 @@ class Topics:
 
     def remove(self, topic: Topic) -> None:
         """Remove a topic from the image."""
-        del self._by_name[topic.name], self._by_id[topic.topic_id]
+        del self._by_name[topic.name]
+        with_id = self._by_id.get(topic.topic_id)
+        if with_id is not None and with_id.name == topic.name:  # a data directory may have two topics with one id
+            del self._by_id[topic.topic_id]
         if self._alike.get(alike_name(topic.name)) == topic.name:
             del self._alike[alike_name(topic.name)]
         self._version += 1

@@ -183,6 +183,11 @@ def decode_topic_node(data: bytes, path: str) -> TopicNode:
     return TopicNode(topic_id, tuple(replicas), has_more)
 
 
+def copied_topic(path: str, name: str) -> ProtocolError:
+    """Return the error for the node of a topic that has the id of the topic ``name``: someone has copied it."""
+    return _malformed(path, f"its topic id is that of topic {name}")
+
+
 def encode_configs(configs: Mapping[str, str]) -> bytes:
     """Return the data of the settings of a topic."""
     return _json({"version": 1, "config": dict(configs)})

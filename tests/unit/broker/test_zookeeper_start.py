@@ -170,6 +170,30 @@ def test_a_malformed_topic_is_skipped_but_never_one_with_records(
         cluster.topics_with([stored("a")])
 
 
+@pytest.mark.parametrize(("known", "kept"), [([], "a"), (["a"], "a"), (["b"], "b")])
+def test_of_topics_with_one_id_the_one_in_the_directory_or_the_first_has_it(
+    zookeeper: OldGroups, known: list[str], kept: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_topic(zookeeper, "a", 1)
+    add_topic(zookeeper, "b", 1)
+    add_topic(zookeeper, "c", 1, topic_id=uuid.UUID(int=8))
+    found = joined(zookeeper, 2).topics_with([stored(name) for name in known])
+    assert [topic.name for topic in found] == [kept, "c"]
+    (other,) = {"a", "b"} - {kept}
+    assert (
+        f"{paths.topic(other)} of ZooKeeper is malformed: its topic id is that of topic {kept}; topic {other} is skipped"
+        in caplog.text
+    )
+
+
+def test_a_topic_with_records_whose_node_gets_the_id_of_another_refuses_the_start(zookeeper: OldGroups) -> None:
+    """It would count as deleted, and its records would be removed."""
+    add_topic(zookeeper, "a", 1)
+    add_topic(zookeeper, "b", 1)
+    with pytest.raises(StorageError, match=r"topic b: .*its topic id is that of topic a"):
+        joined(zookeeper).topics_with([stored("a"), stored("b", uuid.UUID(int=8))])
+
+
 def test_a_chroot_is_created_with_what_is_above_it(zookeeper: OldGroups) -> None:
     for _ in range(2):
         zookeeper.run(create_root("/clusters/first"))

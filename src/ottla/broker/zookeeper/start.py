@@ -8,7 +8,8 @@ of a deleted one are removed; attempts after a lost connection use one generated
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ottla.broker.cluster import TopicRegistration
@@ -57,15 +58,27 @@ class JoinedCluster(NamedTuple):
             _log.warning(
                 "broker %d has partitions in ZooKeeper, but no topics in its data directory: they begin empty", self.node_id
             )
-        for name, error in self.malformed.items():
+        again = [
+            TopicRegistration(one.name, known[one.name], one.replicas, one.configs) for one in self.without_id if one.name in known
+        ]
+        found = (*self.topics, *again)
+        copied = _copied_topics(found, known)
+        for name, error in {**self.malformed, **copied}.items():
             if name in known:
                 hint = "repair or delete the node; without it, the broker would remove its records of this topic"
                 raise StorageError(f"topic {name}: {error}", hint=hint, cause=error)
             _log.warning("%s; topic %s is skipped", error, name)
-        again = [
-            TopicRegistration(one.name, known[one.name], one.replicas, one.configs) for one in self.without_id if one.name in known
-        ]
-        return (*self.topics, *again)
+        return tuple([topic for topic in found if topic.name not in copied])
+
+
+def _copied_topics(topics: Sequence[TopicRegistration], known: Mapping[str, uuid.UUID]) -> dict[str, ProtocolError]:
+    """Return the topics that have the id of another one: of those with the same id, the one that is known, or else the first, keeps
+    it."""
+    owners: dict[uuid.UUID, str] = {}
+    for topic in sorted(topics, key=lambda one: known.get(one.name) != one.topic_id):
+        owners.setdefault(topic.topic_id, topic.name)
+    others = [(topic.name, owners[topic.topic_id]) for topic in topics if owners[topic.topic_id] != topic.name]
+    return {name: nodes.copied_topic(paths.topic(name), owner) for name, owner in others}
 
 
 def create_root(chroot: str) -> Call[None]:

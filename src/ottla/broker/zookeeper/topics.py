@@ -16,6 +16,7 @@ step 4, the new topic would be deleted.
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from ottla.broker.catalog import BrokerCatalog
@@ -30,7 +31,7 @@ from ottla.types import Now
 from ottla.zookeeper import paths
 from ottla.zookeeper.ask_queue import AskQueue, Outcome, first_error, has_code, is_missing
 from ottla.zookeeper.malformed import MalformedNodes
-from ottla.zookeeper.nodes import TopicNode, decode_configs, decode_topic_node, encode_topic
+from ottla.zookeeper.nodes import TopicNode, copied_topic, decode_configs, decode_topic_node, encode_topic
 from ottla.zookeeper.operations import Children, Exists, GetChildren, GetData, SetData, Stat
 from ottla.zookeeper.session import SessionChanged, SessionState, WatchFired
 
@@ -62,6 +63,8 @@ class TopicRegistry:
         """Whether there was a list of them since the session was connected."""
         self._czxids: dict[str, int] = {}
         """Topic of the catalog -> the transaction that has created its node."""
+        self._copies: dict[uuid.UUID, set[str]] = {}
+        """Id -> topics whose nodes have it although it is that of another topic. They are read again when that one is deleted."""
         catalog.cluster.listeners.append(self._on_change)
         self._malformed = MalformedNodes("the topic stays as it was last known, if it was")
         self._complaints: dict[str, set[str]] = {}
@@ -173,6 +176,8 @@ class TopicRegistry:
         """Forget the node of a topic that was deleted, here or by another manager."""
         if after is None and before is not None:
             self._czxids.pop(before.name, None)
+            for name in sorted(self._copies.pop(before.topic_id, set()) & self._listed):
+                self._backlog.add(name)
 
     def _forget(self, name: str) -> None:
         """Note that a topic has no node."""
@@ -278,6 +283,11 @@ class TopicRegistry:
     def _apply(self, found: TopicRegistration, configs: Mapping[str, str] | None, stat: Stat) -> None:
         """Change the catalog. ``configs``: the settings; ``None``: they cannot be understood."""
         name, config_path = found.name, paths.topic_config(found.name)
+        other = self._catalog.topics.by_id(found.topic_id)
+        if other is not None and other.name != name:
+            self._copies.setdefault(found.topic_id, set()).add(name)
+            error = copied_topic(paths.topic(name), other.name)
+            return self._complain(paths.topic(name), f"{error}; the topic stays as it was last known, if it was")
         known = self._catalog.topics.get(name)
         if known is not None and known.topic_id != found.topic_id:
             known = None

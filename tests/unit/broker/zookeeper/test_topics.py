@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from ottla.broker.cluster import TopicRegistration
 from ottla.broker.topics import Topic
 from ottla.zookeeper import paths
 from ottla.zookeeper.nodes import encode_configs, encode_topic
@@ -335,6 +336,50 @@ def test_names_that_collide_are_accepted_if_they_are_there() -> None:
     cluster.delete_topic("a_b")
     cluster.run()
     cluster.check()
+
+
+@pytest.mark.parametrize("disconnects", [False, True])
+def test_a_topic_whose_node_was_copied_does_not_share_an_id(disconnects: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """An operator copies the JSON of a node. For clients that use ids, it would be one topic."""
+    cluster = ZooKeeperCluster()
+    (broker,) = cluster.add(1)
+    cluster.create_topic("a", (1,), ID)
+    cluster.create_topic("b", (1,), OTHER_ID)
+    cluster.run()
+    cluster.create_topic("b", (1,), ID)
+    cluster.create_topic("c", (1,), ID)
+    cluster.run()
+    if disconnects:
+        broker.disconnect()
+        cluster.run()
+    assert {topic.name: topic.topic_id for topic in broker.catalog.topics} == {"a": ID, "b": OTHER_ID}
+    assert broker.catalog.topic_by_id(ID).name == "a"
+    assert logged(caplog, f"{paths.topic('c')} of ZooKeeper is malformed: its topic id is that of topic a") == 1
+    cluster.delete_topic("b")
+    cluster.delete_topic("a")
+    cluster.run()
+    assert [topic.name for topic in broker.catalog.topics] == ["c"], "its id is free now"
+    log = broker.catalog.log("c", 0)
+    cluster.delete_topic("c")
+    cluster.run()
+    assert list(broker.catalog.logs) == []
+    cluster.create_topic("c", (1,), OTHER_ID)
+    cluster.run()
+    assert broker.catalog.log("c", 0) is not log
+    cluster.check()
+
+
+@pytest.mark.parametrize("names", ["ab", "ba"])
+def test_two_topics_with_one_id_of_an_older_directory_can_be_deleted(names: str) -> None:
+    cluster = ZooKeeperCluster()
+    (broker,) = cluster.add(1)
+    cluster.run()
+    for name in "ab":
+        broker.catalog.apply_registration(TopicRegistration(name, ID, (1,), {}))
+    for name in names:
+        broker.catalog.delete_topic(broker.catalog.topic(name))
+    assert list(broker.catalog.logs) == []
+    assert broker.catalog.topics.by_id(ID) is None
 
 
 @pytest.mark.parametrize("deletes", [False, True])
