@@ -133,6 +133,19 @@ def test_producer_ids_are_unique_in_the_cluster(cluster: BrokerCluster) -> None:
     assert len(seen) == len({*seen}) == 6
 
 
+def test_producers_of_a_broker_that_has_lost_its_directory_lose_no_record(server: ZooKeeperServer, tmp_path: Path) -> None:
+    """The other brokers still know the sequences of the producers that it had before."""
+    with cluster_of(1, server.connect_string, tmp_path, node_id=2) as cluster:
+        cluster.create_topic("t", 1)
+        for start in range(3):
+            with Broker(None, zookeeper=cluster.connect, settings={**SETTINGS, "node.id": 1}) as without_directory:
+                for number in range(4):
+                    produce(without_directory, "t", [b"%d-%d" % (start, number)], partitions=1)
+                until(lambda: len(cluster.ids()) == 2)
+        found = read_values(cluster.brokers[0], "t", 12)
+    assert sorted(found) == [b"%d-%d" % (start, number) for start in range(3) for number in range(4)]
+
+
 def retention(broker: Broker, topic: str) -> str | None:
     with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
         return admin.describe_configs("topic", topic)["retention.ms"].value

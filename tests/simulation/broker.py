@@ -31,6 +31,7 @@ class CoreUnderTest(BrokerProcess):
         loaded: bool = True,
         durable: bool = True,
         registered: Sequence[TopicRegistration] | None = None,
+        first_producer_id: int | None = None,
         **settings: Any,
     ) -> None:
         self.store: RealFiles
@@ -40,7 +41,7 @@ class CoreUnderTest(BrokerProcess):
         self.jobs: list[RunJob] = []
         self.others: list[BrokerEffect] = []
         self._ticket = 0
-        self.start(registered)
+        self.start(registered, first_producer_id)
         if loaded:
             self.run_jobs()
 

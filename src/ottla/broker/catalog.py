@@ -42,11 +42,6 @@ from ottla.types import Now, TopicPartition
 SYNC_CATALOG = ("sync-catalog",)
 """The tag of the job that forces the catalog to disk."""
 
-
-NODE_ID_SHIFT = 32
-"""With ZooKeeper, each broker assigns the producer ids whose upper 32 bits are its own id, so that they are unique without a common
-counter."""
-
 log = logging.getLogger("ottla.broker")
 
 
@@ -99,10 +94,14 @@ class BrokerCatalog:
         self._last_error: str | None = None
         """Why the last change could not be stored."""
 
-    def load(self, now: Now, registered: Sequence[TopicRegistration] | None = None) -> list[str]:
+    def load(
+        self, now: Now, registered: Sequence[TopicRegistration] | None = None, first_producer_id: int | None = None
+    ) -> list[str]:
         """Load settings, topics and logs; return a message for each damage and its consequence.
 
         ``registered``: the topics in ZooKeeper; those that are not among them were deleted while the broker was down.
+        ``first_producer_id``: the first of the producer ids that this process may assign; ``None``: this broker is the only one
+        that assigns any, so what it has stored tells.
 
         Raises ``ConfigError`` or ``OSError`` if the data cannot be used.
         """
@@ -129,10 +128,10 @@ class BrokerCatalog:
                 raise OSError(error.message) from error
         loaded = self.logs.load(self.topics, now, self.cluster.is_mine)
         warnings = [*describe_damage(self.topics, self._unsupported), *loaded]
-        seen = [producer_id for log in self.logs for producer_id in log.producers.entries]
-        first = 0 if self.cluster.is_alone else self.node_id << NODE_ID_SHIFT
-        own = [one + 1 for one in seen if self.cluster.is_alone or one >> NODE_ID_SHIFT == self.node_id]
-        self.producer_ids = ProducerIdManager(max([first, catalog.next_producer_id, *own]), self._reserve_producer_ids)
+        if first_producer_id is None:
+            seen = [producer_id + 1 for log in self.logs for producer_id in log.producers.entries]
+            first_producer_id = max([catalog.next_producer_id, *seen])
+        self.producer_ids = ProducerIdManager(first_producer_id, self._reserve_producer_ids)
         return warnings
 
     def _adopt(self, registered: Sequence[TopicRegistration]) -> None:

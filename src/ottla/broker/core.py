@@ -88,13 +88,15 @@ class BrokerCore:
 
     # Inputs
 
-    def start(self, now: Now, registered: Sequence[TopicRegistration] | None = None) -> tuple[list[str], list[BrokerEffect]]:
-        """Load topics, logs and groups; also return a message for each damage. ``registered``: the topics in ZooKeeper, if the
-        broker has one.
+    def start(
+        self, now: Now, registered: Sequence[TopicRegistration] | None = None, first_producer_id: int | None = None
+    ) -> tuple[list[str], list[BrokerEffect]]:
+        """Load topics, logs and groups; also return a message for each damage. ``registered`` and ``first_producer_id``: the topics
+        in ZooKeeper, and the first producer id that it leaves to this process, if the broker has one.
 
         Raises ``ConfigError`` or ``OSError`` if the data cannot be used.
         """
-        warnings = self.catalog.load(now, registered)
+        warnings = self.catalog.load(now, registered, first_producer_id)
         for kind in _PERIODIC:
             self._reschedule(kind, now)
         self.state.groups.start(now)

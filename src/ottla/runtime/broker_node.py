@@ -261,7 +261,7 @@ class BrokerNode:
     def _start(self, config: BrokerConfig, joined: JoinedCluster | None, host: str, port: int) -> None:
         self._core = BrokerCore(config, self.endpoint, self._data, RandomIds(), self._assignors)
         registered = None if joined is None else joined.topics_with(self._data.read_catalog().topics)
-        warnings, effects = self._core.start(clock.now(), registered)
+        warnings, effects = self._core.start(clock.now(), registered, None if joined is None else joined.first_producer_id)
         for warning in warnings:
             log.warning("%s", warning)
         try:

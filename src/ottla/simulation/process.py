@@ -58,10 +58,11 @@ class BrokerProcess:
     def now(self) -> Now:
         return self.clock.now
 
-    def start(self, registered: Sequence[TopicRegistration] | None = None) -> None:
-        """Start on the files of an earlier process. ``registered``: the topics in ZooKeeper, if there is one."""
+    def start(self, registered: Sequence[TopicRegistration] | None = None, first_producer_id: int | None = None) -> None:
+        """Start on the files of an earlier process. ``registered`` and ``first_producer_id``: what is read in ZooKeeper, if there
+        is one."""
         try:
-            self.warnings, effects = self.core.start(self.now, registered)
+            self.warnings, effects = self.core.start(self.now, registered, first_producer_id)
         except BaseException:
             self.store.release()
             raise

@@ -112,11 +112,11 @@ class ZooKeeperBroker(BrokerShell):
     def start(self, registered: Sequence[TopicRegistration] | None = None) -> None:
         """Start a process. ``registered``: the topics that it has read before; by default those in ZooKeeper now."""
         self.up, self.registered, self.asked = True, [], []
-        topics = self._joined() if registered is None else registered
+        topics, first_producer_id = self._joined() if registered is None else (registered, None)
         self.client = self._zookeeper.client(
             self.host, self._session_timeout, self._post_of_next_process(), partial(self._when_runs, Thread.ZOOKEEPER)
         )
-        self._start_process(self.store, self._endpoint, topics)
+        self._start_process(self.store, self._endpoint, topics, first_producer_id)
         self.client.start()
         self._note_up(True)
 
@@ -149,13 +149,13 @@ class ZooKeeperBroker(BrokerShell):
         if self.client.session_id is not None:
             self._zookeeper.expire(self.client.session_id)
 
-    def _joined(self) -> Sequence[TopicRegistration]:
-        """Read the topics, as a start does before it opens the files."""
+    def _joined(self) -> tuple[Sequence[TopicRegistration], int]:
+        """Read the topics, and take producer ids, as a start does before it opens the files."""
         session_id = self._zookeeper.model.open(self._session_timeout, self._clock.now)
         cluster = _at_once(self._zookeeper, session_id, join(self.node_id, self._cluster_id, self.store.cluster_id))
         self._cluster_id = cluster.cluster_id
         self._zookeeper.closed(session_id)
-        return cluster.topics_with(self.store.read_catalog().topics)
+        return cluster.topics_with(self.store.read_catalog().topics), cluster.first_producer_id
 
     def _post_of_next_process(self) -> Callable[[SessionReport], None]:
         """Return what takes the reports of the client of the process that is about to start."""

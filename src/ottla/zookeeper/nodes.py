@@ -303,6 +303,16 @@ def decode_found_generation(data: bytes, path: str) -> GenerationNode:
     return node
 
 
+def encode_producer_ids(broker_id: int, start: int, end: int) -> bytes:
+    """Return the data of the node with the last block of producer ids. ``end`` is the last id of the block."""
+    return _json({"version": 1, "broker": broker_id, "block_start": str(start), "block_end": str(end)})
+
+
+def decode_last_producer_id(data: bytes, path: str, highest: int) -> int:
+    """Read the last producer id of the last block. Raises ``ProtocolError``, also if it is above ``highest``."""
+    return _number(_object(data, path).get("block_end"), path, "the end of the block", 0, highest)
+
+
 def encode_number(number: int) -> bytes:
     """Return the data of the coordinator's node, a broker id, or of its epoch."""
     return str(number).encode()

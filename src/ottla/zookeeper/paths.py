@@ -23,6 +23,8 @@ BROKER_SEQUENCE = "/brokers/seqid"
 """The node whose version is the last generated broker id, less ``RESERVED_BROKER_IDS``."""
 RESERVED_BROKER_IDS = 1000
 """Kafka's ``reserved.broker.max.id``: ids up to this are chosen by operators."""
+PRODUCER_IDS = "/latest_producer_id_block"
+"""The node with the last block of producer ids that a broker has taken."""
 TOPIC_CONFIGS = "/config/topics"
 DELETED_TOPICS = "/admin/delete_topics"
 """The parent of a node for each topic that is to be deleted."""

@@ -13,7 +13,6 @@ from unittest import mock
 import pytest
 from hypothesis import given, strategies as st
 
-from ottla.broker.catalog import NODE_ID_SHIFT
 from ottla.broker.cluster import NO_LEADER, Cluster, TopicRegistration
 from ottla.broker.config import BrokerConfig
 from ottla.broker.effects import NodeEndpoint
@@ -164,20 +163,17 @@ def test_transactional_ids_are_refused_with_the_reason(broker: CoreUnderTest) ->
     assert codes == {ErrorCode.not_coordinator}
 
 
-def test_producer_ids_are_unique_among_brokers(tmp_path: Path, broker: CoreUnderTest) -> None:
+def test_producer_ids_are_those_that_zookeeper_leaves_to_the_process(tmp_path: Path, broker: CoreUnderTest) -> None:
+    """What the data directory says does not count: it may be new, and the logs of other brokers have the ids of an earlier one."""
     begin = init_producer_id_request.InitProducerIdRequest(
         transactional_id=None, transaction_timeout=timedelta(0), producer_id=-1, producer_epoch=-1
     )
-    ids = [broker.ask(Api.INIT_PRODUCER_ID, begin).producer_id for _ in range(2)]
-    assert all(each >> NODE_ID_SHIFT == ME for each in ids)
-    of_other = (OTHER << NODE_ID_SHIFT) + 5
-    produce(broker, batch(producer_id=of_other, producer_epoch=0, base_sequence=0), topic="orders", partition=0)
+    produce(broker, batch(producer_id=5 << 40, producer_epoch=0, base_sequence=0), topic="orders", partition=0)
     broker.close()
-    again = CoreUnderTest(tmp_path, registered=[TOPIC], **{"zookeeper.connect": "zookeeper:2181"})
-    later = again.ask(Api.INIT_PRODUCER_ID, begin).producer_id
-    assert later >> NODE_ID_SHIFT == ME, "the ids of others in the logs do not count"
-    assert later not in ids
-    again.close()
+    for first in (7 << 40, 3 << 40):
+        again = CoreUnderTest(tmp_path, registered=[TOPIC], first_producer_id=first, **{"zookeeper.connect": "zookeeper:2181"})
+        assert [again.ask(Api.INIT_PRODUCER_ID, begin).producer_id for _ in range(1001)] == [*range(first, first + 1001)]
+        again.close()
 
 
 def test_settings_that_others_would_not_learn_are_refused(broker: CoreUnderTest) -> None:

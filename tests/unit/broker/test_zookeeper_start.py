@@ -10,7 +10,7 @@ import pytest
 
 from ottla.broker.cluster import TopicRegistration
 from ottla.broker.ports import StoredTopic
-from ottla.broker.zookeeper.start import JoinedCluster, create_root, join
+from ottla.broker.zookeeper.start import PRODUCER_IDS_OF_START, JoinedCluster, create_root, join
 from ottla.errors import KeeperCode, ProtocolError, StorageError, ZooKeeperError
 from ottla.zookeeper import nodes, paths
 from ottla.zookeeper.operations import Create, Operation, SetData
@@ -106,6 +106,41 @@ def test_a_generated_id_is_that_of_no_registered_broker_and_of_none_that_has_par
 @pytest.mark.parametrize(("lost", "node_id"), [("before", 1001), ("after", 1002)])
 def test_the_connection_is_lost_while_an_id_is_generated(zookeeper: OldGroups, lost: str, node_id: int) -> None:
     assert joined(zookeeper, None, between=once(SetData, paths.BROKER_SEQUENCE, lost)).node_id == node_id
+
+
+def test_each_start_takes_a_block_of_producer_ids_as_kafka_writes_them(zookeeper: OldGroups) -> None:
+    assert [joined(zookeeper, node_id).first_producer_id for node_id in (1, 1, 2)] == [0, 1 << 40, 2 << 40]
+    block = b'{"version":1,"broker":2,"block_start":"2199023255552","block_end":"3298534883327"}'
+    assert zookeeper.data("/latest_producer_id_block") == block
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_another_broker_takes_producer_ids_at_the_same_time(zookeeper: OldGroups, is_first: bool) -> None:
+    if not is_first:
+        joined(zookeeper)
+    others: list[int] = []
+    write: type[Operation[Any]] = Create if is_first else SetData
+    between = once(write, paths.PRODUCER_IDS, lambda: others.append(joined(zookeeper, 2).first_producer_id))
+    assert joined(zookeeper, between=between).first_producer_id == others[0] + PRODUCER_IDS_OF_START
+
+
+@pytest.mark.parametrize("lost", ["before", "after"])
+def test_the_connection_is_lost_while_producer_ids_are_taken(zookeeper: OldGroups, lost: str) -> None:
+    first = joined(zookeeper, between=once(Create, paths.PRODUCER_IDS, lost)).first_producer_id
+    assert first == (0 if lost == "before" else PRODUCER_IDS_OF_START)
+    assert joined(zookeeper).first_producer_id == first + PRODUCER_IDS_OF_START
+
+
+def test_a_node_of_kafka_without_a_block_of_producer_ids(zookeeper: OldGroups) -> None:
+    zookeeper.put(paths.PRODUCER_IDS, b"")
+    assert [joined(zookeeper).first_producer_id for _ in range(2)] == [0, PRODUCER_IDS_OF_START]
+
+
+@pytest.mark.parametrize("data", [b"{", b"{}", nodes.encode_producer_ids(1, 0, 2**63 - 1)])
+def test_no_start_without_producer_ids_of_its_own(zookeeper: OldGroups, data: bytes) -> None:
+    zookeeper.put(paths.PRODUCER_IDS, data)
+    with pytest.raises(ProtocolError, match=paths.PRODUCER_IDS):
+        joined(zookeeper)
 
 
 def test_topics_are_read_with_their_settings(zookeeper: OldGroups) -> None:

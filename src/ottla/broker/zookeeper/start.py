@@ -19,6 +19,10 @@ from ottla.zookeeper import nodes, paths
 from ottla.zookeeper.calls import Call, Steps, ask, catch_up, read_children, read_each
 from ottla.zookeeper.operations import Create, Exists, GetData, SetData
 
+PRODUCER_IDS_OF_START = 2**40
+"""A broker that assigns a thousand in a second has enough for 34 years, and there are enough blocks for eight million starts."""
+_LAST_PRODUCER_ID = 2**63 - 1
+
 _log = logging.getLogger("ottla.broker")
 
 
@@ -39,6 +43,8 @@ class JoinedCluster(NamedTuple):
     without_id: tuple[TopicWithoutId, ...] = ()
     malformed: Mapping[str, ProtocolError] = {}
     """Topic -> why its nodes cannot be read."""
+    first_producer_id: int = 0
+    """The first of the producer ids that this start may assign."""
 
     def replicas(self) -> Iterator[tuple[int, ...]]:
         """Yield the brokers of the partitions of each topic that can be read."""
@@ -111,7 +117,7 @@ def join(node_id: int | None, cluster_id: str | None, new_cluster_id: str) -> Ca
         cluster = JoinedCluster(found, known or 0, tuple(topics), tuple(without_id), malformed)
         if known is None:
             known = yield from _generate_node_id({broker for replicas in cluster.replicas() for broker in replicas})
-        return cluster._replace(node_id=known)
+        return cluster._replace(node_id=known, first_producer_id=(yield from _take_producer_ids(known)))
 
     return attempt
 
@@ -165,6 +171,29 @@ def _generate_node_id(with_partitions: set[int]) -> Steps[int]:
         node_id = paths.RESERVED_BROKER_IDS + stat.version
         if node_id not in used:
             return node_id
+
+
+def _take_producer_ids(node_id: int) -> Steps[int]:
+    """Take the next block of producer ids, and return the first of them. Raises ``ProtocolError`` if there is none.
+
+    The data directory does not count: 1. A broker assigns an id, and another broker's log keeps its last sequence. 2. The first one
+    loses its directory. 3. It assigns the id again. The records of the second producer are acknowledged as duplicates, and lost.
+    """
+    while True:
+        (last,) = yield from read_each([GetData(paths.PRODUCER_IDS)])
+        start = 0
+        if last is not None and last.data:  # Kafka creates the node without data
+            start = nodes.decode_last_producer_id(last.data, paths.PRODUCER_IDS, _LAST_PRODUCER_ID - PRODUCER_IDS_OF_START) + 1
+        data = nodes.encode_producer_ids(node_id, start, start + PRODUCER_IDS_OF_START - 1)
+        try:
+            if last is None:
+                yield from ask(Create(paths.PRODUCER_IDS, data))
+            else:
+                yield from ask(SetData(paths.PRODUCER_IDS, data, last.stat.version))
+            return start
+        except ZooKeeperError as error:  # another broker was faster
+            if error.code not in (KeeperCode.NODEEXISTS, KeeperCode.BADVERSION, KeeperCode.NONODE):
+                raise
 
 
 def _read_topics() -> Steps[tuple[list[TopicRegistration], list[TopicWithoutId], dict[str, ProtocolError]]]:
