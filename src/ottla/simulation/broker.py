@@ -199,11 +199,7 @@ class BrokerShell:
     # -- processes --------------------------------------------------------------------------------------------------------
 
     def _start_process(
-        self,
-        store: OpenStore,
-        endpoint: Endpoint = FIRST,
-        registered: Sequence[TopicRegistration] | None = None,
-        first_producer_id: int | None = None,
+        self, store: OpenStore, endpoint: Endpoint = FIRST, joined: tuple[Sequence[TopicRegistration], int | None] | None = None
     ) -> None:
         self._connections: dict[int, _Connection] = {}
         self._tickets: dict[int, _Connection | None] = {}
@@ -211,7 +207,7 @@ class BrokerShell:
         self._acts()
         self._process = BrokerProcess(store, self._clock, self._ids, self._perform, self.settings, endpoint)
         self._process.on_turn = self._on_turn
-        self._process.start(registered, first_producer_id)
+        self._process.start(*(joined or ()))
 
     def _acts(self, node_id: int | None = None) -> None:
         """Note that what happens now happens on a node; ``None``: on that of the core."""

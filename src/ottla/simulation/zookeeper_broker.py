@@ -112,11 +112,11 @@ class ZooKeeperBroker(BrokerShell):
     def start(self, registered: Sequence[TopicRegistration] | None = None) -> None:
         """Start a process. ``registered``: the topics that it has read before; by default those in ZooKeeper now."""
         self.up, self.registered, self.asked = True, [], []
-        topics, first_producer_id = self._joined() if registered is None else (registered, None)
+        joined = self._joined() if registered is None else (registered, None)
         self.client = self._zookeeper.client(
             self.host, self._session_timeout, self._post_of_next_process(), partial(self._when_runs, Thread.ZOOKEEPER)
         )
-        self._start_process(self.store, self._endpoint, topics, first_producer_id)
+        self._start_process(self.store, self._endpoint, joined)
         self.client.start()
         self._note_up(True)
 

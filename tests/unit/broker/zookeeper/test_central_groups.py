@@ -515,11 +515,8 @@ def test_who_is_not_elected_does_not_say_that_a_group_has_classic_members(cluste
         return code
 
     until(cluster, lambda: answered() is ErrorCode.inconsistent_group_protocol)
-    assert [*codes] == [
-        ErrorCode.not_coordinator,
-        ErrorCode.coordinator_load_in_progress,
-        ErrorCode.inconsistent_group_protocol,
-    ]
+    codes.pop(ErrorCode.coordinator_load_in_progress, None)  # the groups may be read between two questions
+    assert [*codes] == [ErrorCode.not_coordinator, ErrorCode.inconsistent_group_protocol]
 
 
 def test_a_group_with_members_of_0_8_gets_no_central_member(cluster: ZooKeeperCluster, caplog: pytest.LogCaptureFixture) -> None:
