@@ -44,7 +44,7 @@ class ZooKeeperAssembly:
         catalog = state.catalog
         self.session = Session(catalog.config.zookeeper_session_timeout_ms)
         topics = TopicRegistry(catalog, ids)
-        states = PartitionStates(catalog)
+        states = PartitionStates(catalog, topics)
         self._registration = BrokerRegistration(catalog, self.session, topics, states)
         changes = ZooKeeperTopicChanges(catalog, topics, ids)
         catalog.changes = changes

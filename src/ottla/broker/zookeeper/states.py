@@ -15,6 +15,7 @@ from ottla.broker.catalog import BrokerCatalog
 from ottla.broker.topics import Topic
 from ottla.broker.zookeeper.backlog import Backlog
 from ottla.broker.zookeeper.manager import ManagerPoll
+from ottla.broker.zookeeper.topics import TopicRegistry
 from ottla.errors import KeeperCode, OttlaError
 from ottla.types import Now, TopicPartition
 from ottla.zookeeper import paths
@@ -40,8 +41,9 @@ _Write = tuple[TopicPartition, tuple[Create | SetData, ...]]
 class PartitionStates:
     """See the module."""
 
-    def __init__(self, catalog: BrokerCatalog) -> None:
+    def __init__(self, catalog: BrokerCatalog, topics: TopicRegistry) -> None:
         self._catalog = catalog
+        self._topics = topics
         self._asks = AskQueue(catalog.config.zookeeper_connection_timeout_ms)
         self._is_connected = False
         self._has_news = False
@@ -120,11 +122,16 @@ class PartitionStates:
                 self._has_news = True
 
     def poll(self, now: Now) -> ManagerPoll:
-        """Return what is to be read and written."""
+        """Return what is to be read and written.
+
+        States are written after all topics were read since the session was connected. Otherwise: 1. This broker is disconnected.
+        2. A topic is deleted, and created again with its partitions on another broker, which writes their states. 3. This broker
+        is connected, and overwrites them with its own. 4. It reads the topics.
+        """
         self._has_news = False
         if not self._is_connected:
             return ManagerPoll()
-        if own := self._own.take(now):
+        if own := self._own.take(now) if self._topics.is_ready else []:
             self._asks.ask_all(_reads(own), lambda outcomes, now: self._on_own(own, outcomes, now))
         if others := self._others.take(now):
             self._asks.ask_all(_reads(others), lambda outcomes, now: self._on_others(others, outcomes, now))

@@ -225,6 +225,24 @@ def test_a_topic_that_is_created_again_gets_its_states_again(seed: int, after: i
     assert cluster.states("t") == {0: 0, 1: 0, 2: 0}
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_topic_that_is_created_again_on_another_broker_while_one_is_away(seed: int) -> None:
+    """The broker that had the partition before must not overwrite the state of its new leader when it comes back."""
+    cluster = ZooKeeperCluster(seed)
+    cluster.create_topic("t", (1, 2), ID)
+    one, _ = cluster.add(1, 2)
+    cluster.run()
+    one.disconnect()
+    cluster.delete_topic("t")
+    cluster.create_topic("t", (2, 2), OTHER_ID)
+    for partition in range(2):
+        cluster.put(paths.partition_state("t", partition), encode_partition_state(2))
+    cluster.run(3000)
+    assert written(one) == [paths.partition_state("t", 0)], "only that of its own, before"
+    assert cluster.model.data(paths.partition_state("t", 0)) == encode_partition_state(2)
+    cluster.check()
+
+
 def test_a_topic_of_many_partitions_is_written_in_few_multis() -> None:
     cluster = ZooKeeperCluster()
     cluster.create_topic("t", [1 + number % 2 for number in range(4000)], ID)
