@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import confluent_kafka.admin
 import pytest
+from kazoo.client import KazooClient
 
 from ottla import Admin, Broker, Consumer, Producer, TopicPartition
 from ottla.errors import ConfigError, ConnectionFailedError, InvalidRequestError, OttlaError, StorageError
@@ -447,6 +448,47 @@ def test_a_broker_that_is_cut_off_learns_what_it_has_missed(server: ZooKeeperSer
             assert described(cut_off, topic) == described(cluster.brokers[0], topic)
         until(lambda: described(cut_off, "deleted") is None)
         assert read_values(cut_off, "extended", 60) == VALUES[:60]
+
+
+def test_a_zookeeper_that_has_lost_its_data_costs_no_records(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It refuses the broker at first, until other clients have made as many transactions as the broker has seen."""
+    settings = {"tickTime": 500}
+    first = ZooKeeperServer(tmp_path / "first", settings=settings)
+    port = int(first.hosts[0].rpartition(":")[2])
+    with first, cluster_of(2, first.connect_string, tmp_path) as cluster:
+        one, two = cluster.brokers
+        cluster.create_topic("t", 6)
+        produce(one, "t")
+        had = folders(one, "t"), folders(two, "t")
+        two.close()
+        first.close()
+        with ZooKeeperServer(tmp_path / "second", port, settings=settings) as second:
+            with pytest.raises(StorageError, match="ZooKeeper knows no cluster"):
+                Broker(tmp_path / "broker-1", zookeeper=cluster.connect, settings=SETTINGS)
+            other = KazooClient(second.connect_string)
+            other.start(PATIENCE)
+            for node in (f"{cluster.chroot}/brokers/topics", f"{cluster.chroot}/admin/delete_topics"):
+                other.ensure_path(node)
+
+            def is_seen() -> bool:
+                for _ in range(100):
+                    other.set(cluster.chroot, b"")
+                return "belongs to cluster" in caplog.text
+
+            until(is_seen)
+            time.sleep(1)
+            assert sorted(other.get_children(cluster.chroot)) == ["admin", "brokers"], "no broker has created a node"
+            assert (folders(one, "t"), folders(two, "t")) == had
+            assert sum("belongs to cluster" in record.getMessage() for record in caplog.records) == 1
+            other.stop()
+            other.close()
+        one.close()  # it has seen newer transactions than the first one has
+        with ZooKeeperServer(tmp_path / "first", port, settings=settings):
+            cluster.brokers = [
+                Broker(tmp_path / name, zookeeper=cluster.connect, settings=SETTINGS) for name in ("broker-0", "broker-1")
+            ]
+            cluster.wait_for_leaders("t", 6)
+            assert read_values(cluster.brokers[0], "t", len(VALUES)) == VALUES
 
 
 @pytest.mark.slow

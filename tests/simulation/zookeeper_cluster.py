@@ -29,11 +29,21 @@ from ottla.simulation.zookeeper_broker import SESSION_TIMEOUT, ZooKeeperBroker
 from ottla.simulation.zookeeper_server import HOST, SimZooKeeper
 from ottla.types import Now
 from ottla.zookeeper import paths
-from ottla.zookeeper.nodes import decode_configs, decode_partition_state, decode_topic_node, encode_configs, encode_topic
+from ottla.zookeeper.nodes import (
+    decode_configs,
+    decode_partition_state,
+    decode_topic_node,
+    encode_cluster_id,
+    encode_configs,
+    encode_topic,
+)
 from ottla.zookeeper.operations import Check, Create, Delete, Multi, Operation, SetData
 from ottla.zookeeper.session import Ask, SessionReport
 
-__all__ = ["SESSION_TIMEOUT", "BrokerInCluster", "FailingStore", "ZooKeeperCluster"]
+__all__ = ["CLUSTER_ID", "SESSION_TIMEOUT", "BrokerInCluster", "FailingStore", "ZooKeeperCluster"]
+
+CLUSTER_ID = "simulation"
+"""What the data directories of all brokers say."""
 
 _LONGEST = 1 << 40
 
@@ -200,6 +210,7 @@ class ZooKeeperCluster:
         self._tool = self.model.open(_LONGEST, self.clock.now)
         for root in paths.CLUSTER_ROOTS:
             self.put(root)
+        self.put(paths.CLUSTER_ID, encode_cluster_id(CLUSTER_ID))
 
     def add(self, *node_ids: int) -> list[BrokerInCluster]:
         """Add brokers, and start them."""

@@ -37,9 +37,9 @@ def join_cluster(config: BrokerConfig, identity: Identity | None, new_cluster_id
     Raises ``ConnectionFailedError``, ``ConfigError``, ``StorageError``, and other ``OttlaError``.
     """
     servers, _, chroot = config.zookeeper_connect.partition("/")
-    if chroot.strip("/"):
-        _run(servers, create_root("/" + chroot.strip("/")), config)  # as Kafka's broker does
     node_id, cluster_id = (None, None) if identity is None else identity
+    if chroot.strip("/"):
+        _run(servers, create_root("/" + chroot.strip("/"), cluster_id), config)  # as Kafka's broker does
     if "node.id" in config.given:
         node_id = config.node_id
     return _run(config.zookeeper_connect, join(node_id, cluster_id, new_cluster_id), config)

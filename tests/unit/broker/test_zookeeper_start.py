@@ -58,10 +58,22 @@ def test_the_first_broker_creates_the_nodes_of_a_cluster_and_gives_it_an_id(zook
 
 
 def test_a_cluster_that_exists_keeps_its_nodes_and_its_id(zookeeper: OldGroups) -> None:
+    joined(zookeeper)
     zookeeper.put(paths.CLUSTER_ID, nodes.encode_cluster_id("first"))
     zookeeper.put(paths.BROKER_IDS, b"as it was")
+    zookeeper.remove(paths.TOPIC_CONFIGS)
     assert joined(zookeeper).cluster_id == joined(zookeeper, cluster_id="first").cluster_id == "first"
     assert zookeeper.data(paths.BROKER_IDS) == b"as it was"
+    assert zookeeper.exists(paths.TOPIC_CONFIGS)
+
+
+@pytest.mark.parametrize("cluster_id", [None, "first"])
+def test_a_cluster_without_the_parent_of_its_topics_is_refused(zookeeper: OldGroups, cluster_id: str | None) -> None:
+    """Otherwise a new broker would create it, and the next one find its topics deleted."""
+    zookeeper.put(paths.CLUSTER_ID, nodes.encode_cluster_id("first"))
+    with pytest.raises(StorageError, match=rf"ZooKeeper has cluster first, but not {paths.TOPICS}.*restore it"):
+        joined(zookeeper, cluster_id=cluster_id)
+    assert not zookeeper.exists("/brokers")
 
 
 def test_another_broker_is_faster_with_the_cluster_id(zookeeper: OldGroups) -> None:
@@ -82,10 +94,19 @@ def test_a_directory_of_another_cluster_is_refused(zookeeper: OldGroups) -> None
 def test_a_directory_that_has_a_cluster_is_refused_where_there_is_none(zookeeper: OldGroups) -> None:
     with pytest.raises(StorageError, match=r"belongs to cluster mine, and ZooKeeper knows no cluster.*zookeeper.connect"):
         joined(zookeeper, cluster_id="mine")
-    assert not zookeeper.exists(paths.CLUSTER_ID)
+    assert not any(zookeeper.exists("/" + root.split("/")[1]) for root in paths.CLUSTER_ROOTS)
+
+
+def test_a_chroot_that_does_not_exist_is_not_created_for_a_directory_of_a_cluster(zookeeper: OldGroups) -> None:
+    with pytest.raises(StorageError, match=r"belongs to cluster mine, and ZooKeeper knows no cluster"):
+        zookeeper.run(create_root("/clusters/first", "mine"))
+    assert not zookeeper.exists("/clusters")
+    zookeeper.put("/clusters/first")
+    zookeeper.run(create_root("/clusters/first", "mine"))
 
 
 def test_a_malformed_cluster_id_is_an_error(zookeeper: OldGroups) -> None:
+    joined(zookeeper)
     zookeeper.put(paths.CLUSTER_ID, b"{}")
     with pytest.raises(ProtocolError, match=paths.CLUSTER_ID):
         joined(zookeeper)

@@ -18,6 +18,7 @@ from ottla.broker.ports import Ids
 from ottla.broker.zookeeper.central_lookup import CentralLookup
 from ottla.broker.zookeeper.central_store import CentralStore
 from ottla.broker.zookeeper.changes import ZooKeeperTopicChanges
+from ottla.broker.zookeeper.cluster_session import ClusterSession
 from ottla.broker.zookeeper.elector import CoordinatorElector
 from ottla.broker.zookeeper.manager import ZooKeeperManager
 from ottla.broker.zookeeper.registration import BrokerRegistration
@@ -42,7 +43,8 @@ class ZooKeeperAssembly:
 
     def __init__(self, state: BrokerState, ids: Ids) -> None:
         catalog = state.catalog
-        self.session = Session(catalog.config.zookeeper_session_timeout_ms)
+        config = catalog.config
+        self.session: Session = ClusterSession(config.zookeeper_session_timeout_ms, catalog.cluster_id, config.zookeeper_connect)
         topics = TopicRegistry(catalog, ids)
         states = PartitionStates(catalog, topics)
         self._registration = BrokerRegistration(catalog, self.session, topics, states)

@@ -79,8 +79,8 @@ class SessionLog:
         if self._complains_at is not None and now.mono >= self._complains_at:
             self._complains_at, self._is_shown = None, True
             _log.warning(
-                "ZooKeeper (%s) takes no connection of this broker for %d s: is it running? One that has lost its data, or has"
-                " older data, refuses clients that have seen newer data: restore it, or stop the brokers",
+                "ZooKeeper (%s) gives this broker no session for %d s: is it running? One that has lost its data, or has older"
+                " data, refuses clients that have seen newer data: restore it, or stop the brokers",
                 self._connect,
                 _LONG_OUTAGE // 1000,
             )

@@ -1,8 +1,9 @@
 """What a broker does in ZooKeeper before it loads its data: it finds out its cluster, its node id, and the topics.
 
 Owns the call that a start makes. Must not know the data directory, connections or time. Invariants: a data directory of another
-cluster is refused before anything in it is touched; a topic whose nodes say too little never counts as deleted, since the records
-of a deleted one are removed; attempts after a lost connection use one generated id at most.
+cluster is refused before anything in it is touched, and before anything is created in ZooKeeper; a topic whose nodes say too little
+never counts as deleted, since the records of a deleted one are removed; attempts after a lost connection use one generated id at
+most.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ PRODUCER_IDS_OF_START = 2**40
 _LAST_PRODUCER_ID = 2**63 - 1
 
 _log = logging.getLogger("ottla.broker")
+
+_ROOTS = tuple(dict.fromkeys(node for root in paths.CLUSTER_ROOTS for node in (*paths.parents(root), root)))
+"""The nodes that every broker creates at its start, unless they exist, each after its parent."""
 
 
 class TopicWithoutId(NamedTuple):
@@ -87,9 +91,22 @@ def _copied_topics(topics: Sequence[TopicRegistration], known: Mapping[str, uuid
     return {name: nodes.copied_topic(paths.topic(name), owner) for name, owner in others}
 
 
-def create_root(chroot: str) -> Call[None]:
-    """Create the node below which all others are, on a connection without a chroot."""
-    return lambda: _create_each([*paths.parents(chroot), chroot])
+def create_root(chroot: str, cluster_id: str | None = None) -> Call[None]:
+    """Create the node below which all others are, on a connection without a chroot.
+
+    ``cluster_id``: that of the data directory; ``None``: it is new. Raises ``StorageError`` if it belongs to a cluster, and the
+    node does not exist.
+    """
+
+    def attempt() -> Steps[None]:
+        if cluster_id is None:
+            return (yield from _create_each([*paths.parents(chroot), chroot]))
+        yield from catch_up()
+        if (yield from ask(Exists(chroot))) is None:
+            raise _no_cluster(cluster_id)
+        return None
+
+    return attempt
 
 
 def join(node_id: int | None, cluster_id: str | None, new_cluster_id: str) -> Call[JoinedCluster]:
@@ -98,7 +115,7 @@ def join(node_id: int | None, cluster_id: str | None, new_cluster_id: str) -> Ca
     ``node_id``: ``None`` for one that is generated. ``cluster_id``: that of the data directory; ``None``: it is new. The first
     broker of a cluster gives it ``new_cluster_id``.
 
-    Raises ``StorageError`` if the data directory belongs to another cluster, or ZooKeeper to a Kafka.
+    Raises ``StorageError`` if the data directory belongs to another cluster, ZooKeeper to a Kafka, or if it has lost the topics.
     """
     known = node_id
 
@@ -110,9 +127,10 @@ def join(node_id: int | None, cluster_id: str | None, new_cluster_id: str) -> Ca
                 hint="its controller and this broker would undo each other's work: use another chroot in zookeeper.connect, or, if "
                 "that Kafka is stopped for good, remove the node",
             )
-        yield from _create_each(dict.fromkeys(node for root in paths.CLUSTER_ROOTS for node in (*paths.parents(root), root)))
         yield from catch_up()  # a server that is behind would not know the cluster id yet
         found = yield from _cluster_id(cluster_id, new_cluster_id)
+        yield from _check_topics(found)
+        yield from _create_each(_ROOTS)
         topics, without_id, malformed = yield from _read_topics()
         cluster = JoinedCluster(found, known or 0, tuple(topics), tuple(without_id), malformed)
         if known is None:
@@ -130,30 +148,59 @@ def _create_each(wanted: Iterable[str]) -> Steps[None]:
 
 
 def _cluster_id(of_directory: str | None, new: str) -> Steps[str]:
-    """Return the id of the cluster; the first broker of a cluster creates it. Raises ``StorageError``."""
+    """Return the id of the cluster; the first broker of a cluster creates it. Raises ``StorageError``.
+
+    Otherwise nothing is created: 1. ZooKeeper has lost its data, and refuses the brokers that run, since they have seen newer
+    transactions than it has. 2. One that does not run is started again and again. 3. If each refused start created nodes, there
+    would soon be enough transactions.
+    """
     found = yield from _read_cluster_id()
     if found is None and of_directory is not None:
-        raise StorageError(
-            f"the data directory belongs to cluster {of_directory}, and ZooKeeper knows no cluster",
-            hint="zookeeper.connect must be as at the last start, with its chroot; if ZooKeeper has lost its data, restore it. "
-            "A broker that ran without ZooKeeper cannot join with its topics: use a new data directory, and copy the records",
-        )
+        raise _no_cluster(of_directory)
     if found is None:
-        try:
-            yield from ask(Create(paths.CLUSTER_ID, nodes.encode_cluster_id(new)))
-            return new
-        except ZooKeeperError as error:
-            if error.code is not KeeperCode.NODEEXISTS:
-                raise
-        found = yield from _read_cluster_id()  # another broker was faster
-        if found is None:
-            raise ZooKeeperError(KeeperCode.NONODE, paths.CLUSTER_ID)  # and its node is gone: someone empties this ZooKeeper
+        found = yield from _create_cluster(new)
     if of_directory not in (None, found):
         raise StorageError(
             f"the data directory belongs to cluster {of_directory}, and ZooKeeper to cluster {found}",
             hint="zookeeper.connect must be as at the last start, with the same chroot; or use a new data directory",
         )
     return found
+
+
+def _no_cluster(of_directory: str) -> StorageError:
+    return StorageError(
+        f"the data directory belongs to cluster {of_directory}, and ZooKeeper knows no cluster",
+        hint="zookeeper.connect must be as at the last start, with its chroot; if ZooKeeper has lost its data, restore it. "
+        "A broker that ran without ZooKeeper cannot join with its topics: use a new data directory, and copy the records",
+    )
+
+
+def _create_cluster(new: str) -> Steps[str]:
+    """Create the nodes of a cluster, the id as the last one, and return the id."""
+    yield from _create_each(_ROOTS)
+    try:
+        yield from ask(Create(paths.CLUSTER_ID, nodes.encode_cluster_id(new)))
+        return new
+    except ZooKeeperError as error:
+        if error.code is not KeeperCode.NODEEXISTS:
+            raise
+    found = yield from _read_cluster_id()  # another broker was faster
+    if found is None:
+        raise ZooKeeperError(KeeperCode.NONODE, paths.CLUSTER_ID)  # and its node is gone: someone empties this ZooKeeper
+    return found
+
+
+def _check_topics(cluster_id: str) -> Steps[None]:
+    """Raise ``StorageError`` if the parent of the topics is missing: a cluster has had it before it had an id.
+
+    Also with a new data directory: 1. An operator removes ``/brokers``. 2. A new broker creates it again. 3. Another broker finds
+    no topics, and removes its records.
+    """
+    if (yield from read_children(paths.TOPICS)) is None:
+        raise StorageError(
+            f"ZooKeeper has cluster {cluster_id}, but not {paths.TOPICS}, the node of its topics",
+            hint="restore it; if you create it without topics, all topics count as deleted, and brokers remove their records",
+        )
 
 
 def _read_cluster_id() -> Steps[str | None]:

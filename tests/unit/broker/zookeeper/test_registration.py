@@ -331,7 +331,7 @@ def test_the_end_of_an_outage_is_told_as_its_beginning_was_and_a_long_one_is_exp
     assert one.zookeeper.is_registered
     records = [record for record in caplog.records if record.name.endswith(("registration", "session_log"))]
     assert all(record.levelno == logging.WARNING for record in records)
-    kinds = ("is lost; reconnecting", "takes no connection of this broker for 30 s", "is connected again")
+    kinds = ("is lost; reconnecting", "gives this broker no session for 30 s", "is connected again")
     assert [next(kind for kind in kinds if kind in record.getMessage()) for record in records] == [*kinds]
 
 
@@ -377,6 +377,6 @@ def test_short_connections_are_logged_once_and_then_counted_once_a_minute(caplog
     cluster.run(2 * SESSION_TIMEOUT)
     lines = shown(caplog)
     assert lines[: len(first)] == first
-    assert lines[len(first)].startswith("ZooKeeper takes no connection of this broker for 30 s")
+    assert lines[len(first)].startswith("ZooKeeper gives this broker no session for 30 s")
     assert lines[len(first) + 1] == "the connection to ZooKeeper was lost 2 more times in the last minute; there is none now"
     assert lines[len(first) + 2].startswith(back), "the end of an outage is shown if the outage was"
