@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 from kazoo.retry import KazooRetry
 
-from ottla import Admin, Broker, Consumer
+from ottla import Admin, Broker, Consumer, Producer
 from ottla.client.admin.results import TopicDescription
 from ottla.errors import OttlaError
 from ottla.types import PartitionInfo
@@ -32,6 +33,7 @@ SETTINGS: Mapping[str, object] = {
     "zookeeper.session.timeout.ms": 6000,
     "auto.create.topics.enable": False,
 }
+VALUES = [b"%04d" % number for number in range(600)]
 _numbers = itertools.count(1)
 
 
@@ -179,3 +181,16 @@ def read_values(broker: Broker, topic: str, count: int, group: str | None = None
             values += [record.value for record in consumer.poll(0.2)]
         consumer.commit()
     return sorted(values, key=lambda value: value or b"")
+
+
+def produce(broker: Broker, topic: str, values: list[bytes] = VALUES, partitions: int = 6) -> None:
+    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        sent = [producer.send(topic, value, partition=number % partitions) for number, value in enumerate(values)]
+        producer.flush(PATIENCE)
+        for delivery in sent:
+            delivery.result(PATIENCE)
+
+
+def folders(broker: Broker, topic: str) -> set[str]:
+    """The folders of a topic's partitions, also of those that are being deleted."""
+    return {name for name in os.listdir(broker.data_dir) if name.startswith(f"{topic}-")}

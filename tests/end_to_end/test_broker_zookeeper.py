@@ -15,22 +15,24 @@ from typing import Any, Literal
 
 import confluent_kafka.admin
 import pytest
-from kazoo.client import KazooClient
 
 from ottla import Admin, Broker, Consumer, Producer, TopicPartition
-from ottla.errors import ConfigError, ConnectionFailedError, InvalidRequestError, OttlaError, StorageError
+from ottla.errors import InvalidRequestError, OttlaError
 from ottla.runtime.zookeeper_server import ZooKeeperServer
 from ottla.types import uuid_text
 from tests.closed_ports import closed_port
 from tests.end_to_end.broker_cluster import (
     PATIENCE,
     SETTINGS,
+    VALUES,
     BrokerCluster,
     cluster_of,
     described,
+    folders,
     led_partitions,
     node_id_of,
     nodes_of,
+    produce,
     read_values,
     until,
     until_each,
@@ -43,7 +45,6 @@ from tests.interop.other_clients import read_all
 pytestmark = pytest.mark.long
 
 Protocol = Literal["classic", "consumer"]
-VALUES = [b"%04d" % number for number in range(600)]
 
 
 @pytest.fixture(scope="module")
@@ -57,19 +58,6 @@ def cluster(server: ZooKeeperServer, tmp_path: Path) -> Iterator[BrokerCluster]:
     server.start()
     with cluster_of(3, server.connect_string, tmp_path) as cluster:
         yield cluster
-
-
-def produce(broker: Broker, topic: str, values: list[bytes] = VALUES, partitions: int = 6) -> None:
-    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
-        sent = [producer.send(topic, value, partition=number % partitions) for number, value in enumerate(values)]
-        producer.flush(PATIENCE)
-        for delivery in sent:
-            delivery.result(PATIENCE)
-
-
-def folders(broker: Broker, topic: str) -> set[str]:
-    """The folders of a topic's partitions, also of those that are being deleted."""
-    return {name for name in os.listdir(broker.data_dir) if name.startswith(f"{topic}-")}
 
 
 # -- the cluster ----------------------------------------------------------------------------------------------------------
@@ -450,47 +438,6 @@ def test_a_broker_that_is_cut_off_learns_what_it_has_missed(server: ZooKeeperSer
         assert read_values(cut_off, "extended", 60) == VALUES[:60]
 
 
-def test_a_zookeeper_that_has_lost_its_data_costs_no_records(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It refuses the broker at first, until other clients have made as many transactions as the broker has seen."""
-    settings = {"tickTime": 500}
-    first = ZooKeeperServer(tmp_path / "first", settings=settings)
-    port = int(first.hosts[0].rpartition(":")[2])
-    with first, cluster_of(2, first.connect_string, tmp_path) as cluster:
-        one, two = cluster.brokers
-        cluster.create_topic("t", 6)
-        produce(one, "t")
-        had = folders(one, "t"), folders(two, "t")
-        two.close()
-        first.close()
-        with ZooKeeperServer(tmp_path / "second", port, settings=settings) as second:
-            with pytest.raises(StorageError, match="ZooKeeper knows no cluster"):
-                Broker(tmp_path / "broker-1", zookeeper=cluster.connect, settings=SETTINGS)
-            other = KazooClient(second.connect_string)
-            other.start(PATIENCE)
-            for node in (f"{cluster.chroot}/brokers/topics", f"{cluster.chroot}/admin/delete_topics"):
-                other.ensure_path(node)
-
-            def is_seen() -> bool:
-                for _ in range(100):
-                    other.set(cluster.chroot, b"")
-                return "belongs to cluster" in caplog.text
-
-            until(is_seen)
-            time.sleep(1)
-            assert sorted(other.get_children(cluster.chroot)) == ["admin", "brokers"], "no broker has created a node"
-            assert (folders(one, "t"), folders(two, "t")) == had
-            assert sum("belongs to cluster" in record.getMessage() for record in caplog.records) == 1
-            other.stop()
-            other.close()
-        one.close()  # it has seen newer transactions than the first one has
-        with ZooKeeperServer(tmp_path / "first", port, settings=settings):
-            cluster.brokers = [
-                Broker(tmp_path / name, zookeeper=cluster.connect, settings=SETTINGS) for name in ("broker-0", "broker-1")
-            ]
-            cluster.wait_for_leaders("t", 6)
-            assert read_values(cluster.brokers[0], "t", len(VALUES)) == VALUES
-
-
 @pytest.mark.slow
 def test_a_change_of_topics_without_zookeeper_is_an_error(tmp_path: Path) -> None:
     with (
@@ -503,59 +450,6 @@ def test_a_change_of_topics_without_zookeeper_is_an_error(tmp_path: Path) -> Non
         server.start()
         until(lambda: cluster.ids() == [1001])
         until(lambda: cluster.create_topic("later", 2) is None)
-
-
-# -- refused starts -------------------------------------------------------------------------------------------------------
-
-
-def broker_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("ottla-broker")]
-
-
-def test_no_zookeeper_at_the_start(tmp_path: Path) -> None:
-    with closed_port() as port:
-        nowhere = f"127.0.0.1:{port}"
-        with pytest.raises(ConnectionFailedError, match=f"no connection to ZooKeeper within 2 s: {nowhere}: .*refused"):
-            Broker(tmp_path / "data", zookeeper=nowhere, settings={"zookeeper.connection.timeout.ms": 2000})
-    assert broker_threads() == []
-    assert not (tmp_path / "data").exists()
-    Broker(tmp_path / "data").close()
-
-
-def test_a_directory_of_another_cluster(server: ZooKeeperServer, tmp_path: Path) -> None:
-    for chroot in ("one", "two"):
-        Broker(tmp_path / chroot, zookeeper=f"{server.connect_string}/wrong/{chroot}").close()
-    with pytest.raises(StorageError, match=r"the data directory belongs to cluster .*, and ZooKeeper to cluster "):
-        Broker(tmp_path / "one", zookeeper=f"{server.connect_string}/wrong/two")
-    with pytest.raises(StorageError, match=r"the data directory belongs to cluster .*, and ZooKeeper knows no cluster"):
-        Broker(tmp_path / "one", zookeeper=f"{server.connect_string}/wrong/three")
-    assert broker_threads() == []
-
-
-def test_a_directory_of_a_broker_that_ran_alone(server: ZooKeeperServer, tmp_path: Path) -> None:
-    Broker(tmp_path).close()
-    with pytest.raises(StorageError, match="ZooKeeper knows no cluster") as raised:
-        Broker(tmp_path, zookeeper=f"{server.connect_string}/alone")
-    assert raised.value.hint is not None
-    assert "A broker that ran without ZooKeeper cannot join" in raised.value.hint
-
-
-@pytest.mark.slow
-def test_a_node_id_that_another_broker_has(server: ZooKeeperServer, tmp_path: Path) -> None:
-    with cluster_of(1, server.connect_string, tmp_path, node_id=7) as cluster:
-        settings = {**SETTINGS, "node.id": 7, "zookeeper.session.timeout.ms": 1000}
-        with pytest.raises(ConfigError, match=cluster.brokers[0].bootstrap_servers):
-            Broker(tmp_path / "second", zookeeper=cluster.connect, settings=settings)
-        assert cluster.ids() == [7]
-        assert nodes_of(cluster.brokers[0]) == {7: cluster.brokers[0].bootstrap_servers}
-        assert len(broker_threads()) == 2  # those of the first
-        cluster.brokers[0].close()
-        Broker(tmp_path / "second", zookeeper=cluster.connect, settings=settings).close()
-
-
-def test_the_setting_and_the_argument() -> None:
-    with pytest.raises(ConfigError, match=r"zookeeper='a:1' and zookeeper.connect='b:1' contradict each other"):
-        Broker(zookeeper="a:1", settings={"zookeeper.connect": "b:1"})
 
 
 # -- processes ------------------------------------------------------------------------------------------------------------

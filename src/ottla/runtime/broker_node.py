@@ -39,7 +39,7 @@ from ottla.runtime.server import Server
 from ottla.types import uuid_text
 
 if TYPE_CHECKING:
-    from ottla.broker.zookeeper.start import JoinedCluster
+    from ottla.broker.zookeeper.start import FoundTopics, JoinedCluster
     from ottla.runtime.broker_zookeeper import BrokerSession
 
 _BACKLOG = 512
@@ -260,7 +260,7 @@ class BrokerNode:
 
     def _start(self, config: BrokerConfig, joined: JoinedCluster | None, host: str, port: int) -> None:
         self._core = BrokerCore(config, self.endpoint, self._data, RandomIds(), self._assignors)
-        registered = None if joined is None else joined.topics_with(self._data.read_catalog().topics)
+        registered = None if joined is None else _find_topics(config, joined).topics_with(self._data.read_catalog().topics)
         warnings, effects = self._core.start(clock.now(), registered, None if joined is None else joined.first_producer_id)
         for warning in warnings:
             log.warning("%s", warning)
@@ -344,6 +344,12 @@ def _join(config: BrokerConfig, data_dir: Path) -> JoinedCluster | None:
     from ottla.runtime.broker_zookeeper import join_cluster
 
     return join_cluster(config, read_identity(data_dir.absolute()), uuid_text(uuid.uuid4()))
+
+
+def _find_topics(config: BrokerConfig, joined: JoinedCluster) -> FoundTopics:
+    from ottla.runtime.broker_zookeeper import find_topics
+
+    return find_topics(config, joined)
 
 
 def _bound(host: str, port: int) -> socket.socket:

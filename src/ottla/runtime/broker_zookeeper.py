@@ -14,7 +14,7 @@ from contextlib import closing
 from ottla.broker.config import BrokerConfig
 from ottla.broker.effects import Registered
 from ottla.broker.zookeeper.registration import patience
-from ottla.broker.zookeeper.start import JoinedCluster, create_root, join
+from ottla.broker.zookeeper.start import FoundTopics, JoinedCluster, create_root, join, read_topics
 from ottla.errors import ConnectionFailedError, OttlaError
 from ottla.runtime import clock
 from ottla.runtime.data_dir import Identity
@@ -43,6 +43,11 @@ def join_cluster(config: BrokerConfig, identity: Identity | None, new_cluster_id
     if "node.id" in config.given:
         node_id = config.node_id
     return _run(config.zookeeper_connect, join(node_id, cluster_id, new_cluster_id), config)
+
+
+def find_topics(config: BrokerConfig, joined: JoinedCluster) -> FoundTopics:
+    """Read the topics of the cluster that was joined. Raises as ``join_cluster`` does."""
+    return _run(config.zookeeper_connect, read_topics(joined), config)
 
 
 def _run(connect: str, call: Call[ResultT], config: BrokerConfig) -> ResultT:

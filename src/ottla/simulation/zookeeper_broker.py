@@ -15,7 +15,7 @@ from ottla.broker.catalog import Endpoint
 from ottla.broker.cluster import TopicRegistration
 from ottla.broker.effects import BrokerEffect, Registered
 from ottla.broker.zookeeper.assembly import ZooKeeperAssembly
-from ottla.broker.zookeeper.start import join
+from ottla.broker.zookeeper.start import join, read_topics
 from ottla.simulation.broker import BrokerShell
 from ottla.simulation.clock import CountingIds
 from ottla.simulation.cluster import name_of
@@ -152,10 +152,10 @@ class ZooKeeperBroker(BrokerShell):
     def _joined(self) -> tuple[Sequence[TopicRegistration], int]:
         """Read the topics, and take producer ids, as a start does before it opens the files."""
         session_id = self._zookeeper.model.open(self._session_timeout, self._clock.now)
-        cluster = _at_once(self._zookeeper, session_id, join(self.node_id, self._cluster_id, self.store.cluster_id))
-        self._cluster_id = cluster.cluster_id
+        joined = _at_once(self._zookeeper, session_id, join(self.node_id, self._cluster_id, self.store.cluster_id))
+        found, self._cluster_id = _at_once(self._zookeeper, session_id, read_topics(joined)), joined.cluster_id
         self._zookeeper.closed(session_id)
-        return cluster.topics_with(self.store.read_catalog().topics), cluster.first_producer_id
+        return found.topics_with(self.store.read_catalog().topics), joined.first_producer_id
 
     def _post_of_next_process(self) -> Callable[[SessionReport], None]:
         """Return what takes the reports of the client of the process that is about to start."""

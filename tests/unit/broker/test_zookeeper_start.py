@@ -10,7 +10,7 @@ import pytest
 
 from ottla.broker.cluster import TopicRegistration
 from ottla.broker.ports import StoredTopic
-from ottla.broker.zookeeper.start import PRODUCER_IDS_OF_START, JoinedCluster, create_root, join
+from ottla.broker.zookeeper.start import PRODUCER_IDS_OF_START, FoundTopics, JoinedCluster, create_root, join, read_topics
 from ottla.errors import KeeperCode, ProtocolError, StorageError, ZooKeeperError
 from ottla.zookeeper import nodes, paths
 from ottla.zookeeper.operations import Create, Operation, SetData
@@ -38,6 +38,10 @@ def joined(
     return zookeeper.run(join(node_id, cluster_id, "new-id"), between)
 
 
+def found(zookeeper: OldGroups, node_id: int = 1, between: Between | None = None) -> FoundTopics:
+    return zookeeper.run(read_topics(joined(zookeeper, node_id)), between)
+
+
 def once(kind: type[Operation[Any]], path: str, result: Any) -> Between:
     """What happens before the first operation of this kind on this path."""
     done: list[bool] = []
@@ -52,7 +56,7 @@ def once(kind: type[Operation[Any]], path: str, result: Any) -> Between:
 
 
 def test_the_first_broker_creates_the_nodes_of_a_cluster_and_gives_it_an_id(zookeeper: OldGroups) -> None:
-    assert joined(zookeeper) == JoinedCluster("new-id", 1, ())
+    assert joined(zookeeper) == JoinedCluster("new-id", 1, 0)
     assert all(zookeeper.exists(root) for root in paths.CLUSTER_ROOTS)
     assert zookeeper.data(paths.CLUSTER_ID) == b'{"version":"1","id":"new-id"}'
 
@@ -167,7 +171,7 @@ def test_no_start_without_producer_ids_of_its_own(zookeeper: OldGroups, data: by
 def test_topics_are_read_with_their_settings(zookeeper: OldGroups) -> None:
     add_topic(zookeeper, "a", 1, 2, configs={"retention.ms": "5"})
     add_topic(zookeeper, "b", 3, topic_id=uuid.UUID(int=8))
-    assert joined(zookeeper).topics == (
+    assert found(zookeeper).topics == (
         TopicRegistration("a", ID, (1, 2), {"retention.ms": "5"}),
         TopicRegistration("b", uuid.UUID(int=8), (3,), {}),
     )
@@ -176,7 +180,7 @@ def test_topics_are_read_with_their_settings(zookeeper: OldGroups) -> None:
 def test_a_topic_that_is_to_be_deleted_is_none(zookeeper: OldGroups) -> None:
     add_topic(zookeeper, "a", 1)
     zookeeper.put(paths.deleted_topic("a"))
-    assert joined(zookeeper).topics == ()
+    assert found(zookeeper).topics == ()
 
 
 def test_a_topic_that_disappears_while_it_is_read_is_none(zookeeper: OldGroups) -> None:
@@ -186,7 +190,16 @@ def test_a_topic_that_disappears_while_it_is_read_is_none(zookeeper: OldGroups) 
         if operation.path == paths.DELETED_TOPICS and not isinstance(operation, Create):
             zookeeper.remove(paths.topic("a"))
 
-    assert joined(zookeeper, between=between) == JoinedCluster("new-id", 1, ())
+    assert found(zookeeper, between=between) == FoundTopics(1, ())
+
+
+@pytest.mark.parametrize("lost", [paths.CLUSTER_ID, paths.TOPICS])
+def test_nodes_that_are_lost_after_the_broker_has_joined_refuse_the_start(zookeeper: OldGroups, lost: str) -> None:
+    cluster = joined(zookeeper)
+    zookeeper.remove(lost)
+    with pytest.raises(StorageError):
+        zookeeper.run(read_topics(cluster))
+    assert not zookeeper.exists(lost)
 
 
 def stored(name: str, topic_id: uuid.UUID = ID) -> StoredTopic:
@@ -196,7 +209,7 @@ def stored(name: str, topic_id: uuid.UUID = ID) -> StoredTopic:
 def test_a_topic_whose_id_an_old_tool_has_removed_is_still_that_of_the_directory(zookeeper: OldGroups) -> None:
     add_topic(zookeeper, "mine", 1, 1, topic_id=None, configs={"retention.ms": "5"})
     add_topic(zookeeper, "unknown", 1, topic_id=None)
-    cluster = joined(zookeeper)
+    cluster = found(zookeeper)
     assert cluster.topics == cluster.topics_with([]) == ()
     assert cluster.topics_with([stored("mine")]) == (TopicRegistration("mine", ID, (1, 1), {"retention.ms": "5"}),)
 
@@ -204,7 +217,7 @@ def test_a_topic_whose_id_an_old_tool_has_removed_is_still_that_of_the_directory
 @pytest.mark.parametrize("node_id", [1, 2])
 def test_a_broker_that_has_lost_its_records_says_so(zookeeper: OldGroups, node_id: int, caplog: pytest.LogCaptureFixture) -> None:
     add_topic(zookeeper, "a", 1)
-    cluster = joined(zookeeper, node_id)
+    cluster = found(zookeeper, node_id)
     cluster.topics_with([stored("a")])
     assert caplog.text == ""
     cluster.topics_with([])
@@ -218,7 +231,7 @@ def test_a_malformed_topic_is_skipped_but_never_one_with_records(
     add_topic(zookeeper, "a", 1, configs={})
     add_topic(zookeeper, "b", 1, topic_id=uuid.UUID(int=8))
     zookeeper.put(damage("a"), b"{")
-    cluster = joined(zookeeper)
+    cluster = found(zookeeper)
     assert [topic.name for topic in cluster.topics_with([stored("b")])] == ["b"]
     assert damage("a") in caplog.text
     assert "is skipped" in caplog.text
@@ -233,8 +246,8 @@ def test_of_topics_with_one_id_the_one_in_the_directory_or_the_first_has_it(
     add_topic(zookeeper, "a", 1)
     add_topic(zookeeper, "b", 1)
     add_topic(zookeeper, "c", 1, topic_id=uuid.UUID(int=8))
-    found = joined(zookeeper, 2).topics_with([stored(name) for name in known])
-    assert [topic.name for topic in found] == [kept, "c"]
+    topics = found(zookeeper, 2).topics_with([stored(name) for name in known])
+    assert [topic.name for topic in topics] == [kept, "c"]
     (other,) = {"a", "b"} - {kept}
     assert (
         f"{paths.topic(other)} of ZooKeeper is malformed: its topic id is that of topic {kept}; topic {other} is skipped"
@@ -247,7 +260,7 @@ def test_a_topic_with_records_whose_node_gets_the_id_of_another_refuses_the_star
     add_topic(zookeeper, "a", 1)
     add_topic(zookeeper, "b", 1)
     with pytest.raises(StorageError, match=r"topic b: .*its topic id is that of topic a"):
-        joined(zookeeper).topics_with([stored("a"), stored("b", uuid.UUID(int=8))])
+        found(zookeeper).topics_with([stored("a"), stored("b", uuid.UUID(int=8))])
 
 
 def test_a_chroot_is_created_with_what_is_above_it(zookeeper: OldGroups) -> None:

@@ -1,6 +1,6 @@
 """What a broker does in ZooKeeper before it loads its data: it finds out its cluster, its node id, and the topics.
 
-Owns the call that a start makes. Must not know the data directory, connections or time. Invariants: a data directory of another
+Owns the calls that a start makes. Must not know the data directory, connections or time. Invariants: a data directory of another
 cluster is refused before anything in it is touched, and before anything is created in ZooKeeper; a topic whose nodes say too little
 never counts as deleted, since the records of a deleted one are removed; attempts after a lost connection use one generated id at
 most.
@@ -39,16 +39,22 @@ class TopicWithoutId(NamedTuple):
 
 
 class JoinedCluster(NamedTuple):
-    """The cluster that a broker belongs to."""
+    """The cluster that a broker belongs to, and its id there."""
 
     cluster_id: str
+    node_id: int
+    first_producer_id: int
+    """The first of the producer ids that this start may assign."""
+
+
+class FoundTopics(NamedTuple):
+    """The topics of a cluster, which broker ``node_id`` has read."""
+
     node_id: int
     topics: tuple[TopicRegistration, ...]
     without_id: tuple[TopicWithoutId, ...] = ()
     malformed: Mapping[str, ProtocolError] = {}
     """Topic -> why its nodes cannot be read."""
-    first_producer_id: int = 0
-    """The first of the producer ids that this start may assign."""
 
     def replicas(self) -> Iterator[tuple[int, ...]]:
         """Yield the brokers of the partitions of each topic that can be read."""
@@ -110,7 +116,7 @@ def create_root(chroot: str, cluster_id: str | None = None) -> Call[None]:
 
 
 def join(node_id: int | None, cluster_id: str | None, new_cluster_id: str) -> Call[JoinedCluster]:
-    """Create the nodes that every cluster has, and read the cluster.
+    """Find out the cluster, and create the nodes that every cluster has.
 
     ``node_id``: ``None`` for one that is generated. ``cluster_id``: that of the data directory; ``None``: it is new. The first
     broker of a cluster gives it ``new_cluster_id``.
@@ -131,11 +137,26 @@ def join(node_id: int | None, cluster_id: str | None, new_cluster_id: str) -> Ca
         found = yield from _cluster_id(cluster_id, new_cluster_id)
         yield from _check_topics(found)
         yield from _create_each(_ROOTS)
-        topics, without_id, malformed = yield from _read_topics()
-        cluster = JoinedCluster(found, known or 0, tuple(topics), tuple(without_id), malformed)
         if known is None:
-            known = yield from _generate_node_id({broker for replicas in cluster.replicas() for broker in replicas})
-        return cluster._replace(node_id=known, first_producer_id=(yield from _take_producer_ids(known)))
+            with_partitions = {broker for replicas in (yield from _read_topics(0)).replicas() for broker in replicas}
+            known = yield from _generate_node_id(with_partitions)
+        return JoinedCluster(found, known, (yield from _take_producer_ids(known)))
+
+    return attempt
+
+
+def read_topics(joined: JoinedCluster) -> Call[FoundTopics]:
+    """Read the topics, when the data directory is locked.
+
+    Not before: 1. Another process still has the directory, and the topics are read here. 2. A topic is created there, and gets
+    records. 3. That process ends, and this one has the directory. 4. It would take the topic for a deleted one.
+    """
+
+    def attempt() -> Steps[FoundTopics]:
+        yield from catch_up()  # a server that is behind would not know the topic of step 2 yet
+        yield from _cluster_id(joined.cluster_id, joined.cluster_id)
+        yield from _check_topics(joined.cluster_id)
+        return (yield from _read_topics(joined.node_id))
 
     return attempt
 
@@ -243,8 +264,8 @@ def _take_producer_ids(node_id: int) -> Steps[int]:
                 raise
 
 
-def _read_topics() -> Steps[tuple[list[TopicRegistration], list[TopicWithoutId], dict[str, ProtocolError]]]:
-    """Return the topics, without those that are to be deleted, as ``JoinedCluster`` has them."""
+def _read_topics(node_id: int) -> Steps[FoundTopics]:
+    """Return the topics, without those that are to be deleted."""
     names = yield from read_children(paths.TOPICS)
     # In this order, a topic that is deleted meanwhile is in the second list, or its node is gone when it is read.
     deleted = {*((yield from read_children(paths.DELETED_TOPICS)) or ())}
@@ -267,4 +288,4 @@ def _read_topics() -> Steps[tuple[list[TopicRegistration], list[TopicWithoutId],
             without_id.append(TopicWithoutId(name, replicas, settings))
         else:
             topics.append(TopicRegistration(name, topic_id, replicas, settings))
-    return topics, without_id, malformed
+    return FoundTopics(node_id, tuple(topics), tuple(without_id), malformed)
