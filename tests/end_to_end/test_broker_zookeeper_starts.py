@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from ottla.errors import ConfigError, ConnectionFailedError, StorageError
 from ottla.runtime import broker_node
 from ottla.runtime.data_dir import DataDir
 from ottla.runtime.zookeeper_server import ZooKeeperServer
+from ottla.zookeeper.nodes import encode_broker
 from tests.closed_ports import closed_port
 from tests.end_to_end.broker_cluster import (
     PATIENCE,
@@ -97,13 +101,40 @@ def test_a_topic_that_the_last_process_creates_while_the_next_one_starts(
 def test_a_node_id_that_another_broker_has(server: ZooKeeperServer, tmp_path: Path) -> None:
     with cluster_of(1, server.connect_string, tmp_path, node_id=7) as cluster:
         settings = {**SETTINGS, "node.id": 7, "zookeeper.session.timeout.ms": 1000}
+        cluster.create_topic("t", 1)
+        with closed_port() as port:
+            address = ("127.0.0.1", port)
+        with ThreadPoolExecutor() as pool:
+            start = pool.submit(Broker, tmp_path / "second", port=port, zookeeper=cluster.connect, settings=settings)
+            until(lambda: len(broker_threads()) > 2)
+            while not start.done():
+                with socket.socket() as client:
+                    assert client.connect_ex(address) == errno.ECONNREFUSED
+                time.sleep(0.01)
         with pytest.raises(ConfigError, match=cluster.brokers[0].bootstrap_servers):
-            Broker(tmp_path / "second", zookeeper=cluster.connect, settings=settings)
+            start.result()
         assert cluster.ids() == [7]
         assert nodes_of(cluster.brokers[0]) == {7: cluster.brokers[0].bootstrap_servers}
         assert len(broker_threads()) == 2  # those of the first
         cluster.brokers[0].close()
         Broker(tmp_path / "second", zookeeper=cluster.connect, settings=settings).close()
+
+
+def test_a_broker_with_another_port_than_its_last_process_serves_when_that_is_gone(server: ZooKeeperServer, tmp_path: Path) -> None:
+    with cluster_of(1, server.connect_string, tmp_path, node_id=7) as cluster, closed_port() as port:
+        cluster.create_topic("t", 1)
+        cluster.brokers[0].close()
+        left_over = f"{cluster.chroot}/brokers/ids/7"
+        cluster.zookeeper.create(left_over, encode_broker("127.0.0.1", port, 0), ephemeral=True)
+        settings = {**SETTINGS, "node.id": 7}
+        with ThreadPoolExecutor() as pool:
+            start = pool.submit(Broker, tmp_path / "broker-0", zookeeper=cluster.connect, settings=settings)
+            time.sleep(2)
+            assert not start.done()
+            cluster.zookeeper.delete(left_over)
+            cluster.brokers.append(start.result(PATIENCE))
+        produce(cluster.brokers[1], "t", VALUES[:10], partitions=1)
+        assert nodes_of(cluster.brokers[1]) == {7: cluster.brokers[1].bootstrap_servers}
 
 
 def test_the_setting_and_the_argument() -> None:

@@ -346,7 +346,7 @@ class BrokerCatalog:
         """Return the log of a partition. Raises ``ApiError``: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER if another broker
         has it, or KAFKA_STORAGE_ERROR if it is offline."""
         check_partition(topic, partition)
-        if topic.replicas and topic.replicas[partition] != self.node_id:
+        if topic.replicas and (topic.replicas[partition] != self.node_id or self.cluster.is_displaced):
             raise ApiError(
                 ErrorCode.not_leader_or_follower, f"{topic.name}-{partition} is led by broker {topic.replicas[partition]}."
             )

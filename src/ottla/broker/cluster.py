@@ -1,7 +1,8 @@
 """The brokers of the cluster, and which of them leads a partition.
 
 Owns the registered brokers, the leader epochs that they have reported, and the placement of new partitions. Must not know ZooKeeper
-or requests. Invariants: a partition is led by its one replica or by no broker; a broker without ZooKeeper is its whole cluster.
+or requests. Invariants: a partition is led by its one replica or by no broker; a broker without ZooKeeper is its whole cluster; the
+broker that is registered with an id has its partitions, whichever other process has the same id.
 """
 
 from __future__ import annotations
@@ -30,13 +31,15 @@ class TopicRegistration(NamedTuple):
 
 
 class Cluster:
-    """See the module. ``me`` is this broker, which is always one of ``brokers``; ``is_alone``: it has no ZooKeeper."""
+    """See the module. ``me`` is this broker, one of ``brokers`` unless it is displaced; ``is_alone``: it has no ZooKeeper."""
 
     def __init__(self, me: NodeEndpoint, *, is_alone: bool) -> None:
         self.me = me
         self.is_alone = is_alone
         self.brokers: Mapping[int, NodeEndpoint] = {me.node_id: me}
         """The registered brokers, by id, in its order."""
+        self.is_displaced = False
+        """Whether another broker is registered with the id of this one, at another address. Then it leads no partition here."""
         self.started_at: Mapping[int, int] = {}
         """When each registered broker has started (ms since 1970), as far as is known."""
         self.is_known = is_alone
@@ -51,10 +54,22 @@ class Cluster:
     def __repr__(self) -> str:
         return f"<Cluster {sorted(self.brokers)}>"
 
-    def set_brokers(self, brokers: Collection[NodeEndpoint]) -> None:
-        """Note which brokers are registered."""
+    def set_brokers(self, others: Collection[NodeEndpoint]) -> None:
+        """Note which other brokers are registered."""
         self.is_known = True
-        self.brokers = {broker.node_id: broker for broker in sorted({*brokers, self.me})}
+        mine = [broker for broker in (self.brokers.get(self.me.node_id),) if broker is not None]
+        self.brokers = {broker.node_id: broker for broker in sorted({*others, *mine})}
+
+    def set_displaced(self, by: NodeEndpoint | None) -> None:
+        """Note that another broker is registered with the id of this one. ``by``: its address; ``None``: it cannot be read."""
+        self.is_displaced = True
+        others = {node_id: broker for node_id, broker in self.brokers.items() if node_id != self.me.node_id}
+        self.brokers = dict(sorted({**others, **({} if by is None else {by.node_id: by})}.items()))
+
+    def set_undisplaced(self) -> None:
+        """Note that no other broker is registered with the id of this one."""
+        self.is_displaced = False
+        self.brokers = dict(sorted({**self.brokers, self.me.node_id: self.me}.items()))
 
     @property
     def is_shared(self) -> bool:
@@ -64,7 +79,7 @@ class Cluster:
     @property
     def controller_id(self) -> int:
         """The broker that clients take for the controller. Any broker changes topics, so all name the same one."""
-        return min(self.brokers)
+        return min(self.brokers, default=self.me.node_id)
 
     def replica(self, topic: Topic, partition: int) -> int:
         """Return the broker that has a partition."""
@@ -110,7 +125,7 @@ class Cluster:
     def place(self, partitions: int, expected: Mapping[int, int] = FrozenMapping()) -> tuple[int, ...]:
         """Return a broker for each new partition: the one with the fewest. ``expected``: broker -> partitions that it is getting
         already."""
-        fewest = [(self._led[broker] + expected.get(broker, 0), broker) for broker in self.brokers]
+        fewest = [(self._led[broker] + expected.get(broker, 0), broker) for broker in self.brokers or (self.me.node_id,)]
         heapq.heapify(fewest)
         places = []
         for _ in range(partitions):

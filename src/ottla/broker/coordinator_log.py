@@ -42,7 +42,7 @@ L_contra = TypeVar("L_contra", contravariant=True)
 F = TypeVar("F")
 """An effect of the coordinator."""
 
-TopicIdentity = tuple[uuid.UUID, tuple[int, ...]]
+TopicIdentity = tuple[uuid.UUID, tuple[int, ...], bool]
 """The id of a topic, and the broker of each partition."""
 
 LOADING = "load"
@@ -310,9 +310,9 @@ class CoordinatorLog:
 
     @property
     def identity(self) -> TopicIdentity | None:
-        """The topic in ZooKeeper; ``None`` if there is none, or no ZooKeeper."""
-        topic = self._catalog.topics.get(self._topic)
-        return None if topic is None or self._catalog.cluster.is_alone else (topic.topic_id, topic.replicas)
+        """The topic in ZooKeeper, and whether this broker is displaced; ``None`` if there is none, or no ZooKeeper."""
+        topic, cluster = self._catalog.topics.get(self._topic), self._catalog.cluster
+        return None if topic is None or cluster.is_alone else (topic.topic_id, topic.replicas, cluster.is_displaced)
 
     def drop_appends(self) -> None:
         """Forget the queued appends, and those that are being flushed."""
@@ -323,7 +323,7 @@ class CoordinatorLog:
         """Whether this broker has a partition. One without ZooKeeper has all, also before the topic exists."""
         topic = self._catalog.topics.get(self._topic)
         cluster = self._catalog.cluster
-        return cluster.is_alone or (topic is not None and cluster.is_mine(topic, partition))
+        return cluster.is_alone or (topic is not None and cluster.is_mine(topic, partition) and not cluster.is_displaced)
 
     def leader(self, partition: int) -> NodeEndpoint | None:
         """Return the broker that leads a partition, if there is one."""

@@ -79,6 +79,8 @@ class BrokerCore:
         """``assignors``: the user's own assignors for consumer groups. Raises ``ConfigError``."""
         self.state = BrokerState(config, endpoint, store, ids, assignors, HANDLERS)
         self.catalog = self.state.catalog
+        self._was_displaced = False
+        """Whether another broker had the id of this one in the last step: the coordinators then give up their partitions."""
         self.zookeeper: ZooKeeperAssembly | None = None
         """Its part in ZooKeeper; ``None``: this broker is its whole cluster."""
         if config.zookeeper_connect:
@@ -265,7 +267,9 @@ class BrokerCore:
         """Add the consequences of a step: changed topics for groups, a sync of the catalog, replies to fetches that wait for a
         log."""
         self.catalog.begin_catalog_sync()
-        if changed := self.catalog.take_changed_topics():
+        changed, is_displaced = self.catalog.take_changed_topics(), self.catalog.cluster.is_displaced
+        if changed or is_displaced is not self._was_displaced:
+            self._was_displaced = is_displaced
             self.state.groups.on_topics_changed(changed, now)
             self.state.transactions.on_topics_changed(now)
             if self.state.central is not None:

@@ -3,7 +3,8 @@
 Owns the order of starting and stopping, the broker's thread, and the garbage collector's highest threshold while logs are read.
 Must not know requests. Invariants: a failed start is undone; ``stop`` leaves a data directory that needs no scan, unless the loop
 itself has failed; the directory is released when no thread works on it any more, and not before; a broker that does not serve is
-not registered in ZooKeeper; a forked child only closes its copies of descriptors.
+not registered in ZooKeeper, but for the moment in which one takes the place of another address; a forked child only closes its
+copies of descriptors.
 """
 
 from __future__ import annotations
@@ -168,7 +169,7 @@ class BrokerNode:
             self._undo_start()
             raise
         if self._zookeeper is not None:
-            self._register(self._zookeeper)
+            self._register(self._zookeeper, host, port)
 
     def check(self) -> None:
         """Raise if this broker does not run: it was stopped, has failed, or belongs to the parent process."""
@@ -260,12 +261,16 @@ class BrokerNode:
 
     def _start(self, config: BrokerConfig, joined: JoinedCluster | None, host: str, port: int) -> None:
         self._core = BrokerCore(config, self.endpoint, self._data, RandomIds(), self._assignors)
-        registered = None if joined is None else _find_topics(config, joined).topics_with(self._data.read_catalog().topics)
+        found = None if joined is None else _find_topics(config, joined)
+        registered = None if found is None else found.topics_with(self._data.read_catalog().topics)
         warnings, effects = self._core.start(clock.now(), registered, None if joined is None else joined.first_producer_id)
         for warning in warnings:
             log.warning("%s", warning)
+        # Another address is that of another broker with this id, or of the last process: a client must not take this one for it.
+        self._is_listening = found is None or found.registered_at in (None, self.endpoint)
         try:
-            self._listener.listen(_BACKLOG)
+            if self._is_listening:
+                self._listener.listen(_BACKLOG)
         except OSError as error:
             raise _cannot_listen(host, port, error) from error
         self._server = Server(self._core, self._listener, clock.now, self._on_strike, self._data.close_files)
@@ -297,14 +302,22 @@ class BrokerNode:
         self._thread.start()
         _running.add(self)
 
-    def _register(self, zookeeper: BrokerSession) -> None:
+    def _register(self, zookeeper: BrokerSession, host: str, port: int) -> None:
         try:
             zookeeper.start(self.check)
+            if not self._is_listening:
+                self._listen(host, port)
         except BaseException:
             # Its loop runs and its logs are open, so it ends as every broker does, and the next start needs no scan.
             with contextlib.suppress(OttlaError):  # the error of the registration says more
                 self.stop()
             raise
+
+    def _listen(self, host: str, port: int) -> None:
+        try:
+            self._result(self._server.listen(_BACKLOG))
+        except OSError as error:
+            raise _cannot_listen(host, port, error) from error
 
     def _end_session(self) -> None:
         if self._zookeeper is not None:

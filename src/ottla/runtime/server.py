@@ -90,13 +90,12 @@ class Server:
         self._connections: dict[int, Connection] = {}
         self._served = frozenset(core.state.served)
         self._tickets: dict[int, InFlightRequest] = {}
-        self._next_connection = self._next_ticket = 0
+        self._next_connection = self._next_ticket = self._next_sweep = 0
         self._news: deque[tuple[str, object, _Step]] = deque()
         """What other threads pass to the core: what it is and its name, for the log, and the call of the core."""
         self._commands: deque[tuple[Callable[[], int], Future[int]]] = deque()
         self._changed: dict[Connection, None] = {}
         self._postponed: dict[Connection, None] = {}
-        self._next_sweep = 0
         self._stopping = False
         self._selector = selectors.DefaultSelector()
         self._acceptor = Acceptor(listener, self._selector, close_idle_files)
@@ -184,6 +183,10 @@ class Server:
         """Close the connections of a client, or all; the result is how many."""
         return self._in_loop(lambda: self._close_connections(client_id))
 
+    def listen(self, backlog: int) -> Future[int]:
+        """Listen on the socket, if it does not. The future has the ``OSError`` if the address is taken."""
+        return self._in_loop(partial(self._acceptor.listen, backlog))
+
     def _in_loop(self, action: Callable[[], int]) -> Future[int]:
         future: Future[int] = Future()
         self._commands.append((action, future))
@@ -220,9 +223,8 @@ class Server:
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._next_connection += 1
-            connection = Connection(
-                self._next_connection, sock, host, self._core.catalog.config.socket_request_max_bytes, self._clock().mono
-            )
+            largest = self._core.catalog.config.socket_request_max_bytes
+            connection = Connection(self._next_connection, sock, host, largest, self._clock().mono)
             self._connections[connection.number] = connection
             try:
                 self._watch(connection)
@@ -477,10 +479,9 @@ class Server:
         """Close a connection because of invalid input. The log gets one line per minute and client address."""
         left_out = self._malformed.admit(connection.host, self._clock().mono)
         if left_out is None:
-            self._discard(connection)
-            return
+            return self._discard(connection)
         more = f" (as were {left_out} more from there since the last such line)" if left_out else ""
-        self._close(connection, f"{reason}{more}")
+        return self._close(connection, f"{reason}{more}")
 
     def _count_malformed(self, mono: int) -> None:
         for host, count in self._malformed.forget(mono):

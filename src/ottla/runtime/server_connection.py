@@ -51,7 +51,7 @@ log = logging.getLogger("ottla.broker")
 
 
 class Acceptor:
-    """Accepts the connections to ``listener``. ``close_idle_files`` closes files that need not be open."""
+    """Accepts the connections to ``listener``, as soon as that listens. ``close_idle_files`` closes files that need not be open."""
 
     def __init__(self, listener: socket.socket, selector: selectors.BaseSelector, close_idle_files: Callable[[], object]) -> None:
         self._listener = listener
@@ -64,7 +64,15 @@ class Acceptor:
     def watch(self, on_ready: Callable[[int], None]) -> None:
         """Have the selector watch the listening socket; ``on_ready`` is to call ``accepted``."""
         self._on_ready = on_ready
-        self._selector.register(self._listener, selectors.EVENT_READ, on_ready)
+        if self._listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            self._selector.register(self._listener, selectors.EVENT_READ, on_ready)
+
+    def listen(self, backlog: int) -> int:
+        """Listen on the socket, which did not when ``watch`` was called; returns 0. Raises ``OSError``."""
+        self._listener.listen(backlog)
+        if self._on_ready is not None:
+            self.watch(self._on_ready)
+        return 0
 
     def accept(self, mono: int, present: int) -> Iterator[tuple[socket.socket, str]]:
         """Accept waiting connections; yield each with the address of its client. ``present``: the number of open connections."""

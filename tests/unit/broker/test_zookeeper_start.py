@@ -202,6 +202,16 @@ def test_nodes_that_are_lost_after_the_broker_has_joined_refuse_the_start(zookee
     assert not zookeeper.exists(lost)
 
 
+@pytest.mark.parametrize(("data", "address"), [(None, None), (nodes.encode_broker("h", 9092, 0), ("h", 9092)), (b"{}", ("", 0))])
+def test_where_a_broker_is_registered_with_the_id(
+    zookeeper: OldGroups, data: bytes | None, address: tuple[str, int] | None
+) -> None:
+    cluster = joined(zookeeper)
+    if data is not None:
+        zookeeper.put(paths.broker(1), data)
+    assert zookeeper.run(read_topics(cluster)).registered_at == address
+
+
 def stored(name: str, topic_id: uuid.UUID = ID) -> StoredTopic:
     return StoredTopic(name, topic_id, 1, {})
 

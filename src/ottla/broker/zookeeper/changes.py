@@ -61,8 +61,8 @@ class ZooKeeperTopicChanges:
         self._is_connected = False
         self._removals: Backlog[str] = Backlog(MOST_REMOVED_AT_ONCE)
         """The topics that this broker removes."""
-        self._marks: tuple[int, int] = (0, 0)
-        """The version of the marked topics that were added to ``_removals``, and the broker that removed them then."""
+        self._marks: tuple[int, bool] = (0, False)
+        """The version of the marked topics that were added to ``_removals``, and whether this broker removed them then."""
         self._causes: dict[str, KeeperCode | str] = {}
         """Topic -> why it is not removed yet, as it was logged."""
 
@@ -166,7 +166,12 @@ class ZooKeeperTopicChanges:
         return self._catalog.apply_registration(apply(found))
 
     def _check_known(self) -> None:
-        """Raise ``ApiError`` while the other brokers are not known: this one would get all partitions. The client asks again."""
+        """Raise ``ApiError`` while the other brokers are not known: this one would get all partitions. The client asks again.
+
+        Also while another broker has the id of this one.
+        """
+        if self._catalog.cluster.is_displaced:
+            raise ApiError(ErrorCode.not_controller, "Another broker is registered with the id of this one.")
         if not self._catalog.cluster.is_known:
             raise ApiError(ErrorCode.not_controller, "This broker has just been started, and does not know the others yet.")
 
@@ -205,8 +210,9 @@ class ZooKeeperTopicChanges:
 
         None begins without a connection: it would fail after its time-out, and the next connection reads again what is marked.
         """
-        marks = self._registry.marks, self._catalog.cluster.controller_id
-        is_mine = self._catalog.cluster.controller_id == self._catalog.node_id
+        cluster = self._catalog.cluster
+        is_mine = cluster.controller_id == self._catalog.node_id and not cluster.is_displaced
+        marks = self._registry.marks, is_mine
         if marks != self._marks:
             self._marks = marks
             if not is_mine:

@@ -3,7 +3,8 @@
 Owns the ephemeral node of this broker, and the reading of the others. Must not know topics, or what a partition's state is.
 Invariants: a node of another session is neither overwritten nor deleted, be it that of an earlier process or of a second broker
 with the same id; the node is created only after all topics were read in this session and the states of this broker's partitions
-are written, so clients that find it can read and write.
+are written, so clients that find it can read and write; while another broker is registered with the id of this one, at another
+address, this one leads nothing and writes no states. With the same address it is the last process of this very broker.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ottla.broker.zookeeper.topics import TopicRegistry
 from ottla.errors import ConfigError, KeeperCode, OttlaError, ProtocolError
 from ottla.types import Now
 from ottla.zookeeper import paths
-from ottla.zookeeper.ask_queue import AskQueue, Outcome, first_error, has_code
+from ottla.zookeeper.ask_queue import AskQueue, Outcome, first_error, has_code, is_missing
 from ottla.zookeeper.malformed import MalformedNodes
 from ottla.zookeeper.nodes import decode_broker, decode_start, encode_broker
 from ottla.zookeeper.operations import Children, Create, GetChildren, GetData, Node, SetData
@@ -103,7 +104,7 @@ class BrokerRegistration:
     def _on_session(self, event: SessionChanged) -> None:
         self._asks.abandon()
         self._backlog.clear()
-        self._is_taken = False
+        self._is_taken = self._states.may_write = False
         # Also in the same session: a server that was away lets each session begin again when it is back.
         self._patient_until = None
         if event.is_new or event.state is SessionState.LOST:
@@ -131,6 +132,8 @@ class BrokerRegistration:
                 self._asks.ask(GetChildren(key, watch=True), self._on_ids, self._on_ids_failed)
             elif self.is_registered:
                 self._backlog.done(key)
+            elif self._catalog.cluster.is_displaced:
+                self._look(self._data)  # without creating it: the states are not written
             else:
                 self._create(self._data)
         times = [at for at in (self._backlog.wake_at, self._patient_until, line_at) if at is not None and at > now.mono]
@@ -138,7 +141,7 @@ class BrokerRegistration:
 
     @property
     def _may_register(self) -> bool:
-        is_ready = self._topics.is_ready and self._states.is_ready
+        is_ready = (self._topics.is_ready and self._states.is_ready) or self._catalog.cluster.is_displaced
         return is_ready and not (self.is_registered or self._is_taken or self._is_refused)
 
     def _fail(self, path: str, error: OttlaError, now: Now) -> None:
@@ -162,6 +165,7 @@ class BrokerRegistration:
 
         def looked(node: Node, now: Now) -> None:
             if node.stat.ephemeral_owner != self._session.session_id:
+                self._note_own(node)
                 self._wait(node, now)
             elif node.data != data:
                 self._asks.ask(SetData(self._path, data), lambda result, now: self._on_registered(), failed)
@@ -169,9 +173,31 @@ class BrokerRegistration:
                 self._on_registered()  # created with an unknown outcome
 
         def failed(error: OttlaError, now: Now) -> None:
-            self._fail(self._path, error, now)
+            if is_missing(error):
+                self._note_own(None)
+                self._patient_until, self._is_in_conflict = None, False
+                return self._backlog.done(self._path)
+            return self._fail(self._path, error, now)
 
         self._asks.ask(GetData(self._path, watch=True), looked, failed)
+
+    def _note_own(self, node: Node | None) -> None:
+        """Note whether another broker has the id of this one; ``None``: no broker is registered with it."""
+        cluster, was_displaced = self._catalog.cluster, self._catalog.cluster.is_displaced
+        is_other = node is not None and node.stat.ephemeral_owner != self._session.session_id
+        found = self._decoded(self._catalog.node_id, node) if node is not None and is_other else None
+        if is_other and found != cluster.me:
+            cluster.set_displaced(found)
+        else:
+            cluster.set_undisplaced()
+        self._states.may_write = not (cluster.is_displaced or self._is_refused)
+        if was_displaced and not cluster.is_displaced:
+            self._states.check_own()  # the other broker may have written them
+        if self._was_registered and cluster.is_displaced is not was_displaced:
+            text = (
+                "another broker is registered with it: this one leads no partitions" if cluster.is_displaced else "it is free again"
+            )
+            _log.warning("the broker id %d: %s", self._catalog.node_id, text)
 
     def _on_registered(self) -> None:
         self._backlog.done(self._path)
@@ -218,6 +244,7 @@ class BrokerRegistration:
             # is noted when that is answered.
             self.is_registered = False
         if not ids:
+            self._note_own(None)
             return self._take({})
 
         def read(outcomes: Sequence[Outcome], now: Now) -> None:
@@ -228,6 +255,7 @@ class BrokerRegistration:
             found = {one: outcome for one, outcome in zip(ids, outcomes, strict=True) if isinstance(outcome, Node)}
             self._catalog.cluster.started_at = {one: self._start_of(one, node) for one, node in found.items()}
             own = found.pop(self._catalog.node_id, None)
+            self._note_own(own)
             if own is not None and own.stat.ephemeral_owner != self._session.session_id:
                 self.is_registered = False
             return self._take(found)

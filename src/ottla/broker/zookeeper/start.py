@@ -55,6 +55,8 @@ class FoundTopics(NamedTuple):
     without_id: tuple[TopicWithoutId, ...] = ()
     malformed: Mapping[str, ProtocolError] = {}
     """Topic -> why its nodes cannot be read."""
+    registered_at: tuple[str, int] | None = None
+    """The host and port with which a broker is registered under this id; ``None``: no broker is."""
 
     def replicas(self) -> Iterator[tuple[int, ...]]:
         """Yield the brokers of the partitions of each topic that can be read."""
@@ -156,7 +158,8 @@ def read_topics(joined: JoinedCluster) -> Call[FoundTopics]:
         yield from catch_up()  # a server that is behind would not know the topic of step 2 yet
         yield from _cluster_id(joined.cluster_id, joined.cluster_id)
         yield from _check_topics(joined.cluster_id)
-        return (yield from _read_topics(joined.node_id))
+        topics = yield from _read_topics(joined.node_id)
+        return topics._replace(registered_at=(yield from _read_address(joined.node_id)))
 
     return attempt
 
@@ -262,6 +265,18 @@ def _take_producer_ids(node_id: int) -> Steps[int]:
         except ZooKeeperError as error:  # another broker was faster
             if error.code not in (KeeperCode.NODEEXISTS, KeeperCode.BADVERSION, KeeperCode.NONODE):
                 raise
+
+
+def _read_address(node_id: int) -> Steps[tuple[str, int] | None]:
+    """Return where a broker is registered, if it is; one that cannot be read is at no address that a broker has."""
+    (node,) = yield from read_each([GetData(paths.broker(node_id))])
+    if node is None:
+        return None
+    try:
+        found = nodes.decode_broker(node_id, node.data, paths.broker(node_id))
+    except ProtocolError:
+        return "", 0
+    return found.host, found.port
 
 
 def _read_topics(node_id: int) -> Steps[FoundTopics]:

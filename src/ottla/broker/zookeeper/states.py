@@ -2,7 +2,8 @@
 
 Owns the nodes ``/brokers/topics/TOPIC/partitions/N/state``. Must not know requests, or why a topic has changed. Invariants: a state
 has one writer, the broker that has the partition, so none is overwritten; a state that is as it should be is only read; while
-something is left to write, ``is_ready`` is false.
+something is left to write, ``is_ready`` is false; nothing is written before it is known that no other broker is registered with the
+id of this one.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class PartitionStates:
         self._catalog = catalog
         self._topics = topics
         self._asks = AskQueue(catalog.config.zookeeper_connection_timeout_ms)
+        self.may_write = False
+        """Whether no other broker is registered with the id of this one, as far as is known in this session."""
         self._is_connected = False
         self._has_news = False
         """Whether something has become due since the last poll."""
@@ -79,6 +82,11 @@ class PartitionStates:
                     self._others.add(TopicPartition(topic.name, partition))
         self._has_news = True
 
+    def check_own(self) -> None:
+        """Look at the states of all partitions that this broker has."""
+        for topic in self._catalog.topics:
+            self._add(topic, topic.partitions)
+
     def on_event(self, event: WatchFired | SessionChanged, now: Now) -> None:
         """Begin again after each connection: what was in flight has no outcome."""
         if isinstance(event, WatchFired):
@@ -88,8 +96,7 @@ class PartitionStates:
         self._own.restart()
         self._is_connected = event.state is SessionState.CONNECTED
         if self._is_connected:
-            for topic in self._catalog.topics:
-                self._add(topic, topic.partitions)
+            self.check_own()
 
     def _on_topic_changed(self, before: Topic | None, after: Topic | None) -> None:
         if after is not None:
@@ -131,11 +138,11 @@ class PartitionStates:
         self._has_news = False
         if not self._is_connected:
             return ManagerPoll()
-        if own := self._own.take(now) if self._topics.is_ready else []:
+        if own := self._own.take(now) if self.may_write and self._topics.is_ready else []:
             self._asks.ask_all(_reads(own), lambda outcomes, now: self._on_own(own, outcomes, now))
         if others := self._others.take(now):
             self._asks.ask_all(_reads(others), lambda outcomes, now: self._on_others(others, outcomes, now))
-        times = [at for at in (self._own.wake_at, self._others.wake_at) if at is not None]
+        times = [at for at in (self._own.wake_at if self.may_write else None, self._others.wake_at) if at is not None]
         return ManagerPoll(self._asks.take(), min(times, default=None))
 
     # -- own partitions ---------------------------------------------------------------------------------------------------
@@ -196,6 +203,11 @@ class PartitionStates:
         self._asks.ask_all([GetChildren(paths.partitions(topic)) for topic in topics], looked)
 
     def _write(self, writes: Sequence[_Write]) -> None:
+        if not self.may_write:  # another broker has registered since the states were read
+            for one, _ in writes:
+                self._own.add(one)
+                self._own.done(one)
+            return
         for part in parts([("".join([operation.path for operation in write[1]]), write) for write in writes]):
             self._write_part([write for _, write in part])
 

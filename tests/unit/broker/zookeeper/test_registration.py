@@ -10,14 +10,18 @@ import uuid
 import pytest
 
 from ottla.broker.effects import NodeEndpoint, Registered
+from ottla.coordinator.effects import ApiError
 from ottla.errors import ConfigError
+from ottla.protocol import ErrorCode
 from ottla.protocol.apis import SPOKEN, Api
 from ottla.protocol.codec import RequestHeader, encode_response
-from ottla.protocol.messages import metadata_request
+from ottla.protocol.messages import heartbeat_request, metadata_request
+from ottla.simulation.zookeeper_broker import Thread
 from ottla.zookeeper import paths
 from ottla.zookeeper.nodes import encode_broker, encode_topic
 from ottla.zookeeper.operations import Create
 from ottla.zookeeper.session import SessionReport
+from tests.simulation.requests import fetch_message
 from tests.simulation.zookeeper_cluster import SESSION_TIMEOUT, BrokerInCluster, ZooKeeperCluster
 
 ID = uuid.UUID(int=1 << 100)
@@ -156,6 +160,69 @@ def test_the_id_of_another_broker_is_refused(cluster: ZooKeeperCluster) -> None:
     cluster.run(3 * SESSION_TIMEOUT)
     assert len(second.registered) == 1, "it never will be registered"
     assert paths.broker(1).rpartition("/")[2] not in cluster.model.children(paths.BROKER_IDS)
+
+
+def heartbeat(broker: BrokerInCluster) -> ErrorCode:
+    message = heartbeat_request.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+    code: ErrorCode = broker.ask(Api.HEARTBEAT, message).error_code
+    return code
+
+
+def error_of_fetch(broker: BrokerInCluster) -> ErrorCode:
+    (topic,) = broker.ask(Api.FETCH, fetch_message(topic="t", topic_id=ID)).responses
+    code: ErrorCode = topic.partitions[0].error_code
+    return code
+
+
+@pytest.mark.parametrize("malformed", [False, True])
+def test_a_broker_whose_id_another_one_has_leads_nothing_until_that_has_ended(cluster: ZooKeeperCluster, malformed: bool) -> None:
+    """1. A broker is stopped for longer than its session lasts. 2. A replacement is registered. 3. The broker goes on."""
+    first, other = cluster.add(1, 3)
+    cluster.create_topic("t", (1,), ID)
+    cluster.create_topic("__consumer_offsets", (1,) * 50, uuid.UUID(int=2 << 100))
+    cluster.run()
+    assert (error_of_fetch(first), heartbeat(first)) == (ErrorCode.none, ErrorCode.unknown_member_id)
+    first.sigstop()
+    cluster.run(2 * SESSION_TIMEOUT)
+    second = BrokerInCluster(cluster, 1, port=9999)
+    if malformed:
+        cluster.put(paths.broker(1), b"{}")
+    else:
+        second.start()
+    cluster.run()
+    first.sigcont(Thread.LOOP)
+    for _ in range(3):
+        cluster.run(2000)
+        assert (error_of_fetch(first), heartbeat(first)) == (ErrorCode.not_leader_or_follower, ErrorCode.not_coordinator)
+        found = first.catalog.cluster.leader_endpoint(first.catalog.topic("t"), 0)
+        assert found == (None if malformed else NodeEndpoint(1, "127.0.0.1", 9999)), "clients find the other one"
+        assert ids_known_to(first) == ([3] if malformed else [1, 3])
+        with pytest.raises(ApiError, match="registered with the id"):
+            first.catalog.changes.create("u", 1, {})
+    if malformed:
+        cluster.remove(paths.broker(1))
+    else:
+        assert error_of_fetch(second) is ErrorCode.none
+        second.kill()
+    cluster.run(2 * SESSION_TIMEOUT)
+    assert (error_of_fetch(first), heartbeat(first)) == (ErrorCode.none, ErrorCode.unknown_member_id)
+    assert first.zookeeper.is_registered
+    assert cluster.states("t") == {0: 0}
+    assert ids_known_to(other) == [1, 3]
+
+
+def test_a_broker_that_comes_back_with_another_address_waits_and_leads_then(cluster: ZooKeeperCluster) -> None:
+    (first,) = cluster.add(1)
+    cluster.create_topic("t", (1,), ID)
+    cluster.run()
+    first.kill()
+    again = BrokerInCluster(cluster, 1, port=9999, store=first.store)
+    again.start()
+    cluster.run(1000)
+    assert error_of_fetch(again) is ErrorCode.not_leader_or_follower
+    cluster.run(2 * SESSION_TIMEOUT)
+    assert again.registered == [Registered()]
+    assert error_of_fetch(again) is ErrorCode.none
 
 
 def test_a_server_that_was_away_gives_the_last_process_its_time_again() -> None:

@@ -269,3 +269,45 @@ def test_no_answer_delays_the_registration() -> None:
 def test_the_helper_fails_for_a_node_that_does_not_exist() -> None:
     with pytest.raises(ZooKeeperError):
         ZooKeeperCluster().execute(SetData("/none", b""))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_second_broker_with_an_id_writes_no_states(seed: int) -> None:
+    cluster = ZooKeeperCluster(seed)
+    cluster.create_topic("t", (2, 1), ID)
+    _, two = cluster.add(1, 2)
+    cluster.run()
+    two.restart()
+    set_epoch(two, "t", 0, 3)
+    cluster.run(9000)
+    assert cluster.states("t") == {0: 3, 1: 0}
+    second = BrokerInCluster(cluster, 2, port=9999)
+    second.start()
+    cluster.run(100_000)
+    two.kill()
+    cluster.run(100_000)
+    assert cluster.states("t") == {0: 3, 1: 0}
+    assert written(second) == []
+
+
+@pytest.mark.parametrize("after", range(30))
+def test_the_states_are_right_again_when_another_broker_with_the_id_has_ended(after: int) -> None:
+    """The same session goes on: an operator has deleted the node, and another broker was faster."""
+    cluster = ZooKeeperCluster(after)
+    cluster.create_topic("t", (1,), ID)
+    (one,) = cluster.add(1)
+    cluster.run()
+    second = BrokerInCluster(cluster, 1, port=9999)
+    one.hold(after)
+    cluster.remove(paths.broker(1))
+    second.start()
+    cluster.run()
+    if one.zookeeper.is_registered:
+        return
+    set_epoch(second, "t", 0, 3)
+    cluster.put(paths.partition_state("t", 0), encode_partition_state(1, 3))
+    second.kill()
+    cluster.run(10_000)
+    cluster.brokers = [one]
+    cluster.check()
+    assert cluster.states("t") == {0: 0}
