@@ -74,7 +74,14 @@ class BrokerInCluster(ZooKeeperBroker):
 
     store: FailingStore
 
-    def __init__(self, cluster: ZooKeeperCluster, node_id: int, port: int | None = None, store: FailingStore | None = None) -> None:
+    def __init__(
+        self,
+        cluster: ZooKeeperCluster,
+        node_id: int,
+        port: int | None = None,
+        store: FailingStore | None = None,
+        **settings: object,
+    ) -> None:
         self.port = port or 9000 + node_id
         self.replies: dict[Ticket, Any] = {}
         """The response to each request of the present process that has one."""
@@ -84,7 +91,8 @@ class BrokerInCluster(ZooKeeperBroker):
         self._cluster = cluster
         store = store or FailingStore(lambda: cluster.clock.now.wall)
         endpoint, host = Endpoint("127.0.0.1", self.port), f"broker-{node_id}-{self.port}"
-        super().__init__(cluster.zookeeper, node_id, endpoint, store, {}, host=host)
+        named = {name.replace("_", "."): value for name, value in settings.items()}
+        super().__init__(cluster.zookeeper, node_id, endpoint, store, named, host=host)
 
     @property
     def catalog(self) -> BrokerCatalog:

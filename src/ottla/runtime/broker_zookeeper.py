@@ -47,7 +47,7 @@ def join_cluster(config: BrokerConfig, identity: Identity | None, new_cluster_id
 
 def find_topics(config: BrokerConfig, joined: JoinedCluster) -> FoundTopics:
     """Read the topics of the cluster that was joined. Raises as ``join_cluster`` does."""
-    return _run(config.zookeeper_connect, read_topics(joined), config)
+    return _run(config.zookeeper_connect, read_topics(joined, delete_topic_enable=config.delete_topic_enable), config)
 
 
 def _run(connect: str, call: Call[ResultT], config: BrokerConfig) -> ResultT:

@@ -183,6 +183,13 @@ def test_a_topic_that_is_to_be_deleted_is_none(zookeeper: OldGroups) -> None:
     assert found(zookeeper).topics == ()
 
 
+def test_a_topic_that_is_to_be_deleted_stays_where_deletion_is_disabled(zookeeper: OldGroups) -> None:
+    add_topic(zookeeper, "a", 1)
+    zookeeper.put(paths.deleted_topic("a"))
+    kept = zookeeper.run(read_topics(joined(zookeeper), delete_topic_enable=False)).topics
+    assert kept == (TopicRegistration("a", ID, (1,), {}),)
+
+
 def test_a_topic_that_disappears_while_it_is_read_is_none(zookeeper: OldGroups) -> None:
     add_topic(zookeeper, "a", 1)
 

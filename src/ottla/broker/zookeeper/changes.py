@@ -27,9 +27,9 @@ from ottla.errors import KeeperCode, OttlaError, ZooKeeperError
 from ottla.protocol import ErrorCode
 from ottla.types import Now
 from ottla.zookeeper import paths
-from ottla.zookeeper.ask_queue import AskQueue
+from ottla.zookeeper.ask_queue import AskQueue, is_missing
 from ottla.zookeeper.calls import Steps
-from ottla.zookeeper.operations import Exists, Stat
+from ottla.zookeeper.operations import Delete, Exists, Stat
 from ottla.zookeeper.session import SessionChanged, SessionState, WatchFired, WatchType
 
 log = logging.getLogger("ottla.broker")
@@ -37,6 +37,8 @@ log = logging.getLogger("ottla.broker")
 T = TypeVar("T")
 
 MOST_REMOVED_AT_ONCE = 50
+
+_DISABLED = "delete.topic.enable=false"
 
 
 class ZooKeeperTopicChanges:
@@ -238,7 +240,11 @@ class ZooKeeperTopicChanges:
                 log.warning("topic %s is not removed from ZooKeeper yet: %s", name, error)
                 self._causes[name] = cause
 
-        self._run(topic_calls.remove_topic(name), now.mono + self._timeout, ended, now)
+        removal = topic_calls.remove_topic(name)
+        if not self._catalog.static_config.delete_topic_enable:
+            removal = _unmark(name)
+            log.info("topic %s is not deleted, although a node in %s asks for it: %s", name, paths.DELETED_TOPICS, _DISABLED)
+        self._run(removal, now.mono + self._timeout, ended, now)
 
     def _watch_marker(self, name: str) -> None:
         """Learn when a topic is removed."""
@@ -281,6 +287,13 @@ class ZooKeeperTopicChanges:
             except (ApiError, OttlaError) as failure:
                 error = failure
         return change.fail(_api_error(error))
+
+
+def _unmark(name: str) -> Steps[None]:
+    """Take back what asks for the deletion of a topic, as the controller of Kafka does."""
+    (outcome,) = yield (Delete(paths.deleted_topic(name)),)
+    if isinstance(outcome, OttlaError) and not is_missing(outcome):
+        raise outcome
 
 
 def _api_error(error: Exception) -> ApiError:

@@ -147,8 +147,8 @@ def join(node_id: int | None, cluster_id: str | None, new_cluster_id: str) -> Ca
     return attempt
 
 
-def read_topics(joined: JoinedCluster) -> Call[FoundTopics]:
-    """Read the topics, when the data directory is locked.
+def read_topics(joined: JoinedCluster, *, delete_topic_enable: bool = True) -> Call[FoundTopics]:
+    """Read the topics, when the data directory is locked. Without ``delete_topic_enable``, also those that are to be deleted.
 
     Not before: 1. Another process still has the directory, and the topics are read here. 2. A topic is created there, and gets
     records. 3. That process ends, and this one has the directory. 4. It would take the topic for a deleted one.
@@ -158,7 +158,7 @@ def read_topics(joined: JoinedCluster) -> Call[FoundTopics]:
         yield from catch_up()  # a server that is behind would not know the topic of step 2 yet
         yield from _cluster_id(joined.cluster_id, joined.cluster_id)
         yield from _check_topics(joined.cluster_id)
-        topics = yield from _read_topics(joined.node_id)
+        topics = yield from _read_topics(joined.node_id, delete_topic_enable=delete_topic_enable)
         return topics._replace(registered_at=(yield from _read_address(joined.node_id)))
 
     return attempt
@@ -279,11 +279,11 @@ def _read_address(node_id: int) -> Steps[tuple[str, int] | None]:
     return found.host, found.port
 
 
-def _read_topics(node_id: int) -> Steps[FoundTopics]:
-    """Return the topics, without those that are to be deleted."""
+def _read_topics(node_id: int, *, delete_topic_enable: bool = True) -> Steps[FoundTopics]:
+    """Return the topics, with ``delete_topic_enable`` without those that are to be deleted."""
     names = yield from read_children(paths.TOPICS)
     # In this order, a topic that is deleted meanwhile is in the second list, or its node is gone when it is read.
-    deleted = {*((yield from read_children(paths.DELETED_TOPICS)) or ())}
+    deleted = {*((yield from read_children(paths.DELETED_TOPICS)) or ())} if delete_topic_enable else set()
     wanted = [name for name in names or () if name not in deleted]
     read = yield from read_each([GetData(paths.topic(name)) for name in wanted])
     configs = yield from read_each([GetData(paths.topic_config(name)) for name in wanted])

@@ -85,8 +85,12 @@ class TopicRegistry:
 
     @property
     def deleted(self) -> Collection[str]:
-        """The topics that are to be deleted: some of their nodes are still there."""
+        """The topics that are to be deleted, or whose deletion is asked for although it is disabled: some of their nodes are still
+        there."""
         return self._marked
+
+    def _is_deleted(self, name: str) -> bool:
+        return name in self._marked and self._catalog.static_config.delete_topic_enable
 
     @property
     def is_due(self) -> bool:
@@ -152,7 +156,8 @@ class TopicRegistry:
         self._marks += 1
         for name in sorted((before - self._marked) & self._listed):
             self._backlog.add(name)  # it was not applied while it was marked, and may be another topic by now
-        marked = [topic for name in sorted(self._marked) if (topic := self._catalog.topics.get(name)) is not None]
+        deleted = filter(self._is_deleted, sorted(self._marked))
+        marked = [topic for name in deleted if (topic := self._catalog.topics.get(name)) is not None]
         self._delete_all(marked, paths.DELETED_TOPICS, now)
 
     def _delete_all(self, topics: list[Topic], key: str, now: Now) -> None:
@@ -221,7 +226,7 @@ class TopicRegistry:
         try:
             if is_missing(topic):
                 self._vanish(name)
-            elif node is not None and name not in self._marked:
+            elif node is not None and not self._is_deleted(name):
                 if not mark and self._catalog.topics.get(name) is None:
                     return self._read_again(name)  # it was deleted here meanwhile
                 self._note_replicas(name, node)

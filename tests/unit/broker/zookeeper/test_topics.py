@@ -442,3 +442,27 @@ def test_many_topics_are_read_a_part_at_a_time() -> None:
     # 500 reads of topics, 250 looks for their settings, 500 reads of states, and as much again for the parents of those.
     assert 400 < most <= 2000
     assert broker.counts()["Multi"] < 10
+
+
+@pytest.mark.parametrize("delay", WHILE_READING)
+def test_a_deletion_that_is_disabled_is_taken_back(delay: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    cluster = ZooKeeperCluster(delay)
+    cluster.brokers = [BrokerInCluster(cluster, node_id, delete_topic_enable=False) for node_id in (1, 2)]
+    one, two = cluster.brokers
+    for broker in cluster.brokers:
+        broker.start()
+    cluster.create_topic("known", (1, 2), ID)
+    cluster.run()
+    known = [topic_of(broker, "known") for broker in cluster.brokers]
+    one.disconnect()
+    cluster.run(delay)
+    cluster.create_topic("new", (1, 2), OTHER_ID)
+    for name in ("known", "new", "missing"):
+        cluster.put(paths.deleted_topic(name))
+    cluster.run()
+    assert [topic_of(broker, "known") for broker in (one, two)] == known
+    assert not cluster.model.children(paths.DELETED_TOPICS)
+    assert "topic known is not deleted" in caplog.text
+    assert "delete.topic.enable=false" in caplog.text
+    cluster.check()
