@@ -2,17 +2,17 @@
 
 Owns the wait for the acknowledgements, and the errors about rows. Must not know transactions, nor Spark. Invariants: ``send_rows``
 returns when all rows are acknowledged; its memory is bounded by ``buffer.memory``, as much again for the rows of Spark that are not
-acknowledged, and one of ``batches``.
+acknowledged, and two groups of ``in_groups``: the latest that was sent, and the next.
 """
 
 from __future__ import annotations
 
 import re
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ottla.errors import MessageTooLargeError, OttlaError
+from ottla.errors import MessageTooLargeError, OttlaError, OttlaTimeoutError
 from ottla.producer import Producer
 
 if TYPE_CHECKING:
@@ -24,56 +24,121 @@ GROUP_BYTES = 4 * 2**20
 """The size of a group of Spark's batches that are sent together. Spark passes 10,000 rows at a time, which the partitions of a
 topic share: with 4 partitions and rows of 108 bytes a task is 8 % faster than if each batch is sent by itself."""
 
+GROUP_ROWS = 250_000
+"""The rows after which a group ends in any case: those of a column of nulls have no bytes."""
+
+CHECK_INTERVAL = 0.5
+"""Seconds for which the oldest rows are waited for before others are looked at, which may have failed."""
+
 _ROW = re.compile(r"row (\d+)")
 """How an error of ``send_arrow`` begins. Of several batches, the rows of a task are counted through."""
 
 
 def in_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Return the rows of several batches together, in tables of about ``GROUP_BYTES``."""
+    """Return the rows of several batches together, in tables of about ``GROUP_BYTES``.
+
+    The batches have to have all columns with which Spark has passed them. Those of a batch share one piece of memory, so that the
+    columns that are not written keep it as well, and have to be counted.
+    """
     import pyarrow as pa
 
     held: list[pa.RecordBatch] = []
-    size = 0
+    rows = size = 0
     for batch in batches:
         held.append(batch)
+        rows += batch.num_rows
         size += batch.nbytes
-        if size >= GROUP_BYTES:
+        if size >= GROUP_BYTES or rows >= GROUP_ROWS:
             yield pa.Table.from_batches(held)
-            held, size = [], 0
+            held, rows, size = [], 0, 0
     if held:
         yield pa.Table.from_batches(held)
 
 
-def send_rows(producer: Producer, batches: Iterable[pa.RecordBatch | pa.Table], topic: str | None) -> int:
-    """Send all rows, and wait for their acknowledgements; return their number. ``topic``: where all rows go."""
-    rows = 0
-    pending: deque[tuple[ArrowDelivery, pa.RecordBatch | pa.Table, int]] = deque()
+def send_rows(
+    producer: Producer, batches: Iterable[pa.RecordBatch | pa.Table], topic: str | None, columns: Sequence[str] | None = None
+) -> int:
+    """Send all rows, and wait for their acknowledgements; return their number.
+
+    ``topic``: where all rows go. ``columns``: those that are written; ``None``: all.
+    """
+    sending = _Sending(producer, topic, columns)
     for batch in batches:
-        try:
-            pending.append((producer.send_arrow(batch, topic), batch, rows))
-        except (OttlaError, ValueError) as error:
-            if (number := _row_of(error, batch)) is not None:
-                error.args = (_ROW.sub(f"row {rows + number}", str(error.args[0]), count=1), *error.args[1:])
-                _add_row(error, batch, number, topic)
-            raise
-        rows += batch.num_rows
-        while pending and pending[0][0].done():  # a failure ends the task here, and not after its last row
-            _wait(*pending.popleft(), topic)
-    while pending:
-        _wait(*pending.popleft(), topic)
+        sending.send(batch)
+    sending.finish()
     producer.flush()
-    return rows
+    return sending.rows
 
 
-def _wait(delivery: ArrowDelivery, batch: pa.RecordBatch | pa.Table, first: int, topic: str | None) -> None:
-    """Wait until the rows of a batch are acknowledged. ``first``: the number of its first row in the task."""
-    try:
-        delivery.result()
-    except MessageTooLargeError as error:  # the producer divides batches that are too large, so a single row is
-        number = _largest(batch, str(error.args[0]))
-        error.args = (f"row {first + number}: {error.args[0]}", *error.args[1:])
-        _add_row(error, batch, number, topic)
-        raise
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sent:
+    """Rows of which some may have no outcome yet."""
+
+    delivery: ArrowDelivery
+    rows: pa.RecordBatch | pa.Table
+    first: int
+    """The number of the first row in the task."""
+    size: int
+    """The bytes of memory that the rows keep, those of columns that are not written included."""
+
+
+class _Sending:
+    """The rows of one task. ``rows`` is the number of those that were sent."""
+
+    def __init__(self, producer: Producer, topic: str | None, columns: Sequence[str] | None) -> None:
+        self.rows = 0
+        self._producer = producer
+        self._topic = topic
+        self._columns = None if columns is None else list(columns)
+        self._memory = producer._config.buffer_memory
+        self._pending: list[_Sent] = []
+        """The oldest first. Any of them may be the first with an outcome: they go to several partitions."""
+
+    def send(self, batch: pa.RecordBatch | pa.Table) -> None:
+        """Send rows, when those before take little enough memory. Raises the error of any that have failed."""
+        self._check_done()
+        while sum(sent.size for sent in self._pending) > self._memory:
+            self._wait()
+        rows = batch if self._columns is None else batch.select(self._columns)
+        try:
+            delivery = self._producer.send_arrow(rows, self._topic)
+        except (OttlaError, ValueError) as error:
+            if (number := _row_of(error, rows)) is not None:
+                error.args = (_ROW.sub(f"row {self.rows + number}", str(error.args[0]), count=1), *error.args[1:])
+                _add_row(error, rows, number, self._topic)
+            raise
+        self._pending.append(_Sent(delivery, rows, self.rows, batch.nbytes))
+        self.rows += batch.num_rows
+
+    def finish(self) -> None:
+        """Wait until all rows are acknowledged."""
+        while self._pending:
+            self._wait()
+
+    def _wait(self) -> None:
+        """Wait for the oldest rows, for a moment, and look at all others."""
+        self._settle(self._pending[0], CHECK_INTERVAL)
+        self._check_done()
+
+    def _check_done(self) -> None:
+        """Let the rows go that are acknowledged. A failure ends the task here, and not after its last row."""
+        for sent in [sent for sent in self._pending if sent.delivery.done()]:
+            self._settle(sent, None)
+
+    def _settle(self, sent: _Sent, timeout: float | None) -> None:
+        """Wait until rows are acknowledged, and let them go; do nothing if they are not within ``timeout``."""
+        try:
+            sent.delivery.result(timeout)
+        except MessageTooLargeError as error:  # the producer divides batches that are too large, so a single row is
+            number = _largest(sent.rows, str(error.args[0]))
+            error.args = (f"row {sent.first + number}: {error.args[0]}", *error.args[1:])
+            _add_row(error, sent.rows, number, self._topic)
+            raise
+        except OttlaTimeoutError:
+            if timeout is None:
+                raise
+            return
+        self._pending.remove(sent)
 
 
 def _largest(batch: pa.RecordBatch | pa.Table, text: str) -> int:

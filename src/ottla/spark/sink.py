@@ -78,8 +78,7 @@ class RowWriter(Shipped):
             if self._options.exactly_once is not None:
                 return write_task(self._options, self._columns, iterator, self._attempt(self._options.exactly_once))
             with producers.borrow(self._options.client) as producer:
-                rows = (batch.select(list(self._columns)) for batch in iterator)
-                return RowsWritten(send_rows(producer, in_groups(rows), self._options.topic))
+                return RowsWritten(send_rows(producer, in_groups(iterator), self._options.topic, self._columns))
 
     def _attempt(self, given: ExactlyOnce) -> TaskAttempt:
         context = TaskContext.get()

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+
 import pyarrow as pa
 import pytest
 
 from ottla import Admin, Broker, Producer
 from ottla.errors import MessageTooLargeError, OttlaError
-from ottla.spark.arrow_rows import GROUP_BYTES, in_groups, send_rows
+from ottla.spark.arrow_rows import GROUP_BYTES, GROUP_ROWS, in_groups, send_rows
+
+STUCK = ("Produce", "NOT_ENOUGH_REPLICAS")
+"""The fault of a partition whose rows have no outcome while it lasts."""
 
 
 def test_a_record_that_the_broker_refuses_is_named() -> None:
@@ -36,6 +42,49 @@ def test_batches_are_sent_in_groups() -> None:
     assert pa.concat_tables(groups) == pa.Table.from_batches([*small, large, small[0]])
     assert [group.nbytes // 2**20 for group in groups] == [4, 8, 0]
     assert list(in_groups([])) == []
+
+
+def test_rows_without_bytes_are_not_all_in_one_group() -> None:
+    batch = pa.RecordBatch.from_pydict({"value": pa.nulls(GROUP_ROWS // 2)})
+    assert batch.nbytes == 0
+    assert [group.num_rows for group in in_groups([batch] * 5)] == [GROUP_ROWS, GROUP_ROWS, GROUP_ROWS // 2]
+
+
+@pytest.mark.parametrize("all_stuck", [False, True])
+def test_rows_are_kept_only_within_a_bound_while_others_have_no_outcome(all_stuck: bool) -> None:
+    """Either only the first rows have no outcome, or all groups have a row without one."""
+    peak, before = 0, pa.total_allocated_bytes()
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        nonlocal peak
+        for number in range(40):
+            to_stuck = number == 0 or all_stuck
+            topics = ["stuck" if to_stuck else "t", *["t"] * 999]
+            yield pa.RecordBatch.from_pydict({"value": pa.array([b"x" * 1000] * 1000), "topic": topics})
+            peak = max(peak, pa.total_allocated_bytes() - before)
+        fault.clear()
+
+    with Broker() as broker:
+        with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+            admin.create_topics({"t": 1, "stuck": 1})
+        fault = broker.faults.fail(*STUCK, times=None, topic="stuck")
+        if all_stuck:
+            threading.Timer(2, fault.clear).start()
+        with Producer(bootstrap_servers=broker.bootstrap_servers, buffer_memory=4 * 2**20) as producer:
+            assert send_rows(producer, batches(), None) == 40_000
+    assert peak < 8 * 2**20
+
+
+def test_a_failure_ends_the_task_while_earlier_rows_have_no_outcome() -> None:
+    batches = [pa.RecordBatch.from_pydict({"value": ["x" * 5000], "topic": [topic]}) for topic in ("stuck", "small")]
+    with Broker() as broker:
+        with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+            admin.create_topics({"stuck": 1})
+            admin.create_topics({"small": 1}, configs={"max.message.bytes": "1000"})
+        producer = Producer(bootstrap_servers=broker.bootstrap_servers, delivery_timeout=10, request_timeout=5)
+        with producer, broker.faults.fail(*STUCK, times=None, topic="stuck"):  # noqa: SIM117 - the fault ends before the producer
+            with pytest.raises(MessageTooLargeError, match=r"^row 1: writing 1 record to small-0: .* \(topic 'small'\)"):
+                send_rows(producer, batches, None)
 
 
 def test_a_topic_that_does_not_exist_is_named() -> None:

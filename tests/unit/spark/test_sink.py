@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql.types import StringType, StructField, StructType
@@ -121,3 +124,28 @@ def test_a_stream_has_no_name_of_its_own() -> None:
 )
 def test_a_job_group_that_foreach_batch_has_set_is_not_the_run(group: str | None, is_run: bool) -> None:
     assert sink._run(group) == (group if is_run else None)
+
+
+@pytest.mark.parametrize("exactly_once", ["false", "true"])
+def test_columns_that_are_not_written_do_not_stay_in_memory(monkeypatch: pytest.MonkeyPatch, exactly_once: str) -> None:
+    """The columns of a batch that Spark passes are parts of one piece of memory."""
+    monkeypatch.setattr(TaskContext, "_taskContext", None)
+    TaskContext(partitionId=0, localProperties={})
+    batch = pa.RecordBatch.from_pydict({"value": ["v"] * 200, "other": [b"x" * 5000] * 200, "timestamp": [True] * 200})
+    passed = io.BytesIO()
+    with pa.ipc.new_stream(passed, batch.schema) as stream:
+        for _ in range(40):
+            stream.write_batch(batch)
+    passed.seek(0)
+    with Broker() as broker, Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        admin.create_topics({"t": 1})
+        made = writer(broker, exactlyOnce=exactly_once, **{"kafka.buffer.memory": "4194304"})
+        tracemalloc.start()
+        try:
+            report = made.write(pa.ipc.open_stream(passed))
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        sink.producers.close()
+    assert getattr(report, "rows") == 8_000  # noqa: B009 - each kind of report has them
+    assert peak < 18 * 2**20  # twice kafka.buffer.memory, and two groups of 5 MiB

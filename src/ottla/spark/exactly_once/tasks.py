@@ -50,23 +50,23 @@ def write_task(
     options: SinkOptions, columns: tuple[str, ...], batches: Iterator[pa.RecordBatch], attempt: TaskAttempt
 ) -> TaskReport:
     """Write the rows of a task into a transaction, unless an earlier attempt has committed them. Called on an executor."""
-    filled = (batch.select(list(columns)) for batch in batches if batch.num_rows)
+    filled = (batch for batch in batches if batch.num_rows)
     with _producer(options, attempt.name.of_task(attempt.task)) as producer, admins.borrow(options.admin) as admin:
         producer.initialize()
         _abort_earlier_runs(admin, attempt)
         if attempt.batch is None:
-            return _prepare(options, producer, filled, attempt, None, None)
+            return _prepare(options, columns, producer, filled, attempt, None, None)
         place, marker = newest_markers(admin, options, attempt.name, [attempt.task])[attempt.task]
         if marker is not None and marker.batch < attempt.batch:
             marker = None
         assert options.exactly_once is not None
         if marker is not None and not options.exactly_once.repeats:
-            return _compare(options, filled, attempt, marker)
+            return _compare(options, columns, filled, attempt, marker)
         first = next(filled, None)
         rows = iter(()) if first is None else itertools.chain([first], filled)
         if place is None:
             place = _place_of(admin, options, attempt.name, first)
-        return _prepare(options, producer, rows, attempt, marker, place)
+        return _prepare(options, columns, producer, rows, attempt, marker, place)
 
 
 def _place_of(admin: Admin, options: SinkOptions, name: SinkName, first: pa.RecordBatch | None) -> TopicPartition | None:
@@ -88,16 +88,19 @@ def _exists(admin: Admin, topic: str) -> bool:
         return False
 
 
-def _compare(options: SinkOptions, filled: Iterator[pa.RecordBatch], attempt: TaskAttempt, marker: Marker) -> TaskReport:
+def _compare(
+    options: SinkOptions, columns: tuple[str, ...], filled: Iterator[pa.RecordBatch], attempt: TaskAttempt, marker: Marker
+) -> TaskReport:
     """Report the rows of a task without writing them."""
     fingerprint = RowFingerprint(options.topic)
     for batch in filled:
-        fingerprint.update(batch)
+        fingerprint.update(batch.select(list(columns)))
     return _report(attempt, fingerprint, marker)
 
 
 def _prepare(
     options: SinkOptions,
+    columns: tuple[str, ...],
     producer: Producer,
     rows: Iterator[pa.RecordBatch],
     attempt: TaskAttempt,
@@ -112,7 +115,7 @@ def _prepare(
     groups = groups if first is None else itertools.chain([first], groups)
     try:
         with producer.transaction() as transaction:
-            send_rows(producer, _counted(groups, fingerprint), options.topic)
+            send_rows(producer, _counted(groups, fingerprint, columns), options.topic, columns)
             report = _report(attempt, fingerprint, marker, place=place, began_at=began_at)
             if report.is_committed:  # it is repeated, and was right before
                 transaction.abort()
@@ -127,10 +130,10 @@ def _prepare(
     return dataclasses.replace(report, prepared=None if prepared.is_empty else prepared)
 
 
-def _counted(groups: Iterator[pa.Table], fingerprint: RowFingerprint) -> Iterator[pa.Table]:
+def _counted(groups: Iterator[pa.Table], fingerprint: RowFingerprint, columns: tuple[str, ...]) -> Iterator[pa.Table]:
     for rows in groups:
         yield rows
-        fingerprint.update(rows)  # when the producer has checked its rows
+        fingerprint.update(rows.select(list(columns)))  # when the producer has checked its rows
 
 
 def _report(
