@@ -8,12 +8,13 @@ acknowledged, and two groups of ``in_groups``: the latest that was sent, and the
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ottla.errors import MessageTooLargeError, OttlaError, OttlaTimeoutError
 from ottla.producer import Producer
+from ottla.types import short_repr
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,6 +33,9 @@ CHECK_INTERVAL = 0.5
 
 _ROW = re.compile(r"row (\d+)")
 """How an error of ``send_arrow`` begins. Of several batches, the rows of a task are counted through."""
+
+_REFUSED = re.compile(r" to (\S+)-(\d+):")
+"""The topic and the partition in an error of the broker."""
 
 
 def in_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -91,6 +95,7 @@ class _Sending:
         self._topic = topic
         self._columns = None if columns is None else list(columns)
         self._memory = producer._config.buffer_memory
+        self._is_compressed = producer._config.compression_type != "none"
         self._pending: list[_Sent] = []
         """The oldest first. Any of them may be the first with an outcome: they go to several partitions."""
 
@@ -130,9 +135,7 @@ class _Sending:
         try:
             sent.delivery.result(timeout)
         except MessageTooLargeError as error:  # the producer divides batches that are too large, so a single row is
-            number = _largest(sent.rows, str(error.args[0]))
-            error.args = (f"row {sent.first + number}: {error.args[0]}", *error.args[1:])
-            _add_row(error, sent.rows, number, self._topic)
+            _name_refused(error, sent, self._topic, self._is_compressed)
             raise
         except OttlaTimeoutError:
             if timeout is None:
@@ -141,18 +144,72 @@ class _Sending:
         self._pending.remove(sent)
 
 
-def _largest(batch: pa.RecordBatch | pa.Table, text: str) -> int:
-    """Return the number of the row with most bytes, of those to the topic that ``text`` names."""
-    rows = batch.select([name for name in ("key", "value", "headers", "topic") if name in batch.schema.names]).to_pylist()
-    refused = re.search(r" to (\S+)-\d+:", text)
-    named = [number for number, row in enumerate(rows) if refused is not None and row.get("topic") == refused[1]]
-    return max(named or range(len(rows)), key=lambda number: _size(rows[number]))
+def _name_refused(error: MessageTooLargeError, sent: _Sent, topic: str | None, is_compressed: bool) -> None:
+    """Name the row that the broker has refused, whose answer has no number.
+
+    It is the one with most bytes: if another one was refused, this one is as well. That does not hold for compressed rows.
+    """
+    number, is_only = _largest(sent.rows, str(error.args[0]), topic)
+    row = f"row {sent.first + number}"
+    if is_compressed and not is_only:
+        row = f"probably {row}, which has most bytes before compression"
+    error.args = (f"{row}: {error.args[0]}", *error.args[1:])
+    _add_row(error, sent.rows, number, topic)
 
 
-def _size(row: Mapping[str, Any]) -> int:
-    """Return the bytes of a record."""
-    cells = [row.get("key"), row.get("value"), *(cell for header in row.get("headers") or () for cell in header.values())]
-    return sum(len(cell.encode() if isinstance(cell, str) else cell) for cell in cells if cell is not None)
+def _largest(rows: pa.RecordBatch | pa.Table, text: str, topic: str | None) -> tuple[int, bool]:
+    """Return the number of the row with most bytes, of those that can be in the partition that ``text`` names, and whether it is
+    the only one of them."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    refused = _REFUSED.search(text)
+    possible = pa.repeat(True, rows.num_rows)
+    if refused is not None and topic is None:
+        possible = pc.equal(_as_bytes(rows.column("topic")), pa.scalar(refused[1].encode(), pa.large_binary()))
+    if refused is not None and "partition" in rows.schema.names:
+        possible = pc.and_(possible, pc.fill_null(pc.equal(rows.column("partition"), int(refused[2])), True))
+    sizes = pc.if_else(possible, _sizes(rows), -1)
+    return pc.index(sizes, pc.max(sizes)).as_py(), pc.sum(possible).as_py() == 1
+
+
+def _sizes(rows: pa.RecordBatch | pa.Table) -> Any:
+    """Return the bytes of each record."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    sizes = pa.repeat(pa.scalar(0, pa.int64()), rows.num_rows)
+    for name in {"key", "value"} & {*rows.schema.names}:
+        sizes = pc.add(sizes, _lengths(rows.column(name)))
+    if "headers" in rows.schema.names:
+        sizes = pc.add(sizes, pa.array(_header_sizes(rows.column("headers")), pa.int64()))
+    return sizes
+
+
+def _header_sizes(headers: Any) -> Iterator[int]:
+    """Return the bytes of each row's headers."""
+    import pyarrow.compute as pc
+
+    each = pc.list_flatten(headers)
+    ends = pc.add(_lengths(pc.struct_field(each, "key")), _lengths(pc.struct_field(each, "value"))).to_pylist()
+    end = 0
+    for count in pc.fill_null(pc.list_value_length(headers), 0).to_pylist():
+        begin, end = end, end + count
+        yield sum(ends[begin:end]) + 2 * count  # each has its two lengths as well
+
+
+def _lengths(cells: Any) -> Any:
+    """Return the bytes of each string or bytes. A null has none."""
+    import pyarrow.compute as pc
+
+    return pc.fill_null(pc.binary_length(_as_bytes(cells)), 0)
+
+
+def _as_bytes(cells: Any) -> Any:
+    """Return strings, bytes or nulls as bytes. Strings of Spark need not be UTF-8, without which Arrow returns no ``str``."""
+    import pyarrow as pa
+
+    return cells.cast(pa.large_binary())
 
 
 def _row_of(error: Exception, batch: pa.RecordBatch | pa.Table) -> int | None:
@@ -163,7 +220,16 @@ def _row_of(error: Exception, batch: pa.RecordBatch | pa.Table) -> int | None:
 
 def _add_row(error: Exception, batch: pa.RecordBatch | pa.Table, number: int, topic: str | None) -> None:
     """Add the topic and the key of a row that cannot be sent to the error about it."""
-    row = batch.slice(number, 1).to_pydict()
-    to = topic if topic is not None else row["topic"][0]
-    key = f", key {row['key'][0]!r}" if "key" in row else ""
-    error.args = (f"{error.args[0]} (topic {to!r}{key})", *error.args[1:])
+    row = batch.slice(number, 1)
+    to = short_repr(topic) if topic is not None else _shown(row.column("topic"))
+    key = f", key {_shown(row.column('key'))}" if "key" in batch.schema.names else ""
+    error.args = (f"{error.args[0]} (topic {to}{key})", *error.args[1:])
+
+
+def _shown(cells: Any) -> str:
+    """Return the first cell for the text of an error."""
+    import pyarrow as pa
+
+    cell = _as_bytes(cells)[0].as_py()
+    is_text = cell is not None and cells.type not in (pa.binary(), pa.large_binary())
+    return short_repr(cell.decode(errors="replace") if is_text else cell)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Iterator
 
@@ -14,6 +15,11 @@ from ottla.spark.arrow_rows import GROUP_BYTES, GROUP_ROWS, in_groups, send_rows
 
 STUCK = ("Produce", "NOT_ENOUGH_REPLICAS")
 """The fault of a partition whose rows have no outcome while it lasts."""
+
+
+def strings(*cells: bytes, kind: pa.DataType) -> pa.Array:
+    """A column of strings as Spark has them: any bytes."""
+    return pa.array(cells, pa.large_binary() if kind == pa.large_string() else pa.binary()).view(kind)
 
 
 def test_a_record_that_the_broker_refuses_is_named() -> None:
@@ -118,3 +124,65 @@ def test_a_record_with_large_headers() -> None:
         refused = pytest.raises(MessageTooLargeError, match=r"^row 1: writing 1 record to t-0: .* \(topic 't', key 'b'\)")
         with Producer(bootstrap_servers=broker.bootstrap_servers) as producer, refused:
             send_rows(producer, [rows], "t")
+
+
+def test_many_small_headers_count() -> None:
+    headers = pa.array([[{"key": "", "value": None}] * 2000, None, [{"key": "h", "value": b"x" * 2000}]])
+    rows = pa.RecordBatch.from_pydict({"key": ["a", "b", "c"], "value": pa.nulls(3, pa.string()), "headers": headers})
+    with Broker() as broker:
+        with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+            admin.create_topics({"t": 1}, configs={"max.message.bytes": "3000"})
+        with (
+            Producer(bootstrap_servers=broker.bootstrap_servers) as producer,
+            pytest.raises(MessageTooLargeError, match=r"^row 0:"),
+        ):
+            send_rows(producer, [rows], "t")
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+def test_an_error_names_a_row_whose_strings_are_not_utf_8(kind: pa.DataType) -> None:
+    """Such rows are sent as they are."""
+    values = strings(b"\xff", b"x" * 5000, b"x" * 2_000_000, kind=kind)
+    rows = pa.RecordBatch.from_pydict({"key": strings(b"\xffa", b"b\xfe", b"c\xfd", kind=kind), "value": values})
+    with Broker() as broker:
+        with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+            admin.create_topics({"t": 1}, configs={"max.message.bytes": "1000"})
+        with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+            assert send_rows(producer, [rows.slice(0, 1)], "t") == 1
+            with pytest.raises(MessageTooLargeError, match=r"^row 1: writing 1 record to t-0: .* \(topic 't', key 'b\ufffd'\)"):
+                send_rows(producer, [rows.slice(0, 2)], "t")
+            with pytest.raises(MessageTooLargeError, match=r"^row 2: a record of 2000.* \(topic 't', key 'c\ufffd'\)"):
+                send_rows(producer, [rows], "t")
+            to_none = rows.append_column("topic", pa.array(["t", None, "t"], kind))
+            with pytest.raises(ValueError, match=r"^row 1: the topic is null \(topic None, key 'b\ufffd'\)$"):
+                send_rows(producer, [to_none], None)
+
+
+def test_a_compressed_row_is_named_as_the_refused_one_only_if_no_other_can_be() -> None:
+    """The first row has most bytes, but is the smallest one that is sent."""
+    noise = random.Random(1).randbytes(5000)
+    columns = {"key": [b"a", b"b", b"c"], "value": [b"x" * 9000, noise, b"y"]}
+    with Broker() as broker:
+        with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+            admin.create_topics({"t": 3}, configs={"max.message.bytes": "1000"})
+        settings = {"bootstrap_servers": broker.bootstrap_servers, "compression_type": "gzip"}
+        with Producer(settings) as producer:
+            for partitions, refused in (
+                ([1, 1, 1], r"^probably row 0, which has most bytes before compression: writing 1 record to t-1: .* key b'a'\)"),
+                ([0, 1, None], r"^probably row 1, .* key b'b'\)"),
+                ([0, 1, 2], r"^row 1: writing 1 record to t-1: .* key b'b'\)"),
+            ):
+                rows = pa.RecordBatch.from_pydict({**columns, "partition": pa.array(partitions, pa.int32())})
+                with pytest.raises(MessageTooLargeError, match=refused):
+                    send_rows(producer, [rows], "t")
+
+
+def test_a_long_key_is_not_in_an_error_as_a_whole() -> None:
+    rows = pa.RecordBatch.from_pydict({"key": ["k" * 2_000_000], "value": ["x"]})
+    with Broker() as broker:
+        with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+            admin.create_topics({"t": 1})
+        with Producer(bootstrap_servers=broker.bootstrap_servers) as producer, pytest.raises(MessageTooLargeError) as raised:
+            send_rows(producer, [rows], "t")
+    assert "(topic 't', key 'kkk" in str(raised.value)
+    assert len(str(raised.value)) < 1000
