@@ -37,6 +37,9 @@ _ROW = re.compile(r"row (\d+)")
 _REFUSED = re.compile(r" to (\S+)-(\d+):")
 """The topic and the partition in an error of the broker."""
 
+_ACCEPTED = re.compile(r"\d+ rows before that were accepted")
+"""How the producer's note on an error of ``send_arrow`` begins."""
+
 
 def in_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Return the rows of several batches together, in tables of about ``GROUP_BYTES``.
@@ -108,6 +111,7 @@ class _Sending:
         try:
             delivery = self._producer.send_arrow(rows, self._topic)
         except (OttlaError, ValueError) as error:
+            _correct_notes(error)
             if (number := _row_of(error, rows)) is not None:
                 error.args = (_ROW.sub(f"row {self.rows + number}", str(error.args[0]), count=1), *error.args[1:])
                 _add_row(error, rows, number, self._topic)
@@ -142,6 +146,13 @@ class _Sending:
                 raise
             return
         self._pending.remove(sent)
+
+
+def _correct_notes(error: Exception) -> None:
+    """Do not say that rows before the one in the error are written: a task does not wait for them when it closes its producer."""
+    if hasattr(error, "__notes__"):
+        notes = error.__notes__
+        error.__notes__ = ["rows before that may be written" if _ACCEPTED.match(note) else note for note in notes]
 
 
 def _name_refused(error: MessageTooLargeError, sent: _Sent, topic: str | None, is_compressed: bool) -> None:

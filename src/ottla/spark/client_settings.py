@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from ottla.errors import ConfigError, OttlaError
@@ -153,17 +153,17 @@ def _parse(config: Any, defaults: Mapping[str, str], settings: Mapping[str, str]
         try:
             config.parse({**defaults, **settings})
         except ConfigError as error:
-            named = _use_option_names(str(error.args[0]), settings)
-            raise ConfigError(named, hint=_hint_with_option_names(error, settings)) from error.__cause__
+            named = _use_option_names(str(error.args[0]), settings, config)
+            raise ConfigError(named, hint=_hint_with_option_names(error, settings, config)) from error.__cause__
     for warning in caught:
-        log.warning("%s", _use_option_names(str(warning.message), settings))
+        log.warning("%s", _use_option_names(str(warning.message), settings, config))
 
 
-def _hint_with_option_names(error: ConfigError, given: Mapping[str, str]) -> str | None:
+def _hint_with_option_names(error: ConfigError, given: Mapping[str, str], config: Any) -> str | None:
     if not error.hint:
         return None
     # The client's hint is to pass a callable, which an option of Spark cannot be.
-    return DECODE_HINT if "deserializer" in error.hint else _use_option_names(error.hint, given)
+    return DECODE_HINT if "deserializer" in error.hint else _use_option_names(error.hint, given, config)
 
 
 def _request_timeout(settings: Mapping[str, str]) -> dict[str, str]:
@@ -184,20 +184,28 @@ def secrets_in(options: Mapping[str, str]) -> list[str]:
     return sorted(name for name, setting in settings.items() if setting in known and rows[known[setting][0]].secret)
 
 
-def with_option_names(error: E) -> E:
-    """Return ``error`` of a client, with option names (``kafka.*``) instead of setting names in its hint."""
+def with_option_names(error: E, *, of_sink: bool = False) -> E:
+    """Return ``error`` of a client, with option names (``kafka.*``) instead of setting names in its hint. ``of_sink``: the client
+    may be a producer."""
     if error.hint:
-        error.hint = _use_option_names(error.hint, ())
+        from ottla.config import ConsumerConfig
+
+        configs: list[Any] = [ConsumerConfig]
+        if of_sink:
+            from ottla.config.producer import ProducerConfig  # not in tasks that read, where it takes a tenth of a second
+
+            configs.append(ProducerConfig)
+        error.hint = _use_option_names(error.hint, (), *configs)
     return error
 
 
-def _use_option_names(text: str, given: Any) -> str:
-    """Return ``text`` with the prefix ``kafka.`` before each name of a client setting or of a setting in ``given``."""
-    from ottla.config import ConsumerConfig
-    from ottla.config.spelling import dotted, table
+def _use_option_names(text: str, given: Iterable[str], *configs: Any) -> str:
+    """Return ``text`` with the prefix ``kafka.`` before each name of a setting in ``configs`` or in ``given``. Python's spellings
+    become Kafka's."""
+    from ottla.config.spelling import dotted, spellings
 
-    fields = table(ConsumerConfig)
-    names = {spelling: dotted(name) for name in fields for spelling in (name, dotted(name))} | {name: name for name in given}
+    names = {spelling: dotted(field) for config in configs for spelling, (field, _) in spellings(config).items()}
+    names |= {name: name for name in given}
     # A name of one word may be an ordinary word of the text.
     known = sorted((name for name in names if "." in name or "_" in name), key=len, reverse=True)
     pattern = re.compile(rf"(?<![\w.])(?:{'|'.join(map(re.escape, known))})(?![\w.]*\w)")

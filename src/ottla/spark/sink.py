@@ -150,5 +150,5 @@ def _option_names() -> Iterator[None]:
     try:
         yield
     except OttlaError as error:
-        with_option_names(error)
+        with_option_names(error, of_sink=True)
         raise

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from ottla.errors import ConfigError, ConnectionFailedError
+from ottla.errors import ConfigError, ConnectionFailedError, OttlaTimeoutError
 from ottla.spark.client_settings import IGNORED, with_option_names
 from ottla.spark.options import parse_options
 
@@ -72,3 +72,13 @@ def test_a_hint_of_the_client_names_the_option() -> None:
     error = ConnectionFailedError("no broker could be reached", {}, hint="check bootstrap_servers and that the brokers are up")
     assert with_option_names(error).hint == "check kafka.bootstrap.servers and that the brokers are up"
     assert with_option_names(error).hint == "check kafka.bootstrap.servers and that the brokers are up"
+
+
+def test_a_hint_of_a_producer_names_the_option() -> None:
+    error = OttlaTimeoutError("no memory", hint="send more slowly, or increase buffer_memory, max_block or delivery.timeout.ms")
+    named = "send more slowly, or increase kafka.buffer.memory, kafka.max.block.ms or kafka.delivery.timeout.ms"
+    assert with_option_names(error, of_sink=True).hint == named
+    assert with_option_names(error, of_sink=True).hint == named
+    error = OttlaTimeoutError("no answer", hint="check bootstrap_servers, or increase request_timeout")
+    named = "check kafka.bootstrap.servers, or increase kafka.request.timeout.ms"
+    assert with_option_names(error, of_sink=True).hint == named

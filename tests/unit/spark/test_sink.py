@@ -14,7 +14,7 @@ from pyspark import TaskContext, cloudpickle
 from pyspark.sql.types import StringType, StructField, StructType
 
 from ottla import Admin, Broker, OffsetAndMetadata, Producer, TopicPartition
-from ottla.errors import ConfigError, OttlaError
+from ottla.errors import ConfigError, MessageTooLargeError, OttlaError
 from ottla.spark import sink
 from ottla.spark.exactly_once.replay import BatchRecord
 from ottla.spark.sink import OttlaBatchWriter
@@ -149,3 +149,16 @@ def test_columns_that_are_not_written_do_not_stay_in_memory(monkeypatch: pytest.
         sink.producers.close()
     assert getattr(report, "rows") == 8_000  # noqa: B009 - each kind of report has them
     assert peak < 18 * 2**20  # twice kafka.buffer.memory, and two groups of 5 MiB
+
+
+def test_a_failed_task_does_not_say_that_its_rows_are_written() -> None:
+    """It closes its producer without a wait. The hint names options."""
+    with Broker() as broker:
+        with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+            admin.create_topics({"t": 1})
+        broker.faults.fail("Produce", "NOT_ENOUGH_REPLICAS", times=1)
+        batch = pa.RecordBatch.from_pydict({"value": ["x" * 1000] * 6000 + ["x" * 2_000_000]})
+        with pytest.raises(MessageTooLargeError, match=r"^row 6000: a record of 2000") as raised:
+            writer(broker, exactlyOnce="false").write(iter([batch]))
+    assert raised.value.__notes__ == ["rows before that may be written"]
+    assert raised.value.hint == "see kafka.max.request.size and kafka.buffer.memory, and max.message.bytes of the topic"
