@@ -143,7 +143,7 @@ def test_a_batch_job_writes_each_row_once(spark: SparkSession, copy: Copy) -> No
         ({"txnAppId": "daily"}, "options txnAppId and txnVersion need each other"),
         ({"txnAppId": "daily", "txnVersion": "today"}, "option txnVersion must be a number of a batch"),
         ({"onReplayMismatch": "ignore"}, "option onReplayMismatch must be fail, skip or repeat"),
-        ({"exactlyonce": "true", "kafka.acks": "1"}, "leave out enable.idempotence=false, acks=1"),
+        ({"exactlyonce": "true", "kafka.acks": "1"}, "leave out kafka.enable.idempotence=false, acks=1"),
         ({"exactlyonce": "true", "kafka.enable.idempotence": "false"}, "need an idempotent producer"),
         ({"exactlyonce": "true", "kafka.transaction.timeout.ms": "soon"}, "kafka.transaction.timeout.ms"),
         ({"exactlyOnes": "true"}, "did you mean exactlyOnce"),
