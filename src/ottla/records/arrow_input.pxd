@@ -17,3 +17,4 @@ cdef class RowEncoder:
     cdef list _names
     cdef list _queues
     cdef list _batches
+    cdef Py_ssize_t _sharers

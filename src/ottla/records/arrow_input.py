@@ -30,14 +30,28 @@ if cython.compiled:
         fill_ranges,
         mark_nulls,
     )
-    from cython.cimports.ottla.records.input_rows import encode_rows, match_topics, measure_headers, measure_rows, place_rows
+    from cython.cimports.ottla.records.input_rows import (
+        count_sharers,
+        encode_rows,
+        match_topics,
+        measure_headers,
+        measure_rows,
+        place_rows,
+    )
     from cython.cimports.ottla.records.memory import address_of, bytes_at, longs_at
     from cython.cimports.ottla.records.producer_queues import ProducerBatch, TopicQueues
 else:
     from ottla.records.accumulator import RecordAccumulator
     from ottla.records.batch import new_buffer
     from ottla.records.input_columns import Column, fill_cells, fill_milliseconds, fill_numbers, fill_ranges, mark_nulls
-    from ottla.records.input_rows import encode_rows, match_topics, measure_headers, measure_rows, place_rows
+    from ottla.records.input_rows import (
+        count_sharers,
+        encode_rows,
+        match_topics,
+        measure_headers,
+        measure_rows,
+        place_rows,
+    )
     from ottla.records.memory import address_of, bytes_at, longs_at
     from ottla.records.producer_queues import ProducerBatch, TopicQueues
 
@@ -333,6 +347,7 @@ class RowEncoder:
                 f"row {self.rows_done + row}: a record of {size} bytes, with the header of its batch: {most} are allowed",
                 hint="see max.request.size and buffer.memory, and max.message.bytes of the topic",
             )
+        self._sharers = count_sharers(slots, len(self._queues), topics, len(self._names))
 
     def _encode(self, row: cython.Py_ssize_t, count: cython.Py_ssize_t):
         """Encode rows from ``row`` on; return the first one for which its batch has no room."""
@@ -365,7 +380,8 @@ class RowEncoder:
                 self._choose_sticky(topic)
             return 0
         size = slots[7 * slot + 6] + (topics[4 * topic + 3] if slot == topics[4 * topic + 2] else 0)
-        size = max(need, min(size, most) * (left - row) // count)  # the rest of the array probably needs it
+        size = min(size, most) * (left - row) // count  # the rest of the array probably needs it
+        size = max(need, min(size, self._accumulator._memory // (2 * self._sharers)))  # but the others need memory, too
         if batch is not None:
             size = min(most, slots[7 * slot + 1] + max(size, batch.room // 4))
             if not self._accumulator.reserve(size - batch.room):

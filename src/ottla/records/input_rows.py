@@ -145,6 +145,24 @@ def measure_rows(
 
 
 @cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def count_sharers(
+    slots: cython.p_longlong, slot_count: cython.Py_ssize_t, topics: cython.p_longlong, topic_count: cython.Py_ssize_t
+) -> cython.Py_ssize_t:
+    """Return the number of batches among which memory is divided: those that are being filled or get rows of the window."""
+    place: cython.Py_ssize_t
+    found: cython.Py_ssize_t = 0
+    for place in range(slot_count):
+        if slots[7 * place + 2] > 0 or slots[7 * place + 6] > 0:
+            found += 1
+    for place in range(topic_count):
+        if topics[4 * place + 3] > 0:
+            found += 1
+    return found
+
+
+@cython.cfunc
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)

@@ -207,6 +207,25 @@ def test_it_goes_on_when_the_last_batch_of_others_is_gone_and_it_holds_the_rest(
     assert encoder.delivery.count == 3
 
 
+def run(target: RecordAccumulator, encoder: RowEncoder) -> None:
+    """Encode all rows; acknowledge one batch after the other, as late as possible."""
+    queued: list[ProducerBatch] = []
+    for step in encoder.steps():
+        assert isinstance(step, MemoryShort)
+        while not step.is_met():
+            queued += take(target)
+            acknowledge(target, queued.pop(0))
+
+
+def test_partitions_share_the_memory() -> None:
+    """Not the first few as much as their rows may need, so that the others have none, and all are sent with a row or two."""
+    target = accumulator({"t": 100}, memory=1 << 20, max_record=1 << 17)
+    encoder = RowEncoder(target, numbers(20_000, key=[str(number) for number in range(20_000)]), "t")
+    run(target, encoder)
+    assert encoder.delivery.count == 20_000
+    assert 20_000 / len(encoder.delivery.batches) > 40, "rows in a batch; the memory has room for 100 of each partition"
+
+
 @settings(max_examples=examples(100))
 @given(st.integers(0, 2**32))
 def test_any_order_of_acknowledgements_and_of_other_records(seed: int) -> None:
