@@ -36,7 +36,7 @@ def accumulator(
         max_record=max_record,
         lock=threading.Lock(),
         nanoseconds=lambda: NOW * 1_000_000,
-        mono=lambda: 5,
+        mono=others.pop("mono", lambda: 5),
         random=random.Random(1),
         wake=others.pop("wake", lambda: None),
         settled=lambda batch: None,

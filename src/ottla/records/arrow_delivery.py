@@ -27,16 +27,17 @@ class MissingPartitions(NamedTuple):
 class MemoryShort:
     """Yielded by ``RowEncoder.steps``: it goes on when ``is_met``, which can change when the accumulator calls its waiters.
 
-    ``size`` is in bytes.
+    ``size`` and ``held`` are bytes: what it waits for, and the memory of the batches that it
+    fills. ``delivery`` has those that it has sent.
     """
 
     size: int
-    accumulator: RecordAccumulator
-    holds_batches: bool
+    delivery: ArrowDelivery
+    held: int
 
     def is_met(self) -> bool:
-        """Whether there is room, or nothing else that could free any: then the call has to send what it holds."""
-        return self.accumulator.has_room(self.size) or (self.holds_batches and not self.accumulator.incomplete)
+        """Whether there is room, or it would wait in vain: then it has to send what it holds."""
+        return self.delivery.has_room(self.size) or (self.held > 0 and self.delivery.waits_in_vain(self.held))
 
 
 class WrittenRows(NamedTuple):
@@ -62,6 +63,8 @@ class ArrowDelivery:
         """The batches that were accepted, in the order of their rows in each partition."""
         self.count = 0
         """The number of their rows."""
+        self._settled = 0
+        """So many batches, of the first ones, are known to have an outcome."""
 
     def __repr__(self) -> str:
         return f"<ArrowDelivery of {self.count} rows in {len(self.batches)} batches>"
@@ -83,8 +86,28 @@ class ArrowDelivery:
         self.count += batch.count
 
     def pending(self) -> ProducerBatch | None:
-        """A batch without an outcome, on whose waiters to wait; ``None`` if there is none."""
-        return next((batch for batch in _leaves(self.batches) if batch.state not in OUTCOMES), None)
+        """A batch without an outcome, on whose waiters to wait; ``None`` if there is none. Any thread may call this."""
+        place = self._settled
+        while place < len(self.batches):
+            for batch in _leaves(self.batches[place : place + 1]):
+                if batch.state not in OUTCOMES:
+                    return batch
+            place += 1
+            self._settled = place
+        return None
+
+    def memory_size(self) -> int:
+        """The bytes of memory that the batches without an outcome take."""
+        self.pending()
+        return sum(batch.memory_size for batch in _leaves(self.batches[self._settled :]))
+
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes of memory are free."""
+        return self._accumulator.has_room(size)
+
+    def waits_in_vain(self, held: int) -> bool:
+        """Whether no memory is going to be free, or only little, if the call does not send rows for which it has ``held`` bytes."""
+        return not self._accumulator.incomplete or (2 * held >= self._accumulator.used and self.done())
 
     def done(self) -> bool:
         """Whether all batches have an outcome."""

@@ -18,3 +18,4 @@ cdef class RowEncoder:
     cdef list _queues
     cdef list _batches
     cdef Py_ssize_t _sharers
+    cdef long long _available

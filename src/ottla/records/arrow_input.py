@@ -37,6 +37,7 @@ if cython.compiled:
         measure_headers,
         measure_rows,
         place_rows,
+        sum_rooms,
     )
     from cython.cimports.ottla.records.memory import address_of, bytes_at, longs_at
     from cython.cimports.ottla.records.producer_queues import ProducerBatch, TopicQueues
@@ -51,6 +52,7 @@ else:
         measure_headers,
         measure_rows,
         place_rows,
+        sum_rooms,
     )
     from ottla.records.memory import address_of, bytes_at, longs_at
     from ottla.records.producer_queues import ProducerBatch, TopicQueues
@@ -81,6 +83,7 @@ class RowEncoder:
         self.delivery = ArrowDelivery(accumulator)
         self.rows_done = 0
         self._accumulator = accumulator
+        self._available = accumulator._memory  # without that of other calls, which is known when memory is short
         self._topic = topic
         self._stream = ArrowStream(data)
         try:
@@ -118,7 +121,7 @@ class RowEncoder:
                         missing = self._find_slots(columns, start, count)
                         if not missing:
                             break
-                        self._finish_all()
+                        self.finish_all()
                         yield MissingPartitions(frozenset(missing))
                         self._lay_out()
                     self._measure(count)
@@ -128,10 +131,10 @@ class RowEncoder:
                         if row < count:
                             size = self._make_room(row, count, total - start)
                             if size > 0:
-                                yield MemoryShort(size, self._accumulator, self._holds_batches())
+                                yield MemoryShort(size, self.delivery, self._held())
                     start += count
                     self.rows_done += count
-            self._finish_all()
+            self.finish_all()
         finally:
             try:
                 self._drop_all()
@@ -381,7 +384,7 @@ class RowEncoder:
             return 0
         size = slots[7 * slot + 6] + (topics[4 * topic + 3] if slot == topics[4 * topic + 2] else 0)
         size = min(size, most) * (left - row) // count  # the rest of the array probably needs it
-        size = max(need, min(size, self._accumulator._memory // (2 * self._sharers)))  # but the others need memory, too
+        size = max(need, min(size, self._available // (2 * self._sharers)))  # but the others need memory, too
         if batch is not None:
             size = min(most, slots[7 * slot + 1] + max(size, batch.room // 4))
             if not self._accumulator.reserve(size - batch.room):
@@ -410,10 +413,23 @@ class RowEncoder:
         return 0
 
     def _without_memory(self, size: cython.Py_ssize_t):
-        """Before a wait for memory: if no other batch is going to free any, the batches that are being filled have to."""
-        if not self._accumulator.incomplete:
-            self._finish_all()
+        """Return what ``_make_room`` returns. Before a wait in vain, the batches that are being filled are sent, and only then.
+
+        1. An acknowledged batch gives memory to one partition. 2. The next row belongs to another one, which has none. 3. If all
+        were sent then, each would have a row.
+        """
+        rooms: cython.longlong = self._held()
+        before: cython.longlong = self._available
+        self._available = self._accumulator._memory - self._accumulator.used + rooms + self.delivery.memory_size()
+        if self._available < before:
+            return 0  # once more, with a guess that fits
+        if self.delivery.waits_in_vain(rooms):
+            self.finish_all()
         return size
+
+    def _held(self):
+        """The bytes of memory of the batches that are being filled."""
+        return sum_rooms(longs_at(address_of(self._slots), 7 * len(self._queues)), len(self._queues))
 
     def _save(self, slot: cython.Py_ssize_t):
         """Let a batch know what was encoded into it."""
@@ -437,7 +453,7 @@ class RowEncoder:
         finally:
             self._accumulator.wake()
 
-    def _finish_all(self):
+    def finish_all(self):
         """Have all batches sent that are being filled."""
         slot: cython.Py_ssize_t
         for slot in range(len(self._batches)):
@@ -451,9 +467,6 @@ class RowEncoder:
         """
         batches, self._batches = self._batches, []
         self._accumulator.release_all([batch for batch in batches if batch is not None and batch.state is _OPEN])
-
-    def _holds_batches(self):
-        return any(batch is not None for batch in self._batches)
 
 
 @cython.cfunc

@@ -163,6 +163,18 @@ def count_sharers(
 
 
 @cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def sum_rooms(slots: cython.p_longlong, slot_count: cython.Py_ssize_t) -> cython.longlong:
+    """Return the sum of the rooms of all slots."""
+    place: cython.Py_ssize_t
+    found: cython.longlong = 0
+    for place in range(slot_count):
+        found += slots[7 * place + 2]
+    return found
+
+
+@cython.cfunc
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)

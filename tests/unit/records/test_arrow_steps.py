@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Collection
 from typing import Any
 
 import pyarrow as pa
@@ -186,35 +187,78 @@ def test_what_is_held_is_sent_if_nothing_else_can_free_memory() -> None:
     assert len(target.incomplete) == len(encoder.delivery.batches) > 0
 
 
-def test_it_goes_on_when_the_last_batch_of_others_is_gone_and_it_holds_the_rest() -> None:
-    target = accumulator({"t": 3, "other": 1}, memory=10_000, max_record=5000)
-    other = target.append("other", b"x" * 4000)
-    encoder = RowEncoder(target, numbers(3, 4000, partition=[0, 1, 2]), "t")
-    steps = encoder.steps()
-    step = next(steps)
-    assert isinstance(step, MemoryShort)
-    assert (step.is_met(), encoder.delivery.count) == (False, 0)
-    woken = []
-    target.waiters.append(lambda: woken.append(step.is_met()))
-    target.close(other.batch.queue)
-    other.batch.queue.closed.clear()
-    acknowledge(target, other.batch)
-    assert woken == [True]
-    for later in steps:
-        assert isinstance(later, MemoryShort)
-        while not later.is_met():
-            acknowledge(target, take(target)[0])
-    assert encoder.delivery.count == 3
+def run(target: RecordAccumulator, encoder: RowEncoder, stuck: Collection[tuple[str, int]] = (), patience: int = 0) -> None:
+    """Encode all rows; acknowledge one batch after the other, as late as possible, and never those of the partitions ``stuck``.
 
-
-def run(target: RecordAccumulator, encoder: RowEncoder) -> None:
-    """Encode all rows; acknowledge one batch after the other, as late as possible."""
+    ``patience``: how often it may wait for what does not come.
+    """
     queued: list[ProducerBatch] = []
     for step in encoder.steps():
         assert isinstance(step, MemoryShort)
         while not step.is_met():
-            queued += take(target)
-            acknowledge(target, queued.pop(0))
+            queued += [batch for batch in take(target) if batch.queue.tp not in stuck]
+            if queued:
+                acknowledge(target, queued.pop(0))
+            else:
+                assert patience > 0, "it waits for memory that nothing is going to free"
+                assert step.held, "it holds nothing that it could send"
+                patience -= 1
+                encoder.finish_all()
+
+
+@pytest.mark.parametrize(("size", "patience"), [(1000, 0), (60_000, 50)])
+def test_a_batch_of_another_topic_that_is_stuck_does_not_keep_it_from_sending_what_it_holds(size: int, patience: int) -> None:
+    target = accumulator({"t": 4, "other": 1}, memory=100_000, max_record=30_000)
+    for _ in range(size // 1000):
+        target.append("other", b"x" * 900)
+    target.close_all()
+    encoder = RowEncoder(target, numbers(4000, key=[str(number) for number in range(4000)]), "t")
+    run(target, encoder, [("other", 0)], patience)
+    assert encoder.delivery.count == 4000
+    assert len(encoder.delivery.batches) < 4000 // 20
+
+
+def test_a_batch_of_its_own_that_is_stuck_does_not_keep_it_from_sending_the_others() -> None:
+    target = accumulator({"t": 4}, memory=100_000, max_record=30_000)
+    encoder = RowEncoder(target, numbers(4000, partition=[0] * 250 + [1 + number % 3 for number in range(3750)]), "t")
+    run(target, encoder, [("t", 0)], patience=10)
+    assert encoder.delivery.count == 4000
+
+
+def test_it_waits_for_the_batches_of_other_calls_rather_than_send_batches_with_little() -> None:
+    target = accumulator({"t": 4}, memory=100_000, max_record=30_000)
+    encoders = [RowEncoder(target, numbers(400, key=[str(number) for number in range(400)]), "t") for _ in range(10)]
+    for encoder in encoders:
+        run(target, encoder)
+    assert sum(len(encoder.delivery.batches) for encoder in encoders) == 40
+
+
+def test_it_sends_what_it_holds_when_its_last_batch_has_an_outcome_and_another_call_took_the_memory() -> None:
+    target = accumulator({"t": 2}, memory=10_000, max_record=1500)
+    assert target.reserve(6200)
+    encoder = RowEncoder(target, pa.table({"value": [b"x" * 1300, b"x" * 300, b"x" * 1300], "partition": [0, 0, 1]}), "t")
+    steps = encoder.steps()
+    first = next(steps)
+    assert isinstance(first, MemoryShort)
+    assert (first.is_met(), encoder.delivery.count) == (False, 1)
+    target.waiters.append(lambda: target.reserve(1500))
+    acknowledge(target, take(target)[0])
+    assert first.is_met()
+    second = next(steps)
+    assert isinstance(second, MemoryShort)
+    assert (second.is_met(), encoder.delivery.count) == (False, 2)
+    acknowledge(target, take(target)[0])
+    assert second.is_met()
+    assert list(steps) == []
+    assert encoder.delivery.count == 3
+
+
+def test_it_goes_on_with_the_little_memory_that_others_leave() -> None:
+    target = accumulator({"t": 4}, memory=100_000, max_record=30_000)
+    assert target.reserve(95_000)
+    encoder = RowEncoder(target, numbers(1000, key=[str(number) for number in range(1000)]), "t")
+    run(target, encoder)
+    assert encoder.delivery.count == 1000
 
 
 def test_partitions_share_the_memory() -> None:

@@ -29,6 +29,10 @@ _log = logging.getLogger(__name__)
 MAX_FAILED = 1_000
 """Failed batches that are kept for ``flush``. It raises one of them, and all of them may have been looked at by then."""
 
+PATIENCE = 100
+"""Milliseconds without any memory that became free, after which ``send_arrow`` sends the batches that it has not filled: what is
+unacknowledged may stay so, and they are larger if it waits."""
+
 _ENDED = OUTCOMES | {BatchState.SPLIT}
 
 
@@ -138,9 +142,12 @@ class ProducerCalls:
                 deadline = now.mono + self._config.max_block_ms
                 if isinstance(step, MemoryShort):
                     self._submit(Drain(is_urgent=True))
-                    now = yield Wait(self._accumulator, step.is_met, deadline)
-                    if now.mono >= deadline and not step.is_met():
-                        raise self._no_memory()
+                    until = min(deadline, now.mono + PATIENCE) if step.held else deadline
+                    now = yield Wait(self._accumulator, step.is_met, until)
+                    if now.mono >= until and not step.is_met():
+                        if not step.held:
+                            raise self._no_memory()
+                        encoder.finish_all()
                 else:
                     for name, partition in sorted(step.partitions):
                         now = yield from self._await_topic(name, partition, now, deadline)
