@@ -18,6 +18,8 @@ from ottla.records.producer_queues import ProducerBatch
 
 NOW = 1_700_000_000_000
 """Milliseconds, the time of all accumulators."""
+MONO = 5
+"""Their monotonic milliseconds."""
 
 Row = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int]
 
@@ -36,7 +38,7 @@ def accumulator(
         max_record=max_record,
         lock=threading.Lock(),
         nanoseconds=lambda: NOW * 1_000_000,
-        mono=others.pop("mono", lambda: 5),
+        mono=others.pop("mono", lambda: MONO),
         random=random.Random(1),
         wake=others.pop("wake", lambda: None),
         settled=lambda batch: None,

@@ -18,8 +18,12 @@ from ottla.records.producer_queues import ProducerBatch
 
 
 class MissingPartitions(NamedTuple):
-    """Yielded by ``RowEncoder.steps``: it goes on when these pairs of a topic and a partition exist."""
+    """Yielded by ``RowEncoder.steps``: it goes on when these pairs of a topic and a partition exist.
 
+    ``since`` is monotonic milliseconds: the source of the rows may have worked for a long time before.
+    """
+
+    since: int
     partitions: frozenset[tuple[str, int]]
 
 
@@ -27,10 +31,11 @@ class MissingPartitions(NamedTuple):
 class MemoryShort:
     """Yielded by ``RowEncoder.steps``: it goes on when ``is_met``, which can change when the accumulator calls its waiters.
 
-    ``size`` and ``held`` are bytes: what it waits for, and the memory of the batches that it
+    ``since`` is monotonic milliseconds, ``size`` and ``held`` are bytes: what it waits for, and the memory of the batches that it
     fills. ``delivery`` has those that it has sent.
     """
 
+    since: int
     size: int
     delivery: ArrowDelivery
     held: int

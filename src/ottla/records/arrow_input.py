@@ -122,7 +122,7 @@ class RowEncoder:
                         if not missing:
                             break
                         self.finish_all()
-                        yield MissingPartitions(frozenset(missing))
+                        yield MissingPartitions(self._accumulator._mono(), frozenset(missing))
                         self._lay_out()
                     self._measure(count)
                     row = 0
@@ -131,7 +131,7 @@ class RowEncoder:
                         if row < count:
                             size = self._make_room(row, count, total - start)
                             if size > 0:
-                                yield MemoryShort(size, self.delivery, self._held())
+                                yield MemoryShort(self._accumulator._mono(), size, self.delivery, self._held())
                     start += count
                     self.rows_done += count
             self.finish_all()

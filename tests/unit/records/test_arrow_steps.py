@@ -18,7 +18,7 @@ from ottla.records.arrow_input import RowEncoder
 from ottla.records.batch_states import BatchInput
 from ottla.records.producer_batches import divide
 from ottla.records.producer_queues import ProducerBatch
-from tests.arrow_input import accumulator, encode, rows_of, written
+from tests.arrow_input import MONO, accumulator, encode, rows_of, written
 from tests.example_counts import examples
 
 
@@ -119,10 +119,10 @@ def test_unknown_topics_are_reported_together_and_then_known() -> None:
     target = accumulator({"known": 1})
     encoder = RowEncoder(target, numbers(4, topic=["known", "a", "b", "a"], partition=[0, 1, 2, None]))
     steps = encoder.steps()
-    assert next(steps) == MissingPartitions(frozenset({("a", 0), ("b", 0)}))
+    assert next(steps) == MissingPartitions(MONO, frozenset({("a", 0), ("b", 0)}))
     target.set_partitions("a", 1)
     target.set_partitions("b", 3)
-    assert next(steps) == MissingPartitions(frozenset({("a", 1)}))
+    assert next(steps) == MissingPartitions(MONO, frozenset({("a", 1)}))
     target.set_partitions("a", 2)
     assert list(steps) == []
     assert {key: len(rows) for key, rows in written(target).items()} in (
@@ -135,7 +135,7 @@ def test_rows_before_a_missing_partition_are_sent_while_it_waits() -> None:
     target = accumulator()
     encoder = RowEncoder(target, numbers(6000, topic=["t"] * 5000 + ["new"] * 1000))
     steps = encoder.steps()
-    assert next(steps) == MissingPartitions(frozenset({("new", 0)}))
+    assert next(steps) == MissingPartitions(MONO, frozenset({("new", 0)}))
     assert len(written(target)["t", 0]) == encoder.delivery.count == 4096
     target.set_partitions("new", 1)
     assert list(steps) == []

@@ -139,10 +139,10 @@ class ProducerCalls:
         encoder, transaction = RowEncoder(self._accumulator, data, topic), self.transaction()
         try:
             for step in encoder.steps():
-                deadline = now.mono + self._config.max_block_ms
+                deadline = step.since + self._config.max_block_ms
                 if isinstance(step, MemoryShort):
                     self._submit(Drain(is_urgent=True))
-                    until = min(deadline, now.mono + PATIENCE) if step.held else deadline
+                    until = min(deadline, step.since + PATIENCE) if step.held else deadline
                     now = yield Wait(self._accumulator, step.is_met, until)
                     if now.mono >= until and not step.is_met():
                         if not step.held:

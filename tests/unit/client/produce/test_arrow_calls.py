@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from ottla.client.produce.calls import PATIENCE, ProducerCalls
+from ottla.client.produce.outcome import Wait
 from ottla.client.produce.topics import AwaitTopic
 from ottla.config.producer import ProducerConfig
 from ottla.errors import OttlaTimeoutError
@@ -49,6 +50,24 @@ class App:
                 yield pa.record_batch({"value": pa.array(values, pa.binary())})
 
         return pa.RecordBatchReader.from_batches(pa.schema({"value": pa.binary()}), read())
+
+
+def test_the_time_to_wait_for_a_topic_begins_after_the_source_has_worked() -> None:
+    app = App()
+    next(app.calls.send_arrow(app.slowly([b"x"]), "new", app.now))
+    assert app.awaited.deadline == 60_000 + MAX_BLOCK
+
+
+def test_the_time_to_wait_for_memory_begins_after_the_source_has_worked() -> None:
+    app = App(buffer_memory=10_000)
+    call = app.calls.send_arrow(app.slowly([b"x" * 9_000], [b"x" * 9_000]), "t", app.now)
+    wait = next(call)
+    assert isinstance(wait, Wait)
+    assert wait.until == 120_000 + MAX_BLOCK
+    app.mono = 120_000 + MAX_BLOCK
+    with pytest.raises(OttlaTimeoutError, match="no memory for the record within 1 s") as caught:
+        call.send(app.now)
+    assert caught.value.__notes__ == ["1 rows before that were accepted, and are written"]
 
 
 def test_it_sends_what_it_holds_when_no_memory_becomes_free_for_a_while() -> None:
