@@ -366,8 +366,10 @@ class RecordAccumulator:
         return True
 
     def sticky_partition(self, queues: TopicQueues):
-        """The partition for records without a key: the next one when this one has got a batch."""
+        """The partition for records without a key: the next one when this one has got a batch; -1 if the topic was forgotten."""
         with self._lock:
+            if queues.count == 0:
+                return -1
             if not 0 <= queues.sticky < queues.count or queues.sticky_bytes >= self._batch_size:
                 self._next_sticky(queues)
             return queues.sticky

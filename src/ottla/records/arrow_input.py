@@ -33,6 +33,7 @@ if cython.compiled:
     from cython.cimports.ottla.records.input_rows import (
         count_sharers,
         encode_rows,
+        find_topic,
         match_topics,
         measure_headers,
         measure_rows,
@@ -48,6 +49,7 @@ else:
     from ottla.records.input_rows import (
         count_sharers,
         encode_rows,
+        find_topic,
         match_topics,
         measure_headers,
         measure_rows,
@@ -252,6 +254,7 @@ class RowEncoder:
         topics: cython.p_longlong = longs_at(address_of(self._topics), 4 * number + 4)
         topics[4 * number] = first
         topics[4 * number + 1] = count
+        topics[4 * number + 2] = first
         if count > 0:
             self._queues += queues.queues[:count]
             self._batches += [None] * count
@@ -262,7 +265,8 @@ class RowEncoder:
         topics: cython.p_longlong = longs_at(address_of(self._topics), 4 * number + 4)
         queues: TopicQueues = self._accumulator.topics[self._topic_names[number].decode()]
         partition: cython.Py_ssize_t = self._accumulator.sticky_partition(queues)
-        topics[4 * number + 2] = topics[4 * number] + partition % topics[4 * number + 1]  # it may have more than a moment ago
+        if partition >= 0:  # otherwise the topic was forgotten a moment ago, and the rows of this window stay where they are
+            topics[4 * number + 2] = topics[4 * number] + partition % topics[4 * number + 1]  # it may have more than a moment ago
 
     def _find_slots(self, columns: dict, start: cython.Py_ssize_t, count: cython.Py_ssize_t):
         """Find the slot of each row; return the partitions that do not exist, as pairs of a topic and a partition."""
@@ -272,7 +276,10 @@ class RowEncoder:
         rows: cython.p_longlong = longs_at(address_of(self._rows), 13 * 4096)
         self._number_topics(count)
         topics: cython.p_longlong = longs_at(address_of(self._topics), 4 * len(self._names))
-        missing = {(name.decode(), 0) for row, name in enumerate(self._topic_names) if topics[4 * row + 1] == 0}
+        missing = set()
+        for number in range(len(self._topic_names)):
+            if self._first_unknown(number, count) >= 0:
+                missing.add((self._topic_names[number].decode(), 0))
         if missing:
             return missing
         column: Column = columns.get("partition")
@@ -292,6 +299,14 @@ class RowEncoder:
                 missing.add((self._topic_names[rows[13 * row + 12]].decode(), rows[13 * row + 6]))
                 row += 1
         return missing
+
+    def _first_unknown(self, number: cython.Py_ssize_t, count: cython.Py_ssize_t):
+        """The first row of a topic that is not known, or not any more, since its rows come slowly; -1 if there is none."""
+        topics: cython.p_longlong = longs_at(address_of(self._topics), 4 * number + 4)
+        queues: TopicQueues = self._accumulator.topics.get(self._topic_names[number].decode())
+        if topics[4 * number + 1] > 0 and queues.count > 0:
+            return -1
+        return find_topic(longs_at(address_of(self._rows), 13 * 4096), count, number)
 
     def _number_topics(self, count: cython.Py_ssize_t):
         """Find the number of each row's topic. Raises ``ValueError`` if a row has none."""
@@ -400,10 +415,11 @@ class RowEncoder:
             if not self._accumulator.reserve(size):
                 return self._without_memory(size)
             try:
-                batch = ProducerBatch(self._queues[slot], size, rows[13 * row + 7], 0)
+                batch = ProducerBatch(self._queues[slot], size, rows[13 * row + 7], self._accumulator._mono())
             except BaseException:
                 self._accumulator.unreserve(size)
                 raise
+            batch.queue.topic.used_at = batch.created_at
             self._batches[slot] = batch
             slots[7 * slot + 1] = 61
             slots[7 * slot + 3] = 0

@@ -71,6 +71,18 @@ def match_topics(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def find_topic(rows: cython.p_longlong, count: cython.Py_ssize_t, number: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    """Return the first row of a topic, or -1."""
+    row: cython.Py_ssize_t
+    for row in range(count):
+        if rows[13 * row + 12] == number:
+            return row
+    return -1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def place_rows(
     rows: cython.p_longlong, row: cython.Py_ssize_t, count: cython.Py_ssize_t, topics: cython.p_longlong, ignores_keys: cython.bint
 ) -> cython.Py_ssize_t:

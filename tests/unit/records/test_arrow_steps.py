@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -150,6 +150,54 @@ def test_a_call_that_is_given_up_adds_nothing_more() -> None:
     steps.close()
     assert encoder.delivery.count == 4096
     assert target.used == sum(batch.memory_size for batch in encoder.delivery.batches)
+
+
+def in_two_arrays(first: pa.Table, between: Callable[[], object], second: pa.Table) -> pa.RecordBatchReader:
+    """A source that does something after its first array."""
+
+    def arrays() -> Iterator[pa.RecordBatch]:
+        yield from first.to_batches()
+        between()
+        yield from second.to_batches()
+
+    return pa.RecordBatchReader.from_batches(first.schema, arrays())
+
+
+def test_a_topic_that_is_forgotten_between_two_arrays_is_asked_for_again() -> None:
+    target = accumulator({"t": 3})
+    encoder = RowEncoder(target, in_two_arrays(numbers(2), lambda: target.set_partitions("t", 0), numbers(20_000)), "t")
+    steps = encoder.steps()
+    assert next(steps) == MissingPartitions(MONO, frozenset({("t", 0)}))
+    assert encoder.delivery.count == 2
+    target.set_partitions("t", 3)
+    assert list(steps) == []
+    assert encoder.delivery.count == 20_002
+
+
+def test_a_topic_that_is_forgotten_and_has_no_more_rows_is_not_asked_for() -> None:
+    target = accumulator({"t": 1, "u": 1})
+    first, second = numbers(2, topic=["t", "u"]), numbers(2, topic=["u", "u"])
+    encoder = RowEncoder(target, in_two_arrays(first, lambda: target.set_partitions("t", 0), second))
+    assert list(encoder.steps()) == []
+    assert {key: len(rows) for key, rows in written(target).items()} == {("t", 0): 1, ("u", 0): 3}
+
+
+def test_a_topic_that_is_forgotten_when_a_batch_is_full() -> None:
+    def forget() -> None:
+        made.set_partitions("t", 0)
+
+    made: RecordAccumulator = accumulator({"t": 2}, max_record=1024, wake=forget)
+    encoder = RowEncoder(made, numbers(100), "t")
+    assert list(encoder.steps()) == []
+    assert encoder.delivery.count == 100
+
+
+def test_a_topic_is_in_use_when_its_batch_is_begun() -> None:
+    times = iter(range(100, 200))
+    target = accumulator({"t": 1}, mono=lambda: next(times))
+    used_at = []
+    list(RowEncoder(target, in_two_arrays(numbers(1), lambda: used_at.append(target.topics["t"].used_at), numbers(1)), "t").steps())
+    assert used_at == [100]
 
 
 # -- memory -------------------------------------------------------------------------------------------------------------------
