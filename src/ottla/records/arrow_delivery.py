@@ -20,11 +20,12 @@ from ottla.records.producer_queues import ProducerBatch
 class MissingPartitions(NamedTuple):
     """Yielded by ``RowEncoder.steps``: it goes on when these pairs of a topic and a partition exist.
 
-    ``since`` is monotonic milliseconds: the source of the rows may have worked for a long time before.
+    ``since`` is monotonic milliseconds: the source of the rows may have worked for a long time before. ``rows``: the first row for
+    each pair.
     """
 
     since: int
-    partitions: frozenset[tuple[str, int]]
+    rows: dict[tuple[str, int], int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,7 +124,7 @@ class RowEncoder:
                         if not missing:
                             break
                         self.finish_all()
-                        yield MissingPartitions(self._accumulator._mono(), frozenset(missing))
+                        yield MissingPartitions(self._accumulator._mono(), missing)
                         self._lay_out()
                     self._measure(count)
                     row = 0
@@ -269,17 +269,18 @@ class RowEncoder:
             topics[4 * number + 2] = topics[4 * number] + partition % topics[4 * number + 1]  # it may have more than a moment ago
 
     def _find_slots(self, columns: dict, start: cython.Py_ssize_t, count: cython.Py_ssize_t):
-        """Find the slot of each row; return the partitions that do not exist, as pairs of a topic and a partition."""
+        """Find the slot of each row; return the partitions that do not exist: (topic, partition) -> the first row for it."""
         row: cython.Py_ssize_t
         bad: cython.Py_ssize_t = -1
         ignores_keys: cython.bint = self._accumulator._ignores_keys
         rows: cython.p_longlong = longs_at(address_of(self._rows), 13 * 4096)
         self._number_topics(count)
         topics: cython.p_longlong = longs_at(address_of(self._topics), 4 * len(self._names))
-        missing = set()
+        missing = {}
         for number in range(len(self._topic_names)):
-            if self._first_unknown(number, count) >= 0:
-                missing.add((self._topic_names[number].decode(), 0))
+            row = self._first_unknown(number, count)
+            if row >= 0:
+                missing[self._topic_names[number].decode(), 0] = self.rows_done + row
         if missing:
             return missing
         column: Column = columns.get("partition")
@@ -296,7 +297,7 @@ class RowEncoder:
         while row < count:
             row = place_rows(rows, row, count, topics, ignores_keys)
             if row < count:
-                missing.add((self._topic_names[rows[13 * row + 12]].decode(), rows[13 * row + 6]))
+                missing.setdefault((self._topic_names[rows[13 * row + 12]].decode(), rows[13 * row + 6]), self.rows_done + row)
                 row += 1
         return missing
 

@@ -119,10 +119,10 @@ def test_unknown_topics_are_reported_together_and_then_known() -> None:
     target = accumulator({"known": 1})
     encoder = RowEncoder(target, numbers(4, topic=["known", "a", "b", "a"], partition=[0, 1, 2, None]))
     steps = encoder.steps()
-    assert next(steps) == MissingPartitions(MONO, frozenset({("a", 0), ("b", 0)}))
+    assert next(steps) == MissingPartitions(MONO, {("a", 0): 1, ("b", 0): 2})
     target.set_partitions("a", 1)
     target.set_partitions("b", 3)
-    assert next(steps) == MissingPartitions(MONO, frozenset({("a", 1)}))
+    assert next(steps) == MissingPartitions(MONO, {("a", 1): 1})
     target.set_partitions("a", 2)
     assert list(steps) == []
     assert {key: len(rows) for key, rows in written(target).items()} in (
@@ -135,7 +135,7 @@ def test_rows_before_a_missing_partition_are_sent_while_it_waits() -> None:
     target = accumulator()
     encoder = RowEncoder(target, numbers(6000, topic=["t"] * 5000 + ["new"] * 1000))
     steps = encoder.steps()
-    assert next(steps) == MissingPartitions(MONO, frozenset({("new", 0)}))
+    assert next(steps) == MissingPartitions(MONO, {("new", 0): 5000})
     assert len(written(target)["t", 0]) == encoder.delivery.count == 4096
     target.set_partitions("new", 1)
     assert list(steps) == []
@@ -167,7 +167,7 @@ def test_a_topic_that_is_forgotten_between_two_arrays_is_asked_for_again() -> No
     target = accumulator({"t": 3})
     encoder = RowEncoder(target, in_two_arrays(numbers(2), lambda: target.set_partitions("t", 0), numbers(20_000)), "t")
     steps = encoder.steps()
-    assert next(steps) == MissingPartitions(MONO, frozenset({("t", 0)}))
+    assert next(steps) == MissingPartitions(MONO, {("t", 0): 2})
     assert encoder.delivery.count == 2
     target.set_partitions("t", 3)
     assert list(steps) == []

@@ -17,7 +17,7 @@ from typing import Any
 from ottla.client.produce.outcome import Call, Wait
 from ottla.client.produce.topics import AwaitTopic
 from ottla.config.producer import ProducerConfig
-from ottla.errors import ClosedError, IllegalStateError, OttlaError, OttlaTimeoutError
+from ottla.errors import BrokerError, ClosedError, IllegalStateError, OttlaError, OttlaTimeoutError
 from ottla.records.accumulator import RecordAccumulator
 from ottla.records.arrow_delivery import ArrowDelivery, MemoryShort, WrittenRows
 from ottla.records.batch_states import OUTCOMES, BatchState
@@ -149,14 +149,18 @@ class ProducerCalls:
                             raise self._no_memory()
                         encoder.finish_all()
                 else:
-                    for name, partition in sorted(step.partitions):
-                        now = yield from self._await_topic(name, partition, now, deadline)
+                    for (name, partition), row in sorted(step.rows.items(), key=lambda item: item[1]):
+                        try:
+                            now = yield from self._await_topic(name, partition, now, deadline)
+                        except (OttlaTimeoutError, BrokerError) as error:  # not one of a connection, which no row can help
+                            error.args = (f"row {row}: {error.args[0]}", *error.args[1:])
+                            raise
                 self._check_transaction(transaction)
         except ClosedError:
             raise self.refusal() from None
         except Exception as error:
             if (count := encoder.delivery.count) and self._config.transactional_id is None:
-                error.add_note(f"{count} rows before that were accepted, and are written")
+                error.add_note(f"{count} rows before that were accepted; flush() and close() raise if they are not written")
             raise
         return encoder.delivery
 

@@ -12,7 +12,7 @@ from ottla.client.produce.calls import PATIENCE, ProducerCalls
 from ottla.client.produce.outcome import Wait
 from ottla.client.produce.topics import AwaitTopic
 from ottla.config.producer import ProducerConfig
-from ottla.errors import OttlaTimeoutError
+from ottla.errors import ConnectionFailedError, InvalidTopicError, OttlaError, OttlaTimeoutError
 from ottla.types import Now
 from tests.arrow_input import accumulator
 
@@ -67,7 +67,7 @@ def test_the_time_to_wait_for_memory_begins_after_the_source_has_worked() -> Non
     app.mono = 120_000 + MAX_BLOCK
     with pytest.raises(OttlaTimeoutError, match="no memory for the record within 1 s") as caught:
         call.send(app.now)
-    assert caught.value.__notes__ == ["1 rows before that were accepted, and are written"]
+    assert caught.value.__notes__ == ["1 rows before that were accepted; flush() and close() raise if they are not written"]
 
 
 def test_it_sends_what_it_holds_when_no_memory_becomes_free_for_a_while() -> None:
@@ -89,4 +89,34 @@ def test_it_sends_what_it_holds_when_no_memory_becomes_free_for_a_while() -> Non
     assert sent
     app.mono = PATIENCE + MAX_BLOCK
     with pytest.raises(OttlaTimeoutError, match="held by unacknowledged records of stuck-0 with"):
+        call.send(app.now)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (OttlaTimeoutError("topic 'new' was not found"), "row 2: topic 'new' was not found"),
+        (InvalidTopicError("topic 'new'"), "row 2: topic 'new' [INVALID_TOPIC_EXCEPTION]"),
+        (ConnectionFailedError("no broker could be reached", {}), "no broker could be reached"),
+    ],
+    ids=lambda case: type(case).__name__,
+)
+def test_the_error_of_a_topic_names_its_first_row(error: OttlaError, text: str) -> None:
+    app = App()
+    call = app.calls.send_arrow(pa.table({"value": [b"x"] * 4, "topic": ["t", "t", "new", "new"]}), None, app.now)
+    next(call)
+    app.awaited.outcome.settle(error=error)
+    with pytest.raises(type(error)) as caught:
+        call.send(app.now)
+    assert str(caught.value).startswith(text)
+    assert not str(error).startswith("row"), "the error that the network thread keeps stays as it is"
+
+
+def test_the_error_of_a_partition_names_its_first_row() -> None:
+    app = App()
+    call = app.calls.send_arrow(pa.table({"value": [b"x"] * 4, "partition": [0, 7, 3, 7]}), "t", app.now)
+    next(call)
+    assert (app.awaited.topic, app.awaited.partition) == ("t", 7)
+    app.awaited.outcome.settle(error=OttlaTimeoutError("no partition 7 appeared"))
+    with pytest.raises(OttlaTimeoutError, match=r"^row 1: no partition 7 appeared$"):
         call.send(app.now)
