@@ -8,6 +8,7 @@ execution resolves the others.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from ottla.errors import ConfigError
@@ -39,8 +40,7 @@ def current_bounds(cluster: Cluster, options: SourceOptions) -> Bounds:
     starts, ends = clamp_to_logs(cluster, options, *resolved)
     first = "startingOffsets" if options.starting_times is None else options.starting_times.option
     last = "endingOffsets" if options.ending_times is None else options.ending_times.option
-    from_beginning = set() if options.starting_offsets is None else {*options.starting_offsets.unresolved(partitions, EARLIEST)}
-    gone = [tp for tp in sorted(from_beginning) if options.starting_times is None and starts[tp] > ends[tp]]
+    gone = [tp for tp in _from_beginning(options, partitions) if starts[tp] > ends[tp]]
     report([Loss(LossKind.LOG_BEGINS_LATER, *tp, 0, ends[tp], starts[tp]) for tp in gone], fail=options.fail_on_data_loss)
     starts = {**starts, **{tp: ends[tp] for tp in gone}}
     for tp, start in starts.items():
@@ -50,6 +50,14 @@ def current_bounds(cluster: Cluster, options: SourceOptions) -> Bounds:
                 hint="endingOffsets=latest is the current end of the log",
             )
     return Bounds({tp: (start, ends[tp]) for tp, start in starts.items()}, cluster.topic_ids)
+
+
+def _from_beginning(options: SourceOptions, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
+    """Return the partitions that are read from the beginnings of their logs, whatever is there."""
+    spec = options.starting_offsets
+    if options.starting_times is not None or spec is None or spec.of_group:
+        return []
+    return spec.unresolved(partitions, EARLIEST)
 
 
 def bounds_to_json(bounds: Bounds) -> str:

@@ -120,6 +120,10 @@ def test_retention_beyond_a_fixed_end_is_a_loss(broker: Broker, topic: str, capl
     assert [message for message in caplog.messages if lost in message]
     with pytest.raises(ConfigError, match=f"startingOffsets for {topic}-0 is 9, beyond its endingOffsets, 5"):
         reader(broker, topic, startingOffsets=offsets_of(topic, 9), **fixed).partitions()
+    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        admin.alter_group_offsets("beyond", {TopicPartition(topic, 0): 9})
+    with pytest.raises(ConfigError, match=f"startingOffsets for {topic}-0 is 9, beyond its endingOffsets, 5"):
+        reader(broker, topic, startingOffsets="group:earliest", groupId="beyond", **fixed).partitions()
 
 
 def test_a_timestamp_in_microseconds(broker: Broker, topic: str) -> None:
