@@ -328,7 +328,7 @@ def _write_all(
     surprises, others = 0, ""
     while True:
         try:
-            yield from _write(group_id, wanted, epoch_version, known, beside_others=bool(others))
+            yield from _write(group_id, wanted, epoch_version, known, proves=proves and not others, beside_others=bool(others))
             return others if proves else None
         except ApiError as error:
             if error.code is not ErrorCode.inconsistent_group_protocol or known.is_shared or others:
@@ -371,9 +371,9 @@ def _members_in(wanted: Mapping[str, bytes | None], group_id: str) -> int | None
 
 
 def _write(
-    group_id: str, wanted: Mapping[str, bytes | None], epoch_version: int, known: GroupNodes, *, beside_others: bool
+    group_id: str, wanted: Mapping[str, bytes | None], epoch_version: int, known: GroupNodes, *, proves: bool, beside_others: bool
 ) -> Steps[None]:
-    """Write the nodes, if there are no members of Kafka 0.8, or none that own something (``beside_others``)."""
+    """Write the nodes, if there are no members of Kafka 0.8 (``proves``), or none that own something (``beside_others``)."""
     generation = paths.generation(group_id)
     if generation in wanted and wanted[generation] is None:
         return (yield from _remove(group_id, epoch_version, known))
@@ -381,7 +381,6 @@ def _write(
     if beside_others and known.left_over:
         known.refused_by = tuple(sorted(known.left_over)[:_SHOWN])
         raise _owned(group_id, known.refused_by)
-    proves = not beside_others and (known.is_shared or bool(_members_in(wanted, group_id)))
     for part in _divided([*_changes(group_id, wanted, known, proves=proves)]):
         before = _no_member(group_id, known) if proves else ()
         yield from _execute(group_id, epoch_version, (*before, *part), ErrorCode.inconsistent_group_protocol, known)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,13 @@ def has_ended(session: Any, error: Exception) -> bool:
     from pyspark.errors import PySparkException
 
     # An exception of PySpark is an answer of the JVM.
-    deadline = time.monotonic() + (0 if isinstance(error, PySparkException) else JVM_END)
-    while is_alive(session):
+    return ends_within(0 if isinstance(error, PySparkException) else JVM_END, lambda: is_alive(session))
+
+
+def ends_within(timeout: float, is_alive: Callable[[], bool]) -> bool:
+    """Whether the JVM has ended, or does so within ``timeout`` seconds."""
+    deadline = time.monotonic() + timeout
+    while is_alive():
         if time.monotonic() >= deadline:
             return False
         time.sleep(POLL)

@@ -21,7 +21,7 @@ from typing import Any
 
 from ottla.errors import OttlaError
 from ottla.spark.jobs.causes import Cause, cause_of
-from ottla.spark.jobs.jvm import ENDED as JVM_ENDED, JVM_END
+from ottla.spark.jobs.jvm import ENDED as JVM_ENDED, JVM_END, ends_within
 from ottla.spark.jobs.reports import BatchReport, has_new_records, listed, progress_line, read_progress
 from ottla.spark.jobs.state_file import RunDirectory
 from ottla.spark.jobs.stopping import StopRequests
@@ -275,15 +275,11 @@ class Runner:
 
     def _check_spark(self, timeout: float) -> None:
         """Raise ``OttlaError`` if the JVM has ended, or does so within ``timeout`` seconds."""
-        deadline = time.monotonic() + timeout
-        while self._is_alive():
-            if time.monotonic() >= deadline:
-                return
-            time.sleep(POLL)
-        raise OttlaError(
-            f"{JVM_ENDED}, and with it the job",
-            hint=f"the next run continues from the checkpoints; the JVM's log is {self._directory.spark_log}",
-        )
+        if ends_within(timeout, self._is_alive):
+            raise OttlaError(
+                f"{JVM_ENDED}, and with it the job",
+                hint=f"the next run continues from the checkpoints; the JVM's log is {self._directory.spark_log}",
+            )
 
     def _can_stop(self, query: WatchedQuery, now: float) -> bool:
         status = query.handle.status

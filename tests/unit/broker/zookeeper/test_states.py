@@ -31,6 +31,13 @@ def set_epoch(broker: BrokerInCluster, topic: str, partition: int, epoch: int) -
         broker.catalog.log(topic, partition).leader_epochs.start_next_epoch(0)
 
 
+def restart_at_epoch_3(cluster: ZooKeeperCluster, broker: BrokerInCluster) -> None:
+    """Restart a broker, whose leader epoch for partition 0 of ``t`` is 3 then, until the others know it."""
+    broker.restart()
+    set_epoch(broker, "t", 0, 3)
+    cluster.run(9000)
+
+
 def test_a_state_is_written_as_kafka_writes_it() -> None:
     cluster = ZooKeeperCluster()
     cluster.create_topic("t", (7,), ID)
@@ -112,9 +119,7 @@ def test_the_leader_epochs_are_known_of_a_topic_that_becomes_readable_later(seed
     cluster.create_topic("t", (2, 1), ID)
     one, two = cluster.add(1, 2)
     cluster.run()
-    two.restart()
-    set_epoch(two, "t", 0, 3)
-    cluster.run(9000)
+    restart_at_epoch_3(cluster, two)
     node = cluster.model.data(paths.topic("t"))
     assert node is not None
     cluster.put(paths.topic("t"), b"{")
@@ -136,9 +141,7 @@ def test_the_leader_epochs_are_known_of_a_topic_that_could_not_be_stored_before(
     one.store.is_full = True
     cluster.create_topic("t", (2,), ID)
     cluster.run()
-    two.restart()
-    set_epoch(two, "t", 0, 3)
-    cluster.run(9000)
+    restart_at_epoch_3(cluster, two)
     one.store.is_full = False
     cluster.run(31_000)
     cluster.check()
@@ -152,9 +155,7 @@ def test_a_partition_that_a_tool_moves_has_the_leader_epoch_of_its_new_broker(se
     cluster.create_topic("t", (2,), ID)
     one, two, three = cluster.add(1, 2, 3)
     cluster.run()
-    two.restart()
-    set_epoch(two, "t", 0, 3)
-    cluster.run(9000)
+    restart_at_epoch_3(cluster, two)
     assert one.catalog.leader_epoch(one.catalog.topic("t"), 0) == 3
     three.hold(300)
     cluster.put(paths.topic("t"), encode_topic((3,), ID))
@@ -277,9 +278,7 @@ def test_a_second_broker_with_an_id_writes_no_states(seed: int) -> None:
     cluster.create_topic("t", (2, 1), ID)
     _, two = cluster.add(1, 2)
     cluster.run()
-    two.restart()
-    set_epoch(two, "t", 0, 3)
-    cluster.run(9000)
+    restart_at_epoch_3(cluster, two)
     assert cluster.states("t") == {0: 3, 1: 0}
     second = BrokerInCluster(cluster, 2, port=9999)
     second.start()
